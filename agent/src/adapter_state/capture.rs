@@ -10,7 +10,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// Records the states of one adapter in one evaluation, each as the successor of the one before.
+/// Records the states of one adapter in one evaluation. Each state supersedes the one before.
 #[derive(Debug)]
 pub struct StateCapture<'a> {
     session: &'a Session,
@@ -21,8 +21,9 @@ pub struct StateCapture<'a> {
 }
 
 impl<'a> StateCapture<'a> {
-    /// Begins to record states of the adapter `adapter_type`, behind those that another process recorded of the same
-    /// evaluation. `clock` is the one that [`CheckpointStrategy::Periodic`](super::CheckpointStrategy::Periodic) reads.
+    /// Starts to record states of the adapter `adapter_type`, after those that another process
+    /// recorded for the same evaluation.
+    /// [`CheckpointStrategy::Periodic`](super::CheckpointStrategy::Periodic) reads `clock`.
     ///
     /// # Errors
     ///
@@ -47,7 +48,8 @@ impl<'a> StateCapture<'a> {
         })
     }
 
-    /// Makes the next state the successor of a capture that the evaluation resumes, of whatever evaluation that is.
+    /// Makes the next state supersede the capture from which the evaluation resumes, even if that
+    /// belongs to another evaluation.
     #[must_use]
     pub fn resuming(mut self, from: &AdapterStateSnapshot) -> StateCapture<'a> {
         self.supersedes = Some(from.sequence);
@@ -55,14 +57,14 @@ impl<'a> StateCapture<'a> {
         self
     }
 
-    /// Records a state if the host captures states at this occasion. `entry` is the provider's own id of the last entry
-    /// that the state covers. Returns the record; `None` if none was written. A failure concerns the state alone: the
-    /// evaluation can go on without it.
+    /// Records a state if the host captures states at this occasion. `entry` is the provider's own
+    /// id of the last entry that the state covers. Returns the number of the record; `None` if none
+    /// was written. A failure concerns only the state: the evaluation can continue without it.
     ///
     /// # Errors
     ///
-    /// [`Error::StateTooLarge`] or [`Error::AdapterState`] if the state cannot be recorded, [`Error::Engine`] if the
-    /// session takes no record.
+    /// [`Error::StateTooLarge`] or [`Error::AdapterState`] if the state cannot be recorded,
+    /// [`Error::Engine`] if the session refuses the record.
     pub fn offer<S: AdapterState + Serialize>(
         &mut self,
         state: &S,
@@ -80,12 +82,13 @@ impl<'a> StateCapture<'a> {
         Ok(Some(sequence))
     }
 
-    /// Records that the provider no longer has the session of a capture. From then on the capture is not resumed. It is
-    /// recorded even if the host captures no states, since a fresh session is begun because of it.
+    /// Records that the provider no longer has the session of a capture. The capture is then no
+    /// longer resumed. This is recorded even if the host captures no states, because it explains
+    /// the fresh session that follows.
     ///
     /// # Errors
     ///
-    /// [`Error::Engine`] if the session takes no record.
+    /// [`Error::Engine`] if the session refuses the record.
     pub fn record_expiry(&mut self, snapshot: &AdapterStateSnapshot) -> Result<SequenceNumber> {
         let sequence = retire(self.session, &self.evaluation_id, snapshot, CaptureOccasion::Expired)?;
         self.supersedes = None;
@@ -93,8 +96,9 @@ impl<'a> StateCapture<'a> {
     }
 }
 
-/// Records that a capture is not to be resumed any more, and why. So are the later captures that a rollback abandoned and
-/// that would lead to this one again. Returns the last record.
+/// Records that a capture must no longer be resumed, and why. The same is recorded for later
+/// captures that a rollback abandoned and that lead back to this one. Returns the number of the
+/// last record.
 pub fn retire(
     session: &Session,
     evaluation_id: &str,
@@ -117,11 +121,12 @@ pub fn retire(
     retire(snapshot)
 }
 
-/// Checks that a state may be recorded as it is.
+/// Checks the size of a state to be recorded.
 ///
 /// # Errors
 ///
-/// [`Error::StateTooLarge`].
+/// [`Error::StateTooLarge`] if the state is too large and `oversized` is
+/// [`OversizedState::Refuse`].
 pub fn check_size(state: &CapturedState, oversized: OversizedState) -> Result<()> {
     let bytes = state.state().to_string().len();
     if bytes <= STATE_BYTES_MAX || oversized == OversizedState::Reference {

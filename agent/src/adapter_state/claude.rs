@@ -4,31 +4,32 @@ use serde_json::Value;
 
 use super::{AdapterState, AdapterStateType};
 
-/// Holds what is needed to resume a session of the Claude Agent SDK. The SDK keeps the conversation: the state refers to
-/// it and holds no message.
+/// Contains the data needed to resume a session of the Claude Agent SDK. The SDK stores the
+/// conversation: the state only refers to it, and contains no message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaudeAgentSDKState {
     /// Id that the SDK gave the session; its option `resume` takes it.
     pub session_id: String,
-    /// Time at which the session was begun.
+    /// Start time of the session.
     pub created_at: DateTime<Utc>,
     /// Time of the last message.
     pub last_activity_at: DateTime<Utc>,
     /// Directory in which the SDK ran.
     #[serde(default)]
     pub workspace_path: Option<String>,
-    /// Name of the prompt that began the session.
+    /// Name of the prompt that started the session.
     pub prompt_name: String,
     /// Number of messages of the session.
     #[serde(default)]
     pub message_count: u64,
-    /// Whether the session came to its end, in place of being cut short.
+    /// Whether the session finished, as opposed to being interrupted.
     #[serde(default)]
     pub is_complete: bool,
 }
 
 impl ClaudeAgentSDKState {
-    /// Makes the state of a session that was begun at `created_at`: without messages, not complete, in no directory.
+    /// Creates the state of a session started at `created_at`: without messages, not complete,
+    /// without a directory.
     pub fn new(
         session_id: impl Into<String>,
         prompt_name: impl Into<String>,
@@ -45,8 +46,8 @@ impl ClaudeAgentSDKState {
         }
     }
 
-    /// Finds the session's id in a message of the SDK: in the field `session_id`, else in `data`, of the message whose
-    /// `subtype` is `init`. Returns `None` for every other message.
+    /// Returns the session's id from a message of the SDK whose `subtype` is `init`: its field
+    /// `session_id`, else `session_id` within `data`. Returns `None` for any other message.
     pub fn session_id_of(message: &Value) -> Option<&str> {
         if message.get("subtype")?.as_str()? != "init" {
             return None;

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{AdapterState, AdapterStateType, CapturedState};
 
-/// Holds the states of several adapters that worked on one evaluation, by names that the host chooses.
+/// Contains the states of several adapters that worked on one evaluation, by names that the host
+/// chooses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CompositeAdapterState {
     /// States by name.
@@ -12,12 +13,12 @@ pub struct CompositeAdapterState {
 }
 
 impl CompositeAdapterState {
-    /// Makes a state without parts.
+    /// Creates a state without parts.
     pub fn new() -> CompositeAdapterState {
         CompositeAdapterState::default()
     }
 
-    /// Adds a part, in place of an earlier one of that name.
+    /// Adds a part, and replaces an earlier part of the same name.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, state: CapturedState) -> CompositeAdapterState {
         self.states.insert(name.into(), state);
@@ -30,7 +31,7 @@ impl AdapterState for CompositeAdapterState {
         Self::ADAPTER_TYPE
     }
 
-    /// Returns whether at least one part can be resumed; the others are begun anew.
+    /// Returns whether at least one part can be resumed. The other parts start again.
     fn resumable(&self) -> bool {
         self.states.values().any(AdapterState::resumable)
     }

@@ -5,33 +5,34 @@ use serde_json::{Map, Value};
 
 use super::{AdapterState, AdapterStateSnapshot};
 
-/// Holds what changed from one capture to another, field by field.
+/// Contains the changes from one capture to another, field by field.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StateDiff {
     /// Changed fields, in ascending order of their paths within each level.
     pub changes: Vec<FieldChange>,
 }
 
-/// Holds one field that has another value than before.
+/// Describes a field with a changed value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldChange {
-    /// Path of the field: `/adapter_type`, `/resumable`, or a JSON pointer that begins with `/state`.
+    /// Path of the field: `/adapter_type`, `/resumable`, or a JSON pointer that starts with
+    /// `/state`.
     pub path: String,
-    /// Value before; `None` if the field was not there.
+    /// Value before; `None` if the field did not exist.
     pub before: Option<Value>,
-    /// Value after; `None` if the field is no longer there.
+    /// Value after; `None` if the field no longer exists.
     pub after: Option<Value>,
 }
 
 impl StateDiff {
-    /// Returns whether nothing changed.
+    /// Returns whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 }
 
 impl fmt::Display for StateDiff {
-    /// Writes one line for each change.
+    /// Writes one line per change.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text =
             |value: &Option<Value>| value.as_ref().map_or_else(|| "nothing".to_owned(), Value::to_string);
@@ -44,8 +45,8 @@ impl fmt::Display for StateDiff {
     }
 }
 
-/// Compares two captures: adapter, whether the session can be resumed, and each field of the states. Objects are
-/// compared field by field, other values as a whole.
+/// Compares two captures: the adapter, whether the session can be resumed, and each field of the
+/// states. Objects are compared field by field, other values as a whole.
 pub fn diff_states(before: &AdapterStateSnapshot, after: &AdapterStateSnapshot) -> StateDiff {
     let mut changes = Vec::new();
     let (was, is) = (&before.state, &after.state);

@@ -1,33 +1,35 @@
-//! What an adapter needs to resume a session that its provider keeps.
+//! The state with which an adapter resumes a session that its provider stores.
 //!
-//! Some adapters leave the conversation to a program or a server that holds a session of its own. What such an adapter
-//! has to remember, mostly an id, is captured as a record: it stays in the log through every rollback, and a process
-//! that opens the session later finds it there.
+//! Some adapters leave the conversation to a program or a server with sessions of its own. Such an
+//! adapter has to remember a little data, mostly an id. This state is captured as a record. It
+//! remains in the log through every rollback, and a process that opens the session later finds it
+//! there.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | `state` | [`AdapterState`], and [`CapturedState`], which holds the state of any adapter |
+//! | `state` | [`AdapterState`], and [`CapturedState`], which contains the state of any adapter |
 //! | `claude` | [`ClaudeAgentSDKState`] |
 //! | `composite` | [`CompositeAdapterState`] |
-//! | `options` | [`AdapterStateOptions`]: what a host decides |
+//! | `options` | [`AdapterStateOptions`]: the host's choices |
 //! | `strategy` | [`CheckpointStrategy`]: when a state is captured |
 //! | `snapshot` | [`AdapterStateSnapshot`], and which of them are heads of their chains |
 //! | `diff` | [`diff_states`] |
-//! | `validation` | [`ResumeValidation`]: whether a state may be resumed here and now |
+//! | `validation` | [`ResumeValidation`]: whether a state may be resumed in the present circumstances |
 //! | `capture` | [`StateCapture`]: records the states of one evaluation |
-//! | `resume` | [`find_resumable_state`], and [`plan_resume`]: where to go on |
-//! | `stateful` | [`StatefulAdapter`]: evaluates prompts with a provider that may keep a session |
+//! | `resume` | [`find_resumable_state`], and [`plan_resume`]: where to continue |
+//! | `stateful` | [`StatefulAdapter`]: evaluates prompts with a provider that may store a session |
 //!
 //! # Terms
 //!
-//! A *capture* is one recorded state. It *supersedes* the capture that it replaces, and the captures that replace each
-//! other are a *chain*, whose *head* nothing supersedes. To *fork* a provider's session is to go on in a copy of it.
+//! A *capture* is one recorded state. It *supersedes* the capture that it replaces. Captures that
+//! replace each other are a *chain*, whose *head* is not superseded. To *fork* a provider's session
+//! is to continue in a copy of it.
 //!
 //! # Invariants
 //!
-//! 1. Only heads are resumed: a session that was completed is not resumed through an older capture.
-//! 2. A state that this program has no type for is read and written as it was recorded.
-//! 3. A resume that fails never starts a fresh session unless the log says why.
+//! 1. Only heads are resumed: a completed session is not resumed through an older capture.
+//! 2. A state without a type in this program is read and written unchanged.
+//! 3. After a failed resume, a fresh session starts only if the log states why.
 
 mod capture;
 mod claude;

@@ -8,23 +8,24 @@ use super::{
 };
 use crate::error::Result;
 
-/// Names a session of a provider in which an evaluation goes on.
+/// Identifies the provider's session in which an evaluation continues.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterResume {
     /// Capture that names the session.
     pub snapshot: AdapterStateSnapshot,
     /// Whether the session is copied or changed.
     pub mode: ResumeMode,
-    /// Entry of the provider's session behind which it is copied; `None` for its end.
+    /// Entry of the provider's session after which it is copied; `None` for its end.
     pub at_entry: Option<String>,
 }
 
 impl AdapterResume {
-    /// Resumes a capture at the end of the provider's session, if it may be resumed here and now.
+    /// Resumes a capture at the end of the provider's session, if it passes the checks of
+    /// `options`.
     ///
     /// # Errors
     ///
-    /// [`Error::ResumeRefused`](crate::Error::ResumeRefused) if it may not.
+    /// [`Error::ResumeRefused`](crate::Error::ResumeRefused) if it fails a check.
     pub fn from_snapshot(
         snapshot: AdapterStateSnapshot,
         options: &AdapterStateOptions,
@@ -35,14 +36,15 @@ impl AdapterResume {
     }
 }
 
-/// Says where an evaluation goes on.
+/// Describes where an evaluation continues.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResumePlan {
-    /// In a session that the provider keeps.
+    /// In a session stored by the provider.
     Resume(Box<AdapterResume>),
-    /// In a fresh session, which gets the messages that the log holds.
+    /// In a fresh session, which receives the messages in the log.
     Fresh {
-        /// Why a capture is not resumed, which the log says too; `None` if there is none to be resumed.
+        /// Reason why a capture is not resumed, which is also in the log; `None` if there is no
+        /// capture to resume.
         refusal: Option<Box<ResumeRefusal>>,
     },
 }
@@ -56,8 +58,8 @@ pub(super) fn snapshots(session: &Session) -> Result<Vec<AdapterStateSnapshot>> 
     Ok(session.adapter_states()?.into_iter().map(AdapterStateSnapshot::from).collect())
 }
 
-/// Finds the latest capture of an adapter that can be resumed. Only captures that no other one supersedes are
-/// considered, so a session that was completed is not resumed through an older capture of it.
+/// Returns the latest capture of an adapter that can be resumed. Only captures that are not
+/// superseded are considered, so a completed session is not resumed through an older capture.
 ///
 /// # Errors
 ///
@@ -74,8 +76,8 @@ fn resumable<'a>(
     heads(snapshots).rfind(|head| head.state.adapter_type() == adapter_type && head.state.resumable())
 }
 
-/// Returns the latest head that is to be resumed: of the evaluation itself, if that has captured a state, since the session of
-/// another one holds another conversation.
+/// Returns the latest head to resume. If the evaluation has captured states, only these count,
+/// because sessions of other evaluations contain other conversations.
 fn to_resume<'a>(
     snapshots: &'a [AdapterStateSnapshot],
     evaluation_id: &str,
@@ -92,20 +94,20 @@ fn to_resume<'a>(
     })
 }
 
-/// Decides where an evaluation goes on: in the session of the latest capture that can be resumed, or in a fresh one. If the
-/// evaluation has captured states itself, only these are considered, and without any validation its session is resumed although
-/// that was completed.
+/// Decides where an evaluation continues: in the session of the latest capture that can be resumed,
+/// or in a fresh one. If the evaluation has captured states itself, only these are considered. With
+/// [`ResumeValidation::None`], its session is then resumed even if it was completed.
 ///
-/// A capture whose session is too old counts as expired: the evaluation begins afresh, and a record says so. Where a
-/// rollback abandoned the capture and the validation is not strict, the provider's session is copied at the last entry
-/// that was captured before what was abandoned; without such an entry the evaluation begins afresh, and a record says
-/// so too.
+/// If the session of a capture is too old, it counts as expired: the evaluation starts a fresh
+/// session, and this is recorded. If a rollback abandoned the capture and the validation is not
+/// strict, the provider's session is copied at the last entry captured before the abandoned part.
+/// Without such an entry, the evaluation starts a fresh session, which is also recorded.
 ///
 /// # Errors
 ///
-/// [`Error::ResumeRefused`](crate::Error::ResumeRefused) if the capture fails another check: nothing begins afresh
-/// then unless the caller decides so. [`Error::Engine`](crate::Error::Engine) if the session cannot be read, or takes
-/// no record.
+/// [`Error::ResumeRefused`](crate::Error::ResumeRefused) if the capture fails another check. A
+/// fresh session then starts only if the caller requests it.
+/// [`Error::Engine`](crate::Error::Engine) if the session cannot be read, or refuses a record.
 pub fn plan_resume(
     session: &Session,
     evaluation_id: &str,

@@ -5,12 +5,12 @@ use foldlog::{SequenceNumber, conversation};
 
 use super::CapturedState;
 
-/// Holds one recorded capture.
+/// Contains one recorded capture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterStateSnapshot {
     /// Sequence number of the record.
     pub sequence: SequenceNumber,
-    /// State, of whatever adapter.
+    /// State of any adapter.
     pub state: CapturedState,
     /// Time of the record.
     pub captured_at: DateTime<Utc>,
@@ -20,7 +20,7 @@ pub struct AdapterStateSnapshot {
     pub supersedes: Option<SequenceNumber>,
     /// Last entry of the provider's session that the state covers, by the provider's own id.
     pub entry: Option<String>,
-    /// Name of what made the adapter capture its state, such as `init`, `tool` or `complete`.
+    /// Name of the occasion of the capture, such as `init`, `tool` or `complete`.
     pub occasion: String,
     /// Whether the capture is on the live path; `false` if a rollback abandoned it.
     pub is_live: bool,
@@ -41,7 +41,8 @@ impl From<conversation::AdapterStateSnapshot> for AdapterStateSnapshot {
     }
 }
 
-/// Returns the captures that none of the others supersedes, in their order. A capture supersedes earlier ones only.
+/// Returns the captures that are not superseded, in their order. A capture supersedes only earlier
+/// ones.
 pub(super) fn heads(
     snapshots: &[AdapterStateSnapshot],
 ) -> impl DoubleEndedIterator<Item = &AdapterStateSnapshot> {
@@ -52,7 +53,7 @@ pub(super) fn heads(
     snapshots.iter().filter(move |snapshot| !superseded.contains(&snapshot.sequence))
 }
 
-/// Returns a capture and those that it replaced, the latest first.
+/// Returns a capture and those that it replaced, latest first.
 pub(super) fn chain<'a>(
     snapshots: &'a [AdapterStateSnapshot],
     head: &'a AdapterStateSnapshot,

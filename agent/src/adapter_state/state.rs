@@ -7,23 +7,24 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-/// Describes what an adapter needs to resume its provider's session.
+/// Describes the data with which an adapter resumes its provider's session.
 pub trait AdapterState: fmt::Debug + Send + Sync {
-    /// Returns the name of the adapter's type, such as `claude_agent_sdk`. Records name the state by it.
+    /// Returns the name of the adapter's type, such as `claude_agent_sdk`. Records identify the
+    /// state by it.
     fn adapter_type(&self) -> &str;
 
     /// Returns whether the provider's session can be resumed from this state.
     fn resumable(&self) -> bool;
 }
 
-/// Gives the states of one adapter a Rust type, whose JSON is the form in records.
+/// Gives the states of one adapter a Rust type. Records contain its JSON.
 pub trait AdapterStateType: AdapterState + Serialize + DeserializeOwned {
     /// Name of the adapter's type; the same as [`AdapterState::adapter_type`].
     const ADAPTER_TYPE: &'static str;
 }
 
-/// Holds the state of any adapter as it was recorded, whether this program has a type for it or not. In JSON it is an
-/// object with the fields `adapter_type`, `resumable` and `state`.
+/// Contains the recorded state of any adapter, whether or not this program has a type for it. In
+/// JSON it is an object with the fields `adapter_type`, `resumable` and `state`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CapturedState {
     adapter_type: String,
@@ -58,7 +59,7 @@ impl CapturedState {
         }
     }
 
-    /// Holds a state that has no type in this program.
+    /// Creates a captured state from JSON, for a state without a type in this program.
     pub fn from_json(adapter_type: impl Into<String>, resumable: bool, state: Value) -> CapturedState {
         CapturedState { adapter_type: adapter_type.into(), resumable, state }
     }
@@ -68,16 +69,17 @@ impl CapturedState {
         &self.state
     }
 
-    /// Returns the state in its adapter's own form, and lets go of the rest.
+    /// Returns the state in the adapter's own form, and drops the rest.
     pub fn into_state(self) -> Value {
         self.state
     }
 
-    /// Reads the state as its adapter's type; `None` if it is the state of another adapter.
+    /// Parses the state as its adapter's type; `None` if it is the state of another adapter.
     ///
     /// # Errors
     ///
-    /// [`Error::AdapterState`] if the state of this adapter has another form than the type.
+    /// [`Error::AdapterState`] if the state belongs to this adapter but has another form than the
+    /// type.
     pub fn read<S: AdapterStateType>(&self) -> Result<Option<S>> {
         if self.adapter_type != S::ADAPTER_TYPE {
             return Ok(None);
@@ -91,17 +93,16 @@ impl CapturedState {
         }
     }
 
-    /// Returns a field of the state that is text and not empty.
+    /// Returns a non-empty text field of the state.
     pub fn text(&self, field: &str) -> Option<&str> {
         self.state.get(field)?.as_str().filter(|text| !text.is_empty())
     }
 
-    /// Returns a field of the state that is a time.
     pub(super) fn time(&self, field: &str) -> Option<DateTime<Utc>> {
         DateTime::<Utc>::deserialize(self.state.get(field)?).ok()
     }
 
-    /// Returns the same state, which cannot be resumed.
+    /// Returns the same state, marked as not resumable.
     pub(super) fn no_longer_resumable(&self) -> CapturedState {
         CapturedState { resumable: false, ..self.clone() }
     }

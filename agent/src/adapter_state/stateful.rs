@@ -13,20 +13,21 @@ use crate::error::{Error, Result};
 use crate::prompt::Prompt;
 use crate::provider::Provider;
 
-/// Evaluates prompts with a provider that may keep a session of its own.
+/// Evaluates prompts with a provider that may store a session of its own.
 pub trait StatefulAdapter {
     /// Returns the name of the adapter's type. Its states are recorded under it.
     fn adapter_type(&self) -> &str;
 
-    /// Evaluates a prompt, in the provider's session that `options` name with [`ResumeFrom::Adapter`], else in a fresh
-    /// one. Returns the output, and the state that was captured last: `None` if the provider keeps no session, if the
-    /// host captures no states, or if the state could not be captured. An adapter records its states with
+    /// Evaluates a prompt, in the provider's session that `options` name with
+    /// [`ResumeFrom::Adapter`], else in a fresh one. Returns the output and the last captured
+    /// state. The state is `None` if the provider stores no session, if the host captures no
+    /// states, or if the capture failed. An adapter records its states with
     /// [`StateCapture`](super::StateCapture).
     ///
     /// # Errors
     ///
-    /// [`Error::SessionExpired`] if the provider no longer has the session: then nothing was asked. Else those of the
-    /// adapter; compare [`ProviderAdapter::evaluate`].
+    /// [`Error::SessionExpired`] if the provider no longer has the session; nothing was sent to the
+    /// model then. Else those of the adapter; compare [`ProviderAdapter::evaluate`].
     fn evaluate_with_state<O>(
         &self,
         prompt: &Prompt<O>,
@@ -34,17 +35,19 @@ pub trait StatefulAdapter {
         options: EvaluateOptions<'_>,
     ) -> Result<(PromptResponse<O>, Option<CapturedState>)>;
 
-    /// Returns what the host decided about states; `None`, as by default, if the provider keeps no session.
+    /// Returns the host's choices for states; `None`, the default, if the provider stores no
+    /// session.
     fn state_options(&self) -> Option<&AdapterStateOptions> {
         None
     }
 
-    /// Returns the directory in which the provider runs; by default it runs in none.
+    /// Returns the directory in which the provider runs; `None` by default.
     fn workspace_path(&self) -> Option<&str> {
         None
     }
 
-    /// Returns what a state is checked against before it is resumed now, by the run's clock.
+    /// Returns the circumstances against which a state is checked before it is resumed now, by the
+    /// run's clock.
     fn resume_context<O>(&self, prompt: &Prompt<O>, state: &ExecutionState) -> ResumeContext {
         ResumeContext {
             workspace_path: self.workspace_path().map(str::to_owned),
@@ -58,7 +61,7 @@ pub trait StatefulAdapter {
     ///
     /// # Errors
     ///
-    /// [`Error::ResumeRefused`] if it may not be resumed here and now.
+    /// [`Error::ResumeRefused`] if it must not be resumed in the present circumstances.
     fn validate<O>(
         &self,
         prompt: &Prompt<O>,
@@ -69,15 +72,15 @@ pub trait StatefulAdapter {
         AdapterResume::from_snapshot(snapshot, &options, &self.resume_context(prompt, state))
     }
 
-    /// Evaluates a prompt. If the host wants sessions to be resumed ([`AdapterStateOptions::auto_resume`]) and the
-    /// caller says nothing else, resumes the one that [`plan_resume`] finds. If the provider no longer has it, records
-    /// that and begins a fresh one.
+    /// Evaluates a prompt. With [`AdapterStateOptions::auto_resume`] and [`ResumeFrom::Auto`],
+    /// resumes the session that [`plan_resume`] finds. If the provider no longer has it, records
+    /// that and starts a fresh one.
     ///
     /// # Errors
     ///
-    /// [`Error::ResumeRefused`] if a session was found that may not be resumed here and now: nothing begins afresh then
-    /// unless the caller asks for [`ResumeFrom::Fresh`]. Else those of
-    /// [`evaluate_with_state`](StatefulAdapter::evaluate_with_state).
+    /// [`Error::ResumeRefused`] if a session was found that must not be resumed in the present
+    /// circumstances. A fresh one then starts only if the caller requests [`ResumeFrom::Fresh`].
+    /// Else those of [`evaluate_with_state`](StatefulAdapter::evaluate_with_state).
     fn evaluate<O>(
         &self,
         prompt: &Prompt<O>,
@@ -111,7 +114,8 @@ pub trait StatefulAdapter {
     }
 }
 
-/// Asks a provider that keeps no session: captures nothing, and refuses the states of other adapters.
+/// For a provider that stores no session: captures nothing, and refuses the states of other
+/// adapters.
 impl<P: Provider> StatefulAdapter for ProviderAdapter<P> {
     fn adapter_type(&self) -> &str {
         self.provider().name()

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use foldlog::Clock;
 
-/// Says when an adapter's state is captured.
+/// Selects when an adapter's state is captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CheckpointStrategy {
     /// When the evaluation ends, successfully or not.
     OnComplete,
     /// After each tool call.
     OnToolUse,
-    /// At the first occasion after this much time has passed since the last capture, or since the beginning.
+    /// At the first occasion after this much time since the last capture, or since the start.
     Periodic(Duration),
-    /// Only when the host asks for it.
+    /// Only when the host requests it.
     OnDemand,
 }
 
@@ -29,7 +29,7 @@ impl CheckpointStrategy {
     }
 }
 
-/// Names what makes an adapter consider a capture.
+/// Identifies an occasion at which an adapter considers a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CaptureOccasion {
@@ -39,21 +39,21 @@ pub enum CaptureOccasion {
     Message,
     /// A tool call ended.
     Tool,
-    /// The evaluation gave its output.
+    /// The evaluation returned its output.
     Complete,
     /// The evaluation failed.
     Failed,
-    /// The host asked for a capture.
+    /// The host requested a capture.
     Demand,
     /// The provider no longer has the session.
     Expired,
-    /// A rollback abandoned the capture, and the provider's session has no entry to go back to.
+    /// A rollback abandoned the capture, and the provider's session has no entry to return to.
     Abandoned,
 }
 
 impl CaptureOccasion {
-    /// Returns the name of the occasion in records: `init`, `message`, `tool`, `complete`, `failed`, `demand`,
-    /// `expired` or `abandoned`.
+    /// Returns the name of the occasion in records: `init`, `message`, `tool`, `complete`,
+    /// `failed`, `demand`, `expired` or `abandoned`.
     pub fn name(self) -> &'static str {
         match self {
             CaptureOccasion::Init => "init",
@@ -74,12 +74,13 @@ impl CaptureOccasion {
 
 /// Decides at each occasion whether a state is captured.
 ///
-/// Two occasions do not depend on the strategy. What the host asks for is captured. And the end of an evaluation is
-/// captured if anything of it was captured before, since a session that was completed would look resumable otherwise.
+/// Two occasions do not depend on the strategy. A request of the host is always honored. The end of
+/// an evaluation is captured if an earlier state was captured, because a completed session would
+/// otherwise look resumable.
 pub struct CheckpointDecider {
     strategy: Option<CheckpointStrategy>,
     clock: Arc<dyn Clock>,
-    /// Reading of the clock at the last capture, or at the beginning.
+    /// Reading of the clock at the last capture, or at the start.
     last_us: i64,
     has_captured: bool,
 }
@@ -91,21 +92,22 @@ impl fmt::Debug for CheckpointDecider {
 }
 
 impl CheckpointDecider {
-    /// Makes a decider for an evaluation that begins now. `None` captures as soon as the provider's session is known,
-    /// and at the end.
+    /// Creates a decider for an evaluation that starts now. `None` captures as soon as the
+    /// provider's session is known, and at the end.
     pub fn new(strategy: Option<CheckpointStrategy>, clock: Arc<dyn Clock>) -> CheckpointDecider {
         let last_us = clock.steady_us();
         CheckpointDecider { strategy, clock, last_us, has_captured: false }
     }
 
-    /// Tells the decider that the log already holds a capture which the evaluation's own will supersede.
+    /// Notes that the log already contains a capture, which the evaluation's own captures will
+    /// supersede.
     #[must_use]
     pub fn after_a_capture(mut self) -> CheckpointDecider {
         self.has_captured = true;
         self
     }
 
-    /// Returns whether a state is to be captured at this occasion.
+    /// Returns whether a state must be captured at this occasion.
     pub fn is_due(&self, occasion: CaptureOccasion) -> bool {
         if occasion.is_end() && self.has_captured {
             return true;
@@ -120,7 +122,7 @@ impl CheckpointDecider {
         }
     }
 
-    /// Tells the decider that a state was captured.
+    /// Notes that a state was captured.
     pub fn note_capture(&mut self) {
         self.has_captured = true;
         self.last_us = self.clock.steady_us();

@@ -7,17 +7,18 @@ use foldlog::{SequenceNumber, escape};
 
 use super::{AdapterState, AdapterStateSnapshot, CompositeAdapterState};
 
-/// Says what is checked before a provider's session is resumed.
+/// Selects the checks before a provider's session is resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ResumeValidation {
-    /// The directory, unless it was [moved](crate::adapter_state::AdapterStateOptions::moved_from), the prompt's name and the time of the last activity are those that are expected, no rollback
-    /// abandoned the capture, and what [`Relaxed`](ResumeValidation::Relaxed) checks. A state that does not say one of
-    /// them is refused.
+    /// In addition to [`Relaxed`](ResumeValidation::Relaxed): the directory, unless it was
+    /// [moved](crate::adapter_state::AdapterStateOptions::moved_from), the prompt's name and the
+    /// time of the last activity match, and no rollback abandoned the capture. A state without one
+    /// of these values is refused.
     #[default]
     Strict,
-    /// The state says that it can be resumed, and names a session.
+    /// The state is marked as resumable, and names a session.
     Relaxed,
-    /// Nothing: any state is tried, also that of the evaluation's own session that came to its end.
+    /// No checks: any state is tried, even that of the evaluation's own completed session.
     None,
 }
 
@@ -32,12 +33,12 @@ impl ResumeValidation {
     }
 }
 
-/// Holds what a state is checked against.
+/// Contains the circumstances against which a state is checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResumeContext {
-    /// Directory in which the provider is to run; `None` if it runs in none.
+    /// Directory in which the provider will run; `None` if it runs in none.
     pub workspace_path: Option<String>,
-    /// Directories that were moved to that one.
+    /// Directories that were moved to `workspace_path`.
     pub moved_from: Vec<String>,
     /// Name of the prompt.
     pub prompt_name: String,
@@ -45,27 +46,27 @@ pub struct ResumeContext {
     pub now: DateTime<Utc>,
 }
 
-/// Names a check that a state can fail.
+/// Identifies a check that a state can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResumeCheck {
-    /// The state says that the session can be resumed.
+    /// The state is marked as resumable.
     Resumable,
     /// The state names a session.
     SessionId,
-    /// The provider is to run in the directory in which it ran.
+    /// The provider will run in the same directory as before.
     WorkspacePath,
-    /// The prompt has the name of the one that began the session.
+    /// The prompt has the same name as the one that started the session.
     PromptName,
-    /// The last activity is not too long ago.
+    /// The last activity is recent enough.
     Recency,
     /// The capture is on the live path: no rollback abandoned it.
     LivePath,
 }
 
 impl ResumeCheck {
-    /// Returns the name of the check: `resumable`, `session_id`, `workspace_path`, `prompt_name`, `recency` or
-    /// `live_path`.
+    /// Returns the name of the check: `resumable`, `session_id`, `workspace_path`, `prompt_name`,
+    /// `recency` or `live_path`.
     pub fn name(self) -> &'static str {
         match self {
             ResumeCheck::Resumable => "resumable",
@@ -93,18 +94,18 @@ impl ResumeCheck {
     }
 }
 
-/// Reports that a state may not be resumed here and now.
+/// Reports that a state must not be resumed in the present circumstances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumeRefusal {
     /// Record of the state.
     pub sequence: SequenceNumber,
     /// Name of the adapter's type.
     pub adapter: String,
-    /// Check that the state fails.
+    /// The failed check.
     pub check: ResumeCheck,
-    /// What the state says.
+    /// Value in the state.
     pub recorded: String,
-    /// What is expected.
+    /// Expected value.
     pub expected: String,
 }
 
@@ -126,12 +127,13 @@ impl fmt::Display for ResumeRefusal {
 impl std::error::Error for ResumeRefusal {}
 
 impl ResumeValidation {
-    /// Checks whether a state may be resumed. `max_age` says how long ago its last activity may be; a state that names no
-    /// activity was active when it was captured. Of a [`CompositeAdapterState`], each part that can be resumed is checked.
+    /// Checks whether a state may be resumed. `max_age` is the greatest time since its last
+    /// activity. For a state without that time, the time of the capture counts. In a
+    /// [`CompositeAdapterState`], each resumable part is checked.
     ///
     /// # Errors
     ///
-    /// A [`ResumeRefusal`] that names the first check that fails, and both values.
+    /// A [`ResumeRefusal`] with the first failed check and both values.
     pub fn check(
         self,
         snapshot: &AdapterStateSnapshot,
@@ -252,7 +254,7 @@ impl ResumeChecker<'_> {
 
     fn recent(&self, max_age: Duration) -> Result<(), ResumeRefusal> {
         let active_at = self.snapshot.last_activity_at();
-        // A time that lies ahead is that of another clock, and counts as now.
+        // A time in the future comes from another clock, and counts as now.
         let age = self.context.now.signed_duration_since(active_at).to_std().unwrap_or_default();
         let active = || format!("last active at {}", active_at.to_rfc3339());
         let limit = || format!("at most {} s before {}", max_age.as_secs(), self.context.now.to_rfc3339());
@@ -261,8 +263,8 @@ impl ResumeChecker<'_> {
 }
 
 impl AdapterStateSnapshot {
-    /// Returns when the provider's session was last active: what the state says in `last_activity_at`, else the time of
-    /// the capture.
+    /// Returns the time of the last activity of the provider's session: the state's
+    /// `last_activity_at`, else the time of the capture.
     pub fn last_activity_at(&self) -> DateTime<Utc> {
         self.state.time("last_activity_at").unwrap_or(self.captured_at)
     }

@@ -1,24 +1,25 @@
-//! Checks a list of messages against the rules of a provider, so that no history is sent that the provider would refuse.
+//! Checks a list of messages against the rules of a provider before it is sent.
 //!
 //! # Rules
 //!
 //! | rule | OpenAI | Anthropic |
 //! |---|---|---|
-//! | each call of an answer has one result, directly behind the answer, in the order of the calls | as stated | as stated |
+//! | each call of an answer has one result, directly after the answer, in the order of the calls | as stated | as stated |
 //! | a result names a call of the answer before it | as stated | as stated |
 //! | ids of calls are unique in the whole list | 1 to 40 characters | letters, digits, `_`, `-` |
 //! | names of tools: letters, digits, `_`, `-` | 1 to 64 characters | 1 to 128 characters |
 //! | names of speakers | 1 to 64 characters, none of them white space or `<`, `\|`, `\`, `/`, `>` | are not sent |
-//! | contents that are refused | none at all, but for an answer with calls | blank ones, but for an answer with calls and the result of a call that did not fail |
+//! | refused contents | missing ones, except for an answer with calls | blank ones, except for an answer with calls and the result of a call that did not fail |
 //! | order of the roles | any | system messages first, then a user's |
-//! | least number of messages | 1 | 1 that is no system message |
+//! | least number of messages | 1 | 1 that is not a system message |
 //!
-//! A message's [blocks](ConversationMessage::blocks) count as its content where their format is the format's, and are
-//! ignored where it is another one. Both providers tolerate some of what is refused here, such as results in another
-//! order: a list that these rules accept leaves them nothing to interpret.
+//! A message's [blocks](ConversationMessage::blocks) count as its content if they have the format's
+//! own form, and are ignored otherwise. Both providers tolerate some lists that these rules refuse,
+//! such as results in another order. A list that passes leaves them nothing to interpret.
 //!
-//! The rules say nothing of what a renderer writes: it leaves out a blank text beside calls, writes the ids of the calls
-//! into blocks that hold older ones, and wraps arguments that are no JSON object where the provider takes only objects.
+//! The rules do not cover the output of a renderer. It omits blank text next to calls, writes the
+//! ids of the calls into blocks that contain older ids, and wraps arguments that are not a JSON
+//! object if the provider takes only objects.
 
 mod repair;
 
@@ -32,7 +33,7 @@ use serde::de::IgnoredAny;
 
 pub use repair::{Repair, RepairChange, close_open, repair};
 
-/// Names the rules that a provider has for messages.
+/// Identifies the rules of a provider for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MessageFormat {
@@ -43,7 +44,8 @@ pub enum MessageFormat {
 }
 
 impl MessageFormat {
-    /// Returns the format's name, which is also the format of [`ContentBlocks`](foldlog::conversation::ContentBlocks): `openai` or `anthropic`.
+    /// Returns the format's name, which is also the format of
+    /// [`ContentBlocks`](foldlog::conversation::ContentBlocks): `openai` or `anthropic`.
     pub fn name(self) -> &'static str {
         match self {
             MessageFormat::OpenAi => "openai",
@@ -52,43 +54,44 @@ impl MessageFormat {
     }
 }
 
-/// Names a rule of a provider that a list of messages breaks.
+/// Identifies a rule that a list of messages breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PairingRule {
-    /// A call has no result directly behind its answer.
+    /// A call has no result directly after its answer.
     Unanswered,
-    /// A result stands before the result of an earlier call of its answer.
+    /// A result precedes the result of an earlier call of its answer.
     OutOfOrder,
     /// A call has a second result.
     AnsweredTwice,
     /// A result names no call of the answer directly before it.
     Orphan,
-    /// A message that is no answer has calls.
+    /// A message that is not an answer has calls.
     CallsElsewhere,
     /// The id of a call is empty, too long, or has characters that the provider refuses.
     MalformedId,
-    /// The id of a call is also that of an earlier one.
+    /// The id of a call repeats that of an earlier one.
     RepeatedId,
     /// The name of a tool is empty, too long, or has characters that the provider refuses.
     ToolName,
     /// The name of a speaker is empty, too long, or has characters that the provider refuses.
     SpeakerName,
-    /// The content is missing or blank where the provider refuses that.
+    /// The content is missing or blank, and the provider refuses that.
     EmptyContent,
-    /// The blocks in the provider's own form are no JSON, or hold nothing.
+    /// The blocks in the provider's own form are invalid JSON or empty.
     MalformedBlocks,
-    /// A system message stands behind another message.
+    /// A system message follows another message.
     SystemNotFirst,
-    /// The first message that is no system message is not a user's.
+    /// The first message that is not a system message is not a user's.
     UserNotFirst,
-    /// There is nothing to answer: no message, or only system messages where the provider sends these apart.
+    /// There is nothing to answer: no message, or only system messages if the provider takes these
+    /// separately.
     NoMessages,
 }
 
 impl PairingRule {
-    /// Returns what is wrong, in words that follow the message's place.
+    /// Returns the problem, in words that follow the place of the message.
     fn text(self) -> &'static str {
         match self {
             PairingRule::Unanswered => "has no result directly behind its answer",
@@ -109,14 +112,17 @@ impl PairingRule {
     }
 }
 
-/// Reports one place at which a list of messages breaks a provider's rule. Its [`Display`](fmt::Display) form is escaped.
+/// Describes one place at which a list of messages breaks a rule. Its [`Display`](fmt::Display)
+/// form is escaped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PairingViolation {
-    /// Index of the message: that of the answer for a call without a result. 0 for an empty list.
+    /// Index of the message. For a call without a result it is the index of the answer; for an
+    /// empty list it is 0.
     pub message: usize,
-    /// Rule that is broken.
+    /// The broken rule.
     pub rule: PairingRule,
-    /// Id of the call or name that breaks it, as the message has it; `None` for rules of whole messages.
+    /// Id of the call or name that breaks the rule, as in the message; `None` for rules of whole
+    /// messages.
     pub subject: Option<String>,
 }
 
@@ -137,22 +143,21 @@ impl fmt::Display for PairingViolation {
 /// Number of characters of an id or name that an error shows.
 const SHOWN_CHARS_MAX: usize = 64;
 
-/// Escapes the beginning of an id or name.
 fn escape_beginning(text: &str) -> String {
     let head: String = text.chars().take(SHOWN_CHARS_MAX).collect();
     let more = if head.len() < text.len() { "…" } else { "" };
     format!("{}{more}", escape::text(&head))
 }
 
-/// Holds the numbers and characters in which providers differ.
+/// Contains the numbers and characters in which providers differ.
 #[derive(Clone, Copy, Debug)]
 struct FormatLimits {
     format: MessageFormat,
-    /// Greatest number of characters of a call's id.
+    /// Longest id of a call, in characters.
     id_chars_max: usize,
-    /// Whether ids consist of letters, digits, `_` and `-`.
+    /// Whether ids may only contain letters, digits, `_` and `-`.
     id_is_word: bool,
-    /// Greatest number of characters of a tool's name.
+    /// Longest name of a tool, in characters.
     tool_chars_max: usize,
 }
 
@@ -185,7 +190,7 @@ impl FormatLimits {
         }
     }
 
-    /// Returns whether the provider takes a message with the content that it has.
+    /// Returns whether the provider accepts the content of a message.
     fn takes_content(&self, message: &ConversationMessage) -> bool {
         if message.role == Role::Assistant && !message.tool_calls.is_empty()
             || own_blocks(self.format, message).is_some()
@@ -210,19 +215,20 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
 
-/// Returns the blocks of a message that are in the format's own form.
+/// Returns the blocks of a message that have the format's own form.
 fn own_blocks(format: MessageFormat, message: &ConversationMessage) -> Option<&str> {
     message.blocks.as_ref().filter(|blocks| blocks.format == format.name()).map(|blocks| blocks.json.as_str())
 }
 
-/// Returns whether blocks are JSON and hold anything.
+/// Returns whether blocks are valid JSON and not empty.
 fn is_sound(json: &str) -> bool {
     let bare: String = json.chars().filter(|c| !c.is_ascii_whitespace()).take(5).collect();
     !matches!(bare.as_str(), "" | "null" | "[]" | "{}" | "\"\"")
         && serde_json::from_str::<IgnoredAny>(json).is_ok()
 }
 
-/// Returns the id by which a result names its call. A result without one can only belong to a call whose id is empty.
+/// Returns the call id of a result. A result without one can only belong to a call with an empty
+/// id.
 fn result_id(message: &ConversationMessage) -> &str {
     message.tool_call_id.as_deref().unwrap_or_default()
 }
@@ -231,7 +237,7 @@ fn result_id(message: &ConversationMessage) -> &str {
 ///
 /// # Errors
 ///
-/// All places at which the list breaks a rule, in the order of the messages that break it.
+/// All places at which the list breaks a rule, in the order of the messages.
 ///
 /// ```
 /// use foldlog::conversation::{ConversationMessage, Role};
@@ -266,12 +272,12 @@ pub fn validate(
     if messages.is_empty() || (format == MessageFormat::Anthropic && !speaks) {
         check.add_violation(messages.len().saturating_sub(1), PairingRule::NoMessages, None);
     }
-    // What is missing behind an answer is noticed at the message that stands there instead.
+    // A missing result is noticed only at the next message, so the order is restored here.
     check.violations.sort_by_key(|violation| violation.message);
     if check.violations.is_empty() { Ok(()) } else { Err(check.violations) }
 }
 
-/// Walks over a list of messages and collects what it breaks.
+/// Walks over a list of messages and collects the violations.
 struct Check<'a> {
     limits: FormatLimits,
     violations: Vec<PairingViolation>,
@@ -281,7 +287,7 @@ struct Check<'a> {
     answer: usize,
     /// Calls of that answer, and whether each has its result.
     open: Vec<(&'a str, bool)>,
-    /// Whether a message came that is no system message.
+    /// Whether there was a message that is not a system message.
     spoken: bool,
 }
 
@@ -318,7 +324,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Takes a result: it belongs to the first call of its id that has none.
+    /// Assigns a result to the first call with its id that has none yet.
     fn result(&mut self, index: usize, id: &str) {
         let first = self.open.iter().position(|(_, answered)| !answered);
         let asked = self.open.iter().position(|(asked, answered)| *asked == id && !answered);
@@ -336,7 +342,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Ends the part of the list in which the results of the last answer may stand.
+    /// Ends the part of the list in which results of the last answer may occur.
     fn close(&mut self) {
         for (id, answered) in std::mem::take(&mut self.open) {
             if !answered {

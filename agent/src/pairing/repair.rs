@@ -1,4 +1,4 @@
-//! Changes a list of messages as little as it takes for a provider to accept it.
+//! Makes a list of messages acceptable to a provider with as few changes as possible.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -8,77 +8,77 @@ use serde::Serialize;
 
 use super::{FormatLimits, MessageFormat, escape_beginning, is_sound, is_word, own_blocks, result_id};
 
-/// Text of a result that stands for one that is missing.
+/// Text of the result that replaces a missing one.
 const NO_RESULT: &str = "There is no result: the call was not run, or its result was not recorded.";
 
-/// Name of the tool in a call that stands for one that is missing.
+/// Name of the tool in the call that replaces a missing one.
 const NO_NAME: &str = "unrecorded_tool";
 
-/// Text that stands for a content that is missing or blank.
+/// Text that replaces missing or blank content.
 const NO_CONTENT: &str = "(no content)";
 
-/// Longest id that is made of another one, in bytes; any provider takes it.
+/// Longest id derived from another one, in bytes. Every provider accepts this length.
 const MADE_ID_BYTES_MAX: usize = 40;
 
-/// Holds a list of messages that was changed for a provider, and what was changed.
+/// Contains a list of messages that was changed for a provider, with the changes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Repair {
-    /// What differs from the list that was given; empty if that list was valid.
+    /// Changes to the given list; empty if it was valid.
     pub changes: Vec<RepairChange>,
-    /// Messages. Those of [`repair`] are accepted by [`validate`](super::validate).
+    /// Resulting messages. Those of [`repair`] pass [`validate`](super::validate).
     pub messages: Vec<ConversationMessage>,
 }
 
-/// States one change of a repair. `message` is an index in the list that was given. The [`Display`](fmt::Display) form is
-/// escaped.
+/// Describes one change of a repair. `message` is an index in the given list. The
+/// [`Display`](fmt::Display) form is escaped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RepairChange {
-    /// Calls of a message that is no answer are left out.
+    /// The calls of a message that is not an answer are removed.
     CallsDropped {
         /// Index of the message.
         message: usize,
         /// Ids of the calls.
         call_ids: Vec<String>,
     },
-    /// Blocks that are no JSON, or hold nothing, are left out.
+    /// Blocks that are invalid JSON or empty are removed.
     BlocksDropped {
         /// Index of the message.
         message: usize,
     },
-    /// A message without content is left out.
+    /// A message without content is removed.
     MessageDropped {
         /// Index of the message.
         message: usize,
     },
-    /// A missing or blank content is filled with a text that says so.
+    /// Missing or blank content is replaced with a text that states this.
     ContentFilled {
         /// Index of the message.
         message: usize,
     },
-    /// A call without a result gets one that says so, as one of a call that failed.
+    /// A call without a result gets a result that states this, marked as failed.
     ResultAdded {
         /// Index of the answer.
         message: usize,
         /// Id of the call.
         call_id: String,
     },
-    /// A result without a call gets an answer before it that asks for the call.
+    /// A result without a call gets an answer with that call before it.
     CallAdded {
         /// Index of the result.
         message: usize,
-        /// Id by which it names a call.
+        /// Call id of the result.
         call_id: String,
     },
-    /// A result that belongs to no call is left out.
+    /// A result that belongs to no call is removed.
     ResultDropped {
         /// Index of the result.
         message: usize,
-        /// Id by which it names a call.
+        /// Call id of the result.
         call_id: String,
     },
-    /// A result is put behind its answer, in the order of the calls.
+    /// A result is moved after its answer, in the order of the calls.
     ResultMoved {
         /// Index of the result.
         message: usize,
@@ -89,37 +89,37 @@ pub enum RepairChange {
     IdRenamed {
         /// Index of the answer.
         message: usize,
-        /// Place of the call in the answer, from 0.
+        /// Index of the call in the answer, from 0.
         ordinal: usize,
         /// Id before.
         was: String,
         /// Id afterwards.
         now: String,
     },
-    /// A tool is called by another name.
+    /// A tool gets another name.
     ToolRenamed {
         /// Index of the answer.
         message: usize,
-        /// Place of the call in the answer, from 0.
+        /// Index of the call in the answer, from 0.
         ordinal: usize,
         /// Name before.
         was: String,
         /// Name afterwards.
         now: String,
     },
-    /// The name of a speaker is left out.
+    /// The name of a speaker is removed.
     SpeakerDropped {
         /// Index of the message.
         message: usize,
-        /// Name.
+        /// The removed name.
         name: String,
     },
-    /// A system message is put before all others.
+    /// A system message is moved before all other messages.
     SystemMoved {
         /// Index of the message.
         message: usize,
     },
-    /// A user's message without content is added, where the provider wants one first.
+    /// A user's message without content is added, because the provider requires one first.
     UserAdded,
 }
 
@@ -183,15 +183,16 @@ impl fmt::Display for RepairChange {
     }
 }
 
-/// Holds a message on its way through a repair, and its index in the list that was given; `None` for one that was added.
+/// A message during a repair, with its index in the given list; `None` for an added message.
 type IndexedMessage = (Option<usize>, ConversationMessage);
 
-/// Returns the list that a provider accepts and that differs least from `messages`, with what differs. A valid list is
-/// returned as it is.
+/// Returns the list that the provider accepts and that differs least from `messages`, with the
+/// changes. A valid list is returned unchanged.
 ///
-/// Results that stand between other messages are put behind their answer, calls without a result get one that says so,
-/// and results without a call are left out. Ids and names that the provider refuses are changed. The new id of a call
-/// depends only on the messages before it, so that a list to which messages are added keeps its ids.
+/// Results between other messages are moved after their answer. Calls without a result get one that
+/// states this. Results without a call are removed. Ids and names that the provider refuses are
+/// changed. The new id of a call depends only on the messages before it, so ids do not change when
+/// messages are appended.
 ///
 /// # Example
 ///
@@ -231,9 +232,9 @@ pub fn repair(format: MessageFormat, messages: &[ConversationMessage]) -> Repair
     Repair { changes, messages: messages.into_iter().map(|(_, message)| message).collect() }
 }
 
-/// Returns the list with what is missing for each call to have its result and each result its call, and reports what was added.
-/// Unlike [`repair`], it leaves nothing out: a result without a call gets an answer before it that asks for the call. Ids,
-/// names and contents that a provider refuses are unchanged.
+/// Adds missing results and calls to a list, and reports the additions. Unlike [`repair`], it
+/// removes nothing: a result without a call gets an answer with that call before it. Ids, names and
+/// contents that a provider refuses are unchanged.
 ///
 /// # Example
 ///
@@ -254,17 +255,17 @@ pub fn close_open(messages: &[ConversationMessage]) -> Repair {
     Repair { changes, messages: paired.into_iter().map(|(_, message)| message).collect() }
 }
 
-/// Says what becomes of results without a call.
+/// Treatment of results without a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Orphans {
-    /// They are left out.
+    /// They are removed.
     LeftOut,
-    /// An answer before them asks for their calls.
+    /// An answer with their calls is added before them.
     Called,
 }
 
-/// Leaves out calls of messages that are no answers, malformed blocks, and empty answers and system messages; fills the
-/// other empty messages.
+/// Removes calls of messages that are not answers, malformed blocks, and empty answers and system
+/// messages. Fills the other empty messages.
 fn contents(
     limits: &FormatLimits,
     messages: &[ConversationMessage],
@@ -294,7 +295,7 @@ fn contents(
     kept
 }
 
-/// Puts the results of each answer behind it. Those that stand before the next answer are looked at.
+/// Moves the results of each answer after it. Only results before the next answer are considered.
 fn pairs(
     messages: Vec<IndexedMessage>,
     orphans: Orphans,
@@ -319,7 +320,8 @@ fn pairs(
     paired
 }
 
-/// Puts the results of the calls `ids` first among the messages `behind` an answer, in the order of the calls.
+/// Puts the results of the calls `ids` first among the messages after an answer, in the order of
+/// the calls.
 fn part(
     answer: Option<usize>,
     ids: &[String],
@@ -328,7 +330,7 @@ fn part(
     paired: &mut Vec<IndexedMessage>,
     changes: &mut Vec<RepairChange>,
 ) {
-    // A result together with whether it stands behind a message that is none.
+    // Each result, with a flag whether it follows a message that is not a result.
     let mut results: Vec<Option<(IndexedMessage, bool)>> = ids.iter().map(|_| None).collect();
     let mut others = Vec::new();
     for (index, message) in behind {
@@ -369,7 +371,8 @@ fn part(
     }
 }
 
-/// Makes the answer that asks for the calls of results without one; `None` if the messages are no results.
+/// Creates the answer with the calls of results that have none; `None` if the messages are not
+/// results.
 fn calls_of(results: &[IndexedMessage], changes: &mut Vec<RepairChange>) -> Option<ConversationMessage> {
     results.first().filter(|(_, first)| first.role == Role::Tool)?;
     let mut answer =
@@ -416,14 +419,15 @@ fn names(
     messages
 }
 
-/// Makes a text of letters, digits, `_` and `-` out of another one.
+/// Replaces all characters of a text other than letters, digits, `_` and `-`.
 fn word(text: &str, bytes_max: usize, empty: &str) -> String {
     let plain = |c: char| u8::try_from(c).ok().filter(|byte| is_word(*byte)).map_or('_', char::from);
     let word: String = text.chars().take(bytes_max).map(plain).collect();
     if word.is_empty() { empty.to_owned() } else { word }
 }
 
-/// Gives calls other ids where the provider refuses theirs. Each answer's results stand behind it, in order.
+/// Replaces the ids that the provider refuses. The results must already follow their answers, in
+/// order.
 fn unique_ids(limits: &FormatLimits, messages: &mut [IndexedMessage], changes: &mut Vec<RepairChange>) {
     let mut ids = CallIds::default();
     let mut results = Vec::new().into_iter();
@@ -449,16 +453,16 @@ fn unique_ids(limits: &FormatLimits, messages: &mut [IndexedMessage], changes: &
     }
 }
 
-/// Holds the ids of the calls so far.
 #[derive(Default)]
 struct CallIds {
     taken: HashSet<String>,
-    /// Number from which on a suffix may be unused, by the text before it: one id may name many thousand calls.
+    /// Next number to try as a suffix, by the text before it. Without it, many thousand calls with
+    /// the same id would take quadratic time.
     numbers: HashMap<String, usize>,
 }
 
 impl CallIds {
-    /// Makes an id that no earlier call has, and that resembles `id`.
+    /// Returns an id that no earlier call has, and that resembles `id`.
     fn make_unused_id(&mut self, id: &str, limits: &FormatLimits) -> String {
         let base = word(id, MADE_ID_BYTES_MAX, "call");
         if limits.takes_id(&base) && !self.taken.contains(&base) {

@@ -2,7 +2,7 @@ use foldlog::escape;
 
 use super::SectionPath;
 
-/// Reports why a prompt cannot be rendered. Each message says what happened, and then what to do.
+/// Reports why a prompt cannot be rendered. Each message names the problem, and then the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PromptError {
@@ -12,7 +12,7 @@ pub enum PromptError {
         escape::text(.0)
     )]
     InvalidKey(String),
-    /// Two sections have one path.
+    /// Two sections have the same path.
     #[error("two sections have the path `{0}`: give each section of one parent a key of its own")]
     DuplicateSection(SectionPath),
     /// A template or a summary is malformed.
@@ -24,7 +24,7 @@ pub enum PromptError {
     InvalidTemplate {
         /// Section of the template.
         section: SectionPath,
-        /// Beginning of what is malformed.
+        /// Start of the malformed placeholder.
         found: String,
     },
     /// A section has no value for a placeholder of its template.
@@ -35,15 +35,15 @@ pub enum PromptError {
         /// Name of the parameter.
         parameter: String,
     },
-    /// The parameters of a section are no map of names to values.
+    /// The parameters of a section are not a map of names to values.
     #[error("the parameters of section `{}` are no map: {}", escape::text(.section), escape::text(.reason))]
     InvalidParameters {
         /// Key of the section.
         section: String,
-        /// What is wrong with the parameters.
+        /// Problem of the parameters.
         reason: String,
     },
-    /// A section is to be shown as its summary, and has none.
+    /// A section is to be shown as its summary, but has none.
     #[error("section `{0}` has no summary to be shown: give it one, or show or hide the section")]
     MissingSummary(SectionPath),
     /// A section names a tool that the prompt does not have.
@@ -57,7 +57,7 @@ pub enum PromptError {
     /// An override names a section that the prompt does not have.
     #[error("the prompt has no section `{0}`, which is to be shown otherwise: correct the path")]
     NoSuchSection(SectionPath),
-    /// Overrides are not of the form that this crate reads.
+    /// Overrides do not have the expected form.
     #[error(
         "the overrides are malformed: {}: write an object of section paths and `full`, `summary` or `hidden`",
         escape::text(.0)

@@ -1,9 +1,10 @@
-//! The digest by which a log tells whether a prompt was changed.
+//! The digest by which a log recognizes a changed prompt.
 //!
-//! The digest is the BLAKE3 of the bytes below. A number is 8 bytes, the lowest first. Every form says where it ends,
-//! so no two prompts have the same bytes unless they are the same in all that is written here.
+//! The digest is the BLAKE3 of the bytes below. A number is 8 bytes, little-endian. Every encoding
+//! marks its own end. So two prompts have the same bytes only if they agree in everything that is
+//! encoded here.
 //!
-//! | what | bytes |
+//! | element | bytes |
 //! |---|---|
 //! | text | number of bytes, UTF-8 |
 //! | list | number of elements, the elements |
@@ -20,10 +21,10 @@ use serde_json::Value;
 use super::{MarkdownSection, SectionVisibility};
 use crate::provider::{OutputSpec, ToolSpec};
 
-/// Text that the bytes of every prompt begin with. Another form would begin with another text.
+/// Prefix of every prompt's bytes. It changes with the encoding.
 const DOMAIN: &str = "foldlog.prompt.1";
 
-/// Returns the digest of a prompt. `tools` come in ascending order of their names.
+/// Returns the digest of a prompt. `tools` must be in ascending order of their names.
 pub(super) fn digest<'a>(
     sections: &[MarkdownSection],
     tools: impl ExactSizeIterator<Item = &'a ToolSpec>,
@@ -45,7 +46,6 @@ pub(super) fn digest<'a>(
     *bytes.0.finalize().as_bytes()
 }
 
-/// Takes the bytes that are digested.
 struct IdentityHasher(Hasher);
 
 impl IdentityHasher {

@@ -1,23 +1,26 @@
-//! Prompts: sections of Markdown, the tools that the model may call, and the type of the output that it has to give.
+//! Prompts: sections of Markdown, the tools that the model may call, and the type of the expected
+//! output.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | `section` | [`MarkdownSection`], where it stands ([`SectionPath`]), and how much of it is shown ([`SectionVisibility`]) |
-//! | `template` | how placeholders are filled in |
-//! | `identity` | the digest by which a log tells whether a prompt was changed |
-//! | `output` | reading and checking the model's output |
-//! | `schema` | which values a schema accepts |
+//! | `section` | [`MarkdownSection`], its place ([`SectionPath`]), and its visibility ([`SectionVisibility`]) |
+//! | `template` | the substitution of placeholders |
+//! | `identity` | the digest by which a log recognizes a changed prompt |
+//! | `output` | parses and checks the model's output |
+//! | `schema` | decides which values a schema accepts |
 //!
 //! # Terms
 //!
-//! A prompt is *rendered* to the text of one system message. An *override* says how much of a section is shown in place
-//! of what the section itself says; tools ask for overrides when the model wants to see more. The *identity* of a
-//! prompt is its namespace, its key, and a digest of everything that stays the same whatever it is rendered with.
+//! A prompt is *rendered* to the text of one system message. An *override* replaces the visibility
+//! of a section; tools request overrides when the model wants to see more. The *identity* of a
+//! prompt is its namespace, its key, and a digest of everything that does not depend on the
+//! rendering.
 //!
 //! # Invariants
 //!
-//! 1. A prompt's identity is found without rendering it, and depends on no parameter's value.
-//! 2. A parameter's value is text: a placeholder within it is not filled in.
+//! 1. The identity of a prompt is computed without rendering, and does not depend on the values of
+//!    parameters.
+//! 2. The value of a parameter is plain text: a placeholder within it is not substituted.
 
 mod error;
 mod identity;
@@ -44,8 +47,9 @@ pub use section::{
 use crate::provider::{OutputSpec, ToolSpec};
 use output::Output;
 
-/// Holds what a model is told, which tools it may call, and which output it has to give: a text ([`Prompt::text`]), or
-/// JSON of the type `O` ([`Prompt::structured`]). Cheap enough to make anew for each evaluation.
+/// Contains the instructions for a model, the tools that it may call, and the type of its output: a
+/// text ([`Prompt::text`]), or JSON of the type `O` ([`Prompt::structured`]). It is cheap enough to
+/// be built for each evaluation.
 ///
 /// ```
 /// use foldlog_agent::prompt::{MarkdownSection, Prompt};
@@ -68,34 +72,34 @@ pub struct Prompt<O = String> {
     key: String,
     sections: Vec<MarkdownSection>,
     registry: ToolRegistry,
-    /// Tools by their names: those of the registry, and those that run elsewhere.
+    /// Tools by name: those of the registry, and those that run elsewhere.
     tools: BTreeMap<String, ToolSpec>,
     output: Output<O>,
 }
 
-/// Holds what a prompt was rendered to.
+/// Contains the result of rendering a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RenderedPrompt {
-    /// Text of the system message: Markdown.
+    /// Text of the system message, in Markdown.
     pub text: String,
     /// Tools that the model may call, in ascending order of their names.
     pub tools: Vec<ToolSpec>,
-    /// Output that the model has to give; `None` for a text.
+    /// Expected output of the model; `None` for a text.
     pub output: Option<OutputSpec>,
-    /// How much of each section was shown, in the order of the sections. Those within a section that is not shown in
-    /// full are left out.
+    /// Visibility of each section, in the order of the sections. Children of a section that is not
+    /// shown in full are left out.
     pub sections: Vec<(SectionPath, SectionVisibility)>,
 }
 
 impl Prompt<String> {
-    /// Makes a prompt without sections whose output is the text of the model's last answer.
+    /// Creates a prompt without sections whose output is the text of the model's last answer.
     pub fn text(namespace: impl Into<String>, key: impl Into<String>) -> Prompt<String> {
         Prompt::with_output(namespace.into(), key.into(), Output::text())
     }
 }
 
 impl<O: DeserializeOwned + JsonSchema> Prompt<O> {
-    /// Makes a prompt without sections whose output is JSON of the type `O`.
+    /// Creates a prompt without sections whose output is JSON of the type `O`.
     pub fn structured(namespace: impl Into<String>, key: impl Into<String>) -> Prompt<O> {
         Prompt::with_output(namespace.into(), key.into(), Output::json())
     }
@@ -113,15 +117,16 @@ impl<O> Prompt<O> {
         }
     }
 
-    /// Adds a section behind the others.
+    /// Appends a section.
     #[must_use]
     pub fn with_section(mut self, section: MarkdownSection) -> Prompt<O> {
         self.sections.push(section);
         self
     }
 
-    /// Sets the tools that run in this process, in place of those that were set before. The model may call a tool that
-    /// no section names at any time, and one that sections name while one of them is shown in full.
+    /// Sets the tools that run in this process, and replaces those set before. A tool that no
+    /// section names can be called at any time. A tool that sections name can be called while one
+    /// of them is shown in full.
     #[must_use]
     pub fn with_tools(mut self, registry: ToolRegistry) -> Prompt<O> {
         for name in self.registry.names() {
@@ -138,8 +143,8 @@ impl<O> Prompt<O> {
         self
     }
 
-    /// Describes a tool to the model, in place of an earlier one of the same name: one that runs elsewhere, or one of
-    /// the registry in other words.
+    /// Describes a tool to the model, and replaces an earlier tool of the same name. The tool
+    /// either runs elsewhere, or is one of the registry with another description.
     #[must_use]
     pub fn with_tool_spec(mut self, spec: ToolSpec) -> Prompt<O> {
         self.tools.insert(spec.name.clone(), spec);
@@ -156,7 +161,7 @@ impl<O> Prompt<O> {
         &self.key
     }
 
-    /// Returns the prompt's name: namespace and key, with a colon between them.
+    /// Returns the prompt's name: `namespace:key`.
     pub fn name(&self) -> String {
         format!("{}:{}", self.namespace, self.key)
     }
@@ -171,26 +176,28 @@ impl<O> Prompt<O> {
         &self.registry
     }
 
-    /// Returns the descriptions of all tools, whether a section shows them or not, in ascending order of their names.
+    /// Returns the descriptions of all tools, whether or not a section shows them, in ascending
+    /// order of their names.
     pub fn tool_specs(&self) -> impl Iterator<Item = &ToolSpec> {
         self.tools.values()
     }
 
-    /// Returns the output that the model has to give; `None` for a text.
+    /// Returns the expected output of the model; `None` for a text.
     pub fn output_spec(&self) -> Option<&OutputSpec> {
         self.output.spec()
     }
 
-    /// Renders the prompt, each section as `overrides` says, else as the section says itself.
+    /// Renders the prompt. `overrides` take precedence over the visibility of a section.
     ///
-    /// A section is its title as a heading, and its template with the placeholders filled in, and then the sections
-    /// within it, whose headings are one level lower. Headings begin at the second level. A section that is shown as its
-    /// summary shows neither the sections within it nor the tools that it names.
+    /// A section is rendered as its title in a heading, its template with placeholders substituted,
+    /// and its child sections, whose headings are one level lower. Headings start at the second
+    /// level. A section shown as its summary shows neither its children nor the tools that it
+    /// names.
     ///
     /// # Errors
     ///
-    /// A [`PromptError`] if two sections have one path, if a key or a template is malformed, if a parameter, a summary
-    /// or a tool is missing, or if an override names a section that the prompt does not have.
+    /// A [`PromptError`] if two sections have the same path, if a key or a template is malformed,
+    /// if a parameter, a summary or a tool is missing, or if an override names an unknown section.
     pub fn render(&self, overrides: &VisibilityOverrides) -> Result<RenderedPrompt, PromptError> {
         let mut rendering = section::Rendering::new(overrides);
         rendering.sections(&self.sections, None)?;
@@ -210,8 +217,8 @@ impl<O> Prompt<O> {
         })
     }
 
-    /// Returns the tools that the model may call while the sections are shown as `overrides` says, in ascending order of
-    /// their names. Nothing is rendered.
+    /// Returns the tools that the model may call under `overrides`, in ascending order of their
+    /// names. Nothing is rendered.
     pub fn shown_tools(&self, overrides: &VisibilityOverrides) -> Vec<ToolSpec> {
         let (mut named, mut shown) = (BTreeSet::new(), BTreeSet::new());
         let mut around = vec![(self.sections.as_slice(), None::<SectionPath>, true)];
@@ -230,9 +237,10 @@ impl<O> Prompt<O> {
         self.tools.values().filter(|tool| is_visible(&tool.name)).cloned().collect()
     }
 
-    /// Returns by what a log knows the prompt again. Nothing is rendered: the digest covers templates, titles, keys,
-    /// summaries, visibilities and the order of sections, the names, descriptions and schemas of all tools, and the
-    /// output's schema. It covers no parameters.
+    /// Returns the identity by which a log recognizes the prompt. Nothing is rendered. The digest
+    /// covers templates, titles, keys, summaries, visibilities and the order of sections, the
+    /// names, descriptions and schemas of all tools, and the output's schema. It does not cover
+    /// parameters.
     pub fn identity(&self) -> PromptIdentity {
         PromptIdentity {
             namespace: self.namespace.clone(),
@@ -241,24 +249,26 @@ impl<O> Prompt<O> {
         }
     }
 
-    /// Reads the text of a model's last answer as the prompt's output. A text is returned as it is. JSON is read from
-    /// the whole text or, if that is no JSON, from the only fenced code block in it.
+    /// Parses the text of a model's last answer as the prompt's output. A text is returned
+    /// unchanged. JSON is parsed from the whole text or, if that is not JSON, from its only fenced
+    /// code block.
     ///
     /// # Errors
     ///
-    /// An [`OutputError`] if the text is not of the output's type, or holds a field that the type does not have. Its
-    /// message is fit to be shown to the model.
+    /// An [`OutputError`] if the text does not match the output's type, or contains a field that
+    /// the type does not have. Its message may be shown to the model.
     pub fn parse_output(&self, text: &str) -> Result<O, OutputError> {
         self.output.parse(text)
     }
 
-    /// Returns an output in JSON without the fields that its type does not have, and any other text as it is.
+    /// Returns a JSON output without the fields that its type does not have. Any other text is
+    /// returned unchanged.
     pub fn without_unknown_fields(&self, text: &str) -> String {
         self.output.without_unknown(text)
     }
 
-    /// Registers the run-time state of all sections as resources, so that tools find it, and so that it is captured and
-    /// rolled back like any other resource if its section says so.
+    /// Registers the run-time state of all sections as resources. Tools can then access it. It is
+    /// captured and rolled back like other resources if its section requires that.
     pub fn register_resources(&self, builder: ResourceRegistryBuilder) -> ResourceRegistryBuilder {
         self.sections.iter().fold(builder, |builder, section| section.register_resources(builder))
     }

@@ -1,4 +1,4 @@
-//! Reads a model's output and checks it.
+//! Parses and checks a model's output.
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -8,8 +8,8 @@ use super::schema;
 use crate::json_size::{self, VALUES_MAX};
 use crate::provider::OutputSpec;
 
-/// Reports why a text is not the output that the prompt asks for. Its message says what is wrong and what is expected,
-/// and may be shown to the model.
+/// Reports why a text is not the output that the prompt expects. Its message states the problem and
+/// the expectation, and may be shown to the model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "The answer is not a valid `{output}`: {}. Answer with one JSON value that matches the schema of `{output}`, and with \
@@ -19,17 +19,16 @@ use crate::provider::OutputSpec;
 pub struct OutputError {
     /// Name of the output's type.
     pub output: String,
-    /// What is wrong with the text.
+    /// Problem of the text.
     pub reason: String,
 }
 
-/// Reads a text as a value.
 type Parse<O> = fn(&OutputSpec, &str) -> Result<O, OutputError>;
 
-/// Removes from a JSON value what its type does not have.
+/// Removes from a JSON value the fields that its type does not have.
 type Prune = fn(&mut Value);
 
-/// Says which output a prompt has, and reads it.
+/// Describes the output of a prompt, and parses it.
 pub(super) enum Output<O> {
     /// The text itself. The function returns its argument.
     Text(fn(&str) -> O),
@@ -92,7 +91,7 @@ impl<O> Output<O> {
 /// Removes the fields that a type does not have.
 fn prune<O: DeserializeOwned>(value: &mut Value) {
     let mut unknown = Vec::new();
-    // What is wrong with the fields that the type has is said when they are read.
+    // Errors in known fields are reported by the later parse.
     let _ = serde_ignored::deserialize::<_, _, O>(&*value, |path| unknown.extend(pointer(&path)));
     for (parent, field) in unknown {
         if let Some(object) = value.pointer_mut(&parent).and_then(Value::as_object_mut) {
@@ -101,7 +100,8 @@ fn prune<O: DeserializeOwned>(value: &mut Value) {
     }
 }
 
-/// Returns the JSON pointer of a field's object, and the field's name; `None` for what is no field.
+/// Returns the JSON pointer of a field's object, and the field's name; `None` for anything but a
+/// field.
 fn pointer(path: &serde_ignored::Path<'_>) -> Option<(String, String)> {
     use serde_ignored::Path;
     fn pointer_to(path: &Path<'_>) -> String {
@@ -137,7 +137,7 @@ fn parse<O: DeserializeOwned>(spec: &OutputSpec, text: &str) -> Result<O, Output
     }
 }
 
-/// Finds the JSON in a text: the text itself or, if that is none, its only fenced code block.
+/// Finds the JSON in a text: the text itself or, if it is not JSON, its only fenced code block.
 fn find_json(text: &str) -> Result<(&str, Value), String> {
     let text = text.trim();
     if !json_size::is_moderate(text.as_bytes()) {
@@ -158,7 +158,7 @@ fn find_json(text: &str) -> Result<(&str, Value), String> {
     }
 }
 
-/// Returns the contents of all fenced code blocks of a text. A block that is not closed ends with the text.
+/// Returns the contents of all fenced code blocks of a text. An unclosed block ends with the text.
 fn fenced_blocks(text: &str) -> Vec<&str> {
     let mut blocks = Vec::new();
     let mut begun: Option<(&str, usize)> = None;

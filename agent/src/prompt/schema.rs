@@ -1,15 +1,16 @@
-//! Says which values a JSON schema accepts, as far as the schemas of Rust types go.
+//! Checks values against a JSON schema, to the extent that the schemas of Rust types require.
 //!
-//! Checked are `$ref` to `$defs`, `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `items`,
-//! `prefixItems`, `allOf`, `anyOf`, `oneOf`, and the limits of numbers, texts and lists. Other keywords, `pattern` and
-//! `format` among them, accept everything.
+//! The check covers `$ref` to `$defs`, `type`, `enum`, `const`, `properties`, `required`,
+//! `additionalProperties`, `items`, `prefixItems`, `allOf`, `anyOf`, `oneOf`, and the limits of
+//! numbers, texts and lists. Other keywords, including `pattern` and `format`, accept everything.
 
 use serde_json::{Map, Value};
 
-/// Greatest depth to which a schema is followed. What lies deeper is accepted, and left to the type.
+/// Greatest depth to which a schema is followed. Deeper parts are accepted, and left to the type.
 const DEPTH_MAX: usize = 256;
 
-/// Makes each object of a schema refuse fields that it does not name, unless the schema says otherwise.
+/// Makes each object of a schema refuse fields that it does not name, unless the schema states
+/// otherwise.
 pub(super) fn close(schema: &mut Value) {
     let Some(keywords) = schema.as_object_mut() else { return };
     let is_combined = ["allOf", "anyOf", "oneOf", "$ref", "unevaluatedProperties", "additionalProperties"]
@@ -30,7 +31,7 @@ pub(super) fn close(schema: &mut Value) {
             close(schema);
         }
     }
-    // Fields beside `anyOf` belong to each of the alternatives, which must accept them then.
+    // Fields next to `anyOf` belong to each alternative, so the alternatives must accept them.
     let alternatives: &[&str] =
         if has_fields { &["prefixItems"] } else { &["prefixItems", "anyOf", "oneOf"] };
     for keyword in alternatives {
@@ -44,7 +45,7 @@ pub(super) fn close(schema: &mut Value) {
 ///
 /// # Errors
 ///
-/// What is wrong with the value, and where, in words for the model.
+/// Describes the problem and its place in the value, in words for the model.
 pub(super) fn check(schema: &Value, value: &Value) -> Result<(), String> {
     Checker { root: schema }.check(schema, value, "", 0)
 }
@@ -155,7 +156,6 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// Names a place within the value.
 fn place(at: &str) -> String {
     if at.is_empty() { "the value".to_owned() } else { format!("`{at}`") }
 }

@@ -9,19 +9,19 @@ use serde_json::Value;
 
 use super::{PromptError, template};
 
-/// Greatest number of characters of a section's key.
+/// Longest key of a section, in characters.
 const KEY_MAX: usize = 64;
-/// Level of the headings of the outermost sections, and the lowest level that Markdown has.
+/// Heading level of the outermost sections, and the lowest level in Markdown.
 const HEADINGS: (usize, usize) = (2, 6);
 
-/// Says how much of a section is shown to the model.
+/// Selects how much of a section is shown to the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SectionVisibility {
-    /// The whole section, and the sections within it.
+    /// The whole section, including its children.
     #[default]
     Full,
-    /// The section's summary in place of its text and of the sections within it.
+    /// The summary, in place of the section's text and its children.
     Summary,
     /// Nothing.
     Hidden,
@@ -38,18 +38,18 @@ impl SectionVisibility {
     }
 }
 
-/// Names a section by its key and the keys of the sections around it, the outermost first. Its text, in JSON too, has
-/// `/` between the keys.
+/// Identifies a section by its key and the keys of its ancestors, outermost first. As text, and in
+/// JSON, the keys are separated by `/`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SectionPath(Vec<String>);
 
-/// Says how much is shown of sections, in place of what they say themselves. An override of a section within one that
-/// is not shown in full has no effect.
+/// Visibility of sections, in place of their own. An override has no effect within a section that
+/// is not shown in full.
 pub type VisibilityOverrides = BTreeMap<SectionPath, SectionVisibility>;
 
 impl SectionPath {
-    /// Makes the path of a section from keys, the outermost first.
+    /// Creates the path of a section from its keys, outermost first.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl SectionPath {
         }
     }
 
-    /// Returns the keys, the outermost first.
+    /// Returns the keys, outermost first.
     pub fn keys(&self) -> &[String] {
         &self.0
     }
@@ -109,13 +109,13 @@ fn is_key(key: &str) -> bool {
     !key.is_empty() && key.len() <= KEY_MAX && key.chars().all(fits)
 }
 
-/// Reads the overrides that a tool asks for
-/// ([`ToolError::VisibilityExpansion`](foldlog::tools::ToolError::VisibilityExpansion)): an object of section paths and
-/// `full`, `summary` or `hidden`.
+/// Parses the overrides that a tool requests
+/// ([`ToolError::VisibilityExpansion`](foldlog::tools::ToolError::VisibilityExpansion)): an object
+/// of section paths and `full`, `summary` or `hidden`.
 ///
 /// # Errors
 ///
-/// [`PromptError::InvalidOverrides`] if the JSON is of another form.
+/// [`PromptError::InvalidOverrides`] if the JSON has another form.
 pub fn overrides_from_json(json: &Value) -> Result<VisibilityOverrides, PromptError> {
     VisibilityOverrides::deserialize(json).map_err(|error| PromptError::InvalidOverrides(error.to_string()))
 }
@@ -123,11 +123,13 @@ pub fn overrides_from_json(json: &Value) -> Result<VisibilityOverrides, PromptEr
 /// Adds a section's run-time state to the resources of a run.
 type Register = dyn Fn(ResourceRegistryBuilder) -> ResourceRegistryBuilder + Send + Sync;
 
-/// Holds a part of a prompt: a template of Markdown, the values of its placeholders, and the sections within it.
+/// Describes a part of a prompt: a Markdown template, the values of its placeholders, and its child
+/// sections.
 ///
-/// `${name}` in a template stands for the parameter of that name. In front of `{`, two dollars stand for one that
-/// begins no placeholder: `$${name}` is the text `${name}`. Any other dollar is itself. A value that is text is
-/// inserted as it is, and anything else as JSON; a placeholder within a value is not filled in.
+/// `${name}` in a template is replaced with the parameter of that name. Before `{`, two dollars
+/// produce one dollar that starts no placeholder: `$${name}` becomes the text `${name}`. Any other
+/// dollar is literal. A text value is inserted unchanged, any other value as JSON. Placeholders
+/// within a value are not substituted.
 #[derive(Clone)]
 pub struct MarkdownSection {
     key: String,
@@ -142,8 +144,8 @@ pub struct MarkdownSection {
 }
 
 impl MarkdownSection {
-    /// Makes a section without a title, shown in full. Its key is its own among the sections of one parent: 1 to 64
-    /// letters, digits, `_`, `-` and `.` of ASCII.
+    /// Creates a section without a title, shown in full. Its key must be unique among the children
+    /// of one parent: 1 to 64 letters, digits, `_`, `-` and `.` of ASCII.
     pub fn new(key: impl Into<String>, template: impl Into<String>) -> MarkdownSection {
         MarkdownSection {
             key: key.into(),
@@ -158,21 +160,22 @@ impl MarkdownSection {
         }
     }
 
-    /// Sets the heading of the section. A title is no template.
+    /// Sets the heading of the section. A title is not a template.
     #[must_use]
     pub fn with_title(mut self, title: impl Into<String>) -> MarkdownSection {
         self.title = title.into();
         self
     }
 
-    /// Sets the template that is shown in place of the section while it is shown as its summary.
+    /// Sets the template that replaces the section while its visibility is
+    /// [`Summary`](SectionVisibility::Summary).
     #[must_use]
     pub fn with_summary(mut self, summary: impl Into<String>) -> MarkdownSection {
         self.summary = Some(summary.into());
         self
     }
 
-    /// Sets how much of the section is shown unless an override says otherwise.
+    /// Sets the visibility of the section, unless an override replaces it.
     #[must_use]
     pub fn with_visibility(mut self, visibility: SectionVisibility) -> MarkdownSection {
         self.visibility = visibility;
@@ -186,8 +189,8 @@ impl MarkdownSection {
         self
     }
 
-    /// Sets the values of placeholders from the fields of a value, or from a map. Fields that no placeholder names are
-    /// ignored.
+    /// Sets the values of placeholders from a struct's fields, or from a map. Fields without a
+    /// placeholder are ignored.
     ///
     /// # Errors
     ///
@@ -202,30 +205,31 @@ impl MarkdownSection {
         Ok(self)
     }
 
-    /// Names tools of the prompt that the model may call only while this section, or another one that names them, is
-    /// shown in full.
+    /// Restricts tools of the prompt: the model may call them only while this section, or another
+    /// one that names them, is shown in full.
     #[must_use]
     pub fn with_tools<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> MarkdownSection {
         self.tools.extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// Adds a section within this one, behind the others.
+    /// Appends a child section.
     #[must_use]
     pub fn with_child(mut self, child: MarkdownSection) -> MarkdownSection {
         self.children.push(child);
         self
     }
 
-    /// Gives the section run-time state, which the prompt registers as a resource of type `T`. It is not captured.
+    /// Adds run-time state to the section, which the prompt registers as a resource of type `T`. It
+    /// is not captured.
     #[must_use]
     pub fn with_resource<T: ?Sized + Send + Sync + 'static>(mut self, resource: Arc<T>) -> MarkdownSection {
         self.resources.push(Arc::new(move |builder| builder.resource::<T>(Arc::clone(&resource))));
         self
     }
 
-    /// Gives the section run-time state, which the prompt registers as a resource that is captured before each call,
-    /// and restored if the call fails.
+    /// Adds run-time state to the section, which the prompt registers as a resource. It is captured
+    /// before each call, and restored if the call fails.
     #[must_use]
     pub fn with_snapshotable<R: Snapshotable>(mut self, resource: Arc<R>) -> MarkdownSection {
         self.resources.push(Arc::new(move |builder| builder.snapshotable(Arc::clone(&resource))));
@@ -252,7 +256,7 @@ impl MarkdownSection {
         self.summary.as_deref()
     }
 
-    /// Returns how much of the section is shown unless an override says otherwise.
+    /// Returns the visibility of the section, which an override may replace.
     pub fn visibility(&self) -> SectionVisibility {
         self.visibility
     }
@@ -262,17 +266,17 @@ impl MarkdownSection {
         &self.parameters
     }
 
-    /// Returns the names of the tools that the section names, in ascending order.
+    /// Returns the names of the section's tools, in ascending order.
     pub fn tools(&self) -> impl ExactSizeIterator<Item = &str> {
         self.tools.iter().map(String::as_str)
     }
 
-    /// Returns the sections within this one, in their order.
+    /// Returns the child sections, in order.
     pub fn children(&self) -> &[MarkdownSection] {
         &self.children
     }
 
-    /// Registers the run-time state of the section, and of those within it.
+    /// Registers the run-time state of the section and of its children.
     pub(super) fn register_resources(&self, builder: ResourceRegistryBuilder) -> ResourceRegistryBuilder {
         let builder = self.resources.iter().fold(builder, |builder, register| register(builder));
         self.children.iter().fold(builder, |builder, child| child.register_resources(builder))
@@ -290,7 +294,6 @@ impl fmt::Debug for MarkdownSection {
     }
 }
 
-/// Renders sections.
 pub(super) struct Rendering<'a> {
     overrides: &'a VisibilityOverrides,
     parts: Vec<String>,
@@ -300,13 +303,12 @@ pub(super) struct Rendering<'a> {
     shown_tools: BTreeSet<String>,
 }
 
-/// Holds what sections were rendered to.
 pub(super) struct RenderedSections {
     pub(super) text: String,
     pub(super) shown: Vec<(SectionPath, SectionVisibility)>,
-    /// Tools that sections name, whether these are shown or not.
+    /// Tools of all sections, shown or not.
     pub(super) named_tools: Vec<(SectionPath, String)>,
-    /// Tools that a section names that is shown in full.
+    /// Tools of sections that are shown in full.
     pub(super) shown_tools: BTreeSet<String>,
 }
 
@@ -322,7 +324,7 @@ impl<'a> Rendering<'a> {
         }
     }
 
-    /// Renders the sections of one parent, all of them if that is shown in full.
+    /// Renders the children of one parent. They are rendered only if it is shown in full.
     pub(super) fn sections(
         &mut self,
         sections: &[MarkdownSection],

@@ -1,9 +1,10 @@
-//! Fills in the placeholders of templates.
+//! Substitutes the placeholders of templates.
 //!
-//! `${name}` stands for the parameter of that name: an ASCII letter or `_`, and then letters, digits and `_`. In front
-//! of `{`, two dollars stand for one that begins no placeholder: `$${name}` is the text `${name}`, and `$$${name}` a
-//! dollar and a parameter. Any other dollar is itself, so that `$5`, `$HOME` and `$$` need no escape. What a parameter
-//! says is never read as a template.
+//! `${name}` is replaced with the parameter of that name. A name is an ASCII letter or `_`,
+//! followed by letters, digits and `_`. Before `{`, two dollars produce one dollar that starts no
+//! placeholder: `$${name}` becomes the text `${name}`, and `$$${name}` a dollar and a parameter.
+//! Any other dollar is literal, so `$5`, `$HOME` and `$$` need no escape. The value of a parameter
+//! is never parsed as a template.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,6 @@ use super::{PromptError, SectionPath};
 /// Number of characters of a malformed placeholder that an error shows.
 const SHOWN: usize = 24;
 
-/// Fills in the placeholders of a template.
 pub(super) fn fill(
     template: &str,
     parameters: &BTreeMap<String, Value>,
@@ -48,7 +48,8 @@ pub(super) fn fill(
     Ok(text)
 }
 
-/// Appends a parameter's value: text as it is, anything else as JSON. Returns `None` if there is no value.
+/// Appends a parameter's value: text unchanged, any other value as JSON. Returns `None` if there is
+/// no value.
 fn append(text: &mut String, value: Option<&Value>) -> Option<()> {
     match value? {
         Value::Null => return None,
