@@ -1,23 +1,24 @@
-//! Keeps the key of a provider out of everything that is shown or recorded.
+//! Keeps a provider's key out of all output and records.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use super::{ProviderError, ProviderErrorKind};
 
-/// Text that stands where a key would.
+/// Replacement text for a key.
 const HIDDEN: &str = "[key]";
 
-/// Holds the key of a provider. No form of it that is printed shows the key.
+/// Contains a provider's key. Neither `Debug` nor `Display` shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey(Box<str>);
 
 impl ApiKey {
-    /// Takes a key: visible ASCII characters, white space around them left out.
+    /// Creates a key from visible ASCII characters. Surrounding white space is removed.
     ///
     /// # Errors
     ///
-    /// [`ProviderErrorKind::Unsupported`] if the key is empty, or holds a character that no header may hold.
+    /// [`ProviderErrorKind::Unsupported`] if the key is empty, or contains a character that is not
+    /// allowed in a header.
     pub fn new(key: impl AsRef<str>) -> Result<ApiKey, Box<ProviderError>> {
         let key = key.as_ref().trim();
         let message = if key.is_empty() {
@@ -30,12 +31,12 @@ impl ApiKey {
         Err(Box::new(ProviderError::new(ProviderErrorKind::Unsupported, message)))
     }
 
-    /// Returns the key, to be written into a header and nowhere else.
+    /// Returns the key, only for use in a header.
     pub(super) fn expose(&self) -> &str {
         &self.0
     }
 
-    /// Returns a text that came from outside, without the key.
+    /// Returns a text from outside, without the key.
     pub(super) fn hide<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if text.contains(&*self.0) { text.replace(&*self.0, HIDDEN).into() } else { text.into() }
     }

@@ -16,8 +16,8 @@ use super::{
     ProviderRequest, SendOptions,
 };
 
-/// Asks a model as a future: over the HTTP client of the host's own runtime, for one. Everything else is as with a
-/// [`Provider`].
+/// Sends requests to a model as futures, for example with the HTTP client of the host's own
+/// runtime. Everything else is as with a [`Provider`].
 ///
 /// ```
 /// use foldlog_agent::pairing::MessageFormat;
@@ -57,26 +57,27 @@ pub trait AsyncProvider: Send + Sync {
     /// Returns the provider's name, for records and errors.
     fn name(&self) -> &str;
 
-    /// Returns the name under which the [`RateLimiter`](super::retry::RateLimiter) of the process knows the provider, as
-    /// [`Provider::limited_as`] does.
+    /// Returns the provider's name in the [`RateLimiter`](super::retry::RateLimiter) of the
+    /// process, as [`Provider::limited_as`] does.
     fn limited_as(&self) -> &str {
         self.name()
     }
 
-    /// Returns the rules that the provider has for messages.
+    /// Returns the format and rules of the provider's messages.
     fn message_format(&self) -> MessageFormat;
 
-    /// Makes the request's body. Sends nothing. A thread of a pool calls this.
+    /// Builds the request's body. Sends nothing. It is called on a thread of a pool.
     ///
     /// # Errors
     ///
-    /// A [`ProviderError`] if the request cannot be made for this provider.
+    /// A [`ProviderError`] if this provider does not support the request.
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>>;
 
-    /// Sends a request once, and returns its answer when that is complete. The caller decides about sending it again.
+    /// Sends a request once, and returns its complete answer. The caller decides about retries.
     ///
-    /// The loop drops the future once the request's deadline passes or somebody cancels it, or if its own future is dropped.
-    /// So a provider gives the request up when it is dropped, and need not watch deadline and token itself.
+    /// The loop drops the future at the request's deadline, at a cancellation, or when its own
+    /// future is dropped. So a provider gives up the request when it is dropped, and does not have
+    /// to watch the deadline or the token.
     ///
     /// # Errors
     ///
@@ -88,14 +89,15 @@ pub trait AsyncProvider: Send + Sync {
     ) -> impl Future<Output = Result<ProviderAnswer, Box<ProviderError>>> + Send;
 }
 
-/// Holds what a request may take, who may cancel it, and who sees its text meanwhile.
+/// Contains the limits of a request, and the receiver of its text.
 #[derive(Default)]
 pub struct AsyncSendOptions<'a> {
     /// Moment at which the request is given up.
     pub deadline: Option<Instant>,
-    /// Cancels the request when it is set.
+    /// Token that cancels the request.
     pub cancel: CancelToken,
-    /// Is told what arrives, before anything of it is recorded. The loop tells by itself that it is discarded.
+    /// Receives text as it arrives, before it is recorded. The loop itself reports that the text is
+    /// discarded.
     pub on_delta: Option<&'a mut (dyn FnMut(Delta<'_>) + Send)>,
 }
 
@@ -105,30 +107,31 @@ impl fmt::Debug for AsyncSendOptions<'_> {
     }
 }
 
-/// Lets the async loop ask a [`Provider`] that blocks: each request holds a thread of a pool until it ends. If the request is
-/// given up, its token is set, and the thread goes on until the provider has noticed.
+/// Adapts a blocking [`Provider`] to the async loop. Each request occupies a thread of a pool until
+/// it ends. Giving up a request cancels its token; the thread continues until the provider notices
+/// this.
 #[derive(Debug)]
 pub struct BlockingProvider<P>(Arc<P>);
 
 impl<P: Provider + 'static> BlockingProvider<P> {
-    /// Makes an async provider of one that blocks.
+    /// Creates an async provider from a blocking one.
     pub fn new(provider: P) -> BlockingProvider<P> {
         BlockingProvider(Arc::new(provider))
     }
 
-    /// Returns the provider that blocks.
+    /// Returns the blocking provider.
     pub fn provider(&self) -> &P {
         &self.0
     }
 }
 
-/// What a thread tells of an answer that arrives.
+/// Owned form of a [`Delta`], as a thread sends it.
 enum OwnedDelta {
     Text(String),
     Discarded,
 }
 
-/// Sets a token when it is dropped.
+/// Cancels a token when it is dropped.
 struct CancelOnDrop(CancelToken);
 
 impl Drop for CancelOnDrop {
@@ -169,13 +172,13 @@ impl<P: Provider + 'static> AsyncProvider for BlockingProvider<P> {
                     Delta::Text(text) => OwnedDelta::Text(text.to_owned()),
                     Delta::Discarded => OwnedDelta::Discarded,
                 };
-                // Nobody hears it if the request was given up.
+                // Without a receiver, the request was given up.
                 let _ = tells.try_send(told);
             };
             let on_delta = is_heard.then_some(&mut tell as &mut dyn FnMut(Delta<'_>));
             provider.send(&prepared, &mut SendOptions { deadline, cancel, on_delta })
         });
-        // The thread closes the channel once the provider has returned.
+        // The thread closes the channel when the provider has returned.
         while let Ok(told) = told.recv().await {
             if let Some(on_delta) = &mut options.on_delta {
                 match &told {
@@ -189,7 +192,7 @@ impl<P: Provider + 'static> AsyncProvider for BlockingProvider<P> {
 }
 
 impl CancelToken {
-    /// Returns once the token is set.
+    /// Waits until the token is cancelled.
     pub async fn cancelled(&self) {
         loop {
             let mut told: Vec<EventListener> = self.chain().map(|token| token.0.futures.listen()).collect();
@@ -204,12 +207,12 @@ impl CancelToken {
         }
     }
 
-    /// Makes a token that is set by itself, or with this one.
+    /// Creates a token that is cancelled by itself, or together with this one.
     fn child_token(&self) -> CancelToken {
         CancelToken(Arc::new(CancelState { around: Some(self.clone()), ..CancelState::default() }))
     }
 
-    /// Returns the token and those that set it.
+    /// Returns the token and its ancestors.
     fn chain(&self) -> impl Iterator<Item = &CancelToken> {
         std::iter::successors(Some(self), |token| token.0.around.as_ref())
     }

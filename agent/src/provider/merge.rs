@@ -1,9 +1,9 @@
-//! Puts the pieces of a streamed value together.
+//! Merges the pieces of a streamed value.
 
 use serde_json::{Map, Value};
 
-/// Adds a piece to what has arrived of a value: texts and lists grow, objects grow field by field, and anything else is
-/// replaced. A `null` changes nothing. Returns how many values were added.
+/// Merges a piece into a partial value. Texts and lists are appended, objects are merged field by
+/// field, other values are replaced. A `null` changes nothing. Returns the number of added values.
 pub(super) fn merge(whole: &mut Value, piece: Value) -> usize {
     match (whole, piece) {
         (_, Value::Null) => 0,
@@ -25,7 +25,7 @@ pub(super) fn merge(whole: &mut Value, piece: Value) -> usize {
     }
 }
 
-/// Adds the fields of a piece to those that have arrived. Returns how many values were added.
+/// Merges the fields of a piece into a partial object. Returns the number of added values.
 pub(super) fn merge_fields(whole: &mut Map<String, Value>, piece: Map<String, Value>) -> usize {
     let mut added = 0;
     for (name, value) in piece {
@@ -41,7 +41,7 @@ pub(super) fn merge_fields(whole: &mut Map<String, Value>, piece: Map<String, Va
     added
 }
 
-/// Returns the number of values that a value consists of.
+/// Returns the number of values in a value, including itself.
 pub(super) fn count(value: &Value) -> usize {
     match value {
         Value::Array(list) => 1 + list.iter().map(count).sum::<usize>(),

@@ -1,8 +1,9 @@
-//! Defines what a provider of a model is to the loop that drives it.
+//! Defines the interface between the loop and a model's provider.
 //!
-//! A [`Provider`] *prepares* a request, so that the loop can record what is about to be sent, and then *sends* it. An
-//! answer arrives whole or not at all: while it streams, its text is shown to whoever asks for it, and is discarded if
-//! the stream breaks. An [`AsyncProvider`] sends as a future (feature `async`), over whichever HTTP client its host has.
+//! A [`Provider`] first *prepares* a request, so that the loop can record it, and then *sends* it.
+//! An answer arrives completely or not at all. While it streams, its text can be shown; if the
+//! stream breaks, the text is discarded. An [`AsyncProvider`] sends as a future (feature `async`),
+//! with any HTTP client of its host.
 
 #[cfg(feature = "anthropic")]
 pub mod anthropic;
@@ -43,13 +44,13 @@ pub use http::{HttpProvider, Timeouts};
 pub struct ToolSpec {
     /// Name by which the model calls the tool.
     pub name: String,
-    /// What the tool does.
+    /// Purpose of the tool.
     pub description: String,
     /// JSON schema of the tool's parameters.
     pub parameters: serde_json::Value,
 }
 
-/// Describes the output that a model has to give.
+/// Describes the output expected from a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutputSpec {
     /// Name of the output's type.
@@ -58,7 +59,7 @@ pub struct OutputSpec {
     pub schema: serde_json::Value,
 }
 
-/// Says whether the model may, must or must not call tools.
+/// Selects whether the model may, must or must not call tools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ToolChoice {
     /// The model decides.
@@ -72,47 +73,47 @@ pub enum ToolChoice {
     Tool(String),
 }
 
-/// Sets how a model is asked. What is `None` is left to the provider.
+/// Sets the parameters of requests. A field that is `None` is left to the provider.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LlmConfig {
-    /// Temperature of the sampling.
+    /// Sampling temperature.
     pub temperature: Option<f64>,
     /// Greatest number of tokens of an answer.
     pub max_tokens: Option<u32>,
-    /// Probability mass that the sampling considers.
+    /// Probability mass considered in sampling.
     pub top_p: Option<f64>,
-    /// Seed of the sampling.
+    /// Sampling seed.
     pub seed: Option<u64>,
-    /// Texts at which an answer ends.
+    /// Stop sequences.
     pub stop: Vec<String>,
     /// Whether and which tools the model calls.
     pub tool_choice: ToolChoice,
-    /// Whether one answer may hold several tool calls.
+    /// Whether one answer may contain several tool calls.
     pub parallel_tool_calls: Option<bool>,
-    /// Whether the answer is streamed. It is in any case if somebody is told what arrives
+    /// Whether the answer is streamed. It is always streamed if there is a receiver for its parts
     /// ([`EvaluateOptions::on_delta`](crate::EvaluateOptions::on_delta)).
     pub stream: bool,
 }
 
-/// Holds one request, in no provider's form.
+/// Contains a request independent of any provider's format.
 #[derive(Clone, Copy, Debug)]
 pub struct ProviderRequest<'a> {
-    /// Messages, valid for every provider: each call has its result directly behind its answer.
+    /// Messages, valid for every provider: each call has its result directly after its answer.
     pub messages: &'a [ConversationMessage],
     /// Tools that the model may call.
     pub tools: &'a [ToolSpec],
-    /// Output that the model has to give, if it is structured.
+    /// Expected output, if it is structured.
     pub output: Option<&'a OutputSpec>,
-    /// How the model is asked.
+    /// Parameters of the request.
     pub config: &'a LlmConfig,
 }
 
-/// Holds a request in the provider's form, ready to be sent.
+/// Contains a request in the provider's format, ready to be sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PreparedRequest {
-    /// Model that is asked.
+    /// Model of the request.
     pub model: String,
-    /// Parameters beside messages and tools, for the record: JSON.
+    /// Parameters other than messages and tools, as JSON for the record.
     pub parameters: serde_json::Value,
     /// Body of the request.
     pub body: Vec<u8>,
@@ -120,14 +121,14 @@ pub struct PreparedRequest {
     pub stream: bool,
 }
 
-/// Holds what a request may take, who may cancel it, and who sees its text meanwhile.
+/// Contains the limits of a request, and the receiver of its text.
 #[derive(Default)]
 pub struct SendOptions<'a> {
     /// Moment at which the request is given up.
     pub deadline: Option<Instant>,
-    /// Cancels the request when it is set.
+    /// Token that cancels the request.
     pub cancel: CancelToken,
-    /// Is told what arrives, before anything of it is recorded.
+    /// Receives text as it arrives, before it is recorded.
     pub on_delta: Option<&'a mut dyn FnMut(Delta<'_>)>,
 }
 
@@ -138,7 +139,7 @@ impl fmt::Debug for SendOptions<'_> {
 }
 
 impl SendOptions<'_> {
-    /// Tells that the text shown so far is discarded, if any was `shown`.
+    /// Reports that the text is discarded, if any was `shown`.
     fn discard(&mut self, shown: bool) {
         if let Some(on_delta) = self.on_delta.as_mut().filter(|_| shown) {
             on_delta(Delta::Discarded);
@@ -146,45 +147,44 @@ impl SendOptions<'_> {
     }
 }
 
-/// Tells what arrives of an answer that is not recorded yet.
+/// Reports a part of an answer that is not recorded yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delta<'a> {
     /// Text of the answer.
     Text(&'a str),
-    /// What was shown of this answer is discarded: the request failed, or is sent again.
+    /// The text shown so far is discarded, because the request failed or is retried.
     Discarded,
 }
 
-/// Cancels an evaluation from another thread. Clones are the same token.
+/// Cancels an evaluation from another thread. Clones share one token.
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken(Arc<CancelState>);
 
-/// Holds whether a token was set.
 #[derive(Debug, Default)]
 struct CancelState {
     is_set: AtomicBool,
-    /// Is notified when the token is set.
+    /// Notified when the token is cancelled.
     #[cfg(feature = "async")]
     futures: event_listener::Event,
-    /// Token that sets this one too.
+    /// Parent token, whose cancellation also cancels this one.
     #[cfg(feature = "async")]
     around: Option<CancelToken>,
 }
 
 impl CancelToken {
-    /// Makes a token that nobody has set.
+    /// Creates a token that is not cancelled.
     pub fn new() -> CancelToken {
         CancelToken::default()
     }
 
-    /// Cancels whatever the token was given to.
+    /// Cancels everything that uses the token.
     pub fn cancel(&self) {
         self.0.is_set.store(true, Ordering::Release);
         #[cfg(feature = "async")]
         self.0.futures.notify(usize::MAX);
     }
 
-    /// Returns whether the token was set.
+    /// Returns whether the token was cancelled.
     pub fn is_cancelled(&self) -> bool {
         #[cfg(feature = "async")]
         if self.0.around.as_ref().is_some_and(CancelToken::is_cancelled) {
@@ -194,115 +194,118 @@ impl CancelToken {
     }
 }
 
-/// Holds a complete answer of a provider.
+/// Contains a complete answer of a provider.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProviderAnswer {
     /// Text of the answer; `None` if it has none.
     pub content: Option<String>,
-    /// Tool calls that the answer asks for, by ordinal.
+    /// Tool calls of the answer, by ordinal.
     pub calls: Vec<ToolCallRecord>,
-    /// Whether the last call's arguments are incomplete, since the answer reached its length.
+    /// Whether the arguments of the last call are incomplete, because the answer reached its
+    /// greatest length.
     pub last_call_incomplete: bool,
-    /// Answer in the provider's own form, where text and calls do not reproduce it byte for byte.
+    /// Answer in the provider's own form, if text and calls do not reproduce it byte for byte.
     pub blocks: Option<ContentBlocks>,
-    /// Reason that the provider gave for ending the answer.
+    /// Reason of the provider for ending the answer.
     pub stop: Option<String>,
-    /// Whether the provider wants to be asked again with the answer as it is.
+    /// Whether the provider expects another request with the unchanged answer.
     pub continues: bool,
     /// Model that answered.
     pub model: Option<String>,
-    /// Id that the provider gave the request.
+    /// Id of the request, assigned by the provider.
     pub request_id: Option<String>,
-    /// What the request used.
+    /// Tokens that the request used.
     pub usage: Option<TokenUsage>,
-    /// Headers of the reply that say how many requests are allowed.
+    /// Headers of the reply that state rate limits.
     pub rate_limits: Vec<(String, String)>,
-    /// Whatever else is to be kept of the answer.
+    /// Additional data to store with the answer.
     pub payload: Option<serde_json::Value>,
 }
 
-/// Names why a provider gives no answer now.
+/// Describes why a provider cannot answer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThrottleKind {
-    /// Too many requests or tokens in a time.
+    /// Too many requests or tokens within a period.
     RateLimit,
     /// A quota is used up.
     QuotaExhausted,
     /// The request or the connection took too long.
     Timeout,
-    /// The provider has no capacity now, or failed by itself.
+    /// The provider has no capacity now, or had an internal failure.
     Overloaded,
-    /// Something else that may pass.
+    /// Another cause that may be temporary.
     Unknown,
 }
 
 impl ProviderAnswer {
-    /// Returns whether a reason for ending an answer, as a provider gives it, says that the answer reached its greatest
-    /// length: `length` of OpenAI, and `max_tokens` and `model_context_window_exceeded` of Anthropic.
+    /// Returns whether a provider's reason for ending an answer means that the answer reached its
+    /// greatest length: `length` of OpenAI, and `max_tokens` and `model_context_window_exceeded` of
+    /// Anthropic.
     pub fn is_cut(stop: Option<&str>) -> bool {
         matches!(stop, Some("length" | "max_tokens" | "model_context_window_exceeded"))
     }
 }
 
-/// Says what is known of a provider that gives no answer now.
+/// Contains the details of a provider that cannot answer now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThrottleDetails {
-    /// Why there is no answer.
+    /// Reason.
     pub kind: ThrottleKind,
-    /// Time after which the provider wants to be asked again.
+    /// Time after which the provider accepts another request.
     pub retry_after: Option<Duration>,
-    /// How often the request was sent. A provider says 1; the loop counts its attempts to get the answer. 0 where nobody knows.
+    /// Number of times that the request was sent. A provider reports 1; the loop counts its
+    /// attempts. 0 if unknown.
     pub attempts: u32,
-    /// Whether sending the request again cannot do harm.
+    /// Whether a retry is harmless.
     pub retry_safe: bool,
-    /// What the provider said, as far as it can be shown.
+    /// Body of the provider's error, as far as it can be shown.
     pub provider_payload: Option<serde_json::Value>,
 }
 
 /// Reports why a request got no answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProviderError {
-    /// What went wrong.
+    /// Kind of the failure.
     pub kind: ProviderErrorKind,
-    /// What happened, for people. Holds no key, and nothing unescaped from outside.
+    /// Description for people. It contains no key, and nothing unescaped from outside.
     pub message: String,
     /// Status of the reply, if there was one.
     pub status: Option<u16>,
-    /// Text that had arrived of a stream that broke.
+    /// Text that arrived before the stream broke.
     pub arrived: Option<String>,
-    /// Id that the provider gave the request.
+    /// Id of the request, assigned by the provider.
     pub request_id: Option<String>,
-    /// What the request used, as far as the provider said.
+    /// Tokens that the request used, as far as the provider reported them.
     pub usage: Option<TokenUsage>,
-    /// Headers of the reply that say how many requests are allowed.
+    /// Headers of the reply that state rate limits.
     pub rate_limits: Vec<(String, String)>,
 }
 
-/// Names what went wrong with a request.
+/// Classifies the failure of a request.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ProviderErrorKind {
-    /// The provider gives no answer now, but may later.
+    /// The provider cannot answer now, but may be able to later.
     Throttled(ThrottleDetails),
     /// The connection or the stream broke before the answer was complete.
     Cut,
     /// The model refused.
     Refused,
-    /// A filter held the answer back.
+    /// A filter blocked the answer.
     ContentFilter,
-    /// The messages are longer than the model takes.
+    /// The messages exceed the model's context.
     ContextOverflow,
     /// The provider refused the key.
     Unauthorized,
-    /// The provider refused the request as it is.
+    /// The provider refused the request.
     BadRequest,
-    /// What arrived is no answer of this protocol.
+    /// The reply is not an answer of this protocol.
     InvalidAnswer,
     /// The deadline passed.
     Deadline,
-    /// Somebody cancelled the request.
+    /// The request was cancelled.
     Cancelled,
-    /// Nothing was sent, since the request cannot be made.
+    /// Nothing was sent, because this provider does not support the request.
     Unsupported,
 }
 
@@ -324,8 +327,8 @@ impl ProviderErrorKind {
         }
     }
 
-    /// Returns the kind that a record names. Of a provider that gave no answer then, the record says no more, but whether it
-    /// was asked again.
+    /// Returns the kind that a record names. For a throttled request, the record contains no
+    /// details except whether it was retried.
     pub(crate) fn from_recorded_name(name: &str, asked_again: bool) -> ProviderErrorKind {
         match name {
             "throttled" => ProviderErrorKind::Throttled(ThrottleDetails {
@@ -350,7 +353,7 @@ impl ProviderErrorKind {
 }
 
 impl ProviderError {
-    /// Makes an error of which nothing else is known.
+    /// Creates an error without further details.
     pub fn new(kind: ProviderErrorKind, message: impl Into<String>) -> ProviderError {
         ProviderError {
             kind,
@@ -372,31 +375,33 @@ impl fmt::Display for ProviderError {
 
 impl std::error::Error for ProviderError {}
 
-/// Asks a model.
+/// Sends requests to a model.
 pub trait Provider: Send + Sync {
     /// Returns the provider's name, for records and errors.
     fn name(&self) -> &str;
 
-    /// Returns the name under which the [`RateLimiter`](retry::RateLimiter) of the process knows the provider: requests
-    /// under one name wait for each other. By default that is the provider's own name. One that is asked at several
-    /// addresses or with several keys has a name for each, since each has limits of its own.
+    /// Returns the provider's name in the [`RateLimiter`](retry::RateLimiter) of the process:
+    /// requests with the same name wait for each other. The default is the provider's own name. A
+    /// provider with several addresses or keys needs a name for each, because each has its own
+    /// limits.
     fn limited_as(&self) -> &str {
         self.name()
     }
 
-    /// Returns the rules that the provider has for messages.
+    /// Returns the format and rules of the provider's messages.
     fn message_format(&self) -> MessageFormat;
 
-    /// Makes the request's body. Sends nothing.
+    /// Builds the request's body. Sends nothing.
     ///
     /// # Errors
     ///
-    /// A [`ProviderError`] if the request cannot be made for this provider.
+    /// A [`ProviderError`] if this provider does not support the request.
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>>;
 
-    /// Sends a request once, and returns its answer when that is complete. The caller decides about sending it again.
+    /// Sends a request once, and returns its complete answer. The caller decides about retries.
     ///
-    /// If it fails after it has shown text, it tells that the text is discarded before it returns.
+    /// If the request fails after text was shown, reports that the text is discarded before it
+    /// returns.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Puts a request together: the parameters, which its record keeps, and the messages and tools, which are recorded
-//! elsewhere.
+//! Builds a request from parameters, which its record contains, and from messages and tools, which
+//! are recorded elsewhere.
 
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{PreparedRequest, ProviderError, ProviderErrorKind, ToolSpec};
 
-/// Collects what a request holds.
+/// Collects the parts of a request.
 #[derive(Debug, Default)]
 pub struct Parameters {
     set: Map<String, Value>,
@@ -22,12 +22,12 @@ impl Parameters {
         }
     }
 
-    /// Adds the parameters that the host chose by name; they replace others.
+    /// Adds the parameters that the host chose by name, and replaces others of the same name.
     pub(super) fn extend(&mut self, chosen: &[(String, Value)]) {
         self.set.extend(chosen.iter().cloned());
     }
 
-    /// Adds a part that the record of the request does not keep.
+    /// Adds a part that is left out of the request's record.
     pub(super) fn part(
         &mut self,
         name: &'static str,
@@ -63,7 +63,7 @@ fn no_json(error: serde_json::Error) -> Box<ProviderError> {
     Box::new(ProviderError::new(ProviderErrorKind::Unsupported, format!("the request has no JSON: {error}")))
 }
 
-/// Returns the names of tools, which calls in messages are sent with as they are.
+/// Returns the names of tools. Calls in messages use these names unchanged.
 pub(super) fn names(tools: &[ToolSpec]) -> Vec<&str> {
     tools.iter().map(|tool| tool.name.as_str()).collect()
 }

@@ -1,6 +1,6 @@
-//! Decides whether and when a failed request is sent again, and how fast requests may follow each other.
+//! Decides whether and when a failed request is retried, and limits the rate of requests.
 //!
-//! Nothing here waits or reads a clock: the caller does, so that a test needs no time.
+//! Nothing here waits or reads a clock. The caller does both, so tests take no time.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,22 +11,23 @@ use parking_lot::Mutex;
 
 use super::{ProviderError, ProviderErrorKind};
 
-/// Says how often and how soon a failed request is sent again.
+/// Configures the retries of failed requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Number of times that a request is sent at most, the first time included.
+    /// Greatest number of times that a request is sent, including the first.
     pub attempts: u32,
-    /// Delay before the second attempt. It doubles with each further one.
+    /// Delay before the second attempt. It doubles with each further attempt.
     pub base: Duration,
-    /// Longest delay. A provider that asks for a longer one is not asked again.
+    /// Longest delay. If a provider requests a longer one, there is no retry.
     pub max: Duration,
-    /// Whether a delay that the provider asks for replaces a shorter one of the policy, and holds other requests to the
-    /// same provider back too.
+    /// Whether a delay requested by the provider replaces a shorter one of the policy, and also
+    /// delays other requests to the same provider.
     pub honour_retry_after: bool,
 }
 
 impl Default for RetryPolicy {
-    /// Returns a policy of 4 attempts, 1 second apart at first and 60 seconds at most, that honours `retry-after`.
+    /// Returns a policy of 4 attempts, with delays from 1 second to 60 seconds, that honours
+    /// `retry-after`.
     fn default() -> RetryPolicy {
         RetryPolicy {
             attempts: 4,
@@ -38,16 +39,16 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Returns a policy that sends no request twice.
+    /// Returns a policy without retries.
     pub fn never() -> RetryPolicy {
         RetryPolicy { attempts: 1, ..RetryPolicy::default() }
     }
 
-    /// Returns how long to wait before a request is sent again; `None` if it is not.
+    /// Returns the delay before a retry; `None` if there is no retry.
     ///
-    /// `attempt` is the number of the attempt that failed, counted from 1. Requests that were throttled, found the
-    /// provider overloaded, timed out or were cut are sent again. A quota that is used up, a refusal, a request that the
-    /// provider does not accept, a passed deadline and a cancellation are final.
+    /// `attempt` is the number of the failed attempt, counted from 1. Requests that were throttled,
+    /// met an overloaded provider, timed out or were cut are retried. An exhausted quota, a
+    /// refusal, an invalid request, a passed deadline and a cancellation are final.
     pub fn next_delay(&self, attempt: u32, error: &ProviderError) -> Option<Duration> {
         let asked = match &error.kind {
             ProviderErrorKind::Throttled(details) if details.retry_safe => details.retry_after,
@@ -67,20 +68,21 @@ impl RetryPolicy {
     }
 }
 
-/// Limits how fast requests follow each other, for each provider by the name that it
-/// [is limited as](super::Provider::limited_as): its address and its key tell the providers of this crate apart.
+/// Limits the rate of requests to each provider, by the name that it [is limited
+/// as](super::Provider::limited_as). For the providers of this crate the name depends on address
+/// and key.
 pub struct RateLimiter {
     lanes: Mutex<HashMap<String, Lane>>,
 }
 
-/// Holds what is known of one provider.
+/// Contains the state of one provider.
 #[derive(Default)]
 struct Lane {
     /// Least time between two requests.
     interval: Duration,
     /// Moment from which the next request may be sent.
     next: Option<Instant>,
-    /// Moment until which the provider wants to be left alone.
+    /// Moment until which the provider accepts no requests.
     blocked: Option<Instant>,
 }
 
@@ -97,25 +99,25 @@ impl Default for RateLimiter {
 }
 
 impl RateLimiter {
-    /// Makes a limiter that lets every request pass until a provider is blocked.
+    /// Creates a limiter that lets every request pass until a provider is blocked.
     pub fn new() -> RateLimiter {
         RateLimiter { lanes: Mutex::new(HashMap::new()) }
     }
 
-    /// Returns the limiter that all loops of this process share.
+    /// Returns the limiter shared by all loops of this process.
     pub fn shared() -> &'static RateLimiter {
         static SHARED: OnceLock<RateLimiter> = OnceLock::new();
         SHARED.get_or_init(RateLimiter::new)
     }
 
-    /// Sets the least time between two requests to a provider. Zero lifts the limit.
+    /// Sets the least time between two requests to a provider. Zero removes the limit.
     pub fn set_interval(&self, provider: &str, interval: Duration) {
         self.lane(provider, |lane| lane.interval = interval);
     }
 
-    /// Takes a place for one request, and returns how long to wait from `now` before it is sent.
+    /// Reserves a slot for one request, and returns the time to wait from `now` before it is sent.
     ///
-    /// Places are given in the order of the calls; a place that is not used is not given back.
+    /// Slots are assigned in the order of the calls. An unused slot is not returned.
     pub fn reserve(&self, provider: &str, now: Instant) -> Duration {
         self.lane(provider, |lane| {
             let start = lane.next.into_iter().chain(lane.blocked).fold(now, Instant::max);
@@ -124,8 +126,9 @@ impl RateLimiter {
         })
     }
 
-    /// Notes that a provider wants no request for a time from `now`, as its `retry-after` says. A time of more than a
-    /// minute counts as a minute: the provider says again what it wants, and nobody waits for a wrong clock.
+    /// Notes that a provider accepts no requests for a time from `now`, according to its
+    /// `retry-after`. A time of more than a minute counts as a minute. The provider repeats its
+    /// wish if necessary, and a wrong clock cannot stop requests for long.
     pub fn block(&self, provider: &str, now: Instant, time: Duration) {
         const LONGEST: Duration = Duration::from_secs(60);
         self.lane(provider, |lane| {

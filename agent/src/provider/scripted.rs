@@ -1,4 +1,4 @@
-//! Answers from a script, in place of a model: for tests, demonstrations and replays.
+//! Answers from a script instead of a model: for tests, demonstrations and replays.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,15 +17,15 @@ use super::{
     ProviderRequest, SendOptions,
 };
 
-/// Model that the script stands in for.
+/// Name of the scripted model.
 const MODEL: &str = "scripted";
 
-/// Holds one reply of a script.
+/// Describes one reply of a script.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ScriptedReply {
     /// A complete answer.
     Answer(ProviderAnswer),
-    /// A failure. Text that it says has arrived is shown, and then discarded.
+    /// A failure. Its `arrived` text is shown, and then discarded.
     Fail(ProviderError),
 }
 
@@ -42,12 +42,12 @@ impl From<ProviderError> for ScriptedReply {
 }
 
 impl ScriptedReply {
-    /// Makes an answer with a text and no calls.
+    /// Creates an answer with a text and no calls.
     pub fn text(text: impl Into<String>) -> ScriptedReply {
         ScriptedReply::Answer(make_answer(Some(text.into()), Vec::new(), "stop"))
     }
 
-    /// Makes an answer that asks for tools, each by id, name and arguments.
+    /// Creates an answer with tool calls, each given as id, name and arguments.
     pub fn calls<'a>(calls: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>) -> ScriptedReply {
         let record = |(id, name, arguments): (&str, &str, &str)| ToolCallRecord {
             call_id: id.to_owned(),
@@ -57,12 +57,12 @@ impl ScriptedReply {
         ScriptedReply::Answer(make_answer(None, calls.into_iter().map(record).collect(), "tool_calls"))
     }
 
-    /// Makes a failure.
+    /// Creates a failure.
     pub fn fail(kind: ProviderErrorKind, message: impl Into<String>) -> ScriptedReply {
         ScriptedReply::Fail(ProviderError::new(kind, message))
     }
 
-    /// Makes a stream that breaks after a text has arrived.
+    /// Creates a stream that breaks after a text has arrived.
     pub fn cut(arrived: impl Into<String>) -> ScriptedReply {
         let mut error = ProviderError::new(ProviderErrorKind::Cut, "the stream broke");
         error.arrived = Some(arrived.into());
@@ -81,14 +81,14 @@ fn make_answer(content: Option<String>, calls: Vec<ToolCallRecord>, stop: &str) 
     }
 }
 
-/// Holds a request that a script answers.
+/// Describes a request that a script answers.
 #[derive(Clone, Debug)]
 pub struct ScriptedRequest {
     /// Number of the request, counted from 1.
     pub number: u64,
-    /// Messages, at the time 0 and with nil ids.
+    /// Messages, with the time 0 and nil ids.
     pub messages: Vec<ConversationMessage>,
-    /// Names of the tools that may be called.
+    /// Names of the available tools.
     pub tools: Vec<String>,
     /// Whether the answer is streamed.
     pub stream: bool,
@@ -112,16 +112,15 @@ struct ScriptedBody {
 
 type Answerer = dyn Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync;
 
-/// Names where the replies come from.
 enum Script {
     List(Mutex<VecDeque<ScriptedReply>>),
     Function(Box<Answerer>),
 }
 
-/// Answers requests as a script says, and counts them.
+/// Answers requests from a script, and counts them.
 ///
-/// Its requests are JSON of the messages, in no provider's form and without their times and ids, so that the same
-/// conversation is asked for with the same bytes in every process.
+/// Its requests are JSON of the messages, in a format of its own and without times and ids. So
+/// every process sends the same bytes for the same conversation.
 pub struct ScriptedProvider {
     name: String,
     message_format: MessageFormat,
@@ -141,12 +140,12 @@ impl fmt::Debug for ScriptedProvider {
 }
 
 impl ScriptedProvider {
-    /// Makes a provider that gives these replies, one for each request. Further requests fail.
+    /// Creates a provider that returns these replies, one per request. Further requests fail.
     pub fn new<R: Into<ScriptedReply>>(replies: impl IntoIterator<Item = R>) -> ScriptedProvider {
         ScriptedProvider::from_script(Script::List(Mutex::new(replies.into_iter().map(Into::into).collect())))
     }
 
-    /// Makes a provider that asks a function for each reply.
+    /// Creates a provider that calls a function for each reply.
     pub fn from_fn(
         reply: impl Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync + 'static,
     ) -> ScriptedProvider {
@@ -163,24 +162,24 @@ impl ScriptedProvider {
         }
     }
 
-    /// Sets the provider's name, `scripted` unless set.
+    /// Sets the provider's name. The default is `scripted`.
     pub fn with_name(mut self, name: impl Into<String>) -> ScriptedProvider {
         self.name = name.into();
         self
     }
 
-    /// Sets the rules that the provider says it has for messages, OpenAI's unless set.
+    /// Sets the provider's format of messages. The default is OpenAI's.
     pub fn with_message_format(mut self, message_format: MessageFormat) -> ScriptedProvider {
         self.message_format = message_format;
         self
     }
 
-    /// Returns how many requests were sent, failed ones included.
+    /// Returns the number of requests sent, including failed ones.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the requests that were sent, in their order.
+    /// Returns the requests sent, in order.
     pub fn seen_requests(&self) -> Vec<ScriptedRequest> {
         self.seen.lock().clone()
     }
@@ -196,7 +195,7 @@ impl ScriptedProvider {
     }
 }
 
-/// Returns the parameters of a request that are set, for its record.
+/// Returns those parameters of a request that are set, for its record.
 fn parameters(config: &LlmConfig) -> serde_json::Value {
     let mut fields = serde_json::Map::new();
     let numbers = [
@@ -265,7 +264,7 @@ impl Provider for ScriptedProvider {
     }
 }
 
-/// Fails if the request was cancelled, or its deadline has passed.
+/// Fails if the request was cancelled or its deadline has passed.
 fn check(options: &SendOptions<'_>) -> Result<(), Box<ProviderError>> {
     if options.cancel.is_cancelled() {
         return Err(Box::new(ProviderError::new(ProviderErrorKind::Cancelled, "the request was cancelled")));

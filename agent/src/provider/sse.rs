@@ -1,15 +1,14 @@
-//! Takes a stream of server-sent events apart.
+//! Parses a stream of server-sent events.
 
-/// Holds one event of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SseEvent {
-    /// Name of the event; empty if the stream gives none.
+    /// Name of the event; empty if the stream names none.
     pub(super) name: String,
     /// Lines of data, joined by newlines.
     pub(super) data: String,
 }
 
-/// Collects bytes until an event is complete. Holds no more than what was pushed since the last complete line.
+/// Collects bytes until an event is complete. It buffers the current event and the incomplete line.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     line: Vec<u8>,
@@ -20,7 +19,7 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Adds bytes, and calls `take` with each event that they complete, until it fails.
+    /// Adds bytes, and calls `take` with each event that they complete, until `take` fails.
     pub(super) fn push<E>(
         &mut self,
         bytes: &[u8],
@@ -31,7 +30,7 @@ impl Events {
                 Some((end @ (b'\n' | b'\r'), text)) => (text, Some(*end)),
                 _ => (piece, None),
             };
-            // A return and a newline end one line together.
+            // A carriage return and a following newline end the same line.
             let is_second = std::mem::take(&mut self.after_return) && text.is_empty() && end == Some(b'\n');
             if is_second {
                 continue;
@@ -48,7 +47,7 @@ impl Events {
         Ok(())
     }
 
-    /// Takes a line; an empty one completes the event before it.
+    /// Processes a line. An empty line completes the event before it.
     fn end_line(&mut self, line: &[u8]) -> Option<SseEvent> {
         let line = String::from_utf8_lossy(line);
         let line = if std::mem::replace(&mut self.begun, true) {
@@ -92,7 +91,7 @@ mod tests {
         taken
     }
 
-    /// Protects streams whose pieces end anywhere, and all three ends of lines.
+    /// Protects streams that are cut at any byte, and all three line endings.
     #[test]
     fn events_are_the_same_however_the_bytes_are_cut() {
         let stream = "\u{feff}: a comment\r\nevent: a\r\ndata: one\r\ndata:two\r\n\r\ndata: é\n\ndata\r\rid: 4\n\ndata: cut";

@@ -1,4 +1,4 @@
-//! Reads a message of the Messages API.
+//! Parses a message of the Messages API.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::provider::http::Reply;
 use crate::provider::rendering::made_blocks;
 use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
 
-/// Holds what a message says beside its content.
+/// Contains the fields of a message other than its content.
 #[derive(Default, Deserialize)]
 pub(super) struct AnthropicAnswerHead {
     pub(super) model: Option<String>,
@@ -21,7 +21,8 @@ pub(super) struct AnthropicAnswerHead {
     pub(super) usage: Option<AnthropicUsage>,
 }
 
-/// Counts the tokens of a request, as the API does. A stream gives it in parts: what is `None` is not said yet.
+/// Counts the tokens of a request as the API does. A stream reports them in parts: a field that is
+/// `None` was not reported yet.
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct AnthropicUsage {
@@ -32,7 +33,7 @@ pub(super) struct AnthropicUsage {
 }
 
 impl AnthropicUsage {
-    /// Takes the numbers of a later part, which replace those before.
+    /// Applies a later report, whose numbers replace the earlier ones.
     pub(super) fn update(self, later: AnthropicUsage) -> AnthropicUsage {
         AnthropicUsage {
             input_tokens: later.input_tokens.or(self.input_tokens),
@@ -55,22 +56,22 @@ impl AnthropicUsage {
     }
 }
 
-/// Holds the content of a message, complete.
+/// Contains the complete content of a message.
 #[derive(Default)]
 pub(super) struct AnthropicAnswerContent {
-    /// Texts of the content, one after the other; `None` if it has none.
+    /// All texts, concatenated; `None` if there is none.
     pub(super) text: Option<String>,
     /// Calls, by ordinal.
     pub(super) calls: Vec<ToolCallRecord>,
-    /// Whether the content ends with a call whose arguments may not be complete.
+    /// Whether the content ends with a call whose arguments may be incomplete.
     pub(super) ends_with_open_call: bool,
     /// JSON of the content.
     pub(super) json: String,
-    /// Whether text and calls say all of it.
+    /// Whether text and calls reproduce the content exactly.
     pub(super) is_plain: bool,
 }
 
-/// Reads the body of a reply that is not streamed.
+/// Parses the body of a reply that is not streamed.
 pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>> {
     reply.check_values(body)?;
     let fields: BTreeMap<&str, &RawValue> =
@@ -92,7 +93,7 @@ pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box
     }
 }
 
-/// Reads a content that arrived as a whole.
+/// Parses a content that arrived in one piece.
 fn whole(raw: &RawValue) -> Result<AnthropicAnswerContent, &'static str> {
     let blocks: Vec<BTreeMap<String, Box<RawValue>>> =
         serde_json::from_str(raw.get()).map_err(|_| "the content is no list of blocks")?;
@@ -118,7 +119,7 @@ fn whole(raw: &RawValue) -> Result<AnthropicAnswerContent, &'static str> {
     Ok(content)
 }
 
-/// Makes the answer of a message, or the failure that it stands for.
+/// Converts a message into the answer or failure that it represents.
 pub(super) fn finish(
     reply: &Reply<'_>,
     head: AnthropicAnswerHead,

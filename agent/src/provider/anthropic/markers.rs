@@ -1,12 +1,12 @@
-//! Tells the API what to cache.
+//! Marks the parts of a request that the API should cache.
 
 use std::collections::BTreeMap;
 
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-/// Returns a request with markers at the end of its prompt, which the tools stand before, and of its last message; `None`
-/// if it has neither.
+/// Returns a request with markers at the end of its prompt, which covers the tools, and of its last
+/// message; `None` if it has neither.
 pub(super) fn add(body: &[u8]) -> Option<Vec<u8>> {
     let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_slice(body).ok()?;
     let system = fields.get("system").and_then(|system| mark(system));
@@ -30,7 +30,7 @@ fn mark_last(messages: &RawValue) -> Option<Box<RawValue>> {
     to_raw_value(&messages).ok()
 }
 
-/// Marks the last block of a content. Thinking takes no marker.
+/// Marks the last block of a content. Thinking cannot have a marker.
 fn mark(content: &RawValue) -> Option<Box<RawValue>> {
     let marker = json!({ "type": "ephemeral" });
     if content.get().starts_with('"') {

@@ -1,4 +1,4 @@
-//! Asks Anthropic's Messages API.
+//! Sends requests to Anthropic's Messages API.
 
 mod answer;
 mod markers;
@@ -17,16 +17,16 @@ use super::{
 };
 use crate::pairing::MessageFormat;
 
-/// Version of the API that this module speaks.
+/// Version of the API.
 const VERSION: &str = "2023-06-01";
-/// Greatest number of tokens of an answer if the host sets none: the API asks for one.
+/// Default limit for the tokens of an answer. The API requires a limit.
 const MAX_TOKENS: u32 = 8192;
 
-/// Asks one model of Anthropic's Messages API. Its base URL is the one below which `/v1/messages` is, such as
-/// `https://api.anthropic.com`.
+/// Sends requests to one model of Anthropic's Messages API. Requests go to `/v1/messages` below the
+/// base URL, such as `https://api.anthropic.com`.
 ///
-/// An answer that contains more than a text and calls, such as thinking with its signature, is kept as
-/// [`ContentBlocks`](foldlog::conversation::ContentBlocks) and sent back as it was.
+/// An answer that contains more than a text and calls, such as thinking with its signature, is
+/// stored as [`ContentBlocks`](foldlog::conversation::ContentBlocks) and sent back unchanged.
 pub type AnthropicProvider = HttpProvider<AnthropicDialect>;
 
 /// The protocol of the Messages API.
@@ -36,9 +36,11 @@ pub struct AnthropicDialect {
 }
 
 impl HttpProvider<AnthropicDialect> {
-    /// Sets whether requests ask the API to cache the tools, the prompt and the messages so far. By default they do not.
+    /// Sets whether requests ask the API to cache the tools, the prompt and the messages so far.
+    /// The default is `false`.
     ///
-    /// Sending adds the markers that ask for it: they are not in the body that was prepared, nor in its digest.
+    /// The markers are added when the request is sent: they are neither in the prepared body nor in
+    /// its digest.
     pub fn with_cache(mut self, cache: bool) -> AnthropicProvider {
         self.dialect.cache = cache;
         self

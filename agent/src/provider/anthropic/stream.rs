@@ -1,4 +1,4 @@
-//! Reads a streamed message of the Messages API.
+//! Parses a streamed message of the Messages API.
 
 use std::collections::BTreeMap;
 
@@ -39,12 +39,12 @@ enum AnthropicStreamEvent {
     Error {
         error: Value,
     },
-    /// An event of a later version, which changes nothing.
+    /// An event of a later version, which is ignored.
     #[serde(other)]
     Other,
 }
 
-/// Holds one block as far as it has arrived.
+/// Contains the received part of one block.
 #[derive(Default)]
 struct PartialBlock {
     fields: Map<String, Value>,
@@ -52,12 +52,12 @@ struct PartialBlock {
     input: String,
 }
 
-/// Holds what has arrived of an answer.
+/// Contains the received part of an answer.
 #[derive(Default)]
 struct AnthropicAccumulator {
     head: AnthropicAnswerHead,
     blocks: BTreeMap<u64, PartialBlock>,
-    /// Number of values that are kept.
+    /// Number of values in memory.
     kept: usize,
     done: bool,
     shown: bool,
@@ -129,7 +129,7 @@ impl AnthropicAccumulator {
             }
             AnthropicStreamEvent::MessageStop {} => self.done = true,
             AnthropicStreamEvent::Error { error } => {
-                // The status of the reply was sent before anything went wrong, and says nothing of it.
+                // The reply's status was sent before the failure, and does not describe it.
                 return Err(reply.refusal_error(400, &serde_json::json!({ "error": error })));
             }
             AnthropicStreamEvent::ContentBlockStop {}
@@ -139,14 +139,14 @@ impl AnthropicAccumulator {
         reply.check_kept(self.kept)
     }
 
-    /// Returns the texts that have arrived, one after the other; `None` if there is no text.
+    /// Returns the received texts, concatenated; `None` if there is no text.
     fn text(&self) -> Option<String> {
         let texts = self.blocks.values().filter(|block| block.is("text"));
         let texts: Vec<&str> = texts.map(|block| block.text("text")).collect();
         (!texts.is_empty()).then(|| texts.concat())
     }
 
-    /// Puts the content together.
+    /// Assembles the content.
     fn content(&self) -> Result<AnthropicAnswerContent, &'static str> {
         let mut content =
             AnthropicAnswerContent { text: self.text(), is_plain: true, ..AnthropicAnswerContent::default() };
@@ -162,7 +162,8 @@ impl AnthropicAccumulator {
                     return Err("a tool call names no tool");
                 }
                 let arguments = block.arguments();
-                // A call without arguments sends no pieces of them, and neither does one that was cut before the first.
+                // A call without arguments sends no pieces of them, and neither does one that was
+                // cut before the first.
                 content.ends_with_open_call =
                     block.input.is_empty() || serde_json::from_str::<Map<String, Value>>(&arguments).is_err();
                 let (call_id, name) = (block.text("id").to_owned(), block.text("name").to_owned());
@@ -188,7 +189,7 @@ impl PartialBlock {
         self.fields.keys().all(|name| names.contains(&name.as_str()))
     }
 
-    /// Adds a piece, and returns how many values were added.
+    /// Merges a piece, and returns the number of added values.
     fn add(&mut self, delta: Map<String, Value>) -> usize {
         let mut added = 0;
         for (name, piece) in delta {
@@ -232,7 +233,6 @@ impl PartialBlock {
     }
 }
 
-/// Shows a piece of the answer's text, if it is one.
 fn show(piece: Option<&Value>, shown: &mut bool, options: &mut SendOptions<'_>) {
     let text = piece.and_then(Value::as_str).filter(|text| !text.is_empty());
     if let (Some(text), Some(on_delta)) = (text, &mut options.on_delta) {

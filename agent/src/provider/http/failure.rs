@@ -1,4 +1,5 @@
-//! Names what went wrong, from a status, from what the provider says, or from what the connection did.
+//! Classifies failures by a status, by the provider's error body, or by the error of the
+//! connection.
 
 use std::io::ErrorKind;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,17 +11,18 @@ use ureq::{Error, Timeout};
 use super::{Bounds, Reply};
 use crate::provider::{ProviderErrorKind, ThrottleDetails, ThrottleKind};
 
-/// Holds what a provider says of a failure.
+/// Contains the error that a provider reports.
 #[derive(Default)]
 pub(super) struct ApiErrorBody<'a> {
     pub(super) message: Option<&'a str>,
     kind: &'a str,
     code: &'a str,
-    /// Status that the provider names beside that of the reply, as some do in the middle of a stream.
+    /// Status in the error body, which some providers send in the middle of a stream in addition to
+    /// that of the reply.
     pub(super) status: Option<u16>,
 }
 
-/// Finds what a provider says of a failure, in the forms that are in use.
+/// Finds the error in a body, in the forms that are in use.
 pub(super) fn refusal(body: &Value) -> ApiErrorBody<'_> {
     let error = body.get("error").unwrap_or(body);
     let text = |name: &str| error.get(name).and_then(Value::as_str);
@@ -36,13 +38,13 @@ pub(super) fn refusal(body: &Value) -> ApiErrorBody<'_> {
     }
 }
 
-/// Makes the details of a provider that may answer later.
+/// Creates the details of a provider that may answer later.
 pub(super) fn throttle_details(kind: ThrottleKind) -> ThrottleDetails {
     let retry_safe = kind != ThrottleKind::QuotaExhausted;
     ThrottleDetails { kind, retry_after: None, attempts: 1, retry_safe, provider_payload: None }
 }
 
-/// Names the failure that a status and the provider's words stand for.
+/// Classifies a failure by its status and the provider's error.
 pub(super) fn classify(
     status: u16,
     refusal: &ApiErrorBody<'_>,
@@ -81,8 +83,8 @@ pub(super) fn classify(
     }
 }
 
-/// Returns the time after which the provider wants to be asked again: of `retry-after-ms`, or of `retry-after` in seconds
-/// or as a date.
+/// Returns the time after which the provider accepts another request: from `retry-after-ms`, or
+/// from `retry-after` in seconds or as a date.
 pub(super) fn retry_after(reply: &Reply<'_>) -> Option<Duration> {
     let milliseconds = reply.header("retry-after-ms").and_then(|text| text.trim().parse::<f64>().ok());
     if let Some(milliseconds) = milliseconds {
@@ -101,7 +103,7 @@ pub(super) fn retry_after(reply: &Reply<'_>) -> Option<Duration> {
     Some(Duration::from_secs(u64::try_from(date(text)?.saturating_sub(now)).unwrap_or(0)))
 }
 
-/// Names the failure that a connection stands for, and says what happened.
+/// Classifies the failure of a connection, and describes it.
 pub(super) fn of_transport(error: &Error, bounds: &Bounds) -> (ProviderErrorKind, &'static str) {
     let throttle = |kind| ProviderErrorKind::Throttled(throttle_details(kind));
     match (bounds.give_up_reason(), error) {

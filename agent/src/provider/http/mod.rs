@@ -1,15 +1,16 @@
-//! Sends one request over HTTP, and reads its reply piece by piece.
+//! Sends one request over HTTP, and reads its reply in pieces.
 //!
 //! # Invariants
 //!
-//! 1. A request goes to the configured host alone. A redirect is an error that names the other host.
-//! 2. The key stands in one header, which is marked as sensitive. Whatever a reply holds is shown without the key.
-//! 3. A reply takes no more memory than [`BODY_BYTES_MAX`], its headers no more than [`HEADER_BYTES_MAX`]: nothing is
-//!    allocated because a header claims it.
-//! 4. JSON of a reply is read into values only if there are at most [`VALUES_MAX`](crate::json_size::VALUES_MAX) of them,
-//!    in a stream those that are kept of all its events.
-//! 5. A deadline ends every phase of a request. A cancellation shuts the connection down, in at most [`POLL`]; while a name
-//!    is resolved or a connection is made, it takes effect once that ends.
+//! 1. A request goes only to the configured host. A redirect is an error that names the other host.
+//! 2. The key is sent in one header, which is marked as sensitive. The contents of a reply are
+//!    shown without the key.
+//! 3. A reply takes no more memory than [`BODY_BYTES_MAX`], its headers no more than
+//!    [`HEADER_BYTES_MAX`]. Sizes claimed in headers cause no allocation.
+//! 4. JSON of a reply is parsed only if it has at most [`VALUES_MAX`](crate::json_size::VALUES_MAX)
+//!    values. In a stream the limit applies to the values in memory from all its events.
+//! 5. A deadline ends every phase of a request. A cancellation shuts down the connection within
+//!    [`POLL`]; during name resolution and connecting, it takes effect once that phase ends.
 
 mod failure;
 mod provider;
@@ -29,28 +30,29 @@ use ureq::{Agent, Proxy};
 use self::watch::Watch;
 use super::{ApiKey, ProviderError, ProviderErrorKind, SendOptions};
 
-/// Greatest number of bytes of a reply's body.
+/// Longest body of a reply, in bytes.
 const BODY_BYTES_MAX: u64 = 64 << 20;
-/// Greatest number of bytes of a reply's headers.
+/// Longest headers of a reply, in bytes.
 const HEADER_BYTES_MAX: usize = 64 << 10;
-/// Greatest number of bytes that are read of the body of a failure.
+/// Number of bytes that are read from the body of a failure.
 const FAILURE_BYTES_MAX: u64 = 1 << 20;
-/// Time after which a cancellation is noticed.
+/// Longest time until a cancellation is noticed.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Limits how long the phases of a request may take, deadlines apart.
+/// Limits the duration of the phases of a request, in addition to deadlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Time to resolve the host's name, and time to connect.
+    /// Limit for resolving the host's name, and for connecting.
     pub connect: Duration,
-    /// Time in which nothing arrives. An answer that is not streamed arrives after the model has finished it.
+    /// Longest time without any data. An answer that is not streamed arrives only after the model
+    /// has finished it.
     pub silence: Duration,
-    /// Time of the whole request.
+    /// Limit for the whole request.
     pub total: Duration,
 }
 
 impl Default for Timeouts {
-    /// Returns 10 seconds to connect, 5 minutes of silence, and 20 minutes in all.
+    /// Returns limits of 10 seconds to connect, 5 minutes of silence, and 20 minutes in total.
     fn default() -> Timeouts {
         Timeouts {
             connect: Duration::from_secs(10),
@@ -65,10 +67,11 @@ pub struct Client {
     provider: &'static str,
     uri: Uri,
     host: String,
-    /// Tells the provider's address and key apart from others, for the rate limiter. Holds a digest of the key.
+    /// Name for the rate limiter, which identifies the provider's address and key. It contains a
+    /// digest of the key.
     limited_as: String,
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// Values of headers, which nothing that is shown may hold.
+    /// Values of headers that must not appear in any output.
     secrets: Vec<ApiKey>,
     key: Option<ApiKey>,
     timeouts: Timeouts,
@@ -81,7 +84,8 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Bytes of the shortest value of a header that may be a secret: longer than the versions that some APIs ask for.
+/// Shortest header value that may be a secret, in bytes. It is longer than the version numbers that
+/// some APIs require.
 const SECRET_BYTES_MIN: usize = 12;
 
 fn unsupported_error(message: impl Into<String>) -> Box<ProviderError> {
@@ -89,7 +93,7 @@ fn unsupported_error(message: impl Into<String>) -> Box<ProviderError> {
 }
 
 impl Client {
-    /// Makes a client for `path` below the base URL, whose query is kept.
+    /// Creates a client for `path` below the base URL. The URL's query is preserved.
     pub(super) fn new(
         provider: &'static str,
         base: &str,
@@ -126,7 +130,7 @@ impl Client {
         &self.host
     }
 
-    /// Returns the name under which the rate limiter knows the address and the key.
+    /// Returns the name of the address and the key in the rate limiter.
     pub(super) fn limited_as(&self) -> &str {
         &self.limited_as
     }
@@ -142,7 +146,8 @@ impl Client {
         Ok(())
     }
 
-    /// Adds a header. Its value is taken out of whatever a failure says, unless it is too short to be a secret.
+    /// Adds a header. Its value is removed from all failure messages, unless it is too short to be
+    /// a secret.
     pub(super) fn add_header(&mut self, name: &str, value: &str) -> Result<(), Box<ProviderError>> {
         let wrong =
             || unsupported_error(format!("`{}` is no header, or its value is none", escape::text(name)));
@@ -158,7 +163,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sets the header that holds the key, behind a prefix.
+    /// Sets the header with the key, which follows a prefix.
     pub(super) fn set_key_header(&mut self, name: &str, prefix: &str) -> Result<(), Box<ProviderError>> {
         match self.key.clone() {
             Some(key) => self.add_header(name, &format!("{prefix}{}", key.expose())),
@@ -166,7 +171,8 @@ impl Client {
         }
     }
 
-    /// Returns a text from outside as it can be shown and recorded: without the key, escaped, and not too long.
+    /// Returns a text from outside in a form that can be shown and recorded: without the key,
+    /// escaped, and of limited length.
     fn sanitize(&self, text: &str) -> String {
         const CHARS_MAX: usize = 500;
         let text = self.hide_secrets(text);
@@ -184,7 +190,7 @@ impl Client {
         secrets.fold(text.to_owned(), |text, secret| secret.hide(&text).into_owned())
     }
 
-    /// Sends a body, and returns the reply once its headers are there and say that an answer follows.
+    /// Sends a body, and returns the reply once its headers announce an answer.
     pub(super) fn post(
         &self,
         body: &[u8],
@@ -243,14 +249,14 @@ impl Client {
     }
 }
 
-/// Holds what ends a request early.
+/// Contains the conditions that end a request early.
 pub(super) struct Bounds {
     cancel: super::CancelToken,
     deadline: Option<Instant>,
 }
 
 impl Bounds {
-    /// Returns why the request is given up, if it is.
+    /// Returns the reason to give up the request, if there is one.
     fn give_up_reason(&self) -> Option<ProviderErrorKind> {
         if self.cancel.is_cancelled() {
             return Some(ProviderErrorKind::Cancelled);

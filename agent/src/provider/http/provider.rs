@@ -1,4 +1,4 @@
-//! Providers that send JSON over HTTP: what they have in common, and what each protocol adds.
+//! Providers that send JSON over HTTP: their common part, and the interface of each protocol.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,27 +12,31 @@ use crate::provider::{
     ApiKey, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest, SendOptions,
 };
 
-/// A protocol between a provider's server and its clients. A new provider implements it in a directory of its own.
+/// Defines a protocol between a provider's server and its clients. A new provider implements it in
+/// its own directory.
 pub trait Dialect: fmt::Debug + Send + Sync + Sized {
-    /// Name of the provider, unless the host sets another one.
+    /// Default name of the provider.
     const NAME: &'static str;
     /// Path of requests below the base URL.
     const PATH: &'static str;
-    /// Form of the messages, and the rules for them.
+    /// Format of the messages, and its rules.
     const MESSAGE_FORMAT: MessageFormat;
 
-    /// Sets the headers of each request, and returns the dialect that the client's host understands.
+    /// Sets the headers of each request, and returns the variant of the protocol for the client's
+    /// host.
     ///
     /// # Errors
     ///
-    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the key cannot be a header.
+    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the
+    /// key cannot be a header.
     fn of_client(client: &mut Client) -> Result<Self, Box<ProviderError>>;
 
     /// Adds the parameters that a request's configuration sets.
     ///
     /// # Errors
     ///
-    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the protocol lacks one of them.
+    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the
+    /// protocol lacks one of them.
     fn set_parameters(
         &self,
         request: &ProviderRequest<'_>,
@@ -43,37 +47,38 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized {
     ///
     /// # Errors
     ///
-    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if they have no JSON.
+    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if they
+    /// cannot be encoded as JSON.
     fn add_parts(
         &self,
         request: &ProviderRequest<'_>,
         parameters: &mut Parameters,
     ) -> Result<(), Box<ProviderError>>;
 
-    /// Returns what is sent for the body of a prepared request.
+    /// Returns the body to send for the body of a prepared request.
     fn sent_body<'a>(&self, prepared: &'a [u8]) -> Cow<'a, [u8]> {
         Cow::Borrowed(prepared)
     }
 
-    /// Reads an answer that arrived as one.
+    /// Parses an answer that arrived in one piece.
     ///
     /// # Errors
     ///
-    /// What the server refused, or that its reply is not understood.
+    /// A [`ProviderError`] if the server refused the request, or if its reply is invalid.
     fn read_answer(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>>;
 
-    /// Reads an answer that arrives piece by piece.
+    /// Reads an answer that arrives in pieces.
     ///
     /// # Errors
     ///
-    /// Those of [`read_answer`](Dialect::read_answer), and that the stream broke off.
+    /// Those of [`read_answer`](Dialect::read_answer), and an error if the stream broke.
     fn read_stream(
         reply: &mut Reply<'_>,
         options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>>;
 }
 
-/// Asks one model over HTTP, in the protocol `D`. It connects again for each request.
+/// Sends requests to one model over HTTP, in the protocol `D`. Each request opens a new connection.
 #[derive(Debug)]
 pub struct HttpProvider<D> {
     client: Client,
@@ -84,11 +89,12 @@ pub struct HttpProvider<D> {
 }
 
 impl<D: Dialect> HttpProvider<D> {
-    /// Makes a provider from a base URL, below which is the protocol's path.
+    /// Creates a provider from a base URL. The path of the protocol is appended to it.
     ///
     /// # Errors
     ///
-    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the URL cannot be used.
+    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the
+    /// URL cannot be used.
     pub fn new(
         base_url: &str,
         key: Option<ApiKey>,
@@ -100,40 +106,44 @@ impl<D: Dialect> HttpProvider<D> {
         Ok(HttpProvider { client, model, name, chosen: Vec::new(), dialect })
     }
 
-    /// Sets the provider's name, which is the protocol's unless set.
+    /// Sets the provider's name. The default is that of the protocol.
     pub fn with_name(mut self, name: impl Into<String>) -> HttpProvider<D> {
         self.name = name.into();
         self
     }
 
-    /// Sets how long the phases of a request may take.
+    /// Limits the duration of the phases of a request.
     pub fn with_timeouts(mut self, timeouts: Timeouts) -> HttpProvider<D> {
         self.client.set_timeouts(timeouts);
         self
     }
 
-    /// Sends requests through a proxy, such as `http://host:port`. No proxy is taken from the environment.
+    /// Sends requests through a proxy, such as `http://host:port`. Proxies from the environment are
+    /// ignored.
     ///
     /// # Errors
     ///
-    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the URL cannot be used.
+    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the
+    /// URL cannot be used.
     pub fn with_proxy(mut self, url: &str) -> Result<HttpProvider<D>, Box<ProviderError>> {
         self.client.set_proxy(url)?;
         Ok(self)
     }
 
-    /// Adds a header to each request, such as `anthropic-beta`. Its value is neither shown nor recorded.
+    /// Adds a header to each request, such as `anthropic-beta`. Its value is neither shown nor
+    /// recorded.
     ///
     /// # Errors
     ///
-    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if it is no header.
+    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if it is
+    /// not a valid header.
     pub fn with_header(mut self, name: &str, value: &str) -> Result<HttpProvider<D>, Box<ProviderError>> {
         self.client.add_header(name, value)?;
         Ok(self)
     }
 
-    /// Sets a parameter of each request by its name, such as `reasoning_effort` or `thinking`. It is recorded, and replaces one that
-    /// the configuration of a request sets.
+    /// Sets a parameter of each request by its name, such as `reasoning_effort` or `thinking`. It
+    /// is recorded, and replaces one that the configuration of a request sets.
     pub fn with_parameter(mut self, name: impl Into<String>, value: impl Into<Value>) -> HttpProvider<D> {
         self.chosen.push((name.into(), value.into()));
         self

@@ -1,4 +1,4 @@
-//! Reads a reply, within its bounds.
+//! Reads a reply within its limits.
 
 use std::io::{self, Read};
 
@@ -12,12 +12,12 @@ use crate::json_size::{self, VALUES_MAX};
 use crate::provider::sse::{Events, SseEvent};
 use crate::provider::{ProviderError, ProviderErrorKind};
 
-/// Beginnings of the names of headers that say how many requests are allowed.
+/// Prefixes of the headers that state rate limits.
 const RATE_LIMITS: [&str; 4] = ["x-ratelimit-", "anthropic-ratelimit-", "ratelimit", "retry-after"];
-/// Greatest number of such headers that are kept.
+/// Greatest number of such headers that are stored.
 const RATE_LIMITS_MAX: usize = 32;
 
-/// Holds a reply whose body is read piece by piece.
+/// Contains a reply whose body is read in pieces.
 pub struct Reply<'c> {
     client: &'c Client,
     bounds: Bounds,
@@ -36,7 +36,8 @@ impl<'c> Reply<'c> {
         watch: Watch,
     ) -> Reply<'c> {
         let (head, body) = response.into_parts();
-        // The limit is counted here, so that passing it is told from a reply that is over.
+        // The limit is counted here, because the reader could not distinguish an exceeded limit
+        // from the end.
         let body = body.into_with_config().limit(u64::MAX).reader();
         let (status, headers) = (head.status.as_u16(), head.headers);
         Reply { client, bounds, status, headers, body, read: 0, _watch: watch }
@@ -50,18 +51,19 @@ impl<'c> Reply<'c> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// Returns whether the body is a stream of events, and not one JSON value although a stream was asked for.
+    /// Returns whether the body is a stream of events. Some servers return one JSON value although
+    /// a stream was requested.
     pub(in crate::provider) fn is_stream(&self) -> bool {
         !self.header("content-type").is_some_and(|kind| kind.trim_start().starts_with("application/json"))
     }
 
-    /// Returns the id that the provider gave the request.
+    /// Returns the id that the provider assigned to the request.
     pub(in crate::provider) fn request_id(&self) -> Option<String> {
         let id = self.header("request-id").or_else(|| self.header("x-request-id"))?;
         Some(self.client.hide_secrets(id.get(..id.len().min(256)).unwrap_or_default()))
     }
 
-    /// Returns the headers that say how many requests are allowed.
+    /// Returns the headers that state rate limits.
     pub(in crate::provider) fn rate_limits(&self) -> Vec<(String, String)> {
         let known = self
             .headers
@@ -94,7 +96,6 @@ impl<'c> Reply<'c> {
         }
     }
 
-    /// Reads the whole body.
     pub(in crate::provider) fn read_all(&mut self) -> Result<Vec<u8>, Box<ProviderError>> {
         let mut body = Vec::new();
         let mut buffer = vec![0; 64 << 10];
@@ -106,7 +107,8 @@ impl<'c> Reply<'c> {
         }
     }
 
-    /// Reads the body as a stream of events, and hands each to `take`, until that says that the answer is complete.
+    /// Reads the body as a stream of events, and passes each to `take`, until that returns that the
+    /// answer is complete.
     ///
     /// # Errors
     ///
@@ -131,7 +133,7 @@ impl<'c> Reply<'c> {
         Ok(())
     }
 
-    /// Checks that JSON which arrived can be read into values without taking much more memory than its text.
+    /// Checks that received JSON can be parsed without taking much more memory than its text.
     ///
     /// # Errors
     ///
@@ -140,7 +142,7 @@ impl<'c> Reply<'c> {
         if json_size::is_moderate(json) { Ok(()) } else { Err(self.too_many_values()) }
     }
 
-    /// Checks the number of values that are kept of a stream.
+    /// Checks the number of values of a stream in memory.
     ///
     /// # Errors
     ///
@@ -161,7 +163,7 @@ impl<'c> Reply<'c> {
         self.error(kind, message)
     }
 
-    /// Makes an error with what is known of the reply.
+    /// Creates an error with the details of the reply.
     pub(in crate::provider) fn error(
         &self,
         kind: ProviderErrorKind,
@@ -175,7 +177,7 @@ impl<'c> Reply<'c> {
         Box::new(error)
     }
 
-    /// Makes an error of a stream that began: with what had arrived and what was used.
+    /// Creates an error of a stream that had started, with the received text and the usage.
     pub(in crate::provider) fn error_after(
         &self,
         mut error: Box<ProviderError>,
@@ -187,7 +189,7 @@ impl<'c> Reply<'c> {
         error
     }
 
-    /// Returns a text from outside as it can be shown.
+    /// Returns a text from outside in a form that can be shown.
     pub(in crate::provider) fn sanitize(&self, text: &str) -> String {
         self.client.sanitize(text)
     }
@@ -197,7 +199,7 @@ impl<'c> Reply<'c> {
         self.client.hide_secrets(text)
     }
 
-    /// Makes an error of what a provider says went wrong, in a reply or in the middle of a stream.
+    /// Creates an error from the error body of a provider, in a reply or in the middle of a stream.
     pub(in crate::provider) fn refusal_error(
         &self,
         status: u16,
@@ -245,7 +247,7 @@ impl<'c> Reply<'c> {
         }
     }
 
-    /// Reports what was to be JSON and is not.
+    /// Reports a body that is not valid JSON.
     pub(in crate::provider) fn not_json(&self, error: &serde_json::Error) -> Box<ProviderError> {
         let kind = if error.is_eof() && self.read > 0 {
             ProviderErrorKind::Cut
@@ -255,7 +257,7 @@ impl<'c> Reply<'c> {
         self.error(kind, format!("the reply is no complete JSON: {}", self.sanitize(&error.to_string())))
     }
 
-    /// Reports an event whose data was to be JSON and is not.
+    /// Reports an event whose data is not valid JSON.
     pub(in crate::provider) fn not_json_event(&self, error: &serde_json::Error) -> Box<ProviderError> {
         let message =
             format!("an event of the stream is no JSON as expected: {}", self.sanitize(&error.to_string()));

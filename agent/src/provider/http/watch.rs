@@ -1,4 +1,4 @@
-//! Ends the connection of a request that is cancelled while its thread waits for the provider.
+//! Closes the connection of a request that is cancelled while its thread waits for the provider.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -9,14 +9,14 @@ use ureq::Agent;
 use super::POLL;
 use crate::provider::CancelToken;
 
-/// Watches a token for as long as it exists, on a thread of its own.
+/// Watches a token during its lifetime, on its own thread.
 pub(super) struct Watch {
     done: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
-    /// Starts to watch: once the token is set, the agent's connections are shut down.
+    /// Starts the watch. When the token is cancelled, the agent's connections are shut down.
     pub(super) fn start(agent: Agent, cancel: CancelToken) -> io::Result<Watch> {
         let (done, ended) = mpsc::channel::<()>();
         let thread = thread::Builder::new().name("foldlog-cancel".to_owned()).spawn(move || {
@@ -34,7 +34,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         drop(self.done.take());
         if let Some(thread) = self.thread.take() {
-            // The thread runs no code that panics; if it did, the request is over all the same.
+            // The thread runs no code that panics; if it did, the request would still be over.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Reads a chat completion.
+//! Parses a chat completion.
 
 use crate::pairing::MessageFormat;
 use foldlog::conversation::{ContentBlocks, TokenUsage, ToolCallRecord};
@@ -27,7 +27,7 @@ struct CompletionChoice<'a> {
     finish_reason: Option<String>,
 }
 
-/// Counts the tokens of a request, as the protocol does.
+/// Counts the tokens of a request as the protocol does.
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct OpenAiUsage {
@@ -50,7 +50,8 @@ struct CompletionDetails {
 }
 
 impl OpenAiUsage {
-    /// Returns the tokens as records count them: those from the cache apart, which OpenAI counts as sent too.
+    /// Returns the tokens as records count them: tokens from the cache separately, which OpenAI
+    /// includes in the prompt.
     pub(super) fn tokens(self) -> TokenUsage {
         let cached = self.prompt_tokens_details.and_then(|details| details.cached_tokens).unwrap_or(0);
         let reasoning = self.completion_tokens_details.and_then(|details| details.reasoning_tokens);
@@ -64,7 +65,7 @@ impl OpenAiUsage {
     }
 }
 
-/// Reads the body of a reply that is not streamed.
+/// Parses the body of a reply that is not streamed.
 pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>> {
     reply.check_values(body)?;
     let completion: Completion<'_> = serde_json::from_slice(body).map_err(|error| reply.not_json(&error))?;
@@ -81,7 +82,7 @@ pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box
     message.answer(reply, choice.finish_reason.clone(), completion.model, usage)
 }
 
-/// Holds a message of the model, complete.
+/// Contains a complete message of the model.
 pub(super) struct OpenAiAnswer<'a> {
     pub(super) fields: Map<String, Value>,
     /// JSON of the message, as it arrived; `None` if it arrived in pieces.
@@ -89,7 +90,7 @@ pub(super) struct OpenAiAnswer<'a> {
 }
 
 impl OpenAiAnswer<'_> {
-    /// Makes the answer of the message, or the failure that it stands for.
+    /// Converts the message into the answer or failure that it represents.
     pub(super) fn answer(
         self,
         reply: &Reply<'_>,
@@ -157,7 +158,7 @@ impl OpenAiAnswer<'_> {
         calls.iter().map(record).collect()
     }
 
-    /// Returns the message as a whole, if it holds more than a text and calls.
+    /// Returns the whole message, if it contains more than a text and calls.
     fn blocks(&self) -> Option<ContentBlocks> {
         let is_plain = self.fields.iter().all(|(name, value)| match name.as_str() {
             "role" => true,
@@ -190,7 +191,7 @@ fn is_plain_call(call: &Value) -> bool {
     })
 }
 
-/// Returns whether a field says nothing.
+/// Returns whether a field is empty.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,4 +1,4 @@
-//! Asks OpenAI's chat completions, or a server that speaks the same protocol.
+//! Sends requests to OpenAI's chat completions, or to a server with the same protocol.
 
 mod answer;
 mod stream;
@@ -11,11 +11,12 @@ use super::rendering::{openai_messages, sent_name};
 use super::{OutputSpec, ProviderAnswer, ProviderError, ProviderRequest, SendOptions, ToolChoice, ToolSpec};
 use crate::pairing::MessageFormat;
 
-/// Asks one model of OpenAI's chat completions, or of a server that speaks the same protocol. Its base URL is the one below which
-/// `/chat/completions` is, such as `https://api.openai.com/v1`.
+/// Sends requests to one model of OpenAI's chat completions, or of a server with the same protocol.
+/// Requests go to `/chat/completions` below the base URL, such as `https://api.openai.com/v1`.
 ///
-/// An answer that contains more than a text and calls, such as reasoning that the server wants to see again, is kept as
-/// [`ContentBlocks`](foldlog::conversation::ContentBlocks) and sent back as it was.
+/// An answer that contains more than a text and calls, such as reasoning that the server expects
+/// back, is stored as [`ContentBlocks`](foldlog::conversation::ContentBlocks) and sent back
+/// unchanged.
 pub type OpenAiProvider = HttpProvider<OpenAiDialect>;
 
 /// The protocol of chat completions.
@@ -27,8 +28,8 @@ pub struct OpenAiDialect {
 }
 
 impl HttpProvider<OpenAiDialect> {
-    /// Sets whether the server itself holds outputs to their schema, which it then must support in full. By default it does
-    /// not.
+    /// Sets whether the server enforces the schema of outputs, which it must then support
+    /// completely. The default is `false`.
     pub fn with_strict_output(mut self, strict: bool) -> OpenAiProvider {
         self.dialect.strict = strict;
         self

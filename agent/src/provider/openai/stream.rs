@@ -1,4 +1,4 @@
-//! Reads a streamed chat completion.
+//! Parses a streamed chat completion.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ struct ChunkChoice {
     finish_reason: Option<String>,
 }
 
-/// Holds what has arrived of an answer.
+/// Contains the received part of an answer.
 #[derive(Default)]
 struct OpenAiAccumulator {
     fields: Map<String, Value>,
@@ -41,7 +41,7 @@ struct OpenAiAccumulator {
     stop: Option<String>,
     model: Option<String>,
     usage: Option<TokenUsage>,
-    /// Number of values that are kept.
+    /// Number of values in memory.
     kept: usize,
     done: bool,
     shown: bool,
@@ -106,7 +106,7 @@ impl OpenAiAccumulator {
     }
 
     fn add(&mut self, mut delta: Map<String, Value>, options: &mut SendOptions<'_>) {
-        // The role is the same in every piece that repeats it.
+        // Some servers repeat the role in every piece.
         if self.fields.contains_key("role") {
             delta.remove("role");
         }
@@ -128,14 +128,14 @@ impl OpenAiAccumulator {
         let Value::Object(mut call) = call else { return };
         let last = self.calls.last_key_value().map(|(index, _)| *index);
         let is_new = call.get("id").and_then(Value::as_str).is_some_and(|id| !id.is_empty());
-        // Some servers leave the index out: a piece with an id begins a call then.
+        // Some servers omit the index; then a piece with an id starts a call.
         let index = call.remove("index").and_then(|index| index.as_u64()).unwrap_or(match last {
             Some(last) if is_new => last.saturating_add(1),
             last => last.unwrap_or(0),
         });
         self.kept += usize::from(!self.calls.contains_key(&index));
         let known = self.calls.entry(index).or_default();
-        // Id and type are whole in the piece that names them, and some servers repeat them.
+        // Id and type are complete in their first piece, and some servers repeat them.
         for name in ["id", "type"] {
             if known.contains_key(name) {
                 call.remove(name);
@@ -149,14 +149,14 @@ impl OpenAiAccumulator {
         self.kept += merge_fields(known, call);
     }
 
-    /// Makes the answer, once the stream has said that it is over.
+    /// Creates the answer when the stream has ended.
     fn finish(&mut self, reply: &Reply<'_>) -> Result<ProviderAnswer, Box<ProviderError>> {
         if self.stop.is_none() {
             let message = "the stream ended without a reason: the answer may not be complete";
             return Err(reply.error(ProviderErrorKind::Cut, message));
         }
         let mut fields = std::mem::take(&mut self.fields);
-        // A stream begins its text with an empty piece, although there may be none.
+        // A stream starts its text with an empty piece, even if there is no text.
         if fields.get("content").and_then(Value::as_str) == Some("") {
             fields.insert("content".to_owned(), Value::Null);
         }

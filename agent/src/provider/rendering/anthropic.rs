@@ -13,92 +13,83 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::ids::WireCallIds;
 use super::{sent_name, text_of_blocks};
 
-/// Greatest number of characters of a tool's name.
+/// Longest name of a tool, in characters.
 const NAME_LONGEST: usize = 128;
-/// Text of the user's message that a conversation without one begins with: the API takes no other beginning.
+/// Text of the user's message that is inserted at the start of a conversation without one. The API
+/// requires a user's message there.
 const BEGINNING: &str = "Begin.";
-/// Text of a failed result that has none: the API takes no failure without content.
+/// Text of a failed result without text. The API requires content for a failure.
 const FAILED: &str = "The call failed.";
 
-/// Holds a conversation as the Messages API takes it.
+/// Contains a conversation in the form of the Messages API.
 #[derive(Serialize)]
 pub(crate) struct AnthropicConversation<'a> {
-    /// Prompt, which is no message there.
+    /// Prompt, which is not a message in this API.
     pub(crate) system: Option<AnthropicContent<'a>>,
-    /// Messages, whose roles alternate; the first one is the user's.
+    /// Messages with alternating roles; the first is the user's.
     pub(crate) messages: Vec<AnthropicMessage<'a>>,
 }
 
-/// Holds what several messages of one role say, one after the other.
+/// Merges consecutive messages of the same role.
 #[derive(Serialize)]
 pub(crate) struct AnthropicMessage<'a> {
     role: &'static str,
     content: AnthropicContent<'a>,
 }
 
-/// Holds the content of a message.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(crate) enum AnthropicContent<'a> {
-    /// One text.
     Text(Cow<'a, str>),
     /// Content in the provider's own form.
     Raw(&'a RawValue),
-    /// Blocks.
     Blocks(Vec<AnthropicBlock<'a>>),
 }
 
-/// Holds one block of a content.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(crate) enum AnthropicBlock<'a> {
     /// A block in the provider's own form.
     Raw(Cow<'a, RawValue>),
-    /// A block that was made.
+    /// A block that was generated.
     Made(AnthropicTypedBlock<'a>),
 }
 
-/// Holds a block that was made from a message's fields.
+/// Contains a block that was generated from a message's fields.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum AnthropicTypedBlock<'a> {
-    /// A text.
     Text {
         /// The text, with at least one visible character.
         text: Cow<'a, str>,
     },
-    /// A call of a tool.
     ToolUse {
-        /// Id of the call.
         id: Cow<'a, str>,
-        /// Name of the tool.
         name: Cow<'a, str>,
         /// Arguments: a JSON object.
         input: Cow<'a, RawValue>,
     },
-    /// The result of a call.
     ToolResult {
-        /// Id of the call.
         tool_use_id: Cow<'a, str>,
-        /// What the tool answered.
+        /// Result of the tool.
         #[serde(skip_serializing_if = "Option::is_none")]
         content: Option<AnthropicContent<'a>>,
-        /// Whether the call failed.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         is_error: bool,
     },
 }
 
-/// Collects what is sent one after the other under one role.
+/// Collects consecutive contents of one role.
 struct RoleGroup<'a> {
     role: &'static str,
-    /// Content that is sent as it is if nothing joins it.
+    /// Content that is sent unchanged if no other content is joined to it.
     whole: Option<&'a RawValue>,
     blocks: Vec<AnthropicBlock<'a>>,
 }
 
 impl<'a> AnthropicConversation<'a> {
-    /// Renders messages as they are sent. Names of tools that are not `known` are made fit.
+    /// Renders messages as they are sent. Tool names that are not in `known` are adapted to the
+    /// API.
     pub(crate) fn new(messages: &'a [ConversationMessage], known: &[&str]) -> AnthropicConversation<'a> {
         let pinned = |message: &ConversationMessage, id: &str| {
             message.role == Role::Assistant && clean(id) == id && own_blocks(message).is_some()
@@ -168,7 +159,7 @@ fn flush<'a>(parts: &mut Vec<RoleGroup<'a>>, results: &mut Vec<(usize, Anthropic
     join(parts, RoleGroup { role: "user", whole: None, blocks });
 }
 
-/// Adds what is said, to the message before it if the same role speaks.
+/// Adds a content, to the message before it if that has the same role.
 fn join<'a>(parts: &mut Vec<RoleGroup<'a>>, part: RoleGroup<'a>) {
     if part.blocks.is_empty() {
         return;
@@ -191,7 +182,7 @@ fn visible<'a>(content: impl Into<Cow<'a, str>>) -> Option<AnthropicBlock<'a>> {
     (!content.trim().is_empty()).then(|| text(content))
 }
 
-/// Returns the content that a message says in the provider's own form, and its blocks.
+/// Returns a message's content in the provider's own form, and its blocks.
 fn message_blocks(message: &ConversationMessage) -> (Option<&RawValue>, Vec<AnthropicBlock<'_>>) {
     if let Some((raw, blocks)) = own_blocks(message) {
         return whole(raw, blocks);
@@ -199,7 +190,7 @@ fn message_blocks(message: &ConversationMessage) -> (Option<&RawValue>, Vec<Anth
     (None, spoken(message).into_iter().collect())
 }
 
-/// Returns the text that a message says where it is not sent in the API's own form.
+/// Returns a message's text for the case that its content is not sent in the API's own form.
 fn spoken(message: &ConversationMessage) -> Option<AnthropicBlock<'_>> {
     let reduced = message.blocks.as_ref().and_then(text_of_blocks).and_then(visible);
     reduced.or_else(|| message.content.as_deref().and_then(visible))
@@ -230,7 +221,7 @@ fn answer<'a>(
     (None, blocks)
 }
 
-/// Returns the content blocks that a text and calls are sent as, if the ids need no exchange.
+/// Returns the content blocks for a text and calls whose ids need no replacement.
 #[cfg(feature = "anthropic")]
 pub(in crate::provider) fn made_blocks(content: Option<&str>, calls: &[ToolCallRecord]) -> String {
     let calls = calls.iter().map(|call| {
@@ -254,8 +245,8 @@ fn result(message: &ConversationMessage, id: String) -> AnthropicBlock<'_> {
     })
 }
 
-/// Returns arguments as the object that the API takes. What is no object becomes the field `invalid_arguments` of one, as
-/// the text that arrived.
+/// Returns arguments as the object that the API requires. If they are not an object, their text
+/// becomes the field `invalid_arguments` of one.
 pub(in crate::provider) fn input(arguments: &str) -> Cow<'_, RawValue> {
     if let Some(raw) =
         serde_json::from_str::<&RawValue>(arguments).ok().filter(|raw| raw.get().starts_with('{'))
@@ -266,11 +257,11 @@ pub(in crate::provider) fn input(arguments: &str) -> Cow<'_, RawValue> {
     if !arguments.trim().is_empty() {
         fields.insert("invalid_arguments", arguments);
     }
-    // A map of texts has an encoding always; `null` stands in for none.
+    // A map of texts can always be encoded; `null` is a formality.
     Cow::Owned(to_raw_value(&fields).unwrap_or_else(|_| RawValue::NULL.to_owned()))
 }
 
-/// Returns the id with the characters that the API takes.
+/// Replaces the characters of an id that the API refuses.
 fn clean(id: &str) -> String {
     if id.is_empty() {
         return "call".to_owned();
@@ -279,7 +270,7 @@ fn clean(id: &str) -> String {
     id.chars().map(fit).collect()
 }
 
-/// Holds of a block what decides whether it can be sent.
+/// Contains the fields of a block that decide whether it can be sent.
 #[derive(Default, Deserialize)]
 struct Peek<'a> {
     #[serde(default, borrow)]
@@ -296,14 +287,15 @@ fn peek(block: &RawValue) -> Option<Peek<'_>> {
     serde_json::from_str(block.get()).ok()
 }
 
-/// Returns content blocks in the API's own form, whole and one by one; `None` if the message has none.
+/// Returns content blocks in the API's own form, as a whole and one by one; `None` if the message
+/// has none.
 fn own_blocks(message: &ConversationMessage) -> Option<(&RawValue, Vec<&RawValue>)> {
     let blocks = message.blocks.as_ref().filter(|blocks| blocks.format == MessageFormat::Anthropic.name())?;
     let raw: &RawValue = serde_json::from_str(&blocks.json).ok()?;
     Some((raw, serde_json::from_str(raw.get()).ok()?))
 }
 
-/// Leaves out the blocks that the API refuses; without any of them, the content is sent as it is.
+/// Removes the blocks that the API refuses. If there are none, the content is sent unchanged.
 fn whole<'a>(
     raw: &'a RawValue,
     blocks: Vec<&'a RawValue>,
@@ -323,7 +315,7 @@ fn is_call(block: &RawValue) -> bool {
     peek(block).is_some_and(|peek| peek.r#type == "tool_use")
 }
 
-/// Exchanges ids and names of the calls among blocks, by ordinal; `None` if they are what is to be sent.
+/// Replaces ids and names of the calls among blocks, by ordinal; `None` if they already match.
 fn replace_call_ids<'a>(blocks: &[&'a RawValue], sent: &[(&str, &str)]) -> Option<Vec<AnthropicBlock<'a>>> {
     let (mut sent, mut differs) = (sent.iter(), false);
     let mut all = Vec::with_capacity(blocks.len());
@@ -342,8 +334,8 @@ fn replace_call_ids<'a>(blocks: &[&'a RawValue], sent: &[(&str, &str)]) -> Optio
     differs.then_some(all)
 }
 
-/// Takes the thinking off the end of each answer: the API refuses an answer that ends with it. An answer that consists of
-/// nothing else is left out, and what the user said around it is one message.
+/// Removes thinking from the end of each answer, because the API refuses such answers. An answer
+/// that consists only of thinking is removed, and the user's messages around it are merged.
 fn without_trailing_thoughts(parts: Vec<RoleGroup<'_>>) -> Vec<RoleGroup<'_>> {
     let mut kept = Vec::with_capacity(parts.len());
     for mut part in parts {
@@ -361,7 +353,8 @@ fn is_thought(block: &AnthropicBlock<'_>) -> bool {
     peek(raw).is_some_and(|peek| matches!(&*peek.r#type, "thinking" | "redacted_thinking"))
 }
 
-/// Takes the white space off the end of an answer that the model continues: the API refuses it there.
+/// Removes white space from the end of an answer that the model continues, because the API refuses
+/// it there.
 fn trim_end(part: &mut RoleGroup<'_>) {
     let Some(AnthropicBlock::Made(AnthropicTypedBlock::Text { text })) = part.blocks.last_mut() else {
         return;
@@ -372,7 +365,8 @@ fn trim_end(part: &mut RoleGroup<'_>) {
     }
 }
 
-/// Returns the prompt: the texts of all system messages one below the other, or their blocks where one has some.
+/// Returns the prompt: the texts of all system messages, separated by blank lines, or their blocks
+/// if one has blocks.
 fn prompt<'a>(messages: &[&'a ConversationMessage]) -> Option<AnthropicContent<'a>> {
     let mut blocks: Vec<AnthropicBlock<'a>> =
         messages.iter().flat_map(|message| message_blocks(message).1).collect();

@@ -1,29 +1,29 @@
-//! Gives every call that is sent an id of its own.
+//! Assigns a unique id to every call that is sent.
 
 use std::collections::HashMap;
 
 use foldlog::conversation::{ConversationMessage, Role};
 
-/// Holds the ids that calls and results are sent with.
+/// Contains the ids with which calls and results are sent.
 pub(super) struct WireCallIds {
     /// For each message, the ids of its calls by ordinal.
     calls: Vec<Vec<String>>,
-    /// For each message, the call that it answers, if it is a result.
+    /// For each message that is a result, its call.
     results: Vec<Option<ResultTarget>>,
 }
 
-/// Says which call a result answers.
+/// Identifies the call of a result.
 #[derive(Clone)]
 pub(super) struct ResultTarget {
-    /// Id that the call is sent with.
+    /// Id with which the call is sent.
     pub(super) id: String,
-    /// Number of the call within its answer; of an orphan, beyond all of them.
+    /// Index of the call within its answer; for an orphan, larger than all of them.
     pub(super) ordinal: usize,
 }
 
 impl WireCallIds {
-    /// Chooses the ids. `pinned` says of a message's id whether it stands in content blocks and can be sent as it is there;
-    /// `clean` makes of an id what the provider takes.
+    /// Chooses the ids. `pinned` returns whether a message's id is part of content blocks and can
+    /// be sent unchanged; `clean` adapts an id to the provider.
     pub(super) fn new(
         messages: &[ConversationMessage],
         pinned: impl Fn(&ConversationMessage, &str) -> bool,
@@ -48,18 +48,17 @@ impl WireCallIds {
         WireCallIds { calls: chosen, results }
     }
 
-    /// Returns the ids of a message's calls.
     pub(super) fn calls(&self, message: usize) -> &[String] {
         self.calls.get(message).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns which call a message answers; `None` if it is no result.
+    /// Returns the call of a result; `None` if the message is not a result.
     pub(super) fn result_target(&self, message: usize) -> Option<&ResultTarget> {
         self.results.get(message)?.as_ref()
     }
 }
 
-/// Finds the call that each result answers.
+/// Finds the call of each result.
 fn pair(
     messages: &[ConversationMessage],
     chosen: &[Vec<String>],
@@ -87,7 +86,7 @@ fn pair(
     results
 }
 
-/// Knows the ids that are in use.
+/// Contains the ids in use, each with its last suffix.
 #[derive(Default)]
 struct UsedIds(HashMap<String, u32>);
 
@@ -101,7 +100,7 @@ impl UsedIds {
         true
     }
 
-    /// Takes an id, with the first free suffix if it is in use.
+    /// Takes an id, and appends the first free suffix if it is in use.
     fn unique(&mut self, id: String) -> String {
         if self.take(&id) {
             return id;

@@ -11,22 +11,21 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::ids::WireCallIds;
 use super::{sent_name, text_of_blocks};
 
-/// Greatest number of characters of a tool's name.
+/// Longest name of a tool, in characters.
 const NAME_LONGEST: usize = 64;
 
-/// Holds a message as OpenAI takes it.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(crate) enum OpenAiMessage<'a> {
     /// A message in the provider's own form.
     Raw(&'a RawValue),
-    /// A message in the provider's own form, some fields of which were exchanged.
+    /// A message in the provider's own form with some fields replaced.
     Altered(RawFields<'a>),
-    /// A message that was put together from role, content and calls.
+    /// A message that was generated from role, content and calls.
     Made(OpenAiTypedMessage<'a>),
 }
 
-/// Holds the fields of a message, in the order in which they are written.
+/// Contains the fields of a message, in the order in which they are written.
 #[derive(Serialize)]
 pub(crate) struct OpenAiTypedMessage<'a> {
     role: &'static str,
@@ -60,7 +59,7 @@ struct Function<'a> {
     arguments: &'a str,
 }
 
-/// Renders messages as they are sent. Names of tools that are not `known` are made fit.
+/// Renders messages as they are sent. Tool names that are not in `known` are adapted to the API.
 pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) -> Vec<OpenAiMessage<'a>> {
     let ids =
         WireCallIds::new(messages, |message, id| !id.is_empty() && whole_message(message).is_some(), clean);
@@ -92,7 +91,6 @@ pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) 
     rendered.collect()
 }
 
-/// Renders messages as they were recorded.
 pub(super) fn render_recorded(messages: &[ConversationMessage]) -> Vec<OpenAiMessage<'_>> {
     fn call(call: &ToolCallRecord) -> OpenAiToolCall<'_> {
         let function = Function { name: call.name.as_str().into(), arguments: &call.arguments };
@@ -111,7 +109,7 @@ pub(super) fn render_recorded(messages: &[ConversationMessage]) -> Vec<OpenAiMes
     rendered.collect()
 }
 
-/// Returns the id with no more characters than OpenAI takes; a digest of it tells two long ones apart.
+/// Shortens an id to the length that OpenAI accepts. A digest keeps two long ids distinct.
 fn clean(id: &str) -> String {
     const LONGEST: usize = 40;
     if id.is_empty() {
@@ -125,7 +123,7 @@ fn clean(id: &str) -> String {
     format!("{beginning}_{}", digest.get(..12).unwrap_or_default())
 }
 
-/// Returns whether OpenAI takes the name of a speaker.
+/// Returns whether OpenAI accepts the name of a speaker.
 fn is_speaker(name: &str) -> bool {
     let fits = |c: char| !c.is_whitespace() && !c.is_control() && !"<|\\/>".contains(c);
     !name.is_empty() && name.len() <= 64 && name.chars().all(fits)
@@ -136,7 +134,7 @@ fn own_blocks(message: &ConversationMessage) -> Option<&RawValue> {
     serde_json::from_str(&blocks.json).ok()
 }
 
-/// Returns content blocks that are a message as a whole, with more fields than its content.
+/// Returns content blocks that are a whole message, with more fields than its content.
 fn whole_message(message: &ConversationMessage) -> Option<&RawValue> {
     own_blocks(message).filter(|raw| raw.get().starts_with('{'))
 }
@@ -152,7 +150,7 @@ fn content(message: &ConversationMessage) -> OpenAiContent<'_> {
     }
 }
 
-/// Holds of a whole message the calls that it asks for.
+/// Contains the calls of a whole message.
 #[derive(Deserialize)]
 struct Peek {
     #[serde(default)]
@@ -171,15 +169,15 @@ struct FunctionPeek {
     name: String,
 }
 
-/// Exchanges ids and names of calls in a message that is sent in the provider's own form, where they are not what is to be
-/// sent; `None` if the message asks for other calls than were recorded.
+/// Replaces ids and names of calls in a message in the provider's own form, if they differ from
+/// those to be sent; `None` if the message has other calls than were recorded.
 fn fit<'a>(
     raw: &'a RawValue,
     message: &ConversationMessage,
     ids: &[String],
     known: &[&str],
 ) -> Option<OpenAiMessage<'a>> {
-    // An answer that holds neither text nor calls, such as one of reasoning alone, is refused as it is.
+    // An answer without text and calls, such as one with only reasoning, is refused by the API.
     let says_nothing =
         message.content.as_deref().unwrap_or_default().is_empty() && message.tool_calls.is_empty();
     if message.role == Role::Assistant && says_nothing {

@@ -1,14 +1,15 @@
-//! Reduces content blocks of one provider to text that any provider takes.
+//! Reduces content blocks of one provider to text that every provider accepts.
 
 use foldlog::conversation::ContentBlocks;
 use serde_json::Value;
 
-/// Types of blocks that are left out: the provider alone reads them, or the message names them in another way.
+/// Types of blocks that are left out: only their provider reads them, or the message has their
+/// contents in another form.
 const SILENT: [&str; 6] =
     ["thinking", "redacted_thinking", "reasoning", "tool_use", "reasoning_content", "refusal"];
 
-/// Returns content blocks as text, as the docs of [`rendering`](super) state; `None` if they are not JSON that holds
-/// content.
+/// Returns content blocks as text, as the docs of [`rendering`](super) describe; `None` if they are
+/// not JSON with content.
 pub(crate) fn text_of_blocks(blocks: &ContentBlocks) -> Option<String> {
     let value: Value = serde_json::from_str(&blocks.json).ok()?;
     let content = match &value {
