@@ -1,4 +1,4 @@
-//! Which calls of an answer run next, and which are closed without running.
+//! Decides which calls of an answer run next, and which are closed without running.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,58 +10,58 @@ use super::steps::CallToRun;
 use crate::error::SuspendedCall;
 use crate::sabotage::{self, Breakage};
 
-/// Returns the text that the model reads in place of the results of calls that are too many for one answer.
+/// Returns the text that the model reads instead of a result if an answer has too many calls.
 fn too_many(max: u32) -> String {
     format!(
         "An answer may have {max} calls, and this one is beyond them. The call did not run: call the tool again."
     )
 }
 
-/// Text that the model reads in place of the result of a call whose arguments are incomplete.
+/// Text that the model reads instead of a result if the arguments of a call are incomplete.
 const INCOMPLETE: &str = "The answer reached its greatest length before the arguments of this call were complete. The call did not run.";
-/// Text that the model reads in place of the results of calls that were not begun when somebody cancelled.
+/// Text that the model reads instead of a result if a call had not started at the cancellation.
 const CANCELLED: &str = "The evaluation was cancelled before this call began. The call did not run.";
 
-/// Says why the calls of an answer that are still open do not run.
+/// Reason why the remaining calls of an answer do not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Skip {
-    /// Another call asked for more of the prompt.
+    /// Another call requested more of the prompt.
     Expansion,
-    /// Somebody cancelled the evaluation.
+    /// The evaluation was cancelled.
     Cancelled,
 }
 
-/// Says what to do about the calls of an answer.
+/// Next step for the calls of an answer.
 #[derive(Debug, PartialEq)]
 pub(super) enum NextCalls {
-    /// Run these together.
+    /// Run these concurrently.
     Run(Vec<CallToRun>),
-    /// Close this one.
     Close { call: CallToRun, cause: Cause, shown: String },
-    /// All are closed, or wait for somebody.
+    /// All are closed or suspended.
     Closed,
 }
 
-/// Holds the calls of one answer, and which of them are closed.
+/// Contains the calls of one answer and their state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnswerToolCalls {
     pub(super) answer: Option<SequenceNumber>,
     pub(super) calls: Vec<ToolCallRecord>,
     pub(super) last_incomplete: bool,
     pub(super) closed: BTreeSet<u32>,
-    /// First call that is not known to be closed: those before are.
+    /// Ordinal below which all calls are closed.
     pub(super) first: u32,
-    /// Calls that were suspended before the evaluation was resumed: they run, whatever the others of the answer asked for.
+    /// Calls that were suspended before the evaluation was resumed. They run even if another call
+    /// of the answer requested an expansion.
     pub(super) asked: BTreeSet<u32>,
-    /// Calls that wait for somebody.
+    /// Calls that wait for a decision.
     pub(super) suspended: BTreeMap<u32, SuspendedCall>,
-    /// Calls whose tool was found to be missing when they were to run.
+    /// Calls whose tool turned out to be missing when they were to run.
     pub(super) missing: BTreeSet<u32>,
 }
 
 impl AnswerToolCalls {
-    /// Returns what to do next. Calls from number `max` on do not run. `known` says of a tool that can run whether its calls
-    /// may run together with those of other such tools.
+    /// Returns the next step. Calls with an ordinal of at least `max` do not run. `known` returns
+    /// whether the calls of a tool may run concurrently; `None` for a tool that cannot run.
     pub(super) fn next(
         &mut self,
         skip: Option<Skip>,
@@ -79,7 +79,7 @@ impl AnswerToolCalls {
             let next = CallToRun { answer: self.answer, ordinal, call: call.clone() };
             let has_asked = self.asked.contains(&ordinal);
             let closing = match skip {
-                // Its question stays.
+                // Its question remains open.
                 Some(Skip::Cancelled) if has_asked => continue,
                 Some(Skip::Expansion) if has_asked => None,
                 Some(Skip::Expansion) => Some((Cause::Skipped, SKIPPED_TEXT.to_owned())),
@@ -103,12 +103,11 @@ impl AnswerToolCalls {
         if group.is_empty() { NextCalls::Closed } else { NextCalls::Run(group) }
     }
 
-    /// Returns whether all calls are closed.
     pub(super) fn are_closed(&self) -> bool {
         (0..).zip(&self.calls).all(|(ordinal, _)| self.closed.contains(&ordinal))
     }
 
-    /// Returns with what a call is closed that cannot run.
+    /// Returns the cause and the text with which to close a call that cannot run.
     fn reason_to_close(
         &self,
         ordinal: u32,
@@ -125,7 +124,7 @@ impl AnswerToolCalls {
     }
 }
 
-/// Returns a name as it is shown to the model: a model may make up one of any length.
+/// Shortens a name for the model, which may invent names of any length.
 pub fn shorten_for_model(name: &str) -> String {
     const SHOWN: usize = 200;
     let short: String = name.chars().take(SHOWN).collect();

@@ -1,8 +1,9 @@
-//! Jobs of threads that go on when nobody waits for them any more, and what waits for them then.
+//! Jobs on threads whose future was dropped, and the wait for them.
 //!
-//! A job that has begun goes on to its end when the evaluation that wants it is dropped, and so does the rollback of a call. An
-//! evaluation of the same session that began meanwhile could ask for an answer that is just being recorded, or run a call that
-//! is just being ended. So each evaluation first waits for what those before it have [left](ended).
+//! A job that has started continues to its end when its evaluation is dropped, and so does the
+//! rollback of a call. A new evaluation of the same session could then request an answer that is
+//! just being recorded, or run a call that is just being ended. So each evaluation first waits for
+//! the jobs that earlier ones have [left](wait_until_ended).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,10 +19,10 @@ use super::futures::timer;
 use crate::deadline::Deadline;
 use crate::provider::CancelToken;
 
-/// Jobs that go on although nobody waits for them.
+/// Running jobs whose future was dropped.
 static LEFT: Mutex<Vec<Arc<Job>>> = Mutex::new(Vec::new());
 
-/// Is notified when one of those has ended.
+/// Notified when one of these jobs has ended.
 static ENDED: Event = Event::new();
 
 struct Job {
@@ -29,7 +30,7 @@ struct Job {
     has_ended: AtomicBool,
 }
 
-/// Says that a job has ended when it is dropped, with the job.
+/// Marks a job as ended when it is dropped, which happens with the job.
 struct Ends(Arc<Job>);
 
 impl Drop for Ends {
@@ -40,7 +41,7 @@ impl Drop for Ends {
     }
 }
 
-/// Leaves a job behind when it is dropped before the job has ended.
+/// Adds an unfinished job to `LEFT` when it is dropped.
 struct DetachOnDrop(Arc<Job>);
 
 impl Drop for DetachOnDrop {
@@ -52,7 +53,8 @@ impl Drop for DetachOnDrop {
     }
 }
 
-/// Has a thread of the pool do some work on a session. If the future is dropped before the work has begun, it never begins.
+/// Runs work on a session on a thread of the pool. If the future is dropped before the work has
+/// started, it never starts.
 pub(crate) async fn on_thread<T: Send + 'static>(
     session: &Session,
     work: impl FnOnce() -> T + Send + 'static,
@@ -68,7 +70,8 @@ pub(crate) async fn on_thread<T: Send + 'static>(
     task.await
 }
 
-/// Returns once nothing goes on that evaluations of this session have left, when the deadline passes, or when somebody cancels.
+/// Waits until no job or rollback of earlier evaluations of this session is running, until the
+/// deadline passes, or until the cancellation.
 pub(crate) async fn wait_until_ended(session: &Session, deadline: Deadline, cancel: &CancelToken) {
     let is_left = || LEFT.lock().iter().any(|job| job.session == session.id());
     let ended = async {
@@ -84,7 +87,8 @@ pub(crate) async fn wait_until_ended(session: &Session, deadline: Deadline, canc
     or(ended, or(timer(deadline.instant()), cancel.cancelled())).await;
 }
 
-/// Waits on this thread as `ended` does.
+/// Blocks this thread as [`wait_until_ended`] waits. Does nothing within an operation, or in a
+/// replay.
 pub fn wait(session: &Session, deadline: Deadline, cancel: &CancelToken) {
     if session.inside_operation().is_none() && !session.replays() {
         block_on(wait_until_ended(session, deadline, cancel));

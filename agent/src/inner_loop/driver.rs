@@ -1,4 +1,4 @@
-//! The blocking driver: performs each step of the state machine, and tells it what came of it.
+//! The blocking driver: performs each step of the state machine, and reports the outcome to it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::provider::retry::RateLimiter;
 use crate::provider::{Delta, LlmConfig, Provider, ProviderRequest, SendOptions};
 use crate::sabotage::{self, Breakage};
 
-/// Longest time for which a wait does not notice that it was cancelled.
+/// Longest time until a wait notices a cancellation.
 const NOTICES_WITHIN: Duration = Duration::from_millis(10);
 
 /// Performs the steps of one evaluation.
@@ -65,7 +65,7 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
         }
     }
 
-    /// Performs a step that every driver performs alike.
+    /// Performs a step that is the same for every driver.
     fn perform_alike(&mut self, step: LoopStep) -> Result<Fact> {
         let prepare = |request: &ProviderRequest<'_>| self.provider.prepare(request);
         let (prompt, config, provider) = (self.prompt, self.config, self.provider.name());
@@ -99,7 +99,7 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
         Ok(self.evaluation.note_reply(self.provider.limited_as(), sent))
     }
 
-    /// Waits, unless somebody cancels the evaluation, or its deadline passes first.
+    /// Waits. Fails at a cancellation, or at once if the deadline passes first.
     fn sleep(&self, time: Duration) -> Result<()> {
         if self.evaluation.replayed_session().is_some() {
             return Ok(());

@@ -1,7 +1,7 @@
-//! What every driver does alike: the steps of an evaluation that wait for nobody, and what it knows meanwhile.
+//! The common part of all drivers: the steps of an evaluation that never wait, and its state.
 //!
-//! [`Evaluation::perform`] performs those steps. Sending, waiting and running tools is left to the drivers, which tell the
-//! evaluation what came of it.
+//! [`Evaluation::perform`] performs these steps. The drivers send requests, wait and run tools, and
+//! report the outcome to the evaluation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::provider::{
 };
 use crate::shortening::{ShortenOptions, ShortenReason, ShortenRequest};
 
-/// Holds one evaluation while a driver performs its steps.
+/// Contains the state of one evaluation while a driver performs its steps.
 pub(crate) struct Evaluation {
     pub(crate) identity: PromptIdentity,
     pub(crate) runner: ToolRunner,
@@ -36,48 +36,49 @@ pub(crate) struct Evaluation {
     pub(crate) tracker: Option<Arc<BudgetTracker>>,
     pub(crate) cancel: CancelToken,
     pub(crate) shorten: Option<ShortenOptions>,
-    /// Whether requests of this process wait as long as the provider asks for.
+    /// Whether requests of this process wait as long as the provider requests.
     pub(crate) honour_retry_after: bool,
-    /// Whether the host looks at answers while they arrive, so that they are streamed whatever the configuration says.
+    /// Whether the host observes answers as they arrive. They are then streamed regardless of the
+    /// configuration.
     pub(crate) is_shown: bool,
     /// Tools that the model may call now.
     pub(crate) tools: Vec<ToolSpec>,
     pub(crate) done: Outcome,
     pub(crate) prepared: Option<PreparedRequest>,
     pub(crate) request: Option<SequenceNumber>,
-    /// Number of the attempt that is under way, counted from 1.
+    /// Number of the present attempt, counted from 1.
     pub(crate) attempt: u64,
 }
 
-/// Makes a provider's request of the loop's.
+/// Converts a request into the provider's form.
 type Prepare<'a> = dyn Fn(&ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> + 'a;
 
-/// Names who is asked in an evaluation, and for what.
+/// Contains the prompt and the provider of an evaluation.
 pub(crate) struct EvaluationTarget<'a, O> {
     pub(crate) prompt: &'a Prompt<O>,
     pub(crate) config: &'a LlmConfig,
-    /// Name of the provider.
     pub(crate) provider: &'a str,
     pub(crate) prepare: &'a Prepare<'a>,
 }
 
-/// Says what a driver did, and what came of it.
+/// Contains the outcome of a driver's work.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Text of the last answer, and why it ended.
+    /// Text of the last answer, and the reason for its end.
     pub last: FinalText,
-    /// Model that gave the last answer.
+    /// Model of the last answer.
     pub model: Option<String>,
     /// Record of the last answer.
     pub answer: Option<SequenceNumber>,
-    /// Number of requests that were sent.
+    /// Number of requests sent.
     pub requests: u64,
-    /// Number of calls that the answers asked for.
+    /// Number of calls in the answers.
     pub tool_calls: u64,
 }
 
 impl Evaluation {
-    /// Performs a step that waits for nobody. The others are the driver's: `Done` is no fact that follows them.
+    /// Performs a step that never waits. The other steps belong to the driver, and return `Done`,
+    /// which is not a valid fact after them.
     pub(super) fn perform<O>(&mut self, step: LoopStep, asked: &EvaluationTarget<'_, O>) -> Result<Fact> {
         match step {
             LoopStep::Render(overrides) => self.render(overrides, asked),
@@ -153,7 +154,7 @@ impl Evaluation {
         budget.check(&self.journal.estimate_usage()?)
     }
 
-    /// Asks the shortener what to replace, and records that.
+    /// Calls the shortener, and records its replacement.
     fn shorten(&mut self, reason: ShortenReason) -> Result<Fact> {
         let Some(options) = &self.shorten else { return Ok(Fact::Done) };
         let usage = self.journal.last_usage();
@@ -196,17 +197,17 @@ impl Evaluation {
         }
     }
 
-    /// Returns the request that is to be sent.
     pub(super) fn take_prepared(&mut self) -> Result<PreparedRequest> {
         self.prepared.take().ok_or_else(|| self.unprepared_error())
     }
 
-    /// Returns the session, if it replays what another run recorded: then nothing is sent and nobody waits.
+    /// Returns the session if it is a replay of another run. In a replay nothing is sent, and there
+    /// are no waits.
     pub(super) fn replayed_session(&self) -> Option<&Session> {
         self.journal.session().filter(|session| session.replays())
     }
 
-    /// Fails if a wait of that time cannot end before the deadline.
+    /// Fails if a wait of this duration would end after the deadline.
     pub(super) fn check_wait(&self, time: Duration) -> Result<()> {
         if time > self.deadline.remaining() {
             return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Request });
@@ -214,7 +215,7 @@ impl Evaluation {
         Ok(())
     }
 
-    /// Returns what follows from a wait for the provider's turn that was given up.
+    /// Returns the fact for a request that was given up while it waited for the rate limiter.
     pub(super) fn not_sent(error: &Error) -> Fact {
         let kind = match error {
             Error::Cancelled => ProviderErrorKind::Cancelled,
@@ -224,7 +225,7 @@ impl Evaluation {
         Fact::NotAnswered(Box::new(ProviderError::new(kind, message)))
     }
 
-    /// Notes what came of a request that was sent. `provider` is what the provider is limited as.
+    /// Notes the outcome of a request. `provider` is the provider's name in the rate limiter.
     pub(super) fn note_reply(
         &mut self,
         provider: &str,
@@ -253,14 +254,14 @@ impl Evaluation {
         Ok(Fact::Recorded(self.done.answer))
     }
 
-    /// Brings the host's tracker up to what was spent.
+    /// Updates the host's tracker with the spending.
     fn track(&self) {
         if let Some(tracker) = &self.tracker {
             track(tracker, self.journal.evaluation(), self.journal.spent());
         }
     }
 
-    /// Takes the reports of the calls that ran.
+    /// Processes the reports of the calls that ran.
     pub(super) fn tools_ended(
         &mut self,
         calls: &[CallToRun],
@@ -298,7 +299,7 @@ impl Evaluation {
         }
     }
 
-    /// Closes a call where no record does; `None` if a record has to.
+    /// Closes a call of an unrecorded conversation; `None` if a record has to close it.
     pub(super) fn close_unrecorded(&mut self, call: &CallToRun, shown: &str) -> Option<Fact> {
         if self.journal.session().is_some() {
             return None;
@@ -321,7 +322,7 @@ impl Evaluation {
     }
 }
 
-/// Returns what came of a request in the run that is replayed.
+/// Returns the outcome of a request in the replayed run.
 pub(super) fn read_recorded_reply(session: &Session) -> foldlog::Result<Fact> {
     Ok(match session.recorded_reply()? {
         Some(RecordedReply::Answered(answer)) => {
@@ -364,8 +365,8 @@ pub(super) fn read_recorded_reply(session: &Session) -> foldlog::Result<Fact> {
     })
 }
 
-/// Reads the text of an answer as the output. A structured output that reached its greatest length is none: what arrived
-/// may be the beginning of another value.
+/// Parses the text of an answer as the output. Structured output that reached its greatest length
+/// is refused, because the part that arrived may be the start of another value.
 pub fn read_output<O>(prompt: &Prompt<O>, last: &FinalText) -> Result<O, OutputError> {
     if let Some(spec) = prompt.output_spec().filter(|_| ProviderAnswer::is_cut(last.stop.as_deref())) {
         let reason = "the answer reached its greatest length before it was complete: give a shorter one";
@@ -374,7 +375,7 @@ pub fn read_output<O>(prompt: &Prompt<O>, last: &FinalText) -> Result<O, OutputE
     prompt.parse_output(&last.text)
 }
 
-/// Returns the tools that a runner can run, and whether their calls may run together.
+/// Returns the available tools of a runner, and whether their calls may run concurrently.
 pub(crate) fn runnable(runner: &ToolRunner) -> BTreeMap<String, bool> {
     let names = runner.tools().names();
     names.into_iter().map(|name| (name.to_owned(), runner.runs_together(name))).collect()
@@ -382,7 +383,7 @@ pub(crate) fn runnable(runner: &ToolRunner) -> BTreeMap<String, bool> {
 
 /// Returns the error of a call that failed and left changes behind; `None` if it left none.
 pub fn not_undone(report: &ToolReport) -> Option<Error> {
-    // What names no resource is no change.
+    // Entries without a resource are not changes.
     let has_changes = report.not_undone.iter().any(|one| !one.resource.is_empty());
     if report.success || !has_changes {
         return None;
@@ -391,7 +392,7 @@ pub fn not_undone(report: &ToolReport) -> Option<Error> {
     Some(Error::NotUndone { operation, tool, changes: left_by(report) })
 }
 
-/// Returns what a call left of its changes, each in words.
+/// Describes the changes that a call left behind.
 pub fn left_by(report: &ToolReport) -> Vec<String> {
     let change = |one: &NotUndone| format!("{} {}: {}", one.resource, one.path, one.reason);
     report.not_undone.iter().map(change).collect()
@@ -402,7 +403,8 @@ pub(super) fn tool_call(call: &CallToRun) -> ToolCall {
     asked_call(&call.call, origin)
 }
 
-/// Makes the call that an answer asks for. `origin` is `None` if the conversation is not recorded.
+/// Converts a call of an answer into a tool call. `origin` is `None` if the conversation is not
+/// recorded.
 pub fn asked_call(call: &ToolCallRecord, origin: Option<CallOrigin>) -> ToolCall {
     ToolCall { origin, ..ToolCall::new(&call.name, &call.arguments).with_id(&call.call_id) }
 }

@@ -1,16 +1,17 @@
-//! The async driver (feature `async`): performs each step of the state machine without blocking the executor.
+//! The async driver (feature `async`): performs each step of the state machine without blocking the
+//! executor.
 //!
-//! | step | who does it | what is left if the future is dropped meanwhile |
+//! | step | performed by | state if the future is dropped during the step |
 //! |---|---|---|
-//! | opening the conversation, preparing a request, asking a shortener, checking an output, making the response | a thread of the pool, for that long | what the thread has recorded by then and goes on to record; nothing, if it has not begun |
-//! | recording a request, a failure, an answer, a message, a turn | the future's own thread; a thread of the pool if records are synced | the record, or none: no record is written by halves |
-//! | what the host does after a turn | a thread of the pool | the turn, and what the host did |
-//! | sending | whoever polls the future; a thread of the pool for a provider that [blocks](crate::provider::BlockingProvider) | the request, which has no answer: it is asked for again |
-//! | waiting before a request | nobody: a timer wakes the future | the failure that came before it |
-//! | running tools, closing calls | as [`execute_async`](foldlog::tools::ToolRunner::execute_async) says | calls that have begun are rolled back and closed as dropped or cancelled; the others run once the evaluation goes on |
+//! | opening the conversation, preparing a request, calling a shortener, checking an output, creating the response | a thread of the pool, for that time | the records that the thread has written and still writes; nothing, if it has not started |
+//! | recording a request, a failure, an answer, a message, a turn | the future's own thread; a thread of the pool if records are synced | the complete record, or none |
+//! | the host's function after a turn | a thread of the pool | the turn, and the effects of the function |
+//! | sending | the thread that polls the future; a thread of the pool for a [blocking](crate::provider::BlockingProvider) provider | the request without an answer: it is sent again |
+//! | waiting before a request | no thread: a timer wakes the future | the failure before it |
+//! | running tools, closing calls | see [`execute_async`](foldlog::tools::ToolRunner::execute_async) | calls that have started are rolled back and closed as dropped or cancelled; the others run when the evaluation continues |
 //!
-//! In each case the session stays usable, and the next evaluation waits for what goes on ([`detached_jobs`]) and goes on where the
-//! log ends.
+//! In each case the session stays usable. The next evaluation waits for running jobs
+//! ([`detached_jobs`]) and continues at the end of the log.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -34,20 +35,20 @@ use crate::provider::{
     AsyncProvider, AsyncSendOptions, CancelToken, Delta, ProviderError, ProviderErrorKind, ProviderRequest,
 };
 
-/// Longest time for which a timer is set at once: it cannot be set for an eternity.
+/// Longest interval of a single timer, because timers have an upper limit.
 const TIMER_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// Performs the steps of one evaluation.
 pub(crate) struct AsyncDriver<P, O> {
     pub(crate) adapter: Arc<ProviderAdapter<P>>,
     pub(crate) prompt: Arc<Prompt<O>>,
-    /// Session of the evaluation, also if the conversation is not recorded.
+    /// Session of the evaluation, even if the conversation is not recorded.
     pub(crate) session: Session,
     pub(crate) on_delta: Option<Box<AsyncOnDelta>>,
     pub(crate) on_turn: Option<Box<AsyncOnTurn>>,
 }
 
-/// What moves to a thread of the pool and back.
+/// State that moves to a thread of the pool and back.
 struct OffloadedStep {
     evaluation: Box<Evaluation>,
     on_turn: Option<Box<AsyncOnTurn>>,
@@ -92,12 +93,13 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
         }
     }
 
-    /// Returns whether a step reads little, and is not synced: the future's own thread does it.
+    /// Returns whether a step reads little and does not sync, so that the future's own thread
+    /// performs it.
     fn is_short(&self, step: &LoopStep, evaluation: &Evaluation) -> bool {
         match step {
             LoopStep::Prepare | LoopStep::CheckOutput(_) => return false,
             LoopStep::Shorten(_) if evaluation.shorten.is_some() => return false,
-            // What unmetered answers have used is estimated from the whole conversation.
+            // The usage of unmetered answers is estimated from the whole conversation.
             LoopStep::Check(_) => {
                 return evaluation.budget.is_none() || evaluation.journal.unmetered_answers() == 0;
             }
@@ -107,7 +109,7 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
         !self.session.replays() && self.session.durability() == Durability::Process
     }
 
-    /// Performs a step on a thread of the pool, with what the host does after a turn.
+    /// Performs a step on a thread of the pool, including the host's function after a turn.
     async fn perform_on_thread(
         &mut self,
         mut evaluation: Box<Evaluation>,
@@ -163,7 +165,7 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
     }
 }
 
-/// Performs a step that every driver performs alike.
+/// Performs a step that is the same for every driver.
 fn perform<P: AsyncProvider, O>(
     adapter: &ProviderAdapter<P>,
     prompt: &Prompt<O>,
@@ -176,7 +178,7 @@ fn perform<P: AsyncProvider, O>(
         .perform(step, &EvaluationTarget { prompt, config, provider: provider.name(), prepare: &prepare })
 }
 
-/// Shows what arrives of one answer, and keeps it until it is recorded.
+/// Shows the parts of one answer, and stores them until it is recorded.
 struct DeltaForwarder<'a> {
     on_delta: Option<&'a mut AsyncOnDelta>,
     /// Text that was shown and not discarded.
@@ -195,7 +197,7 @@ impl DeltaForwarder<'_> {
     }
 }
 
-/// Ends with the error of a request that is given up: when its deadline passes, or when somebody cancels it.
+/// Waits for the deadline or the cancellation of a request, and returns the error.
 async fn given_up<T>(deadline: Option<Instant>, cancel: &CancelToken) -> Result<T, ProviderError> {
     let cancelled = async {
         cancel.cancelled().await;
@@ -209,7 +211,7 @@ async fn given_up<T>(deadline: Option<Instant>, cancel: &CancelToken) -> Result<
     Err(ProviderError::new(kind, message))
 }
 
-/// Waits, unless somebody cancels the evaluation, or its deadline passes first.
+/// Waits. Fails at a cancellation, or at once if the deadline passes first.
 async fn sleep(evaluation: &Evaluation, time: Duration) -> Result<()> {
     if time.is_zero() || evaluation.replayed_session().is_some() {
         return Ok(());
@@ -226,7 +228,7 @@ async fn sleep(evaluation: &Evaluation, time: Duration) -> Result<()> {
     or(cancelled, over).await
 }
 
-/// Returns at a moment; never if there is none.
+/// Waits until a moment; forever if there is none.
 pub(super) async fn timer(at: Option<Instant>) {
     let Some(at) = at else { return pending().await };
     loop {

@@ -1,4 +1,4 @@
-//! Where a driver records a conversation: in a session, or in the memory of the process.
+//! Records a conversation for a driver: in a session, or in the memory of the process.
 
 use chrono::{DateTime, Utc};
 use foldlog::conversation::{
@@ -17,19 +17,19 @@ use crate::error::{Error, Result};
 use crate::provider::{PreparedRequest, ProviderAnswer, ProviderError};
 use crate::shortening::{ShortenReason, ShortenedRange};
 
-/// Prefix of the ids of messages that tell the model why its output was refused.
+/// Prefix of the ids of messages that explain to the model why its output was refused.
 pub(crate) const REFUSED_ID: &str = "foldlog.output_refused.";
 
-/// Prefix of the ids of messages that were imported.
+/// Prefix of the ids of imported messages.
 const IMPORTED_ID: &str = "foldlog.imported.";
 
-/// Prefix of the ids of results that nobody knows.
+/// Prefix of the ids of unknown results.
 const UNKNOWN_ID: &str = "foldlog.unknown_result.";
 
-/// Prefix of the ids of results that a provider told its model.
+/// Prefix of the ids of results that a provider itself passed to its model.
 const TOLD_ID: &str = "foldlog.told_result.";
 
-/// Text in place of the result of a call of an imported conversation that has none.
+/// Text that replaces a missing result of an imported conversation.
 const UNKNOWN: &str = "The result of this call is not known: whether it ran was not recorded.";
 
 /// Records a conversation.
@@ -39,7 +39,7 @@ pub struct Journal {
     to: RecordsTo,
     used: Used,
     last_usage: Option<TokenUsage>,
-    /// What unmetered answers are estimated to have used, and how many of them the estimate covers.
+    /// Number of unmetered answers that the estimate covers, and the estimate of their usage.
     estimated: (u64, Usage),
     /// Id and time of a state whose first message is to be imported.
     begins: Option<(Uuid, DateTime<Utc>)>,
@@ -48,13 +48,14 @@ pub struct Journal {
 #[derive(Debug)]
 enum RecordsTo {
     Session(Session, Box<ConversationFollower>),
-    /// Messages in the order in which they are sent. What has been said while calls are open stands behind them.
+    /// Messages in the order in which they are sent. Messages that arrive while calls are open are
+    /// placed after them.
     Memory(Vec<ConversationMessage>),
 }
 
 impl Journal {
-    /// Makes a journal that records in the session of a conversation. `used` is what the conversation has used so far, and
-    /// `last_usage` what its last answer has.
+    /// Creates a journal that records in the session of a conversation. `used` is the usage of the
+    /// conversation so far, and `last_usage` that of its last answer.
     pub fn in_session(
         session: Session,
         held: ConversationFollower,
@@ -66,7 +67,7 @@ impl Journal {
         Journal { evaluation, to, used, last_usage, estimated, begins: None }
     }
 
-    /// Makes a journal that records nothing.
+    /// Creates a journal that records nothing.
     pub fn in_memory(evaluation: String) -> Journal {
         let (to, estimated) = (RecordsTo::Memory(Vec::new()), (0, Usage::default()));
         Journal { evaluation, to, used: Used::default(), last_usage: None, estimated, begins: None }
@@ -77,7 +78,7 @@ impl Journal {
         &self.evaluation
     }
 
-    /// Returns the session that the journal records in; `None` if it records nothing.
+    /// Returns the session of the journal; `None` if it records nothing.
     pub fn session(&self) -> Option<&Session> {
         match &self.to {
             RecordsTo::Session(session, _) => Some(session),
@@ -85,22 +86,22 @@ impl Journal {
         }
     }
 
-    /// Returns what the evaluation has spent so far, as far as the provider said.
+    /// Returns the spending of the evaluation so far, as far as the provider reported it.
     pub fn spent(&self) -> Usage {
         spend(&self.used.metered)
     }
 
-    /// Returns the tokens that the evaluation has used so far, as far as the provider said.
+    /// Returns the tokens used by the evaluation so far, as far as the provider reported them.
     pub fn used(&self) -> TokenUsage {
         self.used.metered
     }
 
-    /// Returns of how many answers nobody knows what they used.
+    /// Returns the number of answers without a known usage.
     pub fn unmetered_answers(&self) -> u64 {
         self.used.unmetered
     }
 
-    /// Returns what the evaluation has spent so far, with an estimate of what the provider did not say.
+    /// Returns the spending of the evaluation so far, with estimates for unreported usage.
     pub fn estimate_usage(&mut self) -> Result<Usage> {
         let unmetered = self.used.unmetered;
         if self.estimated.0 != unmetered
@@ -114,12 +115,12 @@ impl Journal {
         Ok(spent)
     }
 
-    /// Returns what the last answer has used, as far as the provider said.
+    /// Returns the usage of the last answer, as far as the provider reported it.
     pub fn last_usage(&self) -> Option<TokenUsage> {
         self.last_usage
     }
 
-    /// Returns what the session holds of the conversation; `None` if nothing is recorded.
+    /// Returns the session's conversation; `None` if nothing is recorded.
     pub fn conversation(&mut self) -> Result<Option<&Conversation>> {
         match &mut self.to {
             RecordsTo::Session(_, held) => Ok(held.read()?),
@@ -127,7 +128,8 @@ impl Journal {
         }
     }
 
-    /// Returns how many requests the log holds, and how many calls its answers asked for; `None` if nothing is recorded.
+    /// Returns the number of requests in the log, and the number of calls in its answers; `None` if
+    /// nothing is recorded.
     pub fn counts(&mut self) -> Result<Option<(u64, u64)>> {
         let count = |(requests, calls), entry: &ConversationRecord| match &entry.content {
             EntryContent::Request { .. } => (requests + 1, calls),
@@ -138,7 +140,7 @@ impl Journal {
         Ok(self.conversation()?.map(of))
     }
 
-    /// Returns whether the last answer was asked for before somebody said something that is recorded.
+    /// Returns whether a user's message was recorded after the request of the last answer.
     pub fn is_outdated(&mut self) -> Result<bool> {
         let Some(conversation) = self.conversation()? else { return Ok(false) };
         let newest_first = || conversation.entries().iter().rev();
@@ -156,8 +158,8 @@ impl Journal {
         Ok(newest_first().take_while(|entry| entry.sequence > asked).any(is_said))
     }
 
-    /// Returns the arguments of the last call of one of these tools that answers asked for since the user said something last;
-    /// `None` if there is none, or if nothing is recorded.
+    /// Returns the arguments of the last call of one of these tools since the last message of the
+    /// user; `None` if there is none, or if nothing is recorded.
     pub fn last_call(&mut self, tools: [&str; 2]) -> Result<Option<String>> {
         let Some(conversation) = self.conversation()? else { return Ok(None) };
         let newest_first = conversation.entries().iter().rev();
@@ -172,7 +174,7 @@ impl Journal {
         Ok(calls.map(|call| call.arguments.clone()))
     }
 
-    /// Closes the open calls of an answer that was imported.
+    /// Closes the open calls of an imported answer.
     pub fn close_unknown(&mut self, open: &mut OpenTurn) -> Result<()> {
         for (ordinal, call) in (0..).zip(&open.calls) {
             if open.closed.insert(ordinal) {
@@ -194,7 +196,8 @@ impl Journal {
         }
     }
 
-    /// Returns the messages as they would be sent, with their records, or else with their places.
+    /// Returns the messages as they would be sent, with their records, or with their indexes if
+    /// they are not recorded.
     pub fn sent_entries(&mut self) -> Result<Vec<SentMessage>> {
         let messages = match &mut self.to {
             RecordsTo::Memory(messages) => messages,
@@ -213,7 +216,7 @@ impl Journal {
         Ok(sent.collect())
     }
 
-    /// Records what is sent in place of a part of the conversation.
+    /// Records the replacement for a part of the conversation.
     pub fn shorten(
         &mut self,
         shortening: &ShortenedRange,
@@ -241,7 +244,7 @@ impl Journal {
         }
     }
 
-    /// Records a rendered prompt, in place of an earlier one.
+    /// Records a rendered prompt, which replaces an earlier one.
     pub fn system(&mut self, text: &str, prompt: PromptIdentity) -> Result<Option<SequenceNumber>> {
         self.system_from(text, prompt, None)
     }
@@ -265,7 +268,8 @@ impl Journal {
         }
     }
 
-    /// Records a message of the user. One whose id the conversation holds already is not recorded again.
+    /// Records a message of the user. A message with the id of a recorded one is not recorded
+    /// again.
     pub fn user(&mut self, text: &str, id: Option<&str>) -> Result<Option<SequenceNumber>> {
         match &mut self.to {
             RecordsTo::Session(session, _) => {
@@ -293,7 +297,7 @@ impl Journal {
             prompt: Some(prompt),
             model: Some(prepared.model.clone()),
             parameters: Some(prepared.parameters.clone()),
-            // What a program sends by itself is not known here.
+            // The contents of a program's own requests are unknown here.
             sent: (!prepared.body.is_empty()).then(|| *blake3::hash(&prepared.body).as_bytes()),
         };
         Ok(Some(session.record_request(&request)?))
@@ -373,7 +377,8 @@ impl Journal {
         }
     }
 
-    /// Records what a provider told its model of a call that ran elsewhere. That closes the call, or replaces the text of its end.
+    /// Records the result that a provider passed to its model for a call that ran elsewhere. This
+    /// closes the call, or replaces the text of its end record.
     pub fn record_shown_result(
         &mut self,
         call: &ToolCallRecord,
@@ -382,13 +387,13 @@ impl Journal {
         is_error: bool,
     ) -> Result<()> {
         let message = ConversationMessage { is_error, ..result_of(call, shown) };
-        // A provider may use the id of a call again in a later answer.
+        // A provider may reuse the id of a call in a later answer.
         let at = origin.map(|origin| format!(".{}.{}", origin.answer, origin.ordinal)).unwrap_or_default();
         let id = format!("{TOLD_ID}{}{at}", call.call_id);
         self.message(&message, origin, id)
     }
 
-    /// Keeps the result of a call, where no record of the call holds it.
+    /// Stores the result of a call, if no record contains it.
     pub fn result(&mut self, call: &CallToRun, shown: &str, is_error: bool) {
         if let RecordsTo::Memory(messages) = &mut self.to {
             messages.push(ConversationMessage { is_error, ..result_of(&call.call, shown) });
@@ -403,9 +408,9 @@ impl Journal {
         }
     }
 
-    /// Makes an imported conversation the beginning of this one. Its calls that have no result count as unknown: they do
-    /// not run, and the model reads that nobody knows what became of them. What a process has imported that ended before
-    /// it was done is not imported again.
+    /// Imports a conversation as the start of this one. Its calls without a result count as
+    /// unknown: they do not run, and the model reads that their outcome is unknown. An import that
+    /// another process left incomplete continues without duplicates.
     pub fn import(&mut self, state: &ConversationState, prompt: &PromptIdentity) -> Result<()> {
         let held = self.conversation()?;
         let is_rendered = held.and_then(Conversation::prompt).is_some();
@@ -433,7 +438,7 @@ impl Journal {
 
     /// Records the inputs and the answer of a turn.
     fn import_answer(&mut self, place: usize, turn: &ConversationTurn) -> Result<Option<SequenceNumber>> {
-        // The state's own system message is the one that was rendered last.
+        // The state's own system message is the last rendered one.
         let said = turn.input_messages.iter().filter(|message| message.role != Role::System);
         for (ordinal, message) in said.enumerate() {
             self.message(message, None, format!("{IMPORTED_ID}{place}.input.{ordinal}"))?;
@@ -449,7 +454,8 @@ impl Journal {
         self.answer_from(None, answer, original)
     }
 
-    /// Records the results of an answer's calls, each for the first call of its id that has none yet.
+    /// Records the results of an answer's calls. Each result belongs to the first call with its id
+    /// that has none yet.
     fn results(
         &mut self,
         place: usize,
@@ -496,7 +502,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Adds what an answer used, or what arrived of one. `returned` is the number of its bytes; `None` if there are none.
+    /// Adds the usage of a complete or partial answer. `returned` is its size in bytes; `None` if
+    /// nothing arrived.
     fn spend(&mut self, usage: Option<&TokenUsage>, returned: Option<u64>) {
         let Some(more) = usage else {
             self.used.unmetered += u64::from(returned.is_some());
@@ -510,12 +517,11 @@ impl Journal {
     }
 }
 
-/// Makes the message in place of the result of a call of which nobody knows what became.
+/// Creates the message that replaces an unknown result.
 fn unknown(call: &ToolCallRecord) -> ConversationMessage {
     ConversationMessage { is_error: true, ..result_of(call, UNKNOWN) }
 }
 
-/// Makes the message that holds the result of a call.
 fn result_of(call: &ToolCallRecord, shown: &str) -> ConversationMessage {
     ConversationMessage {
         tool_call_id: Some(call.call_id.clone()),

@@ -1,4 +1,4 @@
-//! The state machine: which step follows which fact.
+//! The state machine: decides which step follows each fact.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,25 +15,26 @@ use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
 use crate::sabotage::{self, Breakage};
 use crate::shortening::ShortenReason;
 
-/// Bounds how often an evaluation tries what can be tried again.
+/// Limits the attempts of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopLimits {
-    /// Number of visibility expansions that one evaluation may have, those before a resume included.
+    /// Greatest number of visibility expansions per evaluation, including those before a resume.
     pub expansions: u32,
-    /// Number of refused outputs of which the model learns, before the evaluation fails.
+    /// Number of refused outputs that are reported to the model before the evaluation fails.
     pub output_retries: u32,
-    /// Number of calls of one answer that may run. Those beyond are skipped, and the model reads so.
+    /// Greatest number of calls that run per answer. Further calls are skipped, and the model is
+    /// informed.
     pub calls_per_answer: u32,
-    /// Number of requests that one evaluation may send, those before a resume and those that failed included. A complete
-    /// evaluation that is continued has all of them anew.
+    /// Greatest number of requests per evaluation, including those before a resume and failed ones.
+    /// If a complete evaluation is continued, the count starts again.
     pub requests: u64,
-    /// When a failed request is sent again.
+    /// Policy for retries of failed requests.
     pub retry: RetryPolicy,
 }
 
 impl Default for LoopLimits {
-    /// Returns limits of 10 expansions, 2 retries of the output, 128 calls of one answer and 1,000 requests, with the
-    /// default policy for requests that fail.
+    /// Returns limits of 10 expansions, 2 retries of the output, 128 calls per answer and 1,000
+    /// requests, with the default retry policy.
     fn default() -> LoopLimits {
         LoopLimits {
             expansions: 10,
@@ -45,19 +46,19 @@ impl Default for LoopLimits {
     }
 }
 
-/// Decides what an evaluation does next. It does nothing itself: a driver performs each [`LoopStep`], and passes the
-/// [`Fact`] that came of it to [`advance`](InnerLoop::advance).
+/// Decides the next step of an evaluation. It has no effects itself: a driver performs each
+/// [`LoopStep`], and passes the resulting [`Fact`] to [`advance`](InnerLoop::advance).
 #[derive(Debug)]
 pub struct InnerLoop {
     limits: LoopLimits,
-    /// Tools that this process can run, and whether their calls may run together.
+    /// Tools that this process can run, and whether their calls may run concurrently.
     runnable: BTreeMap<String, bool>,
-    /// Tools that the last rendering shows.
+    /// Tools in the last rendering.
     shown: BTreeSet<String>,
     overrides: VisibilityOverrides,
     expansions: u32,
     refused: u32,
-    /// Requests so far, those of other processes included.
+    /// Requests so far, including those of other processes.
     requests: u64,
     /// Requests of other processes since the last answer.
     attempts_before: u64,
@@ -66,14 +67,14 @@ pub struct InnerLoop {
     shortener: AskedShortener,
     turn: OpenAnswer,
     start: Option<LoopStart>,
-    /// Answer whose turn was not recorded when the evaluation went on.
+    /// Answer whose turn was not recorded when the evaluation continued.
     open: Option<OpenTurn>,
-    /// Error to return once the turn is recorded.
+    /// Error to return after the turn is recorded.
     failing: Option<Error>,
     state: State,
 }
 
-/// Says whether there is a shortener, and whether it was asked since the last answer.
+/// Whether there is a shortener, and whether it was called since the last answer.
 #[derive(Debug, Default)]
 struct AskedShortener {
     exists: bool,
@@ -81,7 +82,7 @@ struct AskedShortener {
     at_overflow: bool,
 }
 
-/// Holds the answer whose turn is not recorded.
+/// Contains the answer whose turn is not recorded.
 #[derive(Debug, Default)]
 struct OpenAnswer {
     content: Option<String>,
@@ -92,7 +93,7 @@ struct OpenAnswer {
     asked: Option<VisibilityOverrides>,
 }
 
-/// Names the step whose fact is awaited.
+/// Identifies the step whose fact is expected next.
 #[derive(Debug)]
 enum State {
     Begin,
@@ -100,7 +101,7 @@ enum State {
         in_turn: bool,
     },
     CheckingRequest,
-    /// Holds the failure that the shortener is asked for; `None` at the threshold.
+    /// The failure that requires the shortening; `None` at the threshold.
     Shortening(Option<Box<ProviderError>>),
     Preparing,
     RecordingRequest,
@@ -123,8 +124,8 @@ enum State {
 }
 
 impl InnerLoop {
-    /// Makes the state machine of an evaluation that stands where `start` says. `runnable` names the tools that the
-    /// driver can run, and says of each whether its calls may run together.
+    /// Creates the state machine of an evaluation in the state `start`. `runnable` contains the
+    /// tools that the driver can run, each with a flag whether its calls may run concurrently.
     pub fn new(limits: LoopLimits, runnable: BTreeMap<String, bool>, start: LoopStart) -> InnerLoop {
         InnerLoop {
             limits,
@@ -145,16 +146,16 @@ impl InnerLoop {
         }
     }
 
-    /// Makes the state machine ask a shortener, which the driver has: without this it never does.
+    /// Enables the calls of the driver's shortener. They are disabled by default.
     #[must_use]
     pub fn with_shortener(mut self) -> InnerLoop {
         self.shortener.exists = true;
         self
     }
 
-    /// Takes the fact that came of the last step, and returns the next one. The first fact is [`Fact::Begun`]. Behind
-    /// [`LoopStep::Finish`] and [`LoopStep::Fail`] there is nothing to do, and a fact that does not belong to the last step is
-    /// an error.
+    /// Processes the fact of the last step, and returns the next step. The first fact is
+    /// [`Fact::Begun`]. After [`LoopStep::Finish`] and [`LoopStep::Fail`] there are no more steps.
+    /// A fact that does not belong to the last step is an error.
     pub fn advance(&mut self, fact: Fact) -> LoopStep {
         match (std::mem::replace(&mut self.state, State::Over), fact) {
             (State::CheckingTools(_), Fact::Failed(Error::Cancelled)) => {
@@ -223,7 +224,7 @@ impl InnerLoop {
         }
     }
 
-    /// Returns the number of outputs that were refused so far, those before a resume included.
+    /// Returns the number of outputs refused so far, including those before a resume.
     pub fn refused_outputs(&self) -> u32 {
         self.refused
     }
@@ -246,7 +247,7 @@ impl InnerLoop {
         self.go_on()
     }
 
-    /// Goes on with the answer whose turn is not recorded, or else with the next request.
+    /// Continues with the answer whose turn is not recorded, or else with the next request.
     fn go_on(&mut self) -> LoopStep {
         let open = self.open.take().filter(|_| !sabotage::is(Breakage::AnswerAskedAgain));
         let Some(open) = open else { return self.check_request() };
@@ -288,7 +289,7 @@ impl InnerLoop {
         self.go(State::Preparing, LoopStep::Prepare)
     }
 
-    /// Fails, unless the conversation is too long and a shortener was not asked yet.
+    /// Fails, unless the conversation is too long and the shortener was not called yet.
     fn given_up(&mut self, error: Box<ProviderError>) -> LoopStep {
         let is_overflow = error.kind == ProviderErrorKind::ContextOverflow;
         if is_overflow && self.shortener.exists && !std::mem::replace(&mut self.shortener.at_overflow, true) {
@@ -362,7 +363,7 @@ impl InnerLoop {
     }
 
     fn calls_closed(&mut self) -> LoopStep {
-        // The provider waits until all calls are closed, and so does all that the closed ones ask for.
+        // The provider waits until all calls are closed, and so do the requests of the closed ones.
         let suspended = std::mem::take(&mut self.turn.calls.suspended);
         if !suspended.is_empty() {
             let calls: Vec<SuspendedCall> = suspended.into_values().collect();

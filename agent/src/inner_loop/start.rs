@@ -1,4 +1,4 @@
-//! Where a conversation stands when an evaluation begins or goes on.
+//! The state of a conversation when an evaluation starts or continues.
 
 use std::collections::BTreeSet;
 
@@ -9,22 +9,23 @@ use super::journal::REFUSED_ID;
 use super::steps::FinalText;
 use crate::prompt::{VisibilityOverrides, overrides_from_json};
 
-/// Says where a conversation stands, as its log says. The default is a conversation that has not begun.
+/// Describes the state of a conversation according to its log. The default is a conversation that
+/// has not started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoopStart {
     /// Whether the conversation has its system message.
     pub is_rendered: bool,
-    /// Names of the tools that the last rendering shows.
+    /// Names of the tools in the last rendering.
     pub tools: Vec<String>,
     /// Overrides of the last rendering.
     pub overrides: VisibilityOverrides,
     /// Number of visibility expansions so far.
     pub expansions: u32,
-    /// Number of outputs that were refused so far.
+    /// Number of outputs refused so far.
     pub refused: u32,
     /// Number of requests since the last answer.
     pub attempts: u64,
-    /// Number of requests so far. One that continues a complete evaluation is the first.
+    /// Number of requests so far. It restarts at the request that continues a complete evaluation.
     pub requests: u64,
     /// Whether the conversation was shortened since the last answer.
     pub is_shortened: bool,
@@ -34,48 +35,48 @@ pub struct LoopStart {
     pub complete: Option<FinalText>,
 }
 
-/// Holds an answer whose turn is not recorded, and what became of its calls.
+/// Contains an answer whose turn is not recorded, and the state of its calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OpenTurn {
     /// Record of the answer; `None` if the conversation is not recorded.
     pub answer: Option<SequenceNumber>,
     /// Text of the answer.
     pub content: Option<String>,
-    /// Reason that the provider gave for ending the answer.
+    /// Reason of the provider for ending the answer.
     pub stop: Option<String>,
-    /// Calls that the answer asks for, by ordinal.
+    /// Calls of the answer, by ordinal.
     pub calls: Vec<ToolCallRecord>,
-    /// Whether the last call's arguments are incomplete.
+    /// Whether the arguments of the last call are incomplete.
     pub last_call_incomplete: bool,
-    /// Whether the provider wants to be asked again with the answer as it is.
+    /// Whether the provider expects another request with the unchanged answer.
     pub continues: bool,
-    /// Ordinals of the calls that are closed.
+    /// Ordinals of the closed calls.
     pub closed: BTreeSet<u32>,
-    /// Ordinals of the calls that were suspended, and are not closed.
+    /// Ordinals of the calls that were suspended and are not closed.
     pub asked: BTreeSet<u32>,
-    /// What calls asked to be shown of the prompt, if it was not rendered since.
+    /// Visibility that calls requested, if the prompt was not rendered since.
     pub expansion: Option<VisibilityOverrides>,
 }
 
-/// Collects what the records of a conversation say.
+/// Collects the state from the records of a conversation.
 #[derive(Default)]
 struct LoopStartBuilder {
     start: LoopStart,
-    /// Last answer: its turn, and whether this log holds its request.
+    /// Last answer: its turn, and whether its request is in this log.
     turn: Option<(OpenTurn, bool)>,
-    /// Whether the turn of the last answer is recorded, and whether it is the last one.
+    /// Whether the turn of the last answer is recorded; if so, whether it completes the evaluation.
     recorded: Option<bool>,
-    /// Whether the host said something since the last answer.
+    /// Whether the host added a message since the last answer.
     said: bool,
-    /// Answer of which the model was told last that its output is refused.
+    /// Answer whose output was refused in the latest message about a refusal.
     told_about: Option<String>,
     asked: VisibilityOverrides,
 }
 
 impl LoopStart {
-    /// Reads where a conversation stands that follows `prompt`. `overrides` are those that the host gave from the
-    /// beginning. Returns the start, and whether the open answer was imported, so that nobody knows what became of its
-    /// open calls.
+    /// Reads the state of a conversation that follows `prompt`. `overrides` are those that the host
+    /// gave at the start. The returned flag states whether the open answer was imported; the
+    /// outcome of its open calls is then unknown.
     pub fn from_conversation(
         conversation: &Conversation,
         prompt: &PromptIdentity,
@@ -93,7 +94,7 @@ impl LoopStart {
             }
             Some(_) => {}
             None => {
-                // The open turn's output is checked again, and counted then.
+                // The output of the open turn is checked again, and counted then.
                 if told_about.is_some() && told_about == turn.answer.map(|answer| answer.to_string()) {
                     start.refused = start.refused.saturating_sub(1);
                 }
@@ -123,7 +124,7 @@ impl LoopStartBuilder {
                 }
                 _ => {
                     self.said = true;
-                    // A complete evaluation that is continued has its attempts anew.
+                    // If a complete evaluation is continued, its attempts are counted from zero.
                     if self.recorded == Some(true) {
                         (self.start.refused, self.start.requests) = (0, 0);
                     }
@@ -172,12 +173,11 @@ impl LoopStartBuilder {
         }
     }
 
-    /// Returns whether a record holds the last answer.
     fn is_last(&self, answer: SequenceNumber) -> bool {
         self.turn.as_ref().is_some_and(|(turn, _)| turn.answer == Some(answer))
     }
 
-    /// Returns the turn of the last answer, if that asked for the call.
+    /// Returns the turn of the last answer, if the call belongs to it.
     fn of_last(&mut self, origin: CallOrigin) -> Option<&mut OpenTurn> {
         self.turn.as_mut().map(|(turn, _)| turn).filter(|turn| turn.answer == Some(origin.answer))
     }

@@ -1,4 +1,4 @@
-//! What the state machine and its driver tell each other.
+//! The interface between the state machine and its driver.
 
 use std::time::Duration;
 
@@ -10,106 +10,109 @@ use crate::prompt::VisibilityOverrides;
 use crate::provider::{ProviderAnswer, ProviderError};
 use crate::shortening::ShortenReason;
 
-/// Says what an evaluation does next. Each step names the facts that may follow it; [`Fact::Failed`] may follow every
-/// one.
+/// Describes the next step of an evaluation. Each variant names the facts that may follow it;
+/// [`Fact::Failed`] may follow all of them.
 #[derive(Debug)]
 pub enum LoopStep {
     /// Render the prompt with these overrides, and record the system message: [`Fact::Rendered`].
     Render(VisibilityOverrides),
     /// Check cancellation, deadline and budget before a request or a tool: [`Fact::Done`].
     Check(EvaluationPhase),
-    /// Ask the shortener; at the threshold only if it is reached: [`Fact::Recorded`] if a part was shortened, else
-    /// [`Fact::Done`].
+    /// Call the shortener, at the threshold only if that is reached: [`Fact::Recorded`] if a part
+    /// was shortened, else [`Fact::Done`].
     Shorten(ShortenReason),
-    /// Make the request from the messages as they are now: [`Fact::Done`], or [`Fact::NotAnswered`].
+    /// Prepare the request from the present messages: [`Fact::Done`], or [`Fact::NotAnswered`].
     Prepare,
-    /// Record the request that was prepared: [`Fact::Recorded`].
+    /// Record the prepared request: [`Fact::Recorded`].
     RecordRequest {
         /// Number of the attempt to get this answer, counted from 1.
         attempt: u64,
     },
     /// Send the request once: [`Fact::Answered`], or [`Fact::NotAnswered`].
     Send,
-    /// Discard what was shown of the answer, and record that the last request failed: [`Fact::Recorded`].
+    /// Discard the text that was shown, and record that the last request failed:
+    /// [`Fact::Recorded`].
     RecordFailure {
-        /// Number of the attempt that failed.
+        /// Number of the failed attempt.
         attempt: u64,
-        /// Why it failed.
+        /// Reason of the failure.
         error: Box<ProviderError>,
     },
-    /// Wait before the request is sent again, unless somebody cancels it or the deadline passes: [`Fact::Done`].
+    /// Wait before the request is retried. Fails at a cancellation or if the deadline passes:
+    /// [`Fact::Done`].
     Sleep(Duration),
     /// Record the answer: [`Fact::Recorded`].
     RecordAnswer(Box<ProviderAnswer>),
-    /// Run these calls, together if there are several: [`Fact::ToolsEnded`].
+    /// Run these calls, concurrently if there are several: [`Fact::ToolsEnded`].
     RunTools(Vec<CallToRun>),
     /// Close a call without running it: [`Fact::Recorded`].
     Close {
-        /// Call that does not run.
+        /// Call to close.
         call: CallToRun,
-        /// Why it does not.
+        /// Reason why it does not run.
         cause: Cause,
-        /// Text that the model reads in place of a result.
+        /// Text that the model reads instead of a result.
         shown: String,
     },
-    /// See whether something was said since the request, and else read the answer's text as the output: [`Fact::Said`],
-    /// [`Fact::Done`], or [`Fact::OutputRefused`].
+    /// If a message was added since the request: [`Fact::Said`]. Else parse the answer's text as
+    /// the output: [`Fact::Done`], or [`Fact::OutputRefused`].
     CheckOutput(FinalText),
-    /// Record a message to the model, in the user's place: [`Fact::Recorded`]. The message's id tells it from others
-    /// of the conversation, so that it is recorded once.
+    /// Record a message to the model, in the user's place: [`Fact::Recorded`]. The message has a
+    /// unique id, so that it is recorded once.
     Tell {
         /// Text of the message.
         text: String,
-        /// Answer that the message is about; `None` if the conversation is not recorded.
+        /// Answer to which the message refers; `None` if the conversation is not recorded.
         about: Option<SequenceNumber>,
     },
     /// Record the turn: [`Fact::Recorded`].
     RecordTurn {
-        /// Whether the evaluation is complete with it.
+        /// Whether the turn completes the evaluation.
         complete: bool,
     },
-    /// Return the last answer's text as the output. Nothing follows.
+    /// Return the last answer's text as the output. This is the last step.
     Finish(FinalText),
-    /// Return the error. Nothing follows.
+    /// Return the error. This is the last step.
     Fail(Error),
 }
 
-/// Holds the text of an answer without calls, and why the answer ended there.
+/// Contains the text of an answer without calls, and the reason for its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FinalText {
     /// Text of the answer; empty if it has none.
     pub text: String,
-    /// Reason that the provider gave for ending the answer.
+    /// Reason of the provider for ending the answer.
     pub stop: Option<String>,
 }
 
-/// Tells the state machine what came of a step.
+/// Reports the outcome of a step to the state machine.
 #[derive(Debug)]
 pub enum Fact {
-    /// The evaluation begins, or goes on where [`LoopStart`](super::LoopStart) says.
+    /// The evaluation starts, or continues in the state of [`LoopStart`](super::LoopStart).
     Begun,
     /// The step is done.
     Done,
-    /// The step is done, and its record has this sequence number; `None` if the conversation is not recorded.
+    /// The step is done, and its record has this sequence number; `None` if the conversation is not
+    /// recorded.
     Recorded(Option<SequenceNumber>),
-    /// The prompt was rendered, and shows these tools.
+    /// The prompt was rendered with these tools.
     Rendered {
         /// Names of the tools that the model may call.
         tools: Vec<String>,
     },
     /// The provider answered.
     Answered(Box<ProviderAnswer>),
-    /// The provider gave no answer.
+    /// The provider returned no answer.
     NotAnswered(Box<ProviderError>),
     /// The calls ended, each by its ordinal.
     ToolsEnded(Vec<(u32, ToolEnded)>),
-    /// The host said something that the answer does not know of, so that the answer is not the last one.
+    /// The host added a message after the request, so the answer is not the last one.
     Said,
-    /// The answer is not of the prompt's output type; the text tells the model why.
+    /// The answer does not match the prompt's output type; the text explains this to the model.
     OutputRefused {
         /// Name of the output's type.
         output: String,
-        /// What is wrong.
+        /// Problem of the output.
         reason: String,
         /// Text for the model.
         shown: String,
@@ -118,27 +121,27 @@ pub enum Fact {
     Failed(Error),
 }
 
-/// Names a call of the answer that is worked on.
+/// Identifies a call of the present answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallToRun {
     /// Record of the answer; `None` if the conversation is not recorded.
     pub answer: Option<SequenceNumber>,
-    /// Number of the call within the answer, counted from 0.
+    /// Index of the call within the answer, counted from 0.
     pub ordinal: u32,
-    /// The call as the answer holds it.
+    /// The call as in the answer.
     pub call: ToolCallRecord,
 }
 
-/// Says how a call ended that was to run.
+/// Describes the outcome of a call.
 #[derive(Debug)]
 pub enum ToolEnded {
-    /// The call is closed, with success or without.
+    /// The call is closed, successfully or not.
     Closed,
-    /// The call is closed: its tool asks for more of the prompt to be shown.
+    /// The call is closed: its tool requests more of the prompt.
     Expansion(VisibilityOverrides),
-    /// The call waits for somebody, and is not closed.
+    /// The call waits for a decision, and is not closed.
     Suspended(SuspendedCall),
-    /// There is no such tool, and the call is not closed.
+    /// The tool does not exist, and the call is not closed.
     Unknown,
     /// The call could not run, or could not be ended.
     Failed(Error),
