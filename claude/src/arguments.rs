@@ -1,7 +1,7 @@
-//! The program's arguments and environment, from the options alone.
+//! Builds the program's arguments and environment from the options.
 //!
-//! Each value stands behind `=` in the same argument as its flag, so that a value that begins with a dash is no flag, and
-//! so that no flag with many values takes the arguments after it.
+//! Each value follows `=` in the same argument as its flag. So a value that starts with a dash
+//! cannot be taken for a flag, and a flag with many values cannot take the arguments after it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -11,24 +11,21 @@ use serde_json::{Map, Value, json};
 use super::error::{ClientError, ErrorKind, Stage};
 use super::options::{ClientOptions, EnvironmentVariables, PermissionMode, SystemPrompt};
 
-/// Greatest length of one argument, in bytes: Linux takes 128 KiB with the byte that ends it.
+/// Longest argument, in bytes: Linux accepts 128 KiB including the terminating byte.
 pub const ARGUMENT_MAX: usize = (128 << 10) - 1;
 
-/// Values that the program takes for true.
+/// Values that the program considers true.
 const TRUE: [&str; 4] = ["1", "true", "yes", "on"];
 
-/// Collects arguments.
 struct ArgumentList(Vec<OsString>);
 
 impl ArgumentList {
-    /// Adds a flag without a value.
     fn flag(&mut self, flag: &str, is_set: bool) {
         if is_set {
             self.0.push(flag.into());
         }
     }
 
-    /// Adds a flag and its value, in one argument.
     fn value(&mut self, flag: &str, value: impl AsRef<OsStr>) {
         let mut argument = OsString::from(flag);
         argument.push("=");
@@ -36,14 +33,13 @@ impl ArgumentList {
         self.0.push(argument);
     }
 
-    /// Adds a flag with a value if there is one.
     fn optional(&mut self, flag: &str, value: Option<impl AsRef<OsStr>>) {
         if let Some(value) = value {
             self.value(flag, value);
         }
     }
 
-    /// Adds a flag with names, separated by commas, if there are any.
+    /// Adds a flag with comma-separated names, if there are any.
     fn names(&mut self, flag: &str, names: &[String]) {
         if !names.is_empty() {
             self.value(flag, names.join(","));
@@ -60,9 +56,10 @@ impl ClientOptions {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Options`] if an argument is longer than [`ARGUMENT_MAX`] or holds a NUL, if a session id is given for
-    /// a session that is resumed and not forked, or if a fork or a message to go on after is asked for and no session is
-    /// resumed. A long system prompt is refused here too; [`Client::start`](super::Client::start) puts it into a file.
+    /// [`ErrorKind::Options`] if an argument is longer than [`ARGUMENT_MAX`] or contains a NUL, if
+    /// a session id is given for a session that is resumed and not forked, or if a fork or a
+    /// message to continue after is set without a session to resume. A long system prompt is
+    /// refused here too; [`Client::start`](super::Client::start) writes it to a file.
     pub fn arguments(&self) -> Result<Vec<OsString>, ClientError> {
         self.check_session()?;
         let mut to = ArgumentList(self.leading_arguments.clone());
@@ -105,7 +102,7 @@ impl ClientOptions {
         Ok(to.0)
     }
 
-    /// Returns the configuration of the servers that the client bridges, or `None` if there are none.
+    /// Returns the configuration of the bridged servers, or `None` if there are none.
     fn server_configuration(&self) -> Option<String> {
         if self.bridged_servers.is_empty() {
             return None;
@@ -115,7 +112,7 @@ impl ClientOptions {
         Some(json!({ "mcpServers": servers }).to_string())
     }
 
-    /// Checks that the options about the session go together.
+    /// Checks that the options about the session are compatible.
     fn check_session(&self) -> Result<(), ClientError> {
         if self.resume.is_some() && self.session_id.is_some() && !self.fork_session {
             return Err(options_error(
@@ -130,11 +127,11 @@ impl ClientOptions {
         Ok(())
     }
 
-    /// Returns the environment of the program, from that of the host: what is passed on, then what the client sets, then
-    /// what the options set.
+    /// Returns the environment of the program: the variables passed from the host, overridden by
+    /// those that the client sets, and then by those in the options.
     ///
-    /// `CLAUDECODE` is never passed on. The client turns telemetry, error reports and updates off, and asks for the state
-    /// of the session.
+    /// `CLAUDECODE` is never passed. The client turns off telemetry, error reports and updates, and
+    /// requests reports of the session's state.
     pub fn environment(&self, host: impl IntoIterator<Item = (OsString, OsString)>) -> EnvironmentVariables {
         let is_passed = |name: &OsString| {
             let is_home = name == "HOME" && self.home.is_none();
@@ -166,11 +163,12 @@ impl ClientOptions {
         variables
     }
 
-    /// Checks what the program would refuse as it starts: to ask no permission as root outside of a sandbox.
+    /// Checks a condition that the program would refuse at its start: running as root without
+    /// permission requests, outside of a sandbox.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::RootRefused`].
+    /// [`ErrorKind::RootRefused`] in that case.
     pub(super) fn check_root(
         &self,
         environment: &EnvironmentVariables,
@@ -191,7 +189,7 @@ impl ClientOptions {
     }
 }
 
-/// Checks that the system takes an argument.
+/// Checks that the system accepts an argument.
 fn check_argument(argument: &OsString) -> Result<(), ClientError> {
     let bytes = argument.as_bytes();
     let name: String = argument.to_string_lossy().chars().take_while(|char| *char != '=').take(40).collect();

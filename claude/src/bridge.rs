@@ -1,54 +1,52 @@
-//! The servers of tools that the program reaches over the control channel: JSON-RPC, four methods of MCP.
+//! The servers of tools that the program reaches over the control channel, with JSON-RPC and four
+//! methods of MCP.
 //!
 //! | method | answer |
 //! |---|---|
-//! | `initialize` | the protocol version that was asked for, the capability `tools`, the server's name |
+//! | `initialize` | the requested protocol version, the capability `tools`, the server's name |
 //! | `ping` | an empty result |
-//! | any notification | an empty result without id, which only acknowledges it; `notifications/cancelled` names a call by its id |
-//! | `tools/list` | the tools, each with the length of results that stay whole |
-//! | `tools/call` | what the host's tool answers, later |
+//! | any notification | an empty result without id, as an acknowledgement; `notifications/cancelled` names a call by its id |
+//! | `tools/list` | the tools, each with the greatest length of a complete result |
+//! | `tools/call` | the result of the host's tool, later |
 //! | another one | error -32601; so is any method of a server that is not bridged |
 
 use serde_json::{Map, Value, json};
 
 use super::callbacks::BridgedTool;
 
-/// JSON-RPC's code for a method that is not there.
+/// JSON-RPC code for an unknown method.
 const NO_METHOD: i64 = -32601;
 
-/// JSON-RPC's code for arguments that are none.
+/// JSON-RPC code for invalid arguments.
 const BAD_ARGUMENTS: i64 = -32602;
 
-/// Says what becomes of a message to a server.
+/// Describes the reaction to a message to a server.
 #[derive(Debug, PartialEq)]
 pub(super) enum BridgeAction {
-    /// Has an answer at once.
+    /// Answer at once.
     Answer(Value),
-    /// Calls off the call of this JSON-RPC id, and has an answer at once.
+    /// Cancel the call with this JSON-RPC id, and answer at once.
     Cancel {
         /// JSON-RPC id of the call, as JSON text.
         id: String,
         /// The acknowledgement.
         answer: Value,
     },
-    /// Calls a tool.
+    /// Call a tool.
     Call(BridgedCall),
 }
 
-/// Holds a call of a tool as it came.
 #[derive(Debug, PartialEq)]
 pub(super) struct BridgedCall {
     /// JSON-RPC id of the call.
     pub(super) id: Value,
-    /// Name of the tool.
     pub(super) name: String,
-    /// Arguments.
     pub(super) arguments: Value,
     /// Id of the model's call.
     pub(super) tool_use_id: Option<String>,
 }
 
-/// Holds the servers and their tools.
+/// Contains the servers and their tools.
 #[derive(Debug)]
 pub(super) struct Bridge {
     servers: Vec<String>,
@@ -60,7 +58,7 @@ impl Bridge {
         Bridge { servers, tools }
     }
 
-    /// Returns what becomes of a message to a server.
+    /// Returns the reaction to a message to a server.
     pub(super) fn take(&self, server: &str, message: &Value) -> BridgeAction {
         let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
         let parameters = message.get("params").unwrap_or(&Value::Null);
@@ -98,7 +96,6 @@ impl Bridge {
     }
 }
 
-/// Returns the answer to a request.
 pub(super) fn success(id: &Value, result: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "result": result})
 }

@@ -1,35 +1,36 @@
-//! What the program asks of its host: tools, hooks and permissions.
+//! Requests of the program to its host: tools, hooks and permissions.
 
 use serde_json::{Map, Value, json};
 
 use foldlog_agent::provider::CancelToken;
 
-/// Greatest number of characters of a tool's result that the program hands to the model whole, unless a tool says
-/// otherwise.
+/// Default limit for the characters of a tool's result that the program passes to the model
+/// completely.
 pub const MAX_RESULT_CHARS: u64 = 500_000;
 
 /// Describes a tool of the host to the program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BridgedTool {
-    /// Server that has the tool, one of [`ClientOptions::bridged_servers`](super::ClientOptions::bridged_servers). The
-    /// model sees `mcp__SERVER__NAME`.
+    /// Server of the tool, one of
+    /// [`ClientOptions::bridged_servers`](super::ClientOptions::bridged_servers). The model sees
+    /// `mcp__SERVER__NAME`.
     pub server: String,
     /// Name of the tool.
     pub name: String,
-    /// What the tool does.
+    /// Purpose of the tool.
     pub description: String,
-    /// JSON schema of the arguments. An empty object becomes `{"type":"object"}`, without which the program drops all
-    /// tools of the server.
+    /// JSON schema of the arguments. An empty object becomes `{"type":"object"}`, without which the
+    /// program drops all tools of the server.
     pub input_schema: Value,
-    /// Whether the tool changes nothing, so that the program may run it beside others.
+    /// Whether the tool only reads, so that the program may run it concurrently with others.
     pub read_only: bool,
-    /// Greatest number of characters of a result that the model sees whole; [`MAX_RESULT_CHARS`] unless set. The program
-    /// keeps longer ones in a file.
+    /// Greatest number of characters of a result that the model sees completely;
+    /// [`MAX_RESULT_CHARS`] by default. The program stores longer ones in a file.
     pub max_result_chars: u64,
 }
 
 impl BridgedTool {
-    /// Describes a tool that may change things.
+    /// Creates the description of a tool that may make changes.
     pub fn new(
         server: impl Into<String>,
         name: impl Into<String>,
@@ -46,31 +47,32 @@ impl BridgedTool {
         }
     }
 
-    /// Returns the name by which the model calls the tool, and by which it is allowed: `mcp__SERVER__NAME`.
+    /// Returns the name by which the model calls the tool, and which lists of permissions use:
+    /// `mcp__SERVER__NAME`.
     pub fn full_name(&self) -> String {
         format!("mcp__{}__{}", self.server, self.name)
     }
 }
 
-/// Holds a call of a tool of the host.
+/// Contains a call of a tool of the host.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ToolCall {
-    /// Server that has the tool.
+    /// Server of the tool.
     pub server: String,
-    /// Name of the tool, as its description has it.
+    /// Name of the tool, as in its description.
     pub name: String,
-    /// Arguments. The program checks them against no schema.
+    /// Arguments. The program does not check them against a schema.
     pub arguments: Value,
     /// Id of the model's call.
     pub tool_use_id: Option<String>,
-    /// Set when the program no longer waits for the result, and when the client ends.
+    /// Cancelled when the program stops waiting for the result, and when the client ends.
     pub cancel: CancelToken,
-    /// Number of messages that came before the call.
+    /// Number of messages before the call.
     pub after: u64,
 }
 
-/// Holds what a tool answers.
+/// Contains the result of a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolReply {
     /// Content blocks, such as `{"type":"text","text":"..."}`.
@@ -80,12 +82,12 @@ pub struct ToolReply {
 }
 
 impl ToolReply {
-    /// Answers with a text.
+    /// Creates a successful result with a text.
     pub fn text(text: impl Into<String>) -> ToolReply {
         ToolReply { content: vec![json!({"type": "text", "text": text.into()})], is_error: false }
     }
 
-    /// Answers that the call failed; the model sees the text.
+    /// Creates a failed result; the model sees the text.
     pub fn error(text: impl Into<String>) -> ToolReply {
         ToolReply { is_error: true, ..ToolReply::text(text) }
     }
@@ -95,21 +97,22 @@ impl ToolReply {
     }
 }
 
-/// Holds a call of a hook.
+/// Contains a call of a hook.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HookCall {
-    /// Id that the options gave the hook.
+    /// Id of the hook in the options.
     pub callback_id: String,
     /// Name of the event, such as `PreToolUse`.
     pub event: String,
-    /// What the program tells: `session_id`, `cwd`, `tool_name`, `tool_input`, `tool_response` and others.
+    /// Data of the event: `session_id`, `cwd`, `tool_name`, `tool_input`, `tool_response` and
+    /// others.
     pub input: Value,
     /// Id of the model's call, for events of tools.
     pub tool_use_id: Option<String>,
-    /// Set when the program no longer waits for the answer, and when the client ends.
+    /// Cancelled when the program stops waiting for the answer, and when the client ends.
     pub cancel: CancelToken,
-    /// Number of messages that came before the call.
+    /// Number of messages before the call.
     pub after: u64,
 }
 
@@ -124,54 +127,55 @@ impl HookCall {
         self.input.get("tool_input").unwrap_or(&Value::Null)
     }
 
-    /// Returns what the tool answered, for `PostToolUse`, or null. `PostToolUseFailure` has the text `error` in `input`.
+    /// Returns the result of the tool, for `PostToolUse`, or null. `PostToolUseFailure` has the
+    /// text `error` in `input`.
     pub fn tool_response(&self) -> &Value {
         self.input.get("tool_response").unwrap_or(&Value::Null)
     }
 }
 
-/// Names what a hook decides about a call.
+/// Describes the decision of a hook about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HookPermission {
-    /// The call runs without being asked for.
+    /// The call runs without a request for permission.
     Allow,
     /// The call does not run.
     Deny,
-    /// The permission is asked for.
+    /// The program requests a permission.
     Ask,
 }
 
-/// Holds what a hook answers. The default lets the program go on as if there were no hook.
+/// Contains the answer of a hook. The default lets the program continue as without a hook.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HookReply {
     /// Ends the turn, for this reason.
     pub stop: Option<String>,
-    /// Blocks what the event is about, for this reason, which the model sees.
+    /// Blocks the subject of the event, for this reason, which the model sees.
     pub block: Option<String>,
-    /// Shows the person a message.
+    /// Shows a message to the person.
     pub system_message: Option<String>,
     /// Decides about a call, for a reason (`PreToolUse`).
     pub permission: Option<(HookPermission, String)>,
     /// Replaces the arguments of a call (`PreToolUse`).
     pub updated_input: Option<Value>,
-    /// Tells the model something.
+    /// Adds context for the model.
     pub additional_context: Option<String>,
-    /// Fields that are sent beside those, in place of those of the same name.
+    /// Additional fields to send. They replace other fields of the same name.
     pub other: Map<String, Value>,
 }
 
 impl HookReply {
-    /// Goes on as if there were no hook.
+    /// Continues as without a hook.
     pub fn proceed() -> HookReply {
         HookReply::default()
     }
 
-    /// Lets a call run without being asked for.
+    /// Lets a call run without a request for permission.
     pub fn allow(reason: impl Into<String>) -> HookReply {
         HookReply { permission: Some((HookPermission::Allow, reason.into())), ..HookReply::default() }
     }
 
-    /// Lets a call not run; the model sees the reason.
+    /// Prevents a call; the model sees the reason.
     pub fn deny(reason: impl Into<String>) -> HookReply {
         HookReply { permission: Some((HookPermission::Deny, reason.into())), ..HookReply::default() }
     }
@@ -181,7 +185,7 @@ impl HookReply {
         HookReply { stop: Some(reason.into()), ..HookReply::default() }
     }
 
-    /// Blocks what the event is about; the model sees the reason.
+    /// Blocks the subject of the event; the model sees the reason.
     pub fn block(reason: impl Into<String>) -> HookReply {
         HookReply { block: Some(reason.into()), ..HookReply::default() }
     }
@@ -225,7 +229,7 @@ impl HookReply {
     }
 }
 
-/// Asks for the permission to run a tool.
+/// Contains a request for the permission to run a tool.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PermissionRequest {
@@ -235,25 +239,25 @@ pub struct PermissionRequest {
     pub input: Value,
     /// Id of the model's call.
     pub tool_use_id: Option<String>,
-    /// The whole request, with `permission_suggestions` and others.
+    /// The whole request, with `permission_suggestions` and other fields.
     pub request: Value,
-    /// Set when the program no longer waits for the answer, and when the client ends.
+    /// Cancelled when the program stops waiting for the answer, and when the client ends.
     pub cancel: CancelToken,
-    /// Number of messages that came before the request.
+    /// Number of messages before the request.
     pub after: u64,
 }
 
-/// Holds the answer to a request for a permission.
+/// Contains the answer to a request for permission.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PermissionReply {
     /// The tool runs.
     Allow {
-        /// Arguments in place of the model's.
+        /// Replacement for the model's arguments.
         updated_input: Option<Value>,
     },
     /// The tool does not run.
     Deny {
-        /// Why; the model sees it.
+        /// Reason, which the model sees.
         message: String,
         /// Whether the turn ends.
         interrupt: bool,
@@ -261,7 +265,7 @@ pub enum PermissionReply {
 }
 
 impl PermissionReply {
-    /// Returns the answer in the program's form, which wants the arguments repeated.
+    /// Returns the answer in the program's form, which must repeat the arguments.
     pub(super) fn to_json(&self, input: &Value) -> Value {
         match self {
             PermissionReply::Allow { updated_input } => {
@@ -277,16 +281,18 @@ impl PermissionReply {
     }
 }
 
-/// Answers what the program asks of its host.
+/// Answers the program's requests to its host.
 ///
-/// The client calls these functions on threads of its own, several at a time, and never on the one that reads: a tool may
-/// take minutes. By [`ClientOptions::callbacks_in_order`](super::ClientOptions::callbacks_in_order), a call waits until
-/// the host has dealt with the messages before it.
+/// The client calls these functions on its own threads, several concurrently, and never on the
+/// reading thread: a tool may take minutes. With
+/// [`ClientOptions::callbacks_in_order`](super::ClientOptions::callbacks_in_order), a call waits
+/// until the host has processed the messages before it.
 ///
-/// Once a call's `cancel` is set, its answer is dropped. A panic is answered as a failure: the model sees a failed tool,
-/// and a hook `PreToolUse` and a permission refuse the call.
+/// The answer of a cancelled call is dropped. A panic is answered as a failure: the model sees a
+/// failed tool; for a hook `PreToolUse` or a permission, the call is refused.
 pub trait Callbacks: Send + Sync {
-    /// Returns the tools of the bridged servers. The client asks once, as it starts, on the host's thread.
+    /// Returns the tools of the bridged servers. The client calls this once at its start, on the
+    /// host's thread.
     fn tools(&self) -> Vec<BridgedTool> {
         Vec::new()
     }
@@ -296,20 +302,20 @@ pub trait Callbacks: Send + Sync {
         ToolReply::error(format!("Tool error: the host has no tool `{}`", call.name))
     }
 
-    /// Answers to an event that the options ask for.
+    /// Answers an event that the options select.
     fn hook(&self, call: HookCall) -> HookReply {
         let _ = call;
         HookReply::proceed()
     }
 
-    /// Decides whether a tool may run. Nothing may, unless the host says so.
+    /// Decides whether a tool may run. The default refuses all.
     fn can_use_tool(&self, request: PermissionRequest) -> PermissionReply {
         let message = format!("the host permits no call of `{}`", request.tool_name);
         PermissionReply::Deny { message, interrupt: false }
     }
 }
 
-/// Answers nothing: a host without tools, hooks and permissions.
+/// Callbacks of a host without tools, hooks and permissions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoCallbacks;
 

@@ -1,7 +1,8 @@
-//! What the client's threads share: the way to the program, requests that wait for their answer, and what waits for the
-//! host.
+//! State shared by the client's threads: the program's input, requests that wait for their answer,
+//! and events that wait for the host.
 //!
-//! A thread of its own writes, so that neither the host nor the reading thread waits for a program that does not read.
+//! A separate thread writes, so that neither the host nor the reading thread waits for a program
+//! that does not read.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};
@@ -22,10 +23,10 @@ use super::server::{ProgramRequest, RequestResponder};
 use super::stream::Frame;
 use foldlog_agent::provider::CancelToken;
 
-/// Answer of the program to a control request: what it says, or the text of its error.
+/// Answer of the program to a control request: its contents, or the text of its error.
 pub(super) type Reply = Result<Value, String>;
 
-/// Holds what the client's threads share.
+/// Contains the state shared by the client's threads.
 pub(super) struct Channel {
     writer: StdinWriter,
     requests: Mutex<Requests>,
@@ -33,11 +34,11 @@ pub(super) struct Channel {
     pub(super) inbox: Inbox,
 }
 
-/// Holds the control requests that the program has not answered.
+/// Contains the control requests that the program has not answered.
 #[derive(Default)]
 struct Requests {
     replies: HashMap<String, SyncSender<Reply>>,
-    /// Whether the program's output has ended, so that no answer comes any more.
+    /// Whether the program's output has ended, so that no more answers can arrive.
     is_over: bool,
 }
 
@@ -51,22 +52,23 @@ impl Channel {
         })
     }
 
-    /// Hands a line to the thread that writes.
+    /// Passes a line to the writing thread.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Closed`] after [`close_input`](Channel::close_input), [`ErrorKind::Disconnected`] if the program no
-    /// longer reads.
+    /// [`ErrorKind::Closed`] after [`close_input`](Channel::close_input),
+    /// [`ErrorKind::Disconnected`] if the program no longer reads.
     pub(super) fn send(&self, line: &Value) -> Result<(), ClientError> {
         self.writer.send(line)
     }
 
-    /// Ends the program's input once what was handed over is written.
+    /// Closes the program's input after the queued lines are written.
     pub(super) fn close_input(&self) {
         self.writer.close();
     }
 
-    /// Sends a control request. The receiver gets its answer, or ends with the program's output.
+    /// Sends a control request. The receiver gets the answer, or is disconnected when the program's
+    /// output ends.
     ///
     /// # Errors
     ///
@@ -94,12 +96,12 @@ impl Channel {
         Ok((id, replied))
     }
 
-    /// No longer waits for the answer to a request.
+    /// Stops waiting for the answer to a request.
     pub(super) fn forget(&self, id: &str) {
         self.requests.lock().replies.remove(id);
     }
 
-    /// Takes a `control_response` of the program. One that nobody waits for is dropped.
+    /// Processes a `control_response` of the program. One without a waiting request is dropped.
     pub(super) fn take_response(&self, mut frame: Map<String, Value>) {
         let Some(Value::Object(mut response)) = frame.remove("response") else { return };
         let id = response.get("request_id").and_then(Value::as_str).unwrap_or_default();
@@ -110,7 +112,7 @@ impl Channel {
         } else {
             Ok(response.remove("response").unwrap_or_default())
         };
-        // If nobody waits any more, the answer is of no use.
+        // If the receiver was dropped, the answer is not needed.
         let _ = waiting.send(reply);
     }
 
@@ -125,7 +127,7 @@ impl Channel {
     }
 }
 
-/// Writes lines to the program, on a thread of its own.
+/// Writes lines to the program, on its own thread.
 struct StdinWriter {
     lines: Mutex<Option<Sender<Vec<u8>>>>,
     failure: Arc<Mutex<Option<ClientError>>>,
@@ -175,14 +177,13 @@ impl StdinWriter {
     }
 }
 
-/// Holds what the program sent.
 pub(super) enum ChannelEvent {
     Message(ClaudeMessage),
-    /// Asks the host for something. Only where no callbacks answer that.
+    /// A request to the host. Only used without callbacks.
     Asked(ProgramRequest, RequestResponder),
 }
 
-/// Holds what the host has not taken.
+/// Contains the events that the host has not taken.
 pub(super) struct Inbox {
     state: Mutex<InboxState>,
     changed: Condvar,
@@ -190,29 +191,29 @@ pub(super) struct Inbox {
 }
 
 struct InboxState {
-    /// In the order in which they came, each with the length of its line.
+    /// In the order of their arrival, each with the length of its line.
     events: VecDeque<(ChannelEvent, usize)>,
     /// Length of the lines of `events`.
     bytes: usize,
-    /// Number of messages that came so far.
+    /// Number of messages received so far.
     received: u64,
-    /// Number of messages that the host has taken.
+    /// Number of messages taken by the host.
     taken: u64,
-    /// Number of the message that the host has asked for last; the greatest number until the client has started.
+    /// Index of the message for which the host called last; the greatest number until the client
+    /// has started.
     asked: u64,
     /// Set at the end of the program's output, with the error that ended it.
     end: Option<Option<ClientError>>,
-    /// Whether the client is closed, so that nobody waits for the host.
+    /// Whether the client is closed, so that no thread may wait for the host.
     is_closing: bool,
 }
 
-/// Says what a look into the inbox found.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(super) enum InboxPoll {
     Event(ChannelEvent),
-    /// Nothing came in time.
+    /// No event arrived in time.
     Nothing,
-    /// All events were taken, and none comes any more.
+    /// All events were taken, and no more can arrive.
     End(Option<ClientError>),
 }
 
@@ -224,16 +225,15 @@ impl Inbox {
         Inbox { state: Mutex::new(state), changed: Condvar::new(), limit }
     }
 
-    /// Returns the number of messages that came so far.
     pub(super) fn received_count(&self) -> u64 {
         self.state.lock().received
     }
 
-    /// Adds a frame as a message. Waits while more than the limit is unread.
+    /// Adds a frame as a message. Blocks while the unread events exceed the limit.
     pub(super) fn push(&self, frame: Frame) {
         let length = frame.line.len();
         let index = self.received_count();
-        // Only the reading thread adds messages, so that nobody else takes the number meanwhile.
+        // Only the reading thread adds messages, so the index cannot be taken by another one.
         let message = ClaudeMessage::new(index, frame);
         let mut state = self.wait_for_room();
         state.received += 1;
@@ -242,12 +242,12 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// Adds a request of the program, whose line has this length. It is dropped if the client is closed, and waits as a
-    /// message does.
+    /// Adds a request of the program, whose line has this length. It blocks as for a message. If
+    /// the client is closed, the request is dropped.
     pub(super) fn ask(&self, asked: ProgramRequest, pending: RequestResponder, length: usize) {
         let mut state = self.wait_for_room();
         if state.is_closing {
-            // To drop a request takes another lock.
+            // Dropping a request takes another lock.
             drop(state);
             return;
         }
@@ -264,7 +264,7 @@ impl Inbox {
         state
     }
 
-    /// Takes the next event, and waits for one up to `until`.
+    /// Takes the next event, and waits for it until `until`.
     pub(super) fn take(&self, until: Instant) -> InboxPoll {
         let mut state = self.state.lock();
         state.asked = state.taken;
@@ -288,7 +288,7 @@ impl Inbox {
         }
     }
 
-    /// Calls `look` with each message that nobody has taken.
+    /// Calls `look` with each message that was not taken.
     pub(super) fn find<T>(&self, mut look: impl FnMut(&ClaudeMessage) -> Option<T>) -> Option<T> {
         self.state.lock().events.iter().find_map(|(event, _)| match event {
             ChannelEvent::Message(message) => look(message),
@@ -296,13 +296,14 @@ impl Inbox {
         })
     }
 
-    /// From now on, callbacks wait until the host has asked for the messages before them.
+    /// From now on, callbacks wait until the host has called for the messages before them.
     pub(super) fn begin_order(&self) {
         let mut state = self.state.lock();
         state.asked = state.taken;
     }
 
-    /// Waits until the host has asked for the message of number `index`, or nobody is to wait any more.
+    /// Waits until the host has called for the message `index`, until the output ends, until the
+    /// client closes, or until `cancel`.
     pub(super) fn wait_until_asked(&self, index: u64, cancel: &CancelToken) {
         let mut state = self.state.lock();
         while state.asked < index && !state.is_closing && state.end.is_none() && !cancel.is_cancelled() {
@@ -310,16 +311,16 @@ impl Inbox {
         }
     }
 
-    /// Wakes whoever waits, since a callback was cancelled.
+    /// Wakes all waiting threads after a callback was cancelled.
     pub(super) fn wake(&self) {
-        // The lock orders this after the look at the token of one that is about to wait.
+        // The lock orders this after the check of the token by a thread that is about to wait.
         let _state = self.state.lock();
         self.changed.notify_all();
     }
 
-    /// Lets nobody wait for the host any more, and drops the requests that it has not taken.
+    /// Ends all waits for the host, and drops the requests that it has not taken.
     pub(super) fn close(&self) {
-        // To drop a request takes another lock.
+        // Dropping a request takes another lock.
         let _requests: VecDeque<(ChannelEvent, usize)> = {
             let mut state = self.state.lock();
             state.is_closing = true;
@@ -332,12 +333,11 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// Returns whether the client is closed.
     pub(super) fn is_closing(&self) -> bool {
         self.state.lock().is_closing
     }
 
-    /// Waits until the program's output has ended, up to `until`.
+    /// Waits until the program's output has ended, but not after `until`.
     pub(super) fn wait_over(&self, until: Instant) {
         let mut state = self.state.lock();
         while state.end.is_none() && !self.changed.wait_until(&mut state, until).timed_out() {}

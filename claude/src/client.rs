@@ -1,4 +1,4 @@
-//! The client: starts the program, and is what a host talks to.
+//! The client: starts the program, and is the interface for its host.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -27,35 +27,36 @@ use super::server::{AnsweredBy, RequestServer};
 use super::version::ClaudeVersion;
 use foldlog_agent::provider::CancelToken;
 
-/// Longest wait before a look at whether the program has ended without closing its output.
+/// Longest wait between two checks whether the program has ended without closing its output.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Time that the end of the output has to arrive once the program has ended.
+/// Time for the end of the output to arrive after the program has ended.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
-/// Longest wait for a moment that is not given.
+/// Longest wait without a deadline.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// Holds what a host says to the model.
+/// Contains a prompt of the host to the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UserInput {
     /// A text, or a list of content blocks.
     pub content: Value,
     /// Id of the message, a UUID.
     pub uuid: Option<String>,
-    /// Whether the text is meant as it stands: `true` by default. Otherwise one that begins with `/` is a command of the
-    /// program, and `@path` stands for a file's contents. Versions before 2.1.248 do not know of it: they are sent a space before the
-    /// `/`, and expand `@path` all the same.
+    /// Whether the text is literal: `true` by default. Otherwise a text that starts with `/` is a
+    /// command of the program, and `@path` stands for a file's contents. Versions before 2.1.248 do
+    /// not support this: for them a space is added before the `/`, and they always expand `@path`.
     pub client_composed: bool,
 }
 
 impl UserInput {
-    /// Says something, in the form that the wire takes: a text or a list of content blocks.
+    /// Creates a prompt from the form on the wire: a text or a list of content blocks.
     pub fn new(content: impl Into<Value>) -> UserInput {
         UserInput { content: content.into(), uuid: None, client_composed: true }
     }
 
-    /// Adds a space before a text that an older version would take for a command: one alone, or the last one of a list.
+    /// Adds a space before a text that an older version would take for a command: a single text, or
+    /// the last one of a list.
     fn for_older_version(mut self) -> UserInput {
         let text = match &mut self.content {
             Value::Array(blocks) => blocks.last_mut().and_then(|block| block.get_mut("text")),
@@ -91,10 +92,11 @@ impl<T: Into<Value>> From<T> for UserInput {
     }
 }
 
-/// Drives one process of the program. It may be used by several threads: one that waits for messages, and another one
-/// that interrupts.
+/// Controls one process of the program. Several threads may use it: one that waits for messages,
+/// and another one that interrupts.
 ///
-/// Dropping it kills the program and what is left of its process group; [`close`](Client::close) lets it end by itself.
+/// Dropping the client kills the program and the rest of its process group;
+/// [`close`](Client::close) lets it end by itself.
 pub struct Client {
     process: Arc<Process>,
     channel: Arc<Channel>,
@@ -104,26 +106,26 @@ pub struct Client {
     stop_grace: Duration,
     /// Whether a prompt was sent.
     is_asked: AtomicBool,
-    /// Whether a result came since the last prompt.
+    /// Whether a result arrived since the last prompt.
     is_settled: AtomicBool,
 }
 
 impl Client {
-    /// Starts the program, and waits until it has answered `initialize`. Meanwhile the program may reach the bridged
-    /// servers.
+    /// Starts the program, and waits until it has answered `initialize`. The program may already
+    /// contact the bridged servers during this time.
     ///
     /// # Errors
     ///
     /// | kind | condition |
     /// |---|---|
-    /// | [`Options`](ErrorKind::Options) | the options contradict each other, or a tool is of no bridged server or there twice |
-    /// | [`RootRefused`](ErrorKind::RootRefused) | no permission is asked as root, outside of a sandbox |
+    /// | [`Options`](ErrorKind::Options) | the options contradict each other, or a tool belongs to no bridged server or is a duplicate |
+    /// | [`RootRefused`](ErrorKind::RootRefused) | permissions are bypassed as root, outside of a sandbox |
     /// | [`DirectoryNotFound`](ErrorKind::DirectoryNotFound), [`ProgramNotFound`](ErrorKind::ProgramNotFound), [`Spawn`](ErrorKind::Spawn) | the program cannot be started |
-    /// | [`SessionNotFound`](ErrorKind::SessionNotFound), [`SessionInUse`](ErrorKind::SessionInUse) | the program says so of its session, and has ended |
-    /// | [`Exited`](ErrorKind::Exited) | it ended otherwise |
+    /// | [`SessionNotFound`](ErrorKind::SessionNotFound), [`SessionInUse`](ErrorKind::SessionInUse) | the program reports this about its session, and has ended |
+    /// | [`Exited`](ErrorKind::Exited) | it ended for another reason |
     /// | [`InitializeTimeout`](ErrorKind::InitializeTimeout) | it did not answer in time, and was killed |
     /// | [`Refused`](ErrorKind::Refused) | it refused `initialize`, and was killed |
-    /// | [`MalformedLine`](ErrorKind::MalformedLine), [`LineTooLong`](ErrorKind::LineTooLong) | it wrote what cannot be read, and was killed |
+    /// | [`MalformedLine`](ErrorKind::MalformedLine), [`LineTooLong`](ErrorKind::LineTooLong) | its output cannot be read, and it was killed |
     pub fn start(options: &ClientOptions, callbacks: Arc<dyn Callbacks>) -> Result<Client, ClientError> {
         let tools = callbacks.tools();
         let (threads_max, is_ordered) = (options.callback_threads, options.callbacks_in_order);
@@ -131,12 +133,13 @@ impl Client {
         Client::start_with(options, tools, answered_by, &CancelToken::new())
     }
 
-    /// Starts the program for a host that takes what is asked of it one after the other, by
+    /// Starts the program for a host that takes requests in sequence, with
     /// [`next_event`](Client::next_event). The start ends early if `cancel` is set.
     ///
     /// # Errors
     ///
-    /// Those of [`start`](Client::start), and [`ErrorKind::Cancelled`] once `cancel` is set; the program was killed then.
+    /// Those of [`start`](Client::start), and [`ErrorKind::Cancelled`] once `cancel` is set; the
+    /// program was killed then.
     pub(super) fn start_in_turn(
         options: &ClientOptions,
         tools: Vec<BridgedTool>,
@@ -229,8 +232,8 @@ impl Client {
         }
     }
 
-    /// Waits for an answer, but no longer once `cancel` is set. A program that has ended while another one holds its output
-    /// gives none.
+    /// Waits for an answer, until `until` or `cancel`. If the program has ended while another
+    /// process still has its output open, there is no answer.
     fn reply(
         &self,
         replied: &Receiver<Reply>,
@@ -247,7 +250,7 @@ impl Client {
         }
     }
 
-    /// Ends the output of a program that has ended, if another process still holds it.
+    /// Ends the output of a program that has ended, if another process still has it open.
     fn look(&self) {
         if self.process.exit().is_none() {
             return;
@@ -257,7 +260,7 @@ impl Client {
         self.channel.end(None);
     }
 
-    /// Returns why the program ended before it answered `initialize`.
+    /// Returns the reason why the program ended before it answered `initialize`.
     fn not_started(&self) -> ClientError {
         let exit = self.process.wait(after(self.stop_grace)).or_else(|| self.process.kill());
         self.channel.inbox.wait_over(after(END_WITHIN));
@@ -281,7 +284,8 @@ impl Client {
         ClientError::new(kind, Stage::Initialize, reason).with_exit(exit).with_stderr(stderr)
     }
 
-    /// Returns whether the program knows [`UserInput::client_composed`]. A version that does not tell its number is an older one.
+    /// Returns whether the program supports [`UserInput::client_composed`]. A version that does not
+    /// report its number is an older one.
     fn knows_composed(&self) -> bool {
         let version = self.initialized.get("claude_code_version").and_then(Value::as_str);
         version.and_then(ClaudeVersion::parse).is_some_and(|version| version >= ClaudeVersion::KNOWS_COMPOSED)
@@ -292,28 +296,31 @@ impl Client {
         &self.initialized
     }
 
-    /// Returns which process the program is, for a record from which it is found again after the host's death.
+    /// Returns the identity of the program's process. If it is recorded, the process can be found
+    /// again after the host's death.
     pub fn identity(&self) -> &ProcessIdentity {
         self.process.identity()
     }
 
-    /// Returns how the program ended, or `None` while it runs.
+    /// Returns the exit status of the program, or `None` while it runs.
     pub fn exit(&self) -> Option<ExitStatus> {
         self.process.exit()
     }
 
-    /// Returns the end of what the program wrote to its standard error so far, unescaped.
+    /// Returns the last part of the program's standard error so far, unescaped.
     pub fn stderr(&self) -> String {
         self.process.stderr()
     }
 
-    /// Says something to the model: a text, or a list of content blocks. Returns before the program has read it; messages
-    /// tell what comes of it, up to a [result](super::ClaudeMessageBody::Result). Prompts that are sent before that result may share
-    /// one turn, and one result.
+    /// Sends a prompt to the model: a text, or a list of content blocks. Returns before the program
+    /// has read it. Messages report the progress, up to a
+    /// [result](super::ClaudeMessageBody::Result). Prompts sent before that result may share one
+    /// turn, and one result.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Disconnected`] if the program no longer reads, [`ErrorKind::Closed`] after [`close`](Client::close).
+    /// [`ErrorKind::Disconnected`] if the program no longer reads, [`ErrorKind::Closed`] after
+    /// [`close`](Client::close).
     pub fn query(&self, input: impl Into<UserInput>) -> Result<(), ClientError> {
         self.is_asked.store(true, Ordering::Relaxed);
         self.is_settled.store(false, Ordering::Relaxed);
@@ -332,27 +339,29 @@ impl Client {
         self.channel.send(line).map_err(|error| self.with_end(error))
     }
 
-    /// Returns the next message, or `None` if the program has ended as it should: after a result, or after
-    /// [`close`](Client::close). Waits for it, up to `deadline` if there is one.
+    /// Returns the next message, or `None` if the program has ended normally: after a result, or
+    /// after [`close`](Client::close). Blocks until a message arrives, or until `deadline` if there
+    /// is one.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TimedOut`] if the deadline passes; the client goes on. [`ErrorKind::Exited`] if the program ends
-    /// without a result of the last prompt. [`ErrorKind::MalformedLine`], [`ErrorKind::LineTooLong`] or
-    /// [`ErrorKind::Disconnected`] if its output cannot be read; it was killed then.
+    /// [`ErrorKind::TimedOut`] if the deadline passes; the client remains usable.
+    /// [`ErrorKind::Exited`] if the program ends without a result of the last prompt.
+    /// [`ErrorKind::MalformedLine`], [`ErrorKind::LineTooLong`] or [`ErrorKind::Disconnected`] if
+    /// its output cannot be read; it was killed then.
     pub fn next_message(&self, deadline: Option<Instant>) -> Result<Option<ClaudeMessage>, ClientError> {
         loop {
             match self.next_event(deadline)? {
                 Some(ChannelEvent::Message(message)) => return Ok(Some(message)),
-                // Callbacks answer what is asked.
+                // Callbacks answer the requests.
                 Some(ChannelEvent::Asked(..)) => {}
                 None => return Ok(None),
             }
         }
     }
 
-    /// Returns the next message or, where no callbacks answer them, request of the program; otherwise as
-    /// [`next_message`](Client::next_message). A request that the program has cancelled is left out.
+    /// Returns the next message. Without callbacks, also returns the program's requests, except
+    /// cancelled ones. Otherwise as [`next_message`](Client::next_message).
     pub(super) fn next_event(&self, deadline: Option<Instant>) -> Result<Option<ChannelEvent>, ClientError> {
         let deadline = deadline.unwrap_or_else(|| after(FOREVER));
         loop {
@@ -377,12 +386,12 @@ impl Client {
         }
     }
 
-    /// Returns the error for a program that has ended, or `None` if it ended as it should.
+    /// Returns the error for a program that has ended, or `None` if it ended normally.
     fn exit_error(&self) -> Option<ClientError> {
         if self.channel.inbox.is_closing() {
             return None;
         }
-        // One that goes on without an output is heard by nobody.
+        // A program that continues without an output is killed, because its host cannot hear it.
         let exit = self.process.wait(after(self.stop_grace)).or_else(|| self.process.kill());
         let is_asked = self.is_asked.load(Ordering::Relaxed);
         let is_settled = self.is_settled.load(Ordering::Relaxed);
@@ -394,7 +403,7 @@ impl Client {
         Some(error.with_exit(exit).with_stderr(self.process.stderr()))
     }
 
-    /// Returns an error if the program has ended, of which its pipe may not tell yet.
+    /// Returns an error if the program has ended, which its pipe may not show yet.
     fn check_alive(&self) -> Result<(), ClientError> {
         let exit = self.process.exit();
         if exit.is_none() || self.channel.inbox.is_closing() {
@@ -404,7 +413,7 @@ impl Client {
         Err(error.with_exit(exit).with_stderr(self.process.stderr()))
     }
 
-    /// Adds how the program ended to the error of a line that it did not take.
+    /// Adds the program's exit status to the error of a line that it did not read.
     fn with_end(&self, error: ClientError) -> ClientError {
         if error.kind() != ErrorKind::Disconnected {
             return error;
@@ -413,13 +422,15 @@ impl Client {
         error.with_exit(exit).with_stderr(self.process.stderr())
     }
 
-    /// Sends a control request, such as `{"subtype":"mcp_status"}`, and returns the program's answer.
+    /// Sends a control request, such as `{"subtype":"mcp_status"}`, and returns the program's
+    /// answer.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Refused`] if the program refuses it, [`ErrorKind::TimedOut`] if it does not answer within
-    /// [`control_timeout`](ClientOptions::control_timeout), [`ErrorKind::Exited`] if it ends before it does,
-    /// [`ErrorKind::Disconnected`] if it no longer reads, [`ErrorKind::Closed`] after [`close`](Client::close).
+    /// [`ErrorKind::Refused`] if the program refuses it, [`ErrorKind::TimedOut`] if it does not
+    /// answer within [`control_timeout`](ClientOptions::control_timeout), [`ErrorKind::Exited`] if
+    /// it ends before it answers, [`ErrorKind::Disconnected`] if it no longer reads,
+    /// [`ErrorKind::Closed`] after [`close`](Client::close).
     pub fn control(&self, request: &Value) -> Result<Value, ClientError> {
         let name = request.get("subtype").and_then(Value::as_str).unwrap_or("without a subtype");
         self.check_alive()?;
@@ -445,7 +456,8 @@ impl Client {
         }
     }
 
-    /// Interrupts the turn. It ends with a result of its own, and the client can be used for another one.
+    /// Interrupts the turn. The turn ends with a result of its own, and the client can be used for
+    /// another turn.
     ///
     /// # Errors
     ///
@@ -454,7 +466,7 @@ impl Client {
         self.control(&json!({"subtype": "interrupt"})).map(drop)
     }
 
-    /// Sets the model for the next turns; `None` is the program's own choice.
+    /// Sets the model for the next turns; `None` leaves it to the program.
     ///
     /// # Errors
     ///
@@ -463,7 +475,7 @@ impl Client {
         self.control(&json!({"subtype": "set_model", "model": model})).map(drop)
     }
 
-    /// Sets what the program asks before it runs a tool.
+    /// Sets the permission mode of tools.
     ///
     /// # Errors
     ///
@@ -472,16 +484,17 @@ impl Client {
         self.control(&json!({"subtype": "set_permission_mode", "mode": mode.name()})).map(drop)
     }
 
-    /// Ends the program: cancels callbacks, closes its input, waits up to [`stop_grace`](ClientOptions::stop_grace), sends
-    /// SIGTERM, waits again, and kills it with what is left of its process group. Returns how it ended. Then waits, up to
-    /// the same time, until no callback runs any more.
+    /// Ends the program and returns its exit status. Cancels callbacks, closes its input, waits up
+    /// to [`stop_grace`](ClientOptions::stop_grace), sends SIGTERM, waits again, and kills it with
+    /// the rest of its process group. Then waits, up to the same time, until no callback is
+    /// running.
     ///
-    /// Messages that came until then can still be taken: the last lines of the session's file are mirrored as the program
-    /// ends.
+    /// Messages that arrived until then can still be taken: the last lines of the session's file
+    /// are mirrored when the program ends.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Disconnected`] if the system does not say how the program ended.
+    /// [`ErrorKind::Disconnected`] if the system does not report the exit status.
     pub fn close(&self) -> Result<ExitStatus, ClientError> {
         self.channel.inbox.close();
         self.serving.cancel_all();
@@ -499,8 +512,8 @@ impl Client {
         exit.ok_or_else(unknown)
     }
 
-    /// Kills the program with what is left of its process group, at once. Messages that came until then can still be
-    /// taken.
+    /// Kills the program with the rest of its process group, at once. Messages that arrived until
+    /// then can still be taken.
     pub fn kill(&self) {
         self.channel.inbox.close();
         self.serving.cancel_all();
@@ -527,7 +540,7 @@ fn after(wait: Duration) -> Instant {
     now.checked_add(wait.min(FOREVER)).unwrap_or(now)
 }
 
-/// Checks that each tool is of a bridged server, and there once.
+/// Checks that each tool belongs to a bridged server and is unique.
 fn check_tools(servers: &[String], tools: &[BridgedTool]) -> Result<(), ClientError> {
     for (at, tool) in tools.iter().enumerate() {
         let is_bridged = servers.contains(&tool.server);
@@ -544,11 +557,11 @@ fn check_tools(servers: &[String], tools: &[BridgedTool]) -> Result<(), ClientEr
     Ok(())
 }
 
-/// Puts a system prompt that is too long for an argument into a file.
+/// Writes a system prompt that is too long for an argument to a file.
 fn with_prompt_in_file(
     mut options: ClientOptions,
 ) -> Result<(ClientOptions, Option<PromptFile>), ClientError> {
-    // Room for the flag.
+    // Reserves space for the flag.
     let is_long = |text: &String| text.len() + 64 > ARGUMENT_MAX;
     let text = match &options.system_prompt {
         SystemPrompt::Text(text) | SystemPrompt::Append(text) if is_long(text) => text,

@@ -1,7 +1,7 @@
-//! What goes wrong between a client and the program, and what to do then.
+//! Errors between a client and the program, each with a remedy.
 //!
-//! A turn that fails in the program's own words is no [`ClientError`]: its [`TurnResult`](super::TurnResult) tells by
-//! [`failure`](super::TurnResult::failure) why.
+//! A turn that the program itself reports as failed is not a [`ClientError`]: see
+//! [`failure`](super::TurnResult::failure) of its [`TurnResult`](super::TurnResult).
 
 use std::fmt;
 use std::io;
@@ -13,10 +13,11 @@ use foldlog::escape;
 
 use foldlog_agent::error::EvaluationPhase;
 
-/// Number of bytes of the program's standard error that an error displays; [`ClientError::stderr`] returns all that was kept.
+/// Number of bytes of the program's standard error that an error displays; [`ClientError::stderr`]
+/// returns all that was stored.
 const SHOWN: usize = 2 << 10;
 
-/// Names what the client did when something went wrong.
+/// Identifies the activity of the client that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stage {
@@ -51,47 +52,48 @@ impl fmt::Display for Stage {
     }
 }
 
-/// Says what went wrong.
+/// Classifies an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The program is not installed, or not where the options say.
+    /// The program is not installed, or not at the path in the options.
     ProgramNotFound,
-    /// The working directory does not exist, or is no directory.
+    /// The working directory does not exist, or is not a directory.
     DirectoryNotFound,
-    /// The options contradict each other, or hold what no argument can.
+    /// The options contradict each other, or contain a value that cannot be an argument.
     Options,
-    /// The program does not run as root without permissions.
+    /// The program refuses to run as root without permission requests.
     RootRefused,
-    /// The system does not start the program.
+    /// The system cannot start the program.
     Spawn,
     /// The program no longer reads its input, or its output cannot be read.
     Disconnected,
     /// The program did not answer `initialize` in time.
     InitializeTimeout,
-    /// No message, or no answer to a control request, came in time. The client can still be used.
+    /// A message, or the answer to a control request, did not arrive in time. The client can still
+    /// be used.
     TimedOut,
     /// The program ended without a result of the turn.
     Exited,
-    /// A line of the program begins as an object and is none.
+    /// A line of the program starts as an object but is not one.
     MalformedLine {
         /// Number of the line, from 1.
         line: u64,
-        /// Where the line begins, in bytes from the beginning of the stream.
+        /// Offset of the line in the stream, in bytes.
         offset: u64,
     },
     /// A line of the program is longer than the limit.
     LineTooLong {
         /// Number of the line, from 1.
         line: u64,
-        /// Where the line begins, in bytes from the beginning of the stream.
+        /// Offset of the line in the stream, in bytes.
         offset: u64,
     },
     /// The program refused a control request.
     Refused,
-    /// The program knows no session of the id that was to be resumed.
+    /// The program does not know the session to be resumed.
     SessionNotFound,
-    /// The id that was chosen for the session is in use.
+    /// The chosen id of the session is in use.
     SessionInUse,
     /// The client was closed.
     Closed,
@@ -99,7 +101,8 @@ pub enum ErrorKind {
     Cancelled,
 }
 
-/// Reports what went wrong between a client and the program. Displayed, what the program said is escaped.
+/// Reports an error between a client and the program. Text of the program is escaped when
+/// displayed.
 #[derive(Clone)]
 pub struct ClientError(Box<Detail>);
 
@@ -114,13 +117,13 @@ struct Detail {
 }
 
 impl ClientError {
-    /// Makes an error. `reason` says what happened, and what to do.
+    /// Creates an error. `reason` contains the cause and the remedy.
     pub(super) fn new(kind: ErrorKind, stage: Stage, reason: impl Into<String>) -> ClientError {
         let (reason, stderr) = (reason.into(), String::new());
         ClientError(Box::new(Detail { kind, stage, reason, exit: None, stderr, source: None }))
     }
 
-    /// Makes the error for a program that must not run as root.
+    /// Creates the error for a program that must not run as root.
     pub(super) fn root_refused() -> ClientError {
         ClientError::new(
             ErrorKind::RootRefused,
@@ -130,43 +133,41 @@ impl ClientError {
         )
     }
 
-    /// Adds what the system says, to the reason too.
+    /// Adds the system's error, to the reason too.
     pub(super) fn because(mut self, source: io::Error) -> ClientError {
         self.0.reason = format!("{}: {source}", self.0.reason);
         self.0.source = Some(Arc::new(source));
         self
     }
 
-    /// Adds how the program ended.
     pub(super) fn with_exit(mut self, exit: Option<ExitStatus>) -> ClientError {
         self.0.exit = exit;
         self
     }
 
-    /// Adds the end of what the program wrote to its standard error.
     pub(super) fn with_stderr(mut self, stderr: String) -> ClientError {
         self.0.stderr = stderr;
         self
     }
 
-    /// Sets when it went wrong.
+    /// Sets the stage.
     pub(super) fn at(mut self, stage: Stage) -> ClientError {
         self.0.stage = stage;
         self
     }
 
-    /// Returns what went wrong.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Returns what the client did then.
+    /// Returns the activity that failed.
     pub fn stage(&self) -> Stage {
         self.0.stage
     }
 
-    /// Returns the part of an evaluation that failed: the response for a line that cannot be read, the request for all
-    /// else.
+    /// Returns the part of an evaluation that failed: the response for a line that cannot be read,
+    /// the request for everything else.
     pub fn phase(&self) -> EvaluationPhase {
         match self.0.kind {
             ErrorKind::MalformedLine { .. } | ErrorKind::LineTooLong { .. } => EvaluationPhase::Response,
@@ -174,17 +175,18 @@ impl ClientError {
         }
     }
 
-    /// Returns what happened and what to do, unescaped and without the stage, the exit and the standard error.
+    /// Returns the cause and the remedy, unescaped and without the stage, the exit status and the
+    /// standard error.
     pub fn reason(&self) -> &str {
         &self.0.reason
     }
 
-    /// Returns how the program ended, where it has.
+    /// Returns the exit status of the program, if it has ended.
     pub fn exit(&self) -> Option<ExitStatus> {
         self.0.exit
     }
 
-    /// Returns the code that the program exited with.
+    /// Returns the exit code of the program.
     pub fn exit_code(&self) -> Option<i32> {
         self.0.exit?.code()
     }
@@ -194,14 +196,14 @@ impl ClientError {
         self.0.exit?.signal()
     }
 
-    /// Returns the end of what the program wrote to its standard error, unescaped; bytes that are not UTF-8 are
-    /// replaced. Empty where nothing was written.
+    /// Returns the last part of the program's standard error, unescaped; invalid UTF-8 is replaced.
+    /// Empty if nothing was written.
     pub fn stderr(&self) -> &str {
         &self.0.stderr
     }
 
-    /// Returns whether the same attempt may succeed when it is made again: the program did not start or did not answer
-    /// in time, or its pipe broke.
+    /// Returns whether a retry may succeed: the program did not start or did not answer in time, or
+    /// its pipe broke.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self.0.kind,

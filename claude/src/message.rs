@@ -1,4 +1,4 @@
-//! Messages of the program. What is not known of them is kept: each message has its whole line.
+//! Messages of the program. Each message retains its whole line, including unknown fields.
 
 use std::fmt;
 
@@ -9,34 +9,36 @@ use serde_json::{Map, Value};
 use super::result::TurnResult;
 use super::stream::{Frame, FrameContent};
 
-/// Holds one message of the program.
+/// Contains one message of the program.
 #[derive(Clone, Debug)]
 pub struct ClaudeMessage {
-    /// Number of the message among all of the client, from 0. Control frames are not counted.
+    /// Index of the message among all messages of the client, from 0. Control frames are not
+    /// counted.
     pub index: u64,
-    /// What the message says.
+    /// Contents of the message.
     pub body: ClaudeMessageBody,
     line: Box<str>,
 }
 
-/// Tells what a message says. Fields that the program leaves out are empty or `None`; those that are not known are found
-/// in [`ClaudeMessage::json`].
+/// Contains the contents of a message. Fields that the program omits are empty or `None`; unknown
+/// fields are in [`ClaudeMessage::json`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ClaudeMessageBody {
-    /// `system/init`: a turn begins. The program sends it with every turn.
+    /// `system/init`: a turn starts. The program sends it with every turn.
     Init(Init),
-    /// A content block of an answer. An answer of several blocks is as many messages, of the same id.
+    /// A content block of an answer. An answer with several blocks is sent as several messages with
+    /// the same id.
     Assistant(Assistant),
-    /// Tells the model something: results of tools, mostly.
+    /// A message to the model: mostly results of tools.
     User(User),
-    /// A piece of an answer that streams.
+    /// A piece of a streamed answer.
     StreamEvent(Value),
     /// `system/session_state_changed`: `running`, `requires_action` or `idle`.
     SessionState(String),
-    /// `system/api_retry`: the program asks the model again.
+    /// `system/api_retry`: the program retries a request to the model.
     ApiRetry(ApiRetry),
-    /// `system/task_started`: a sub-agent begins.
+    /// `system/task_started`: a sub-agent starts.
     TaskStarted(TaskStarted),
     /// A turn ended.
     Result(Box<TurnResult>),
@@ -51,43 +53,44 @@ pub enum ClaudeMessageBody {
     },
 }
 
-/// Describes the session as a turn begins.
+/// Describes the session at the start of a turn.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Init {
     /// Id of the session.
     pub session_id: String,
     /// Working directory.
     pub cwd: Option<String>,
-    /// Model that is asked.
+    /// Model in use.
     pub model: Option<String>,
-    /// Names of the tools that the model may call; those of a bridged server as `mcp__SERVER__TOOL`.
+    /// Names of the available tools; those of a bridged server as `mcp__SERVER__TOOL`.
     pub tools: Vec<String>,
     /// Servers, by name and status, such as `connected`.
     pub mcp_servers: Vec<(String, String)>,
-    /// What the program asks before it runs a tool.
+    /// Permission mode of tools.
     pub permission_mode: Option<String>,
     /// Version of the program.
     pub version: Option<String>,
-    /// Where the program has its key from.
+    /// Source of the program's key.
     pub api_key_source: Option<String>,
-    /// What the program says that it can do.
+    /// Capabilities that the program reports.
     pub capabilities: Vec<String>,
 }
 
-/// Holds a content block of an answer.
+/// Contains a content block of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assistant {
     /// Id of the answer, the same for all its blocks.
     pub id: Option<String>,
-    /// Model that answered; `<synthetic>` if the program did.
+    /// Model of the answer; `<synthetic>` if the program itself generated it.
     pub model: Option<String>,
     /// Content blocks.
     pub content: Vec<ClaudeBlock>,
-    /// Usage, as far as the program knew it when it sent the block: not to be added up.
+    /// Usage known to the program when it sent the block. Do not add these up.
     pub usage: Option<ClaudeUsage>,
-    /// Name of an error that the answer stands for, such as `authentication_failed` or `rate_limit`.
+    /// Name of an error that the answer represents, such as `authentication_failed` or
+    /// `rate_limit`.
     pub error: Option<String>,
-    /// Call of a sub-agent that the answer belongs to.
+    /// Call of the sub-agent to which the answer belongs.
     pub parent_tool_use_id: Option<String>,
     /// Id of the session.
     pub session_id: Option<String>,
@@ -95,14 +98,14 @@ pub struct Assistant {
     pub uuid: Option<String>,
 }
 
-/// Holds a message to the model.
+/// Contains a message to the model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct User {
-    /// Content blocks; a text alone is one block.
+    /// Content blocks; a plain text is one block.
     pub content: Vec<ClaudeBlock>,
     /// Result of a tool in the program's own form.
     pub tool_use_result: Option<Value>,
-    /// Call of a sub-agent that the message belongs to.
+    /// Call of the sub-agent to which the message belongs.
     pub parent_tool_use_id: Option<String>,
     /// Id of the session.
     pub session_id: Option<String>,
@@ -110,15 +113,15 @@ pub struct User {
     pub uuid: Option<String>,
 }
 
-/// Holds a content block.
+/// Describes a content block.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ClaudeBlock {
     /// A text.
     Text(String),
-    /// What the model thought.
+    /// A thought of the model.
     Thinking {
-        /// The thought.
+        /// Text of the thought.
         thinking: String,
         /// Signature of the thought.
         signature: Option<String>,
@@ -141,48 +144,49 @@ pub enum ClaudeBlock {
         /// Whether the call failed.
         is_error: bool,
     },
-    /// A block of another type, or one that lacks what its type needs; whole.
+    /// A block of another type, or one that lacks a required field; unchanged.
     Other(Value),
 }
 
 /// Counts tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClaudeUsage {
-    /// Tokens of the input that the cache neither gave nor took.
+    /// Input tokens neither read from the cache nor written into it.
     pub input_tokens: u64,
-    /// Tokens of the output.
+    /// Output tokens.
     pub output_tokens: u64,
-    /// Tokens of the input that the cache took.
+    /// Input tokens written into the cache.
     pub cache_creation_input_tokens: u64,
-    /// Tokens of the input that the cache gave.
+    /// Input tokens read from the cache.
     pub cache_read_input_tokens: u64,
 }
 
-/// Says that the program asks the model again.
+/// Reports that the program retries a request to the model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ApiRetry {
     /// Number of this attempt.
     pub attempt: Option<u64>,
     /// Greatest number of attempts.
     pub max_retries: Option<u64>,
-    /// Time until then, in milliseconds.
+    /// Delay before this attempt, in milliseconds.
     pub retry_delay_ms: Option<f64>,
     /// Status of the failed attempt.
     pub error_status: Option<u64>,
-    /// Name of its error.
+    /// Name of the error.
     pub error: Option<String>,
 }
 
-/// Says which call began a sub-agent. The program sends it before the first call of that sub-agent; 2.1.100 does not send it.
+/// Names the call that started a sub-agent. The program sends it before the first call of that
+/// sub-agent; 2.1.100 does not send it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskStarted {
-    /// Id of the sub-agent, by which hooks name it as `agent_id`.
+    /// Id of the sub-agent, which hooks have as `agent_id`.
     pub task_id: String,
-    /// Call that began the sub-agent.
+    /// Call that started the sub-agent.
     pub tool_use_id: String,
 }
 
-/// Holds lines that the program added to a session's file.
+/// Contains lines that the program added to a session's file.
 #[derive(Clone, Debug)]
 pub struct TranscriptMirror {
     /// Path of the file.
@@ -192,7 +196,6 @@ pub struct TranscriptMirror {
 }
 
 impl ClaudeMessage {
-    /// Reads a message from its frame.
     pub(super) fn new(index: u64, Frame { line, content }: Frame) -> ClaudeMessage {
         let body = match content {
             FrameContent::Object(object) => ClaudeMessageBody::from_object(&line, object),
@@ -206,7 +209,7 @@ impl ClaudeMessage {
         &self.line
     }
 
-    /// Returns the whole message, parsed again from its line. A surrogate that stands alone in it becomes U+FFFD.
+    /// Returns the whole message, parsed again from its line. An unpaired surrogate becomes U+FFFD.
     pub fn json(&self) -> Value {
         foldlog::escape::read_json(&self.line).unwrap_or_default()
     }
@@ -227,7 +230,7 @@ impl fmt::Display for ClaudeMessage {
 }
 
 impl ClaudeMessageBody {
-    /// Reads what an object says. `line` is the object's text, from which entries are taken as they are.
+    /// Parses an object. `line` is the object's text, from which entries are copied unchanged.
     fn from_object(line: &str, mut object: Map<String, Value>) -> ClaudeMessageBody {
         let kind = text(&object, "type").unwrap_or_default();
         let subtype = text(&object, "subtype");
@@ -305,7 +308,7 @@ impl User {
 }
 
 impl ClaudeBlock {
-    /// Reads the blocks of a message; a text alone is one block.
+    /// Parses the blocks of a message; a plain text is one block.
     fn all(content: Option<Value>) -> Vec<ClaudeBlock> {
         match content {
             Some(Value::Array(blocks)) => blocks.into_iter().map(ClaudeBlock::from_value).collect(),
@@ -319,7 +322,7 @@ impl ClaudeBlock {
         ClaudeBlock::parse_known(&block).unwrap_or(ClaudeBlock::Other(block))
     }
 
-    /// Reads a block of a known type.
+    /// Parses a block of a known type.
     fn parse_known(block: &Value) -> Option<ClaudeBlock> {
         let block = block.as_object()?;
         Some(match block.get("type")?.as_str()? {
@@ -374,7 +377,7 @@ impl TaskStarted {
 }
 
 impl TranscriptMirror {
-    /// Reads a line that begins as the program begins those that mirror; `None` for any other one.
+    /// Parses a line that starts like the program's mirror lines; `None` for any other line.
     pub(super) fn of_its_line(line: &str) -> Option<TranscriptMirror> {
         line.starts_with(r#"{"type":"transcript_mirror","#)
             .then(|| TranscriptMirror::from_line(line))
@@ -393,7 +396,7 @@ impl TranscriptMirror {
     }
 }
 
-/// Takes the object `message` out of a message.
+/// Removes the object `message` from a message.
 fn inner(object: &mut Map<String, Value>) -> Map<String, Value> {
     match object.remove("message") {
         Some(Value::Object(message)) => message,
@@ -401,23 +404,20 @@ fn inner(object: &mut Map<String, Value>) -> Map<String, Value> {
     }
 }
 
-/// Returns a text of an object.
 pub(super) fn text(object: &Map<String, Value>, name: &str) -> Option<String> {
     object.get(name)?.as_str().map(str::to_owned)
 }
 
-/// Returns the texts of a list of an object; what is no text is left out.
+/// Returns the texts of a list field; other values are left out.
 pub(super) fn texts(object: &Map<String, Value>, name: &str) -> Vec<String> {
     let list = object.get(name).and_then(Value::as_array).into_iter().flatten();
     list.filter_map(|item| item.as_str().map(str::to_owned)).collect()
 }
 
-/// Returns a number of an object that counts something.
 pub(super) fn count(object: &Map<String, Value>, name: &str) -> Option<u64> {
     object.get(name)?.as_u64()
 }
 
-/// Returns whether a flag of an object is set.
 pub(super) fn flag(object: &Map<String, Value>, name: &str) -> bool {
     object.get(name).and_then(Value::as_bool).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Options of a client: what the program is started with, and how long is waited for it.
+//! Options of a client: the start of the program, and timeouts.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 
 use super::error::{ClientError, ErrorKind, Stage};
 
-/// Names of the variables of the host that the program is given by default. None of them holds a key: a host names the
-/// variables of its credentials itself.
+/// Names of the host's variables that the program gets by default. None of them contains a key: a
+/// host names the variables of its credentials itself.
 pub const PASSED_VARIABLES: [&str; 21] = [
     "PATH",
     "LANG",
@@ -37,20 +37,20 @@ pub const PASSED_VARIABLES: [&str; 21] = [
     "NIX_LD_LIBRARY_PATH",
 ];
 
-/// Says what the program asks before it runs a tool.
+/// Selects when the program requests a permission before it runs a tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PermissionMode {
-    /// Asks, unless the tool is allowed.
+    /// Requests a permission, unless the tool is allowed.
     #[default]
     Default,
-    /// As the default, but edits of files are allowed.
+    /// As the default, but allows edits of files.
     AcceptEdits,
-    /// Plans, and changes nothing.
+    /// Only plans, and changes nothing.
     Plan,
-    /// Asks nothing. As root, only in a sandbox.
+    /// Requests no permission. As root, only in a sandbox.
     BypassPermissions,
-    /// Refuses what is not allowed, and asks nothing.
+    /// Refuses every tool that is not allowed, without a request.
     DontAsk,
     /// The program decides.
     Auto,
@@ -79,7 +79,7 @@ impl fmt::Display for PermissionMode {
 impl FromStr for PermissionMode {
     type Err = ClientError;
 
-    /// Reads a mode's name on the wire.
+    /// Parses a mode's name on the wire.
     ///
     /// # Errors
     ///
@@ -92,14 +92,14 @@ impl FromStr for PermissionMode {
     }
 }
 
-/// Names a file of settings that the program reads.
+/// Identifies a settings file that the program reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SettingSource {
-    /// That of the user, below `HOME` or `CLAUDE_CONFIG_DIR`.
+    /// The user's, below `HOME` or `CLAUDE_CONFIG_DIR`.
     User,
-    /// That of the project, below the working directory, and its `CLAUDE.md`.
+    /// The project's, below the working directory, and its `CLAUDE.md`.
     Project,
-    /// That of this machine alone, below the working directory.
+    /// That of this machine only, below the working directory.
     Local,
 }
 
@@ -117,7 +117,7 @@ impl SettingSource {
 impl FromStr for SettingSource {
     type Err = ClientError;
 
-    /// Reads a source's name on the wire.
+    /// Parses a source's name on the wire.
     ///
     /// # Errors
     ///
@@ -129,48 +129,48 @@ impl FromStr for SettingSource {
     }
 }
 
-/// Returns the error for a name that is none of `names`.
 fn no_such(what: &str, name: &str, names: &[&str]) -> ClientError {
     let reason = format!("there is no {what} `{name}`: use one of {}", names.join(", "));
     ClientError::new(ErrorKind::Options, Stage::Spawn, reason)
 }
 
-/// Says which system prompt the program sends.
+/// Selects the system prompt of the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SystemPrompt {
-    /// None at all.
+    /// No system prompt.
     #[default]
     Empty,
-    /// This text. One that is too long for an argument is handed over in a file, which the client makes and removes.
+    /// This text. If it is too long for an argument, the client passes it in a file, which it
+    /// creates and removes.
     Text(String),
     /// The text of a file.
     File(PathBuf),
-    /// The program's own, and this text after it. Too long a text is handed over in a file.
+    /// The program's own, followed by this text. If it is too long, it is passed in a file.
     Append(String),
-    /// The program's own, and the text of a file after it.
+    /// The program's own, followed by the text of a file.
     AppendFile(PathBuf),
     /// The program's own.
     Own,
 }
 
-/// Asks the program to call back at an event of some tools.
+/// Requests callbacks of the program at an event of some tools.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HookMatcher {
-    /// Name of the event, such as `PreToolUse`, `PostToolUse` or `Stop`. After a call that fails comes
-    /// `PostToolUseFailure`, and no `PostToolUse`; after one that is refused or interrupted, neither.
+    /// Name of the event, such as `PreToolUse`, `PostToolUse` or `Stop`. A failed call is followed
+    /// by `PostToolUseFailure` instead of `PostToolUse`; a refused or interrupted call by neither.
     pub event: String,
     /// Pattern of the tools' names, such as `Read|Write`; `None` for all of them.
     pub matcher: Option<String>,
-    /// Ids that the callback is called with, one call for each.
+    /// Ids of the callbacks; each is called once.
     pub callback_ids: Vec<String>,
-    /// How long the program waits for the callback, in whole seconds; `None` leaves it to the program (60 s).
+    /// Timeout of the callback, in whole seconds; `None` leaves it to the program (60 s).
     pub timeout: Option<Duration>,
 }
 
 impl HookMatcher {
-    /// Asks for one callback at an event of all tools. The program waits an hour for it, since a callback may run a
-    /// transaction.
+    /// Creates a matcher for one callback at an event of all tools. Its timeout is an hour, because
+    /// a callback may run a transaction.
     pub fn new(event: impl Into<String>, callback_id: impl Into<String>) -> HookMatcher {
         let callback_ids = vec![callback_id.into()];
         HookMatcher {
@@ -182,12 +182,12 @@ impl HookMatcher {
     }
 }
 
-/// Holds environment variables. Their values may be secret: `Debug` shows the names alone.
+/// Contains environment variables. Their values may be secret: `Debug` shows only the names.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct EnvironmentVariables(BTreeMap<OsString, OsString>);
 
 impl EnvironmentVariables {
-    /// Sets a variable, in place of an earlier value.
+    /// Sets a variable, and replaces an earlier value.
     pub fn set(&mut self, name: impl Into<OsString>, value: impl Into<OsString>) {
         self.0.insert(name.into(), value.into());
     }
@@ -215,7 +215,8 @@ impl fmt::Debug for EnvironmentVariables {
     }
 }
 
-/// Sets what the program is started with, what it is told in `initialize`, and how long the client waits for it.
+/// Configures the start of the program, the contents of `initialize`, and the timeouts of the
+/// client.
 ///
 /// ```
 /// use foldlog_claude::{ClientOptions, SystemPrompt};
@@ -229,98 +230,104 @@ impl fmt::Debug for EnvironmentVariables {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// The program: a path, or a name that is looked up in the host's `PATH`.
+    /// The program: a path, or a name to look up in the host's `PATH`.
     pub program: PathBuf,
-    /// Arguments before all others, such as the script that an interpreter is to run.
+    /// Arguments before all others, such as the script for an interpreter.
     pub leading_arguments: Vec<OsString>,
     /// Working directory of the program. It must exist.
     pub cwd: PathBuf,
     /// Model; `None` leaves it to the program.
     pub model: Option<String>,
-    /// Model that is asked while the other one is overloaded.
+    /// Model to use while the other one is overloaded.
     pub fallback_model: Option<String>,
     /// System prompt.
     pub system_prompt: SystemPrompt,
-    /// The program's own tools that the model may see; `None` is all of them, an empty list none.
+    /// The program's own tools that the model may see; `None` for all of them, an empty list for
+    /// none.
     pub tools: Option<Vec<String>>,
     /// Tools that need no permission, such as `mcp__wink__search` or `Bash(git log:*)`.
     pub allowed_tools: Vec<String>,
     /// Tools that are refused.
     pub disallowed_tools: Vec<String>,
-    /// What the program asks before it runs a tool; `None` leaves it to the settings.
+    /// Permission mode of tools; `None` leaves it to the settings.
     pub permission_mode: Option<PermissionMode>,
-    /// Greatest number of the model's answers for a prompt.
+    /// Greatest number of answers of the model per prompt.
     pub max_turns: Option<u32>,
-    /// Greatest cost of a prompt, in US dollars.
+    /// Greatest cost per prompt, in US dollars.
     pub max_budget_usd: Option<f64>,
-    /// Id of the session, a UUID that the host chooses. With `resume`, only together with `fork_session`.
+    /// Id of the session, a UUID chosen by the host. With `resume`, only together with
+    /// `fork_session`.
     pub session_id: Option<String>,
-    /// Id of a session that is resumed.
+    /// Id of the session to resume.
     pub resume: Option<String>,
-    /// Whether the resumed session goes on under an id of its own, and the old one stays as it is.
+    /// Whether the resumed session continues under its own new id, and the old one is unchanged.
     pub fork_session: bool,
-    /// UUID of the message after which the resumed session goes on.
+    /// UUID of the message after which the resumed session continues.
     pub resume_session_at: Option<String>,
-    /// Whether the program sends [what it adds to the session's file](super::ClaudeMessageBody::TranscriptMirror).
+    /// Whether the program sends [the lines that it adds to the session's
+    /// file](super::ClaudeMessageBody::TranscriptMirror).
     pub session_mirror: bool,
-    /// Settings, as the program's settings files hold them.
+    /// Settings, in the form of the program's settings files.
     pub settings: Option<Map<String, Value>>,
-    /// Directories beside the working directory that tools may use.
+    /// Additional directories that tools may use.
     pub add_dirs: Vec<PathBuf>,
-    /// Files of settings that the program reads; by default none.
+    /// Settings files that the program reads; none by default.
     pub setting_sources: Vec<SettingSource>,
-    /// Whether the program reaches the bridged servers alone: `true` by default. Otherwise it also starts those of the project's
-    /// `.mcp.json`, if [`SettingSource::Project`] is read.
+    /// Whether the program contacts only the bridged servers: `true` by default. Otherwise it also
+    /// starts those of the project's `.mcp.json`, if [`SettingSource::Project`] is read.
     pub strict_mcp_config: bool,
-    /// JSON schema of the output that the model has to give.
+    /// JSON schema of the expected output.
     pub json_schema: Option<Value>,
-    /// Whether the program sends the pieces of an answer while it streams.
+    /// Whether the program sends the pieces of a streamed answer.
     pub include_partial_messages: bool,
-    /// Names of the servers whose tools [`Callbacks::tools`](super::Callbacks::tools) names.
+    /// Names of the servers that provide the tools of
+    /// [`Callbacks::tools`](super::Callbacks::tools).
     pub bridged_servers: Vec<String>,
     /// Events at which the program calls [`Callbacks::hook`](super::Callbacks::hook).
     pub hooks: Vec<HookMatcher>,
-    /// Whether the program asks [`Callbacks::can_use_tool`](super::Callbacks::can_use_tool) for permissions.
+    /// Whether the program calls [`Callbacks::can_use_tool`](super::Callbacks::can_use_tool) for
+    /// permissions.
     pub can_use_tool: bool,
-    /// Sub-agents by name, as `initialize` takes them.
+    /// Sub-agents by name, in the form of `initialize`.
     pub agents: Option<Map<String, Value>>,
-    /// Skills, as `initialize` takes them; `None` leaves them to the program.
+    /// Skills, in the form of `initialize`; `None` leaves them to the program.
     pub skills: Option<Vec<Value>>,
-    /// Whether a resumed session keeps the system prompt that it recorded; `Some(false)` sends the given one. `None`
-    /// leaves it to the program, which keeps it from 2.1.330 on.
+    /// Whether a resumed session keeps its recorded system prompt; `Some(false)` sends the given
+    /// one. `None` leaves it to the program, which keeps it from version 2.1.330 on.
     pub system_prompt_snapshot: Option<bool>,
-    /// Names of the host's variables that the program is given; all others are not. [`PASSED_VARIABLES`] by default.
+    /// Names of the only host variables that the program gets. [`PASSED_VARIABLES`] by default.
     pub pass_variables: Vec<OsString>,
-    /// Variables that the program is given beside those, and in place of those that the client sets.
+    /// Additional variables of the program. They override those that the client sets.
     pub variables: EnvironmentVariables,
-    /// `HOME` of the program; `None` passes the host's on.
+    /// `HOME` of the program; `None` passes the host's.
     pub home: Option<PathBuf>,
-    /// `TMPDIR` of the program, which also takes the file of a long system prompt.
+    /// `TMPDIR` of the program, and the directory for the file of a long system prompt.
     pub tmpdir: Option<PathBuf>,
-    /// `CLAUDE_CONFIG_DIR` of the program, below which it keeps its sessions.
+    /// `CLAUDE_CONFIG_DIR` of the program, below which it stores its sessions.
     pub config_dir: Option<PathBuf>,
-    /// Greatest length of a line of the program, in bytes: 64 MiB by default.
+    /// Longest line of the program, in bytes: 64 MiB by default.
     pub line_limit: usize,
-    /// Greatest size of all messages that nobody has taken yet, in bytes, before the client stops reading: 256 MiB by
-    /// default.
+    /// Greatest size of all messages not taken yet, in bytes, before the client stops reading: 256
+    /// MiB by default.
     pub unread_limit: usize,
-    /// Time in which the program has to answer `initialize`: 60 s by default.
+    /// Timeout for the program's answer to `initialize`: 60 s by default.
     pub initialize_timeout: Duration,
-    /// Time in which the program has to answer any other request of the host: 30 s by default.
+    /// Timeout for the program's answer to any other request: 30 s by default.
     pub control_timeout: Duration,
-    /// Time that the program has to end after its input was closed, and again after SIGTERM: 5 s by default.
+    /// Time for the program to end after its input was closed, and again after SIGTERM: 5 s by
+    /// default.
     pub stop_grace: Duration,
-    /// Number of bytes that are kept of the end of what the program writes to its standard error: 64 KiB by default.
+    /// Number of bytes stored from the end of the program's standard error: 64 KiB by default.
     pub stderr_limit: usize,
-    /// Greatest number of callbacks that run at the same time: 64 by default. Others wait.
+    /// Greatest number of concurrent callbacks: 64 by default. Further ones wait.
     pub callback_threads: usize,
-    /// Whether a callback waits until the host has asked for the message after all those that came before the
-    /// callback: `true` by default. So the host has dealt with an answer before a tool of it runs.
+    /// Whether a callback waits until the host has taken all messages before it and calls for the
+    /// next one: `true` by default. The host has then processed an answer before a tool of it runs.
     pub callbacks_in_order: bool,
 }
 
 impl ClientOptions {
-    /// Makes options with nothing chosen: no system prompt, no settings, no tools of the host.
+    /// Creates options with defaults: no system prompt, no settings, no tools of the host.
     pub fn new(program: impl Into<PathBuf>, cwd: impl Into<PathBuf>) -> ClientOptions {
         ClientOptions {
             program: program.into(),
@@ -368,7 +375,7 @@ impl ClientOptions {
         }
     }
 
-    /// Returns the request `initialize` that the client begins with.
+    /// Returns the request `initialize` with which the client starts.
     pub fn initialize_request(&self) -> Value {
         let mut hooks = Map::new();
         for hook in &self.hooks {

@@ -1,4 +1,5 @@
-//! The program as a process: started in a group that dies with this process, its standard error kept, and ended.
+//! The process of the program: its start in a group that dies with this process, its standard
+//! error, and its end.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -15,24 +16,24 @@ use parking_lot::Mutex;
 use super::error::{ClientError, ErrorKind, Stage};
 use super::options::{ClientOptions, EnvironmentVariables};
 
-/// Longest pause between two looks at whether the program has ended.
+/// Longest pause between two checks whether the program has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Time that the rest of the standard error has to arrive once the program has ended: a program that it started may
-/// still hold the pipe.
+/// Time for the rest of the standard error to arrive after the program has ended: a process that it
+/// started may still have the pipe open.
 const STDERR_WITHIN: Duration = Duration::from_millis(500);
 
-/// Package that installs the program.
+/// Advice for a missing program.
 const INSTALL: &str =
     "install it with `npm install -g @anthropic-ai/claude-code`, or set `program` to where it is";
 
-/// Holds the pipes of a program that was just started.
+/// Contains the pipes of a started program.
 pub(super) struct Pipes {
     pub(super) stdin: ChildStdin,
     pub(super) stdout: ChildStdout,
 }
 
-/// Holds the program, from its start until it was waited for.
+/// Owns the program, from its start until it was waited for.
 pub(super) struct Process {
     state: Mutex<State>,
     identity: ProcessIdentity,
@@ -44,7 +45,7 @@ struct State {
     child: Child,
     group: ProcessGroup,
     exit: Option<ExitStatus>,
-    /// File of a long system prompt, which is removed once the program has ended.
+    /// File of a long system prompt, removed after the program has ended.
     prompt: Option<PromptFile>,
 }
 
@@ -62,7 +63,8 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Options`], [`ErrorKind::DirectoryNotFound`], [`ErrorKind::ProgramNotFound`] or [`ErrorKind::Spawn`].
+    /// [`ErrorKind::Options`], [`ErrorKind::DirectoryNotFound`], [`ErrorKind::ProgramNotFound`] or
+    /// [`ErrorKind::Spawn`].
     pub(super) fn start(
         options: &ClientOptions,
         environment: &EnvironmentVariables,
@@ -107,12 +109,10 @@ impl Process {
         }
     }
 
-    /// Returns which process it is.
     pub(super) fn identity(&self) -> &ProcessIdentity {
         &self.identity
     }
 
-    /// Returns how the program ended, or `None` while it runs.
     pub(super) fn exit(&self) -> Option<ExitStatus> {
         self.state.lock().exit()
     }
@@ -130,20 +130,20 @@ impl Process {
         }
     }
 
-    /// Asks the program to end, with SIGTERM.
+    /// Sends SIGTERM to the program.
     pub(super) fn terminate(&self) {
         self.identity.terminate();
     }
 
-    /// Kills the program and what is left of its group, and waits for it.
+    /// Kills the program and the rest of its group, and waits for it.
     pub(super) fn kill(&self) -> Option<ExitStatus> {
         let mut state = self.state.lock();
         state.kill();
         state.exit()
     }
 
-    /// Returns the end of what the program wrote to its standard error. Once the program has ended, waits a moment for
-    /// the rest.
+    /// Returns the last part of the program's standard error. If the program has ended, waits
+    /// briefly for the rest.
     pub(super) fn stderr(&self) -> String {
         if self.exit().is_some() {
             let _ = self.stderr_end.lock().recv_timeout(STDERR_WITHIN);
@@ -182,7 +182,8 @@ impl Drop for State {
     }
 }
 
-/// Keeps the last bytes of a pipe, on a thread of its own. The receiver hears when the pipe has ended.
+/// Stores the last bytes of a pipe, on its own thread. The receiver is disconnected when the pipe
+/// has ended.
 #[expect(clippy::type_complexity, reason = "it is taken apart at once")]
 fn keep_end(mut pipe: ChildStderr, limit: usize) -> io::Result<(Arc<Mutex<VecDeque<u8>>>, Receiver<()>)> {
     let kept = Arc::new(Mutex::new(VecDeque::new()));
@@ -202,7 +203,7 @@ fn keep_end(mut pipe: ChildStderr, limit: usize) -> io::Result<(Arc<Mutex<VecDeq
             let over = kept.len().saturating_sub(limit);
             kept.drain(..over);
         }
-        // Whoever waits hears of it by the channel's end, or has gone.
+        // The end of the channel informs a waiting receiver.
         drop(end);
     })?;
     Ok((kept, ended))

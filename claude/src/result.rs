@@ -1,51 +1,52 @@
-//! Results of turns, and why a turn failed.
+//! Results of turns, and reasons of failures.
 
 use serde_json::{Map, Value};
 
 use super::message::{ClaudeUsage, count, flag, text, texts};
 
-/// Tells how a turn ended: the program's message `result`.
+/// Contains the end of a turn: the program's message `result`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TurnResult {
-    /// `success`, `error_during_execution`, `error_max_turns`, `error_max_budget_usd`, or another one. A failure of the
-    /// model's provider is `success` too, with `is_error` set.
+    /// `success`, `error_during_execution`, `error_max_turns`, `error_max_budget_usd`, or another
+    /// one. A failure of the model's provider is also `success`, with `is_error` set.
     pub subtype: String,
     /// Whether the turn failed.
     pub is_error: bool,
     /// Last text of the model, or the text of the failure.
     pub result: Option<String>,
-    /// What went wrong, in the program's words.
+    /// Errors, in the program's words.
     pub errors: Vec<String>,
-    /// Output that the JSON schema asked for. A turn may end well without it.
+    /// Output that matches the JSON schema. A turn may succeed without it.
     pub structured_output: Option<Value>,
     /// HTTP status of the provider's failure.
     pub api_error_status: Option<u64>,
-    /// Why the turn ended, such as `completed`, `max_turns` or `aborted_tools`.
+    /// Reason for the end of the turn, such as `completed`, `max_turns` or `aborted_tools`.
     pub terminal_reason: Option<String>,
-    /// Why the model ended its last answer, such as `end_turn` or `refusal`; `None` if the program does not tell, or the stream ended
-    /// before it did.
+    /// Reason of the model for ending its last answer, such as `end_turn` or `refusal`; `None` if
+    /// the program does not report it, or the stream ended early.
     pub stop_reason: Option<String>,
-    /// Whether the program tells that the stream of the last answer ended before the answer did.
+    /// Whether the program reports that the stream of the last answer ended before the answer did.
     pub is_cut: bool,
-    /// Number of the model's answers.
+    /// Number of answers of the model.
     pub num_turns: Option<u64>,
     /// Id of the session.
     pub session_id: Option<String>,
     /// Usage of this turn.
     pub usage: Option<ClaudeUsage>,
-    /// Cost of the whole session so far, also of what was resumed, in US dollars.
+    /// Cost of the whole session so far, including resumed parts, in US dollars.
     pub total_cost_usd: Option<f64>,
-    /// Usage and cost of each model, over the whole session so far.
+    /// Usage and cost per model, over the whole session so far.
     pub model_usage: Option<Value>,
-    /// Usage and cost of each model since the last result; older versions of the program do not tell.
+    /// Usage and cost per model since the last result; older versions of the program do not report
+    /// it.
     pub model_usage_since_last_result: Option<Value>,
-    /// Calls that were refused.
+    /// Refused calls.
     pub permission_denials: Vec<Value>,
-    /// Time that the turn took, in milliseconds.
+    /// Duration of the turn, in milliseconds.
     pub duration_ms: Option<u64>,
 }
 
-/// Says why a turn failed.
+/// Classifies the failure of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureKind {
@@ -53,44 +54,45 @@ pub enum FailureKind {
     RateLimited,
     /// The provider is overloaded (529).
     Overloaded,
-    /// The provider failed (5xx).
+    /// The provider had an internal failure (5xx).
     ProviderFailed,
     /// The provider cannot be reached.
     Unreachable,
     /// The provider refuses the key (401, 403).
     Authentication,
-    /// The provider knows no such model (404).
+    /// The provider does not know the model (404).
     ModelNotFound,
     /// The provider refuses the request (any other 4xx).
     InvalidRequest,
     /// The conversation is too long for the model.
     PromptTooLong,
-    /// The model gave as many answers as the options allow.
+    /// The model reached the limit of answers.
     MaxTurns,
-    /// The turn cost as much as the options allow.
+    /// The turn reached the limit of cost.
     MaxBudget,
     /// The turn was interrupted.
     Aborted,
-    /// The program knows no session of the id that was to be resumed.
+    /// The program does not know the session to be resumed.
     SessionNotFound,
-    /// The model, or what guards it, refuses to answer.
+    /// The model or its safeguards refuse to answer.
     Refused,
-    /// The stream of the last answer ended before the answer did. Versions before 2.1.330 take what came for the answer.
+    /// The stream of the last answer ended before the answer did. Versions before 2.1.330 treat the
+    /// received part as the answer.
     Cut,
     /// Anything else.
     Other,
 }
 
 impl FailureKind {
-    /// Returns whether the same turn may succeed later: the provider limits the rate, is overloaded, failed or cannot be
-    /// reached, or its answer was cut.
+    /// Returns whether the same turn may succeed later: the provider limits the rate, is
+    /// overloaded, failed or cannot be reached, or its answer was cut.
     pub fn is_retryable(self) -> bool {
         use FailureKind::{Cut, Overloaded, ProviderFailed, RateLimited, Unreachable};
         matches!(self, Cut | RateLimited | Overloaded | ProviderFailed | Unreachable)
     }
 }
 
-/// How the program begins the error for a session that it does not know.
+/// Start of the program's error for an unknown session.
 const NO_CONVERSATION: &str = "No conversation found with session ID";
 
 /// Names of the errors of a provider that cannot be reached.
@@ -102,7 +104,7 @@ impl TurnResult {
         let num_turns = count(&object, "num_turns");
         let has_answer =
             object.get("result").and_then(Value::as_str).is_some_and(|answer| !answer.is_empty());
-        // A hook that ends the turn, and a command of the program, leave no reason either.
+        // A turn ended by a hook, or a command of the program, has no reason either.
         let is_cut = object.get("stop_reason").is_some_and(Value::is_null)
             && text(&object, "terminal_reason").as_deref() == Some("completed")
             && num_turns.is_some_and(|turns| turns > 0)
@@ -132,7 +134,8 @@ impl TurnResult {
         }
     }
 
-    /// Returns why the turn failed, or `None` if it did not. A turn that a hook ended did not fail.
+    /// Returns the reason of a failure, or `None` if the turn did not fail. A turn that a hook
+    /// ended did not fail.
     pub fn failure(&self) -> Option<FailureKind> {
         let reason = self.terminal_reason.as_deref().unwrap_or_default();
         if reason.starts_with("aborted_") {
@@ -153,7 +156,7 @@ impl TurnResult {
         })
     }
 
-    /// Returns what the program says of a failure, unescaped: its text, or its errors.
+    /// Returns the program's description of a failure, unescaped: its text, or its errors.
     pub fn failure_text(&self) -> String {
         match &self.result {
             Some(result) if !result.is_empty() => result.clone(),
@@ -161,7 +164,8 @@ impl TurnResult {
         }
     }
 
-    /// Tells a failure of the provider by its status, or by its text: older versions of the program give no status.
+    /// Classifies a failure of the provider by its status, or by its text, because older versions
+    /// of the program report no status.
     fn provider_failure(&self) -> FailureKind {
         let text = self.failure_text();
         let contains = |names: &[&str]| names.iter().any(|name| text.contains(name));
@@ -182,7 +186,7 @@ impl TurnResult {
     }
 }
 
-/// Returns the status that stands in the text of a failure, as in `API Error: 529 {...}`.
+/// Returns the status in the text of a failure, as in `API Error: 529 {...}`.
 fn status_in(text: &str) -> Option<u64> {
     let (_, rest) = text.split_once("API Error: ")?;
     let digits = rest.get(..3)?;

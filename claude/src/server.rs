@@ -1,11 +1,12 @@
-//! Serves what the program asks of its host: reads the frames, answers the bridge's handshake at once, and has tools,
-//! hooks and permissions answered by callbacks, on threads of their own, or by a host that takes them one after the other.
+//! Serves the program's requests to its host. It reads the frames, and answers the bridge's
+//! handshake at once. Tools, hooks and permissions are answered by callbacks on their own threads,
+//! or by a host that takes them in sequence.
 //!
 //! # Invariants
 //!
 //! 1. The reading thread calls no callback and writes to no pipe.
-//! 2. A request that was cancelled is not answered; any other one is answered once.
-//! 3. No callback begins after the client was closed, and no request reaches the host.
+//! 2. A cancelled request is not answered; any other one is answered once.
+//! 3. After the client was closed, no callback starts, and no request reaches the host.
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
@@ -30,18 +31,18 @@ use super::process::Process;
 use super::stream::{Frame, FrameContent, StreamLineReader};
 use foldlog_agent::provider::CancelToken;
 
-/// Greatest number of requests that wait. More are refused.
+/// Greatest number of waiting requests. Further ones are refused.
 const WAITING_MAX: usize = 1024;
 
-/// Says who answers the program's requests.
+/// Selects the recipient of the program's requests.
 pub(super) enum AnsweredBy {
-    /// Callbacks, on up to `threads_max` threads; each behind the messages before it, if they are ordered.
+    /// Callbacks, on up to `threads_max` threads. If they are ordered, each waits for the messages
+    /// before it.
     Callbacks { callbacks: Arc<dyn Callbacks>, threads_max: usize, is_ordered: bool },
-    /// The host, which takes them in the order in which they came, among the messages.
+    /// The host, which takes them in the order of arrival, among the messages.
     Host,
 }
 
-/// Serves the program's requests.
 pub(super) struct RequestServer {
     answered_by: AnsweredBy,
     bridge: Bridge,
@@ -52,7 +53,7 @@ pub(super) struct RequestServer {
 
 #[derive(Default)]
 struct RequestQueue {
-    /// Requests that wait or are being answered, by their ids.
+    /// Requests that wait or are being answered, by id.
     calls: HashMap<String, OpenRequest>,
     waiting: VecDeque<Job>,
     threads: usize,
@@ -65,46 +66,46 @@ struct OpenRequest {
     bridged: Option<(String, String)>,
 }
 
-/// Holds a request that a callback answers.
+/// A request for a callback.
 struct Job {
     after: u64,
     asked: ProgramRequest,
     pending: RequestResponder,
 }
 
-/// Holds what the program asks for.
 pub(super) enum ProgramRequest {
     Tool(ToolCall),
     Hook(HookCall),
     Permission(PermissionRequest),
 }
 
-/// Holds what the form of an answer depends on.
+/// Contains the data that determines the form of an answer.
 enum ReplyFormat {
     /// JSON-RPC id of a tool's call.
     Tool(Value),
     /// Name of a hook's event.
     Hook(String),
-    /// Arguments that a permission is asked for.
+    /// Arguments of the call that needs a permission.
     Permission(Value),
 }
 
-/// Answers a request of the program, once. One that is dropped is not answered, nor one that was cancelled.
+/// Answers a request of the program once. A responder that is dropped sends no answer, and neither
+/// does one whose request was cancelled.
 pub(super) struct RequestResponder {
     serving: Arc<RequestServer>,
-    /// Id of the request; `None` once it is answered.
+    /// Id of the request; `None` after the answer.
     id: Option<String>,
     cancel: CancelToken,
     form: ReplyFormat,
 }
 
 impl RequestResponder {
-    /// Returns whether the program no longer waits for the answer.
+    /// Returns whether the program has stopped waiting for the answer.
     pub(super) fn is_cancelled(&self) -> bool {
         self.cancel.is_cancelled()
     }
 
-    /// Answers a call of a tool. Another request is not answered by it.
+    /// Answers a call of a tool. Does nothing for other requests.
     pub(super) fn call(self, reply: &ToolReply) {
         if let ReplyFormat::Tool(id) = &self.form {
             let answer = json!({ "mcp_response": success(id, reply.to_json()) });
@@ -112,7 +113,7 @@ impl RequestResponder {
         }
     }
 
-    /// Answers a hook. Another request is not answered by it.
+    /// Answers a hook. Does nothing for other requests.
     pub(super) fn hook(self, reply: &HookReply) {
         if let ReplyFormat::Hook(event) = &self.form {
             let answer = reply.to_json(event);
@@ -120,7 +121,7 @@ impl RequestResponder {
         }
     }
 
-    /// Answers whether a tool may run. Another request is not answered by it.
+    /// Answers whether a tool may run. Does nothing for other requests.
     pub(super) fn permission(self, reply: &PermissionReply) {
         if let ReplyFormat::Permission(input) = &self.form {
             let answer = reply.to_json(input);
@@ -128,7 +129,7 @@ impl RequestResponder {
         }
     }
 
-    /// Sends an answer, or the text of the error that stands for it.
+    /// Sends an answer, or the text of an error.
     fn answer(mut self, answer: Result<Value, String>) {
         let Some(id) = self.id.take() else { return };
         self.serving.running.lock().calls.remove(&id);
@@ -154,7 +155,8 @@ impl RequestServer {
         RequestServer { answered_by, bridge, channel, running, changed }
     }
 
-    /// Reads the program's output to its end. A line that cannot be read ends the program, which nobody hears any more.
+    /// Reads the program's output to its end. If a line cannot be read, the program is killed,
+    /// because its output is lost.
     pub(super) fn read(self: Arc<Self>, stdout: ChildStdout, limit: usize, process: &Process) {
         let mut lines = StreamLineReader::new(BufReader::with_capacity(64 << 10, stdout), limit);
         let end = loop {
@@ -176,7 +178,6 @@ impl RequestServer {
         self.cancel_all();
     }
 
-    /// Takes a frame of the program.
     fn take(self: &Arc<Self>, mut frame: Frame) {
         let FrameContent::Object(object) = &mut frame.content else { return self.channel.inbox.push(frame) };
         match object.get("type").and_then(Value::as_str) {
@@ -193,7 +194,7 @@ impl RequestServer {
         }
     }
 
-    /// Takes a request of the program, whose line has this length.
+    /// Processes a request of the program, whose line has this length.
     fn take_request(self: &Arc<Self>, id: String, request: Value, length: usize) {
         let field = |name: &str| request.get(name).and_then(Value::as_str).map(str::to_owned);
         let (cancel, after) = (CancelToken::new(), self.channel.inbox.received_count());
@@ -244,7 +245,7 @@ impl RequestServer {
         }
     }
 
-    /// Notes a request that is to be answered. Returns `false` for one that is not: the client is closed, or it is refused.
+    /// Registers a request. Returns `false` if it is refused, or if the client is closed.
     fn begin(&self, id: &str, entry: OpenRequest) -> bool {
         let mut running = self.running.lock();
         if running.is_closed {
@@ -259,7 +260,7 @@ impl RequestServer {
         true
     }
 
-    /// Has the host answer a request, or a callback on one of the threads.
+    /// Passes a request to the host, or to a callback on one of the threads.
     fn hand_over(self: &Arc<Self>, job: Job, length: usize) {
         let threads_max = match &self.answered_by {
             AnsweredBy::Host => return self.channel.inbox.ask(job.asked, job.pending, length),
@@ -274,7 +275,7 @@ impl RequestServer {
         let name = "foldlog-claude-call".to_owned();
         match thread::Builder::new().name(name).spawn(move || this.work()) {
             Ok(_) => running.threads += 1,
-            // Another thread takes the job.
+            // Another thread will run the job.
             Err(_) if running.threads > 0 => {}
             Err(error) => {
                 let job = running.waiting.pop_back();
@@ -286,7 +287,7 @@ impl RequestServer {
         }
     }
 
-    /// Calls callbacks until none waits.
+    /// Calls callbacks until none is waiting.
     fn work(&self) {
         loop {
             let mut running = self.running.lock();
@@ -320,7 +321,7 @@ impl RequestServer {
                 let is_before = call.event == "PreToolUse";
                 match catch_panic(|| callbacks.hook(call)) {
                     Ok(reply) => pending.hook(&reply),
-                    // The program goes on after a hook that fails, and the call would run unguarded.
+                    // The program continues after a failed hook, and the call would run unguarded.
                     Err(panic) if is_before => {
                         pending.hook(&HookReply::deny(format!("the host's hook panicked: {panic}")));
                     }
@@ -337,7 +338,7 @@ impl RequestServer {
         }
     }
 
-    /// Sets the token of each request that is meant; none of them is answered any more.
+    /// Cancels the selected requests, which are then not answered.
     fn cancel(&self, is_meant: impl Fn(&str, Option<&(String, String)>) -> bool) {
         for (id, entry) in &self.running.lock().calls {
             if is_meant(id, entry.bridged.as_ref()) {
@@ -347,7 +348,7 @@ impl RequestServer {
         self.channel.inbox.wake();
     }
 
-    /// Cancels all callbacks, and lets no more begin.
+    /// Cancels all callbacks, and prevents further ones.
     pub(super) fn cancel_all(&self) {
         {
             let mut running = self.running.lock();
@@ -357,7 +358,8 @@ impl RequestServer {
         self.channel.inbox.wake();
     }
 
-    /// Waits until no callback runs, up to `until`. Returns `false` if one still does.
+    /// Waits until no callback is running, but not after `until`. Returns `false` if one is still
+    /// running.
     pub(super) fn wait_idle(&self, until: Instant) -> bool {
         let mut running = self.running.lock();
         while running.threads > 0 {
@@ -368,7 +370,7 @@ impl RequestServer {
         true
     }
 
-    // The program is gone where an answer cannot be sent, which the host hears of when it reads.
+    // If an answer cannot be sent, the program has ended, which the host notices when it reads.
 
     fn succeed(&self, id: &str, response: Value) {
         let response = json!({"subtype": "success", "request_id": id, "response": response});
@@ -381,7 +383,7 @@ impl RequestServer {
     }
 }
 
-/// Calls a callback; returns the text of its panic if it panics.
+/// Calls a callback; returns the text of a panic as an error.
 fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic: Box<dyn Any + Send>| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());

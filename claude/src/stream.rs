@@ -1,15 +1,16 @@
-//! Takes the program's output apart: one JSON object a line.
+//! Parses the program's output: one JSON object per line.
 //!
-//! | line | becomes |
+//! | line | result |
 //! |---|---|
-//! | blank, or begins with anything but `{` | nothing, however long it is |
+//! | blank, or starts with anything but `{` | nothing, regardless of its length |
 //! | an object | a [`ClaudeMessage`] |
-//! | begins with `{` and is no object | [`ErrorKind::MalformedLine`]; reading goes on with the next line |
-//! | an object's beginning, longer than the limit | [`ErrorKind::LineTooLong`]; reading ends |
-//! | the last one, without a newline, and no object | nothing: the program died as it wrote |
+//! | starts with `{` but is not an object | [`ErrorKind::MalformedLine`]; reading continues with the next line |
+//! | the start of an object, longer than the limit | [`ErrorKind::LineTooLong`]; reading ends |
+//! | the last one, without a newline, and not an object | nothing: the program died while writing |
 //!
-//! Spaces around a line do not count. The escape of half a surrogate pair, which the program writes where it cuts a text,
-//! is no JSON for others: it is read as U+FFFD, and kept in [`ClaudeMessage::line`].
+//! Spaces around a line are ignored. The program writes the escape of half a surrogate pair if it
+//! cuts a text there, which is invalid JSON for other parsers. It is read as U+FFFD, and preserved
+//! in [`ClaudeMessage::line`].
 
 use std::io::{self, BufRead};
 
@@ -18,33 +19,32 @@ use serde_json::{Map, Value};
 use super::error::{ClientError, ErrorKind, Stage};
 use super::message::{ClaudeMessage, TranscriptMirror};
 
-/// Holds a line that begins as an object.
+/// Contains a line that starts as an object.
 pub(super) struct StreamLine {
     /// The line, without spaces around it.
     bytes: Vec<u8>,
     /// Number of the line, from 1.
     number: u64,
-    /// Where the line begins in the stream.
+    /// Offset of the line in the stream, in bytes.
     offset: u64,
     /// Whether the stream ended before a newline.
     is_tail: bool,
 }
 
-/// Holds a line that is an object.
+/// Contains a line that is an object.
 pub(super) struct Frame {
     /// The line, without spaces around it.
     pub(super) line: Box<str>,
     pub(super) content: FrameContent,
 }
 
-/// Holds what the object of a line says.
 pub(super) enum FrameContent {
     Object(Map<String, Value>),
-    /// Mirrored lines, which are most of what the program writes: their entries are not read.
+    /// Mirrored lines, which are most of the program's output: their entries are not parsed.
     Mirror(TranscriptMirror),
 }
 
-/// Reads the lines of a stream that begin as objects.
+/// Reads the lines of a stream that start as objects.
 pub(super) struct StreamLineReader<R> {
     reader: R,
     limit: usize,
@@ -58,7 +58,6 @@ impl<R: BufRead> StreamLineReader<R> {
         StreamLineReader { reader, limit, number: 0, offset: 0, is_over: false }
     }
 
-    /// Returns the next line, or `None` at the end of the stream.
     pub(super) fn next(&mut self) -> Result<Option<StreamLine>, ClientError> {
         while !self.is_over {
             if let Some(line) = self.line()? {
@@ -68,7 +67,7 @@ impl<R: BufRead> StreamLineReader<R> {
         Ok(None)
     }
 
-    /// Reads one line; returns `None` if it is to be skipped.
+    /// Reads one line; returns `None` if it is skipped.
     fn line(&mut self) -> Result<Option<StreamLine>, ClientError> {
         self.number += 1;
         let offset = self.offset;
@@ -126,7 +125,7 @@ impl<R: BufRead> StreamLineReader<R> {
 }
 
 impl StreamLine {
-    /// Reads the object. Returns `None` for a line that the program's end cut short.
+    /// Parses the object. Returns `None` for a line that was cut by the program's end.
     pub(super) fn parse(self) -> Result<Option<Frame>, ClientError> {
         let (line, offset) = (self.number, self.offset);
         let malformed = |what: String| {
@@ -150,8 +149,8 @@ impl StreamLine {
     }
 }
 
-/// Reads the messages of a stream, such as a recorded one, without a program. Control frames are messages here too, as
-/// [`ClaudeMessageBody::Other`](super::ClaudeMessageBody::Other).
+/// Parses the messages of a stream, such as a recorded one, without a program. Control frames are
+/// also returned as messages, as [`ClaudeMessageBody::Other`](super::ClaudeMessageBody::Other).
 ///
 /// ```
 /// use foldlog_claude::{ClaudeMessageBody, read_stream};

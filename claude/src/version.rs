@@ -1,20 +1,22 @@
 //! Versions of the program.
 
-/// Orders versions of the program, such as 2.1.332.
+/// Describes a version of the program, such as 2.1.332. Versions are ordered.
 ///
 /// ```
 /// use foldlog_claude::ClaudeVersion;
 ///
-/// assert!(ClaudeVersion::of("2.1.100") < Some(ClaudeVersion::KNOWS_COMPOSED));
+/// assert!(ClaudeVersion::parse("2.1.100") < Some(ClaudeVersion::KNOWS_COMPOSED));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaudeVersion([u64; 3]);
 
 impl ClaudeVersion {
-    /// First version that takes a prompt as it stands if it [is to](super::UserInput::client_composed). Older ones expand `@path` in it.
+    /// First version that supports [literal prompts](super::UserInput::client_composed). Older ones
+    /// expand `@path` in them.
     pub const KNOWS_COMPOSED: ClaudeVersion = ClaudeVersion([2, 1, 248]);
 
-    /// Reads three numbers with dots between them, and ignores what follows; `None` if the text begins otherwise.
+    /// Parses three numbers separated by dots, and ignores the rest; `None` if the text starts
+    /// differently.
     pub fn parse(text: &str) -> Option<ClaudeVersion> {
         let mut numbers = text.split(|character: char| !character.is_ascii_digit()).map(str::parse);
         let mut next = || numbers.next()?.ok();
