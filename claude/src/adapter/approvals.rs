@@ -1,29 +1,35 @@
 //! Calls that a person has to approve before they run.
 //!
-//! A tool of the host asks as everywhere else ([`ToolError::Ask`]); a tool of the program's own asks if
-//! [`RunOptions::asks`] names it. Either way the call is suspended, its question is [pending](foldlog::Session::pending), and the
-//! run ends: the program is ended without a reply to the call, once it has mirrored the answer that asks for it, so that the
-//! transcript which the next run resumes holds the call and not yet its result. The evaluation fails with
-//! [`Error::Suspended`](foldlog_agent::Error::Suspended), and so does each further one until the call is
-//! [settled](foldlog::Session::settle). What was decided is the call's result in that transcript:
+//! A tool of the host asks as usual ([`ToolError::Ask`]). A tool of the program's own asks if
+//! [`RunOptions::asks`] names it. In both cases the call is suspended, its question is
+//! [pending](foldlog::Session::pending_questions), and the run ends. The program is ended without a
+//! reply to the call, but only after it has mirrored the answer with the call. So the transcript
+//! that the next run resumes contains the call, but not yet its result. The evaluation fails with
+//! [`Error::Suspended`](foldlog_agent::Error::Suspended), and so does each further one until the
+//! call is [settled](foldlog::Session::settle). The decision becomes the call's result in that
+//! transcript:
 //!
-//! | decided | a tool of the host | a tool of the program's own |
+//! | decision | a tool of the host | a tool of the program's own |
 //! |---|---|---|
-//! | approved | runs, before the program does, and its result is the call's | is told to the model, which has to call the tool again: only the program can run it, and it runs no call of an earlier run. The next call of that tool with the same arguments passes without a question, once |
-//! | refused, or nobody answered in time | counts as failed, with the text of the settlement | the same |
+//! | approved | runs before the program does, and its result becomes the call's | is reported to the model, which has to call the tool again: only the program can run it, and it runs no call of an earlier run. The next call of that tool with the same arguments passes without a question, once |
+//! | refused, or not answered in time | counts as failed, with the text of the settlement | the same |
 //!
-//! The other calls of the answer that asked do not run; the model is told so. A sub-agent whose call asks ends with the run, and
-//! what became of its call is told to the model as the result of the call that began the sub-agent.
+//! The other calls of the same answer do not run, and the model is informed. A sub-agent whose call
+//! asks ends with the run. The outcome of its call is reported to the model as the result of the
+//! call that started the sub-agent.
 //!
 //! # Invariants
 //!
-//! 1. A call of a tool that asks begins only if a person approved it: its arguments, and one approval for each time.
-//! 2. Which approvals are left follows from the log alone.
-//! 3. An approval that has expired when the model repeats the call does not count: the call asks again.
+//! 1. A call of a tool that asks starts only if a person has approved it, with its arguments, and
+//!    once per approval.
+//! 2. The remaining approvals follow from the log alone.
+//! 3. An approval that has expired when the model repeats the call does not count: the call asks
+//!    again.
 //!
-//! # What it does not do
+//! # Limits
 //!
-//! A conversation that is not recorded holds no approval, so a tool of the program's own that asks there never runs.
+//! A conversation that is not recorded contains no approvals, so a tool of the program's own that
+//! asks never runs there.
 
 use chrono::{DateTime, Utc};
 use foldlog::conversation::{Conversation, EntryContent, ToolCallRecord};
@@ -40,14 +46,14 @@ use foldlog_agent::evaluation::asked_call;
 use foldlog_agent::inner_loop::OpenTurn;
 use foldlog_agent::prompt::{VisibilityOverrides, overrides_from_json};
 
-/// Text that the model reads of a call of a tool of the program's own that was approved.
+/// Text for the model after the approval of a call of the program's own tools.
 const APPROVED: &str = "The call was approved. It has not run yet: call the tool again with exactly the same arguments, and it will.";
 
-/// Text that the model reads of an approved call of a tool that the host has no longer.
+/// Text for the model after the approval of a call whose tool no longer exists in the host.
 const GONE: &str = "The call was approved, but there is no such tool any more. It did not run.";
 
-/// Goes on with the calls of an open answer that waited for a person and wait no more, and closes them. Returns what they ask
-/// to be shown of the prompt.
+/// Continues the calls of an open answer that waited for a decision and have it now, and closes
+/// them. Returns the visibility that they request.
 pub(super) fn go_on(
     open: &mut OpenTurn,
     runner: &ToolRunner,
@@ -58,7 +64,7 @@ pub(super) fn go_on(
         let Some(answer) = open.answer.filter(|_| open.asked.contains(&ordinal)) else { continue };
         let asked = asked_call(call, Some(CallOrigin { answer, ordinal }));
         match runner.execute(&asked, &deadline.for_tools()) {
-            // It ran, or what became of it is recorded.
+            // It ran, or its outcome is recorded.
             Ok(_) => {}
             Err(foldlog::Error::VisibilityExpansion { overrides, .. }) => {
                 shown.extend(overrides_from_json(&overrides)?);
@@ -75,7 +81,7 @@ pub(super) fn go_on(
     Ok(shown)
 }
 
-/// Holds the calls of the program's own tools that a person approved, and that the model has to repeat.
+/// Contains the approved calls of the program's own tools that the model has to repeat.
 #[derive(Debug, Default)]
 pub(super) struct ApprovedCalls(Vec<ApprovedCall>);
 
@@ -83,12 +89,12 @@ pub(super) struct ApprovedCalls(Vec<ApprovedCall>);
 struct ApprovedCall {
     tool: String,
     arguments: Value,
-    /// Time from which on the approval does not count.
+    /// Time at which the approval expires.
     until: Option<DateTime<Utc>>,
 }
 
 impl ApprovedCalls {
-    /// Reads which approved calls of an evaluation and its sub-agents were not repeated yet.
+    /// Reads the approved calls of an evaluation and its sub-agents that were not repeated yet.
     pub(super) fn from_session(
         session: &Session,
         evaluation: &str,
@@ -124,7 +130,8 @@ impl ApprovedCalls {
                 }
                 EntryContent::CallEnded { origin, outcome: Outcome::Suspended, .. } => asked.push(*origin),
                 EntryContent::CallEnded { origin, cause, .. } => {
-                    // The end of the call that asked is what tells the model of the approval.
+                    // The end record of the suspended call itself only reports the approval to the
+                    // model.
                     let has_run = !asked.contains(origin) && *cause != Some(Cause::Denied);
                     if let Some(call) = find(&calls, *origin).filter(|_| has_run) {
                         self.take(&call.name, &call.arguments, entry.time);
@@ -144,7 +151,8 @@ impl ApprovedCalls {
         }
     }
 
-    /// Takes the approval of a call with these arguments. Returns `false` if there is none that counts at `now`.
+    /// Takes the approval of a call with these arguments. Returns `false` if there is none that is
+    /// valid at `now`.
     pub(super) fn take(&mut self, tool: &str, arguments: &str, now: DateTime<Utc>) -> bool {
         let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
         let counts = |one: &ApprovedCall| one.until.is_none_or(|until| until > now);

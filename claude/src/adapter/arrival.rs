@@ -1,7 +1,7 @@
-//! What a run takes from the program, in the order in which it takes it.
+//! The inputs of a run from the program, in their order.
 //!
-//! Each arrival is an observation of the session: it is recorded before anything follows from it, and a replay of the host
-//! takes it from the log. So a replay needs no program, and a run that is replayed does the same again.
+//! Each arrival is an observation of the session: it is recorded before it has any effect. A replay
+//! of the host reads it from the log, so it needs no program, and repeats the run exactly.
 //!
 //! ```text
 //!  program ──stdout──► client ──events──► observe ──► the run, one arrival at a time
@@ -11,9 +11,11 @@
 //!
 //! # Invariants
 //!
-//! 1. What the program sends arrives in the order in which it sent it: messages, calls of tools and of hooks alike.
+//! 1. Messages, calls of tools and calls of hooks arrive in the order in which the program sent
+//!    them.
 //! 2. An arrival is recorded before its reply is sent.
-//! 3. A live run and its replay observe the same: first how the program started, and then what arrived, to its end.
+//! 3. A live run and its replay make the same observations: first the start of the program, and
+//!    then the arrivals, to the end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,26 +34,27 @@ use crate::{
 use foldlog_agent::error::Result;
 use foldlog_agent::provider::CancelToken;
 
-/// Name of the observations that say which process a program was, if it started.
+/// Name of the observations with the identity of a program's process, if it started.
 pub(super) const STARTED: &str = "claude.started";
 
-/// Name of the observations that hold arrivals.
+/// Name of the observations with arrivals.
 pub(super) const ARRIVED: &str = "claude.arrived";
 
-/// Longest time for which the run does not notice that it was cancelled.
+/// Longest time until the run notices a cancellation.
 const NOTICES_WITHIN: Duration = Duration::from_millis(20);
 
-/// Time within which the answer arrives that asks for a call of a sub-agent, behind the hook of the call: some 4 ms.
+/// Timeout for the answer with a call of a sub-agent, which follows the hook of the call after some
+/// 4 ms.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Names what arrives. JSON is kept as text, byte for byte.
+/// Describes an arrival. JSON is stored as text, byte for byte.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Arrival {
     /// A line of the program's output.
     Message(String),
     /// The program calls a tool of the host.
     Call { name: String, arguments: String, tool_use_id: Option<String> },
-    /// The program tells of a tool of its own, and waits.
+    /// The program reports on a tool of its own, and waits.
     Hook { event: String, tool: String, input: String, tool_use_id: Option<String> },
     /// The program asks whether a tool may run.
     Permission {
@@ -60,17 +63,17 @@ pub(super) enum Arrival {
         #[serde(default)]
         tool_use_id: Option<String>,
     },
-    /// The program ended. `None` if it ended well.
+    /// The program ended. `None` if it ended normally.
     Ended(Option<ClientFailure>),
     /// The deadline is near.
     Deadline,
-    /// Somebody cancelled the run.
+    /// The run was cancelled.
     Cancelled,
-    /// The answer that asks for a call of a sub-agent did not arrive in time.
+    /// The answer with a call of a sub-agent did not arrive in time.
     NoAnswer,
 }
 
-/// Holds an arrival with its time, as an observation holds it.
+/// Contains an arrival with its time, in the form of an observation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct TimedArrival {
     /// Time in microseconds since 1970-01-01 UTC.
@@ -78,13 +81,13 @@ pub(super) struct TimedArrival {
     pub(super) arrival: Arrival,
 }
 
-/// Holds what is known of a client's failure.
+/// Contains the details of a client's failure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct ClientFailure {
     pub(super) kind: ClientFailureKind,
     pub(super) is_response: bool,
     pub(super) is_retryable: bool,
-    /// What happened and what to do, with exit code and the end of the standard error.
+    /// Cause and remedy, with exit code and the last part of the standard error.
     pub(super) text: String,
     pub(super) exit_code: Option<i32>,
     #[serde(default)]
@@ -92,7 +95,7 @@ pub(super) struct ClientFailure {
     pub(super) stderr: String,
 }
 
-/// Names the failures that an evaluation tells apart.
+/// Failures that an evaluation distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ClientFailureKind {
     NotInstalled,
@@ -102,7 +105,7 @@ pub(super) enum ClientFailureKind {
 }
 
 impl ClientFailure {
-    /// Makes the failure of a run whose program was not started.
+    /// Creates the failure of a run whose program was not started.
     pub(super) fn before_start(reason: String) -> ClientFailure {
         ClientFailure {
             kind: ClientFailureKind::Other,
@@ -139,12 +142,12 @@ impl ClientFailure {
     }
 }
 
-/// Replies to the program, if it waits for a reply: in a replay it does not.
+/// Replies to the program. In a replay nothing waits for the reply.
 #[derive(Default)]
 pub(super) struct ReplyTo(Option<RequestResponder>);
 
 impl ReplyTo {
-    /// Replies to a call. A program that is gone needs no reply.
+    /// Replies to a call. If the program has ended, the reply is dropped.
     pub(super) fn call(self, reply: ToolReply) {
         if let Some(pending) = self.0 {
             pending.call(&reply);
@@ -164,11 +167,11 @@ impl ReplyTo {
     }
 }
 
-/// Holds an arrival, and who waits for its reply.
+/// Contains an arrival, and the receiver of its reply.
 pub(super) struct PendingArrival {
     pub(super) arrival: Arrival,
     pub(super) reply_to: ReplyTo,
-    /// Message of the arrival, if it was read already.
+    /// Message of the arrival, if it was parsed already.
     pub(super) message: Option<ClaudeMessage>,
 }
 
@@ -217,29 +220,28 @@ pub(super) const POST_TOOL_USE: &str = "PostToolUse";
 /// Name of the event after a tool failed.
 pub(super) const POST_TOOL_USE_FAILURE: &str = "PostToolUseFailure";
 
-/// Reads a line that arrived as a message.
+/// Parses a line that arrived as a message.
 pub(super) fn message_of(line: &str) -> Option<ClaudeMessage> {
     read_stream(line.as_bytes(), usize::MAX).next()?.ok()
 }
 
-/// Takes the arrivals of a run.
 pub(super) struct Arrivals<'a> {
     pub(super) session: &'a Session,
     /// Whether arrivals are recorded.
     pub(super) is_recorded: bool,
-    /// What arrives before all else.
+    /// Arrival to deliver before all others.
     pub(super) first: Option<Arrival>,
-    /// The program that they come from; `None` in a replay, which takes them from the log.
+    /// Source of the arrivals; `None` in a replay, which reads them from the log.
     pub(super) from: Option<Arc<Client>>,
     pub(super) cancel: CancelToken,
-    /// Clock that says when something arrives.
+    /// Clock for the times of arrivals.
     pub(super) clock: &'a Arc<dyn Clock>,
-    /// Clock that tells the time of the last arrival.
+    /// Clock that is set to the time of the last arrival.
     pub(super) told: &'a FixedClock,
 }
 
 impl Arrivals<'_> {
-    /// Records which process the program is: `None` if it did not start.
+    /// Records the identity of the program's process: `None` if it did not start.
     pub(super) fn record_start(&self, identity: impl FnOnce() -> Option<ProcessIdentity>) -> Result<()> {
         if self.is_recorded {
             self.session.observe(STARTED, identity)?;
@@ -247,9 +249,9 @@ impl Arrivals<'_> {
         Ok(())
     }
 
-    /// Takes the next arrival, and records it. It is [`Arrival::Deadline`] once `until` has passed, and
-    /// [`Arrival::Cancelled`] once the run was cancelled; `watch` says whether that counts. It is [`Arrival::NoAnswer`] once
-    /// `answer_until` has passed.
+    /// Takes the next arrival, and records it. It is [`Arrival::Deadline`] once `until` has passed,
+    /// [`Arrival::NoAnswer`] once `answer_until` has passed, and [`Arrival::Cancelled`] once the
+    /// run was cancelled, if `watch` is set.
     pub(super) fn next(
         &mut self,
         until: Option<Instant>,
@@ -304,9 +306,10 @@ fn receive(
 /// Counts the runs of the program in a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramRuns {
-    /// Number of times that the program was started.
+    /// Number of starts of the program.
     pub started: u64,
-    /// Number of those runs that told their tokens. A run that was killed did not: what its session used is more than the log says.
+    /// Number of runs that reported their tokens. A killed run does not: its session used more than
+    /// the log contains.
     pub told: u64,
 }
 

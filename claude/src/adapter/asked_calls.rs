@@ -1,21 +1,23 @@
-//! The calls of the model's last answer, and which of them the program means by an id.
+//! The calls of the model's last answer, and the assignment of ids to them.
 //!
-//! A provider's id of a call is data: two calls of one answer may have the same, and the program runs both. Hooks and results name a
-//! call by that id alone. Each call of a run has a [`CallNumber`], which is found so:
+//! A provider's id of a call is only data: two calls of one answer may have the same id, and the
+//! program runs both. Hooks and results identify a call only by that id. Each call of a run has a
+//! [`CallNumber`], which is found as follows:
 //!
-//! | the program sends | the call of that id that is meant |
+//! | the program sends | assigned call with that id |
 //! |---|---|
-//! | a block | a new call, unless a hook alone has named one so far, or the block was sent before |
-//! | that it is about to run a tool | the first that has not begun |
-//! | that a tool ran | the first that runs |
+//! | a block | a new call, unless only a hook has named it so far, or the block was sent before |
+//! | a hook before a tool runs | the first that has not started |
+//! | a hook after a tool ran | the first that is running |
 //! | a result | the one that ended first of those without a result; else the first without a result |
 //!
-//! Of several calls that have not begun or that run, one with the same tool and arguments comes before the others. A block was sent
-//! before if its message has the same id and so has its line. If a line has no id, the same tool and arguments count instead.
+//! Among several calls that have not started, or that are running, one with the same tool and
+//! arguments has priority. A block was sent before if its message and its line have the same ids.
+//! If a line has no id, the same tool and arguments count instead.
 //!
-//! Measured with 2.1.100 and 2.1.332: each block has a line of its own, whose id no other line has. The results of two reading calls
-//! came in the order in which the calls ended, which was not that of the answer. 2.1.332 is about to run the second call before it
-//! tells the result of the first.
+//! Measured with 2.1.100 and 2.1.332: each block has its own line with a unique id. The results of
+//! two reading calls arrived in the order in which the calls ended, which was not that of the
+//! answer. 2.1.332 sends the hook before the second call earlier than the result of the first.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -31,7 +33,7 @@ use crate::{Assistant, ClaudeBlock};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CallNumber(u64);
 
-/// Holds what the program says of a call.
+/// Contains the program's description of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MeantCall<'a> {
     pub(super) id: &'a str,
@@ -46,7 +48,8 @@ impl MeantCall<'_> {
             && serde_json::from_str::<Value>(&call.arguments).is_ok_and(|arguments| arguments == *self.input)
     }
 
-    /// Returns the first of some calls; of several the first with this tool and these arguments, if there is one.
+    /// Returns the first of some calls that has this tool and these arguments; if there is none,
+    /// the first call.
     pub(super) fn first_of<'c>(
         &self,
         calls: impl Iterator<Item = (CallNumber, &'c ToolCallRecord)> + Clone,
@@ -58,12 +61,12 @@ impl MeantCall<'_> {
     }
 }
 
-/// Returns the name of a tool without that of the host's server.
+/// Returns the name of a tool without the prefix of the host's server.
 fn own_name(tool: &str) -> &str {
     hosts_tool(tool).unwrap_or(tool)
 }
 
-/// Says where a call stands in the conversation.
+/// Place of a call in the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AnswerPart {
     /// In a part of the answer whose turn is recorded.
@@ -74,16 +77,16 @@ enum AnswerPart {
     Gathered,
 }
 
-/// Names a block that the program sent.
+/// Identifies a block that the program sent.
 #[derive(Clone, Debug)]
 struct SentBlock {
     /// Id of the line; `None` if it has none.
     line: Option<String>,
-    /// Place in the line.
+    /// Index of the block in the line.
     place: usize,
 }
 
-/// Holds a call for which the model asked.
+/// Contains a call of the model.
 #[derive(Debug)]
 pub(super) struct AskedCall {
     number: CallNumber,
@@ -91,29 +94,29 @@ pub(super) struct AskedCall {
     /// Id of the program's answer; `None` if it is unknown.
     message: Option<String>,
     part: AnswerPart,
-    /// Block that asks for the call; `None` if a hook alone named it.
+    /// Block of the call; `None` if only a hook named it.
     block: Option<SentBlock>,
     pub(super) has_begun: bool,
     pub(super) is_denied: bool,
     pub(super) is_closed: bool,
     /// Number of calls that ended before this one; `None` if it has not ended.
     ended: Option<u64>,
-    /// Where the call stands in a recorded answer whose turn is recorded too.
+    /// Origin of the call, if its answer and the answer's turn are recorded.
     pub(super) past: Option<CallOrigin>,
     is_told: bool,
 }
 
-/// Holds the calls of one conversation's last answer.
+/// Contains the calls of one conversation's last answer.
 #[derive(Debug, Default)]
 pub(super) struct AskedCalls {
     calls: Vec<AskedCall>,
     ended: u64,
-    /// Number of calls of the run, of all its conversations.
+    /// Number of calls of the run, in all its conversations.
     numbers: Rc<Cell<u64>>,
 }
 
 impl AskedCalls {
-    /// Makes a list without calls for another conversation of the same run.
+    /// Creates an empty list for another conversation of the same run.
     pub(super) fn of_same_run(&self) -> AskedCalls {
         AskedCalls { numbers: Rc::clone(&self.numbers), ..AskedCalls::default() }
     }
@@ -131,12 +134,12 @@ impl AskedCalls {
         self.calls.iter().filter(|call| call.part == AnswerPart::Open).map(|call| (call.number, call))
     }
 
-    /// Returns whether the open answer asks for a call.
+    /// Returns whether a call belongs to the open answer.
     pub(super) fn is_open(&self, number: CallNumber) -> bool {
         self.open().any(|(open, _)| open == number)
     }
 
-    /// Returns whether blocks that are not recorded ask for a call.
+    /// Returns whether a call belongs to blocks that are not recorded.
     pub(super) fn is_gathered(&self, number: CallNumber) -> bool {
         self.get(number).is_some_and(|call| call.part == AnswerPart::Gathered)
     }
@@ -149,38 +152,38 @@ impl AskedCalls {
         self.calls.iter().filter(move |call| call.record.call_id == id)
     }
 
-    /// Returns whether the open answer or the gathered blocks ask for a call of an id.
+    /// Returns whether the open answer or the gathered blocks contain a call with an id.
     pub(super) fn asks_for(&self, id: &str) -> bool {
         self.of_id(id).any(|call| call.part != AnswerPart::Past)
     }
 
-    /// Returns the call that begins next of those that the program may mean.
+    /// Returns the call to start next, out of those that match.
     pub(super) fn next(&self, meant: MeantCall<'_>) -> Option<CallNumber> {
         let waiting = self.of_id(meant.id).filter(|call| call.is_waiting());
         meant.first_of(waiting.map(|call| (call.number, &call.record)))
     }
 
-    /// Returns how many calls of an id have not begun.
+    /// Returns the number of calls with an id that have not started.
     pub(super) fn count_waiting(&self, id: &str) -> usize {
         self.of_id(id).filter(|call| call.is_waiting()).count()
     }
 
-    /// Returns whether a call of an id was denied and has no result.
+    /// Returns whether a call with an id was denied and has no result.
     pub(super) fn has_denied(&self, id: &str) -> bool {
         self.of_id(id).any(|call| call.is_denied && !call.is_told)
     }
 
-    /// Returns the call of an id whose result the program tells; `None` if it is unknown.
+    /// Returns the call to which a result with this id belongs; `None` if it is unknown.
     pub(super) fn result_of(&self, id: &str, is_error: bool) -> Option<CallNumber> {
         let last = self.of_id(id).last()?;
-        // The model was told all results of an answer before it gave the next one.
+        // The model receives all results of an answer before it sends the next one.
         let is_same = |call: &&AskedCall| {
             call.message.is_none() || last.message.is_none() || call.message == last.message
         };
         let without = self.of_id(id).filter(|call| !call.is_told).filter(is_same);
         let ended = without.clone().filter(|call| call.ended.is_some()).min_by_key(|call| call.ended);
         let mut current = without.filter(|call| call.part != AnswerPart::Past);
-        // Only a call that runs can succeed.
+        // Only a running call can succeed.
         let running = current.clone().find(|call| call.has_begun && !is_error);
         ended.or(running).or_else(|| current.next()).map(|call| call.number)
     }
@@ -210,14 +213,15 @@ impl AskedCalls {
         number
     }
 
-    /// Adds a call that no block has named to the gathered blocks, which are those of an answer.
+    /// Adds a call without a block to the gathered blocks, which belong to the answer `message`.
     pub(super) fn add_unannounced(&mut self, record: ToolCallRecord, message: Option<String>) -> CallNumber {
         self.add(record, message, None)
     }
 
-    /// Adds the calls of a line that it is the first to name. Returns the blocks of the line that were not sent before.
+    /// Adds the calls of a line that were not named before. Returns the blocks of the line that
+    /// were not sent before.
     pub(super) fn hear<'a>(&mut self, said: &'a Assistant) -> Vec<&'a ClaudeBlock> {
-        // What an earlier answer asked for has its results.
+        // The calls of an earlier answer have their results.
         let message = said.id.as_ref();
         self.calls.retain(|call| {
             let is_same = call.message.is_none() || call.message.as_ref() == message;
@@ -248,7 +252,8 @@ impl AskedCalls {
         new
     }
 
-    /// Returns the call that a block names, unless that is a new one. `known` are those that earlier blocks of the line name.
+    /// Returns the call of a block, unless it is a new one. `known` are the calls of earlier blocks
+    /// of the line.
     fn named_by(
         &self,
         meant: MeantCall<'_>,
@@ -271,14 +276,14 @@ impl AskedCalls {
         )
     }
 
-    /// Takes it that the open answer, which a hook alone named so far, is the one with this id.
+    /// Notes the id of the open answer, which only a hook had named so far.
     pub(super) fn announce_open(&mut self, message: Option<&String>) {
         for call in self.calls.iter_mut().filter(|call| call.part == AnswerPart::Open) {
             call.message = message.cloned();
         }
     }
 
-    /// Returns whether a line names a call of the open answer that a hook alone named so far.
+    /// Returns whether a line names a call of the open answer that only a hook had named so far.
     pub(super) fn is_announced_by(&self, said: &Assistant) -> bool {
         let unannounced = || self.open().filter(|(_, call)| call.block.is_none());
         said.content.iter().any(|block| {
@@ -287,7 +292,7 @@ impl AskedCalls {
         })
     }
 
-    /// Takes it that the gathered blocks are recorded, as the open answer.
+    /// Marks the gathered blocks as recorded: they become the open answer.
     pub(super) fn record(&mut self) -> Vec<ToolCallRecord> {
         let gathered = self.calls.iter_mut().filter(|call| call.part == AnswerPart::Gathered);
         let recorded = gathered.map(|call| {
@@ -297,7 +302,7 @@ impl AskedCalls {
         recorded.collect()
     }
 
-    /// Takes it that the turn of the open answer is recorded.
+    /// Marks the turn of the open answer as recorded.
     pub(super) fn end_turn(&mut self, answer: Option<SequenceNumber>) {
         for (ordinal, call) in (0..).zip(self.calls.iter_mut().filter(|call| call.part == AnswerPart::Open)) {
             call.part = AnswerPart::Past;
@@ -306,7 +311,7 @@ impl AskedCalls {
         }
     }
 
-    /// Takes it that a call begins, or is closed before.
+    /// Marks a call as started, or as closed before that.
     pub(super) fn begin(&mut self, number: CallNumber) {
         if let Some(call) = self.get_mut(number) {
             call.has_begun = true;
@@ -319,14 +324,14 @@ impl AskedCalls {
         }
     }
 
-    /// Takes it that the program told the result of a call.
+    /// Marks a call as having its result.
     pub(super) fn tell(&mut self, number: CallNumber) {
         if let Some(call) = self.get_mut(number) {
             call.is_told = true;
         }
     }
 
-    /// Takes it that a call is closed.
+    /// Marks a call as closed.
     pub(super) fn close(&mut self, number: CallNumber) {
         let ended = self.ended;
         if let Some(call) = self.get_mut(number) {
@@ -338,25 +343,25 @@ impl AskedCalls {
 }
 
 impl AskedCall {
-    /// Returns whether the call has neither begun nor been closed.
+    /// Returns whether the call has neither started nor been closed.
     fn is_waiting(&self) -> bool {
         !(self.has_begun || self.is_denied || self.is_closed || self.is_told)
     }
 }
 
 impl SentBlock {
-    /// Returns whether both are the same block for certain.
+    /// Returns whether both are certainly the same block.
     fn is(&self, other: &SentBlock) -> bool {
         self.line.is_some() && self.line == other.line && self.place == other.place
     }
 
-    /// Returns whether both may be the same block, since a line has no id.
+    /// Returns whether both may be the same block, because a line has no id.
     fn may_be(&self, other: &SentBlock) -> bool {
         self.line.is_none() || other.line.is_none()
     }
 }
 
-/// Returns a call as it is recorded.
+/// Returns a call in its recorded form.
 fn record_of(MeantCall { id, tool, input }: MeantCall<'_>) -> ToolCallRecord {
     ToolCallRecord { call_id: id.to_owned(), name: tool.to_owned(), arguments: input.to_string() }
 }

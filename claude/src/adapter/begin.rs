@@ -1,4 +1,4 @@
-//! Where an evaluation begins: in a fresh session of the program, or in one that goes on.
+//! The start of an evaluation: in a fresh session of the program, or in a resumed one.
 
 use std::collections::BTreeMap;
 
@@ -19,33 +19,33 @@ use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::evaluation::{Journal, asked_call, new_id, retire};
 use foldlog_agent::inner_loop::OpenTurn;
 
-/// Text that the program is told where the host says nothing.
+/// Prompt if the host gives none.
 const BEGIN: &str = "Begin.";
 
-/// Text that the program is told where the host says nothing, and its work was interrupted.
+/// Prompt if the host gives none, and the work was interrupted.
 const GO_ON: &str = "Your work was interrupted. Go on where you stopped.";
 
-/// Text of a call that had not begun when its process ended.
+/// Text of a call that had not started when its process ended.
 const GONE: &str = "The process ended before this call began. The call did not run.";
 
-/// Names the program's session that a run begins or resumes.
+/// Identifies the program's session that a run starts or resumes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProgramSession {
-    /// Id that the host chose: of a fresh session, or of the copy of the one that is resumed.
+    /// Id that the host chose: of a fresh session, or of the copy of the resumed one.
     pub(super) begins: Option<String>,
-    /// Id of the session that is resumed.
+    /// Id of the resumed session.
     pub(super) resumes: Option<String>,
-    /// Entry behind which it is resumed; `None` is its end.
+    /// Entry after which it is resumed; `None` for its end.
     pub(super) at_entry: Option<String>,
 }
 
 impl ProgramSession {
-    /// Names a fresh session.
+    /// Identifies a fresh session.
     pub(super) fn fresh(id: String) -> ProgramSession {
         ProgramSession { begins: Some(id), ..ProgramSession::default() }
     }
 
-    /// Names the session of a state, or `copy` of it.
+    /// Identifies the session of a state, or its copy with the id `copy`.
     pub(super) fn from_resume(
         resume: &AdapterResume,
         state: &ClaudeAgentSDKState,
@@ -59,18 +59,18 @@ impl ProgramSession {
         }
     }
 
-    /// Returns the id of the session in which the run goes on.
+    /// Returns the id of the session in which the run continues.
     pub(super) fn id(&self) -> &str {
         self.begins.as_deref().or(self.resumes.as_deref()).unwrap_or_default()
     }
 }
 
-/// Holds the session of the program in which a run begins or goes on.
+/// Contains the session of the program in which a run starts or continues.
 pub(super) struct RunOrigin {
     pub(super) provided: ProgramSession,
-    /// Capture of the session that goes on.
+    /// Capture of the resumed session.
     pub(super) resumed: Option<AdapterStateSnapshot>,
-    /// Transcripts that the log holds, if they were read.
+    /// Transcripts in the log, if they were read.
     pub(super) transcripts: Option<Transcripts>,
 }
 
@@ -81,7 +81,8 @@ impl RunOrigin {
 }
 
 impl ClaudeAgentSDKAdapter {
-    /// Chooses the session of the program in which the run begins or goes on: the one that is given, or that the adapter keeps.
+    /// Chooses the session of the program for the run: the given one, that of a stateful adapter,
+    /// or a fresh one.
     pub(super) fn choose_session(
         &self,
         given: Option<AdapterResume>,
@@ -110,7 +111,7 @@ impl ClaudeAgentSDKAdapter {
             .as_ref()
             .is_none_or(|all| all.get(&state.session_id).is_some_and(Transcript::holds_messages))
             || self.kept_file_is_there(&state.session_id, session, is_recorded)?;
-        // The program may have been killed before it told a message: then there is nothing to resume.
+        // If the program was killed before it sent a message, there is nothing to resume.
         if !is_there {
             let adapter = self.adapter_type().to_owned();
             return Err(Error::SessionExpired { adapter, session_id: state.session_id });
@@ -119,7 +120,8 @@ impl ClaudeAgentSDKAdapter {
         Ok(RunOrigin { provided, resumed: Some(resume.snapshot), transcripts })
     }
 
-    /// Returns whether a directory that the host keeps has the transcript of a session. A replay is told what was so then.
+    /// Returns whether the host's directory contains the transcript of a session. A replay returns
+    /// the recorded observation.
     fn kept_file_is_there(&self, id: &str, session: &Session, is_recorded: bool) -> Result<bool> {
         let ProgramHome::Kept(directory) = &self.home else { return Ok(false) };
         let is_there = || {
@@ -129,8 +131,8 @@ impl ClaudeAgentSDKAdapter {
         if is_recorded { Ok(session.observe(IS_THERE, is_there)?) } else { Ok(is_there()) }
     }
 
-    /// Records that the session of the program in which an evaluation went on is not there any more, so that the next run
-    /// begins a fresh one.
+    /// Records that the session of the program no longer exists, so that the evaluation's next run
+    /// starts a fresh one.
     pub(super) fn let_go(&self, session: &Session, evaluation: &str) -> Result<()> {
         self.reset_session();
         match latest(session, evaluation)? {
@@ -140,8 +142,8 @@ impl ClaudeAgentSDKAdapter {
     }
 }
 
-/// Closes the calls that no process began and that wait for nobody, of an answer whose process is gone, and records its turn.
-/// `told` holds what the model reads of some of them, by their ids.
+/// Closes the calls of an answer whose process has ended, if they never started and do not wait for
+/// a decision, and records its turn. `told` contains the texts of some calls for the model, by id.
 pub(super) fn close_open(
     journal: &mut Journal,
     open: &OpenTurn,
@@ -159,8 +161,8 @@ pub(super) fn close_open(
     Ok(())
 }
 
-/// Returns what the program is told: what the host said since the last answer, and, in a fresh session, the conversation
-/// before it.
+/// Returns the prompt of a run: the host's messages since the last answer and, in a fresh session,
+/// the conversation before them.
 pub(super) fn to_say(messages: &[ConversationMessage], is_resumed: bool) -> String {
     let is_users = |message: &ConversationMessage| message.role == Role::User;
     let first = messages.iter().rposition(|message| !is_users(message)).map_or(0, |last| last + 1);
@@ -179,8 +181,8 @@ pub(super) fn to_say(messages: &[ConversationMessage], is_resumed: bool) -> Stri
     }
 }
 
-/// Returns a message of a conversation as it is told to another session. Each line but the first begins with a mark, so that what a tool
-/// printed passes for no other message.
+/// Renders a message of a conversation for another session. Each line except the first starts with
+/// a mark, so that the output of a tool cannot pass for another message.
 fn render_message(message: &ConversationMessage) -> String {
     let text = message.content.as_deref().unwrap_or_default();
     let told = match message.role {
@@ -211,13 +213,14 @@ pub(super) fn results(messages: &[ConversationMessage]) -> Vec<CallResult> {
     messages.iter().filter(|message| message.role == Role::Tool).filter_map(of).collect()
 }
 
-/// Name of the observations that say whether the program's file of a session was found.
+/// Name of the observations whether the program's file of a session was found.
 const IS_THERE: &str = "claude.file_is_there";
 
-/// Name of the observations of ids that are chosen for the program's sessions.
+/// Name of the observations of ids chosen for the program's sessions.
 const CHOSEN: &str = "claude.session_id";
 
-/// Chooses an id for a session of the program: `chosen`, if the host has chosen one. A replay chooses the same.
+/// Chooses an id for a session of the program: `chosen`, if the host has chosen one. A replay
+/// chooses the same.
 fn choose_id(
     session: &Session,
     evaluation: &str,
@@ -234,8 +237,8 @@ fn choose_id(
     }
 }
 
-/// Derives an id for a session of the program from what it is for and where the log stands. The log grows with each run of an
-/// evaluation, so no two have the same.
+/// Derives an id for a session of the program from its purpose and the log's position. The log
+/// grows with each run of an evaluation, so the ids are unique.
 pub(super) fn derived_id(session: Uuid, position: Option<SequenceNumber>, of: &str) -> String {
     let position = position.map_or(0, |position| position.get() + 1);
     let mut hasher = blake3::Hasher::new();
@@ -243,12 +246,12 @@ pub(super) fn derived_id(session: Uuid, position: Option<SequenceNumber>, of: &s
     hasher.update(&position.to_le_bytes()).update(of.as_bytes());
     let mut bytes = [0; 16];
     bytes.copy_from_slice(hasher.finalize().as_bytes().split_at(16).0);
-    // The program takes ids of this version.
+    // The program accepts ids of this version.
     uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
 }
 
-/// Finds the last capture of the program's session in which an evaluation went on; `None` if a rollback left none, or if that
-/// session expired.
+/// Finds the last capture of the program's session for an evaluation; `None` if a rollback left
+/// none, or if that session expired.
 fn latest(session: &Session, evaluation: &str) -> Result<Option<AdapterStateSnapshot>> {
     let mut captures = session.adapter_states()?.into_iter().map(AdapterStateSnapshot::from);
     let is_own = |one: &AdapterStateSnapshot| {
@@ -256,6 +259,6 @@ fn latest(session: &Session, evaluation: &str) -> Result<Option<AdapterStateSnap
         one.is_live && is_of_adapter && one.evaluation_id == evaluation
     };
     let last = captures.rfind(is_own);
-    // What was captured before the session expired is of that one.
+    // Captures before the expiry belong to the expired session.
     Ok(last.filter(|last| last.occasion != CaptureOccasion::Expired.name()))
 }

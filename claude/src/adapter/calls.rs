@@ -1,28 +1,30 @@
-//! Runs the calls of tools as the engine's transactions: says which may run, and when. [`own_tools`](super::own_tools) runs those of
-//! the program's own tools.
+//! Runs the calls of tools as transactions of the engine: decides which may run, and when.
+//! [`own_tools`](super::own_tools) runs those of the program's own tools.
 //!
-//! | the program | what becomes of it |
+//! | event of the program | action |
 //! |---|---|
-//! | calls a tool of the host (`mcp__wink__NAME`) | [`ToolRunner::execute`], and the result is its reply |
-//! | is about to run a tool of its own (`PreToolUse`) | the call begins, with its resources captured, before the reply |
+//! | calls a tool of the host (`mcp__wink__NAME`) | [`ToolRunner::execute`], whose result is the reply |
+//! | is about to run a tool of its own (`PreToolUse`) | the call starts, with its resources captured, before the reply |
 //! | ran it (`PostToolUse`) | the call ends, before the reply |
-//! | ran a command, and it exited with another code than 0 | as before: the call ends, with the [exit code](super::tool_outcome) |
-//! | ran it and it [failed or was stopped](super::tool_outcome) | the call fails: its resources are restored, and the reply tells the model so |
-//! | tells the result of a call that has not ended | the call ends as that says |
-//! | asks for a tool that is not on the list, or whose way to run is not | the call is closed as [denied](Cause::Denied), and does not run |
+//! | ran a command that exited with another code than 0 | the same: the call ends, with the [exit code](super::tool_outcome) |
+//! | ran it and it [failed or was stopped](super::tool_outcome) | the call fails: its resources are restored, and the reply informs the model |
+//! | sends the result of a call that has not ended | the call ends with that result |
+//! | requests a tool that is not on the list, or a form of it that is not allowed | the call is closed as [denied](Cause::Denied), and does not run |
 //! | is about to run a tool that [asks a person](super::approvals), or a tool of the host asks | the call is suspended, and the run ends without a reply to it |
-//! | runs `Agent`, `Task` in old versions | nothing: the calls of the sub-agent are calls of their own |
+//! | runs `Agent`, `Task` in old versions | none: the calls of the sub-agent are separate calls |
 //!
-//! A call that has to wait is held in its reply: calls run one after the other, in the order in which they arrive, but that
-//! those that only read, such as `Read`, run together. These capture nothing. So the calls of several sub-agents, and of the run
-//! itself, take turns. A call that waits for its own conversation lets those of others pass: for the answer that asks for it, which
-//! comes a moment later, or for the calls of the answer before. A call that the program gives up while it waits never begins.
+//! A call waits in its reply. Calls run one after the other, in the order of their arrival, except
+//! that calls which only read, such as `Read`, run concurrently and capture nothing. So the calls
+//! of several sub-agents, and of the run itself, take turns. A call that waits for its own
+//! conversation lets those of other conversations pass. It then waits for its answer, which arrives
+//! shortly after, or for the calls of the answer before. If the program gives up a waiting call,
+//! the call never starts.
 //!
 //! # Invariants
 //!
-//! 1. No tool runs that is not on the list, in any permission mode.
-//! 2. While a call is open that may change something, no other one is.
-//! 3. Nothing begins once the run is over: what is asked for then gets no reply.
+//! 1. Only tools on the list run, in every permission mode.
+//! 2. While a call that may change something is open, no other call is.
+//! 3. After the run is over nothing starts, and further requests get no reply.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -47,27 +49,28 @@ use foldlog_agent::prompt::{VisibilityOverrides, overrides_from_json};
 /// Server of the host's tools.
 pub(super) const SERVER: &str = "wink";
 
-/// Name of the tool by which the model gives a structured output.
+/// Name of the tool by which the model returns a structured output.
 pub(super) const RESPOND: &str = "respond";
 
 /// Name of the program's own tool for structured outputs.
 pub(super) const STRUCTURED_OUTPUT: &str = "StructuredOutput";
 
-/// Names of the program's tools that begin sub-agents.
+/// Names of the program's tools that start sub-agents.
 const SUB_AGENTS: [&str; 2] = ["Task", "Agent"];
 
-/// Returns whether a tool begins a sub-agent.
+/// Returns whether a tool starts a sub-agent.
 pub(super) fn begins_sub_agent(tool: &str) -> bool {
     SUB_AGENTS.contains(&tool)
 }
 
-/// Returns whether a tool that the program tells of is no call of its own: one of the host's, which is called apart, the output,
-/// or a sub-agent, whose calls are.
+/// Returns whether a tool in a hook is not a call to run here: a tool of the host, which is called
+/// separately, the output, or a sub-agent, whose calls are separate.
 pub(super) fn is_no_call_of_its_own(tool: &str) -> bool {
     hosts_tool(tool).is_some() || tool == STRUCTURED_OUTPUT || begins_sub_agent(tool)
 }
 
-/// Returns the host's own name of a tool that the model calls; `None` if it is none of the host's.
+/// Returns the host's own name of a tool that the model calls; `None` if it does not belong to the
+/// host.
 pub(super) fn hosts_tool(tool: &str) -> Option<&str> {
     tool.strip_prefix("mcp__")?.strip_prefix(SERVER)?.strip_prefix("__")
 }
@@ -77,15 +80,15 @@ pub(super) fn bridged_name(name: &str) -> String {
     format!("mcp__{SERVER}__{name}")
 }
 
-/// Text that the model reads of a command that is to run in the background.
+/// Text for the model about a command that was to run in the background.
 const IN_FOREGROUND: &str = "Commands do not run in the background here: run it in the foreground.";
 
-/// Returns the text that the model reads of a tool that it may not call.
+/// Returns the text for the model about a tool that it may not call.
 fn no_such_tool(name: &str) -> String {
     format!("There is no tool `{}`.", shorten_for_model(name))
 }
 
-/// Holds what the program asks for or tells of a call, and who waits for the reply.
+/// Contains a request or report of the program about a call, and the receiver of the reply.
 pub(super) struct CallArrival {
     arrival: Arrival,
     /// JSON of a hook or of a permission, or the arguments of a call.
@@ -94,7 +97,7 @@ pub(super) struct CallArrival {
 }
 
 impl CallArrival {
-    /// Reads what arrived.
+    /// Parses an arrival.
     pub(super) fn read(arrival: Arrival, reply_to: ReplyTo) -> CallArrival {
         let input = match &arrival {
             Arrival::Hook { input, .. }
@@ -105,7 +108,6 @@ impl CallArrival {
         CallArrival { arrival, input, reply_to }
     }
 
-    /// Returns the id of the call.
     fn call_id(&self) -> Option<&str> {
         match &self.arrival {
             Arrival::Call { tool_use_id, .. }
@@ -115,7 +117,7 @@ impl CallArrival {
         }
     }
 
-    /// Returns the call that is meant.
+    /// Returns the described call.
     fn meant_call(&self) -> Option<MeantCall<'_>> {
         let (tool, input) = match &self.arrival {
             Arrival::Hook { tool, .. } => (tool, arguments_in(&self.input)),
@@ -125,7 +127,6 @@ impl CallArrival {
         Some(MeantCall { id: self.call_id().unwrap_or_default(), tool, input })
     }
 
-    /// Returns whether the program is about to run a tool.
     fn is_before(&self) -> bool {
         matches!(&self.arrival, Arrival::Hook { event, .. } if event == PRE_TOOL_USE)
     }
@@ -138,55 +139,58 @@ pub(super) struct CallRunner<'a> {
     /// Names of the host's tools that the model may call now.
     pub(super) shown: Vec<String>,
     pub(super) deadline: Deadline,
-    /// Whether the prompt asks for a structured output.
+    /// Whether the prompt expects a structured output.
     pub(super) is_structured: bool,
-    /// Clock that tells the time of the last arrival.
+    /// Clock that is set to the time of the last arrival.
     pub(super) clock: &'a FixedClock,
-    /// Calls of the program's own tools that are open.
+    /// Open calls of the program's own tools.
     pub(super) open: BTreeMap<CallNumber, OpenCall>,
-    /// Ids of all calls of the program's own tools that began.
+    /// Ids of all calls of the program's own tools that have started.
     pub(super) begun: BTreeSet<String>,
-    /// Ids of calls that were denied.
+    /// Ids of denied calls.
     pub(super) denied: BTreeSet<String>,
-    /// What the log says that the model reads of calls of the program's own tools that ended, and whether it is an error.
+    /// Text for the model of ended calls of the program's own tools according to the log, and
+    /// whether it is an error.
     pub(super) shown_of: BTreeMap<CallNumber, (String, bool)>,
-    /// What the model reads beside the results of such calls.
+    /// Additional text for the model about such calls.
     pub(super) context_of: BTreeMap<CallNumber, String>,
-    /// Calls of the program's own tools that a person approved and that have not run.
+    /// Approved calls of the program's own tools that have not run.
     pub(super) approved: ApprovedCalls,
-    /// Calls that wait.
+    /// Waiting calls.
     waiting: VecDeque<CallArrival>,
-    /// Replies of calls that wait for a person.
+    /// Replies of calls that wait for a decision.
     held: Vec<ReplyTo>,
-    /// Whether the run is over, so that nothing begins any more.
+    /// Whether the run is over, so that nothing starts any more.
     pub(super) is_over: bool,
-    /// Why the host stopped the run, if it did.
+    /// Reason why the host stopped the run, if it did.
     pub(super) stopped: Option<RunStopReason>,
-    /// Output that the model gave by the tool `respond`.
+    /// Output that the model passed to the tool `respond`.
     pub(super) responded: Option<String>,
 }
 
-/// Holds a call of one of the program's own tools that is open.
+/// Contains an open call of one of the program's own tools.
 pub(super) struct OpenCall {
-    /// The call, as the program was about to run it.
+    /// The call in its form before it ran.
     pub(super) call: ToolCallRecord,
     pub(super) operation: Operation,
-    /// Whether it may run together with others.
+    /// Whether it may run concurrently with others.
     pub(super) together: bool,
-    /// When it began; `None` if nothing that it starts has to be ended.
+    /// Start of the call; `None` if it leaves no processes that have to be ended.
     pub(super) since: Option<StartMoment>,
-    /// Moment in microseconds since 1970-01-01 UTC at which the time of its command is over; `None` if it runs none.
+    /// Time at which its command times out, in microseconds since 1970-01-01 UTC; `None` if it runs
+    /// no command.
     pub(super) times_out_us: Option<i64>,
 }
 
-/// Says why a run stopped. Where the host stopped it, the program tells the model of each call that this ends that the user rejected it.
+/// Reason why a run stopped. If the host stopped it, the program tells the model for each ended
+/// call that the user rejected it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RunStopReason {
     /// The deadline is near.
     Deadline,
-    /// Somebody cancelled the run.
+    /// The run was cancelled.
     Cancelled,
-    /// The model gave as many answers as it may.
+    /// The model reached the limit of answers.
     Answers,
     /// The program ended.
     Ended,
@@ -201,7 +205,7 @@ impl RunStopReason {
         }
     }
 
-    /// Returns what the model reads of a call that was stopped while it ran.
+    /// Returns the text for the model about a call that was stopped while it ran.
     pub(super) fn running_call_text(self, reads_only: bool) -> String {
         let undone = if reads_only { "" } else { " What it changed in the workspace was rolled back." };
         format!(
@@ -210,16 +214,16 @@ impl RunStopReason {
         )
     }
 
-    /// Returns what the model reads of a call that had not begun.
+    /// Returns the text for the model about a call that had not started.
     pub(super) fn not_begun(self) -> String {
         format!("{} before this call began. Call the tool again if it is still needed.", self.description())
     }
 }
 
-/// Says what the run does behind a call.
+/// Next action of the run after a call.
 pub(super) enum RunAction {
     GoOn,
-    /// End the run, whose conversation waits or cannot go on.
+    /// End the run, whose conversation waits or cannot continue.
     Fail(Error),
     /// End the run, whose conversation waits for a person, without a reply to the call.
     Ask {
@@ -227,18 +231,18 @@ pub(super) enum RunAction {
         call_id: String,
         reply_to: ReplyTo,
     },
-    /// Tell the model the prompt with these parts shown, as the result of the call.
+    /// Reply to the call with the prompt in which these parts are shown.
     Show(VisibilityOverrides, ReplyTo),
 }
 
-/// Holds what the program tells of a call in a hook.
+/// Contains the data of a hook about a call.
 pub(super) struct Hook {
     pub(super) tool: String,
     pub(super) input: Value,
     pub(super) tool_use_id: Option<String>,
 }
 
-/// Returns the arguments of the call that a hook tells of.
+/// Returns the arguments of the call in a hook.
 pub(super) fn arguments_in(input: &Value) -> &Value {
     input.get("tool_input").unwrap_or(&Value::Null)
 }
@@ -274,7 +278,7 @@ impl<'a> CallRunner<'a> {
         }
     }
 
-    /// Returns why a tool must not run, as the log and as the model are told; `None` if it may.
+    /// Returns the cause and the text for the model if a tool must not run; `None` if it may.
     fn refusal(&self, tool: &str, input: &Value) -> Option<(Cause, String)> {
         if let Some(name) = hosts_tool(tool) {
             let is_shown = self.shown.iter().any(|shown| shown == name) || self.is_respond(name);
@@ -295,8 +299,8 @@ impl<'a> CallRunner<'a> {
         name == RESPOND && self.is_structured
     }
 
-    /// Takes a call of a tool, a question whether it may run, or what the program tells of one of its own. Returns what the
-    /// run does then. What begins a call waits until [`take_waiting`](CallRunner::take_waiting) takes it.
+    /// Processes a call of a tool, a permission request, or a hook, and returns the next action. An
+    /// arrival that starts a call waits until [`take_waiting`](CallRunner::take_waiting) takes it.
     pub(super) fn take(&mut self, asking: CallArrival, heard: &mut Recorders<'_>) -> Result<RunAction> {
         if let Some(call_id) = asking.call_id().filter(|_| asking.is_before()) {
             heard.call_is_of(call_id, asking.input.get("agent_id").and_then(Value::as_str));
@@ -320,8 +324,9 @@ impl<'a> CallRunner<'a> {
         next.map(|waiting| self.take_now(waiting, heard)).transpose()
     }
 
-    /// Returns the place of the call that begins next. Calls of one conversation begin in their order. One that waits for its own
-    /// conversation lets others pass; one that waits for an open call does not, so that each has its turn.
+    /// Returns the index of the call to start next. Calls of one conversation start in order. A
+    /// call that waits for its own conversation lets others pass. A call that waits for an open
+    /// call does not, so that each gets its turn.
     fn next_waiting(&self, heard: &Recorders<'_>) -> Option<usize> {
         let mut passed = BTreeSet::new();
         for (place, asking) in self.waiting.iter().enumerate() {
@@ -341,12 +346,12 @@ impl<'a> CallRunner<'a> {
         None
     }
 
-    /// Returns whether a call waits for the answer that asks for it.
+    /// Returns whether a call waits for its answer to arrive.
     pub(super) fn awaits_answer(&self, heard: &Recorders<'_>) -> bool {
         !self.is_over && self.unannounced_ids(heard).next().is_some()
     }
 
-    /// Lets the calls begin that wait for the answers that ask for them.
+    /// Lets all calls start that wait for their answers.
     pub(super) fn await_no_answer(&self, heard: &mut Recorders<'_>) {
         let calls: Vec<String> = self.unannounced_ids(heard).map(str::to_owned).collect();
         calls.iter().for_each(|call_id| heard.not_announced(call_id));
@@ -357,12 +362,12 @@ impl<'a> CallRunner<'a> {
         waiting.filter(|call_id| heard.is_unannounced(call_id))
     }
 
-    /// Drops the waiting hooks and permissions of a call that the program has given up, and those of the sub-agent that it began. `call`
-    /// is `None` if no block has told of the call.
+    /// Drops the waiting hooks and permissions of a call that the program has given up, and those
+    /// of the sub-agent that it started. `call` is `None` if no block has named the call.
     pub(super) fn drop_waiting(&mut self, call_id: &str, call: Option<CallNumber>, heard: &Recorders<'_>) {
         let recorder = heard.asked_with(call_id);
         let next = |meant: MeantCall<'_>| recorder.and_then(|recorder| recorder.asked_calls().next(meant));
-        // Of several calls that are alike, each has its own hook.
+        // If several calls are alike, each has its own hook.
         let has_twin = recorder.is_some_and(|recorder| recorder.asked_calls().count_waiting(call_id) > 1);
         let mut is_dropped = false;
         self.waiting.retain(|waiting| {
@@ -374,8 +379,8 @@ impl<'a> CallRunner<'a> {
         });
     }
 
-    /// Returns whether the call that an arrival begins may run together with others; `None` if it begins none. One that is denied is closed
-    /// at once, and changes nothing.
+    /// Returns whether the call that an arrival starts may run concurrently with others; `None` if
+    /// it starts none. A denied call is closed at once, and changes nothing.
     fn begins(&self, CallArrival { arrival, input, .. }: &CallArrival) -> Option<bool> {
         match arrival {
             Arrival::Call { name, .. } => match self.refusal(&bridged_name(name), &Value::Null) {
@@ -440,7 +445,8 @@ impl<'a> CallRunner<'a> {
         }
     }
 
-    /// Denies a call of a tool that must not run. Returns what the model is told; `None` if the tool may run.
+    /// Denies a call of a tool that must not run. Returns the text for the model; `None` if the
+    /// tool may run.
     fn refuse(
         &mut self,
         tool: &str,
@@ -457,7 +463,8 @@ impl<'a> CallRunner<'a> {
         Ok(Some(reason))
     }
 
-    /// Records that a call does not run, and why, unless that is recorded: a hook and a permission may ask for the same call.
+    /// Records that a call does not run, and why, unless this is recorded already: a hook and a
+    /// permission may concern the same call.
     fn deny(
         &mut self,
         call: &ToolCallRecord,
@@ -490,7 +497,6 @@ impl<'a> CallRunner<'a> {
         Ok(())
     }
 
-    /// Runs a tool of the host.
     fn call(
         &mut self,
         recorded: ToolCallRecord,
@@ -537,20 +543,19 @@ impl<'a> CallRunner<'a> {
         }
     }
 
-    /// Ends the run for a call that gets no reply as long as the program runs.
+    /// Ends the run for a call that gets no reply while the program runs.
     pub(super) fn hold(&mut self, reply_to: ReplyTo) {
         self.is_over = true;
         self.held.push(reply_to);
     }
 
-    /// Lets go of the calls that wait for a reply.
+    /// Drops the calls that wait for a reply.
     pub(super) fn let_go(&mut self) {
         self.waiting.clear();
         self.held.clear();
     }
 }
 
-/// Returns the reply to a call of a tool of the host.
 fn reply_of(report: &ToolReport) -> ToolReply {
     if report.success {
         return ToolReply::text(&report.message);

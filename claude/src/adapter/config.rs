@@ -1,4 +1,4 @@
-//! What a host chooses about the program and its model.
+//! A host's configuration of the program and its model.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,32 +12,36 @@ use crate::{PermissionMode, SettingSource};
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::provider::LlmConfig;
 
-/// Model that the specification names as the default. Its provider retired it on 15 June 2026, so the adapter does not ask for it:
-/// a configuration without a model leaves the choice to the program, whose default is a model that can be had.
+/// Model that the specification names as the default. Its provider retired it on 15 June 2026, so
+/// the adapter does not use it: a configuration without a model leaves the choice to the program,
+/// whose default is available.
 pub const DEFAULT_MODEL: &str = "claude-sonnet-4-20250514";
 
-/// Name under which the choice of the program is recorded. The program takes it for its own default too.
+/// Name under which the program's choice is recorded. The program also uses it for its own default.
 const PROGRAMS_MODEL: &str = "default";
 
 /// Configures the program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaudeAgentSDKClientConfig {
-    /// What the program asks before it runs a tool. Whatever it is, no tool runs that the adapter does not allow.
+    /// Permission mode of the program. In every mode, only tools that the adapter allows run.
     pub permission_mode: PermissionMode,
-    /// Working directory of the program, mostly the directory of the run's workspace. `None` is an empty directory of the run.
+    /// Working directory of the program, usually the directory of the run's workspace. `None` is an
+    /// empty directory of the run.
     pub cwd: Option<PathBuf>,
-    /// Directories beside the working directory that tools may use. A rollback restores them only if they are resources of the run.
+    /// Additional directories that tools may use. A rollback restores them only if they are
+    /// resources of the run.
     pub add_dirs: Vec<PathBuf>,
-    /// Variables that the program is given beside the few that it is passed in any case, such as `ANTHROPIC_API_KEY`.
+    /// Additional variables of the program, such as `ANTHROPIC_API_KEY`.
     pub env: BTreeMap<OsString, OsString>,
-    /// Files of settings that the program reads: by default none. With [`SettingSource::Project`] it also reads the `CLAUDE.md` files of
-    /// the working directory, and runs the hooks of the settings outside of any transaction.
+    /// Settings files that the program reads; none by default. With [`SettingSource::Project`] it
+    /// also reads the `CLAUDE.md` files of the working directory, and runs the hooks of the
+    /// settings outside of any transaction.
     pub setting_sources: Vec<SettingSource>,
-    /// Whether the program starts the servers that the working directory's `.mcp.json` names, which needs [`SettingSource::Project`]. Their
-    /// tools run if [`RunOptions::native_tools`] names them, such as `mcp__files__read`, as transactions like any other tool of the
-    /// program.
+    /// Whether the program starts the servers in the working directory's `.mcp.json`, which
+    /// requires [`SettingSource::Project`]. Their tools run if [`RunOptions::native_tools`] names
+    /// them, such as `mcp__files__read`, as transactions like any other tool of the program.
     pub project_servers: bool,
-    /// How the program confines its commands; `None` if it does not.
+    /// Sandbox for the program's commands; `None` for no sandbox.
     pub sandbox: Option<SandboxSettings>,
 }
 
@@ -55,10 +59,10 @@ impl Default for ClaudeAgentSDKClientConfig {
     }
 }
 
-/// Configures how the program confines the commands that it runs.
+/// Configures the sandbox for the commands that the program runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxSettings {
-    /// Commands that are not confined.
+    /// Commands outside of the sandbox.
     pub exclude_commands: Vec<String>,
     /// Whether commands may listen on local ports.
     pub allow_local_binding: bool,
@@ -83,18 +87,20 @@ impl SandboxSettings {
 pub struct ClaudeAgentSDKModelConfig {
     /// Name of the model; `None` leaves it to the program.
     pub model: Option<String>,
-    /// Model that is asked while the other one is overloaded.
+    /// Model to use while the other one is overloaded.
     pub fallback_model: Option<String>,
     /// Greatest number of tokens of an answer.
     pub max_tokens: Option<u32>,
-    /// Temperature. The program takes none: a configuration that sets it is refused.
+    /// Sampling temperature. The program does not support it: a configuration that sets it is
+    /// refused.
     pub temperature: Option<f64>,
-    /// Probability mass. The program takes none: a configuration that sets it is refused.
+    /// Probability mass considered in sampling. The program does not support it: a configuration
+    /// that sets it is refused.
     pub top_p: Option<f64>,
 }
 
 impl ClaudeAgentSDKModelConfig {
-    /// Takes over what a host chose for any provider.
+    /// Adopts the parameters that a host chose for any provider.
     #[must_use]
     pub fn with_llm_config(self, config: &LlmConfig) -> ClaudeAgentSDKModelConfig {
         ClaudeAgentSDKModelConfig {
@@ -105,12 +111,12 @@ impl ClaudeAgentSDKModelConfig {
         }
     }
 
-    /// Returns the name under which the model is recorded before it has answered.
+    /// Returns the name under which the model is recorded before its first answer.
     pub(super) fn name(&self) -> &str {
         self.model.as_deref().unwrap_or(PROGRAMS_MODEL)
     }
 
-    /// Refuses by name what the program cannot be told.
+    /// Refuses parameters that the program does not support, by name.
     pub(super) fn check(&self, prompt: &str) -> Result<()> {
         let set = [("temperature", self.temperature.is_some()), ("top_p", self.top_p.is_some())];
         let names: Vec<&str> = set.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect();
@@ -124,72 +130,79 @@ impl ClaudeAgentSDKModelConfig {
     }
 }
 
-/// Says where the program keeps its own files: the transcript of its session, above all.
+/// Selects the place of the program's own files, in particular of the transcript of its session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProgramHome {
-    /// In the session's directory, from which they are removed after the run. The transcript is in the log too, and a later run writes it
-    /// back from there: the session's directory alone resumes, on any machine. Outputs that were too large for the model, of which it was
-    /// told the file, stay as long as the session. What else the program keeps, such as file checkpoints of its own, is lost with the
-    /// run.
+    /// In the session's directory, from which they are removed after the run. The transcript is
+    /// also in the log, and a later run restores it from there, so the session's directory is
+    /// sufficient to resume on any machine. Outputs that were too large for the model, which knows
+    /// their files, remain as long as the session. Other files of the program, such as its own file
+    /// checkpoints, are lost with the run.
     #[default]
     FromLog,
-    /// In this directory, which the host keeps (`CLAUDE_CONFIG_DIR`, mode 0700). A transcript that is missing there is written
-    /// back from the log.
+    /// In this directory of the host (`CLAUDE_CONFIG_DIR`, mode 0700). A missing transcript is
+    /// restored from the log.
     Kept(PathBuf),
-    /// Where the program keeps them for this machine's user. The run sees that user's credentials and sessions, and another
-    /// user's or another machine's run finds no transcript: nothing is written back. The provider keeps no session, whatever
-    /// the name of this way may suggest elsewhere.
+    /// In the directory of this machine's user. The run can access that user's credentials and
+    /// sessions. A run of another user or on another machine finds no transcript, because none is
+    /// restored.
     Users,
 }
 
-/// Says how a structured output is asked for. A prompt for a text asks for none.
+/// Selects the way in which a structured output is obtained. It does not apply to a prompt for a
+/// text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutputBy {
-    /// By the program's own check against a JSON schema: it asks the model again until the output passes. A run without an
-    /// output fails with [`Error::OutputMissing`].
+    /// With the program's own check against a JSON schema, which repeats until an output passes. A
+    /// run without an output fails with [`Error::OutputMissing`].
     #[default]
     JsonSchema,
-    /// By a tool `respond`, which the model is told to call with its final answer. The system prompt holds the schema, and
-    /// fields that the output does not have are ignored. If the model never calls it, the response has no
-    /// [output](foldlog_agent::PromptResponse::output), and its text is what the model said.
+    /// With a tool `respond`, which the model is instructed to call with its final answer. The
+    /// system prompt contains the schema. Fields that the output does not have are ignored. If the
+    /// model never calls the tool, the response has no
+    /// [output](foldlog_agent::PromptResponse::output), and its text is the model's last text.
     RespondTool,
 }
 
-/// Says what follows if a call failed and not all of its changes could be rolled back.
+/// Decides what happens if a call failed and some of its changes could not be rolled back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLeftover {
-    /// The model is told what the call left, and the run goes on.
+    /// The model receives a list of the remaining changes, and the run continues.
     #[default]
     Continue,
     /// The run ends with [`Error::NotUndone`].
     Stop,
 }
 
-/// Says which of the program's own tools run, and how long things may take.
+/// Selects the tools of the program's own that may run, and limits of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOptions {
-    /// Names of the program's own tools that may run, such as `Read`, `Write` and `Bash`. By default none. `Task` means `Agent`. A run
-    /// that names a tool which the installed program does not offer fails, and says so.
+    /// Names of the program's own tools that may run, such as `Read`, `Write` and `Bash`. None by
+    /// default. `Task` means `Agent`. If the installed program does not offer a named tool, the run
+    /// fails and reports this.
     pub native_tools: Vec<String>,
-    /// Those of them that run only once a person has approved the call, by name, each with the question that is put. The
-    /// [pending](foldlog::Session::pending) question holds the arguments beside it. By default none.
+    /// Those of them that run only after a person has approved the call, by name, each with its
+    /// question. The [pending](foldlog::Session::pending_questions) question also contains the
+    /// arguments. None by default.
     pub asks: BTreeMap<String, Question>,
-    /// Whether a command of `Bash` that exits with another code than 0 is a failed call, whose changes are rolled back. By default
-    /// the changes of a command that ended are kept, and the end of its call records the exit code. Calls that were stopped, and
-    /// tools that fail otherwise, such as `Edit`, are rolled back in any case.
+    /// Whether a command of `Bash` that exits with another code than 0 is a failed call, whose
+    /// changes are rolled back. By default the changes of a command that ended remain, and the end
+    /// record of its call contains the exit code. Calls that were stopped, and failures of other
+    /// tools such as `Edit`, are always rolled back.
     pub roll_back_failed: bool,
-    /// What follows if a call failed and not all of its changes could be rolled back.
+    /// Reaction to a failed call whose changes could not all be rolled back.
     pub on_leftover: OnLeftover,
     /// Number of the model's answers after which the program ends the run; `None` for no limit.
     pub max_turns: Option<u32>,
     /// Cost after which the program ends the run, in US dollars; `None` for no limit.
     pub max_budget_usd: Option<f64>,
-    /// How a structured output is asked for.
+    /// Way in which a structured output is obtained.
     pub output_by: OutputBy,
-    /// Time before the deadline at which the run is interrupted, so that its usage and state are still told.
+    /// Time before the deadline at which the run is interrupted, so that its usage and state can
+    /// still be reported.
     pub interrupt_before: Duration,
-    /// Time that an interrupted run has to tell its result.
+    /// Time for an interrupted run to report its result.
     pub result_within: Duration,
 }
 
@@ -210,12 +223,11 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
-    /// Returns whether a tool of the program's own may run.
     pub(super) fn allows(&self, tool: &str) -> bool {
         self.native_tools.iter().any(|native| canonical(native) == canonical(tool))
     }
 
-    /// Returns the question that a person answers before a tool runs; `None` if nobody is asked.
+    /// Returns the question for a person before a tool runs; `None` if the tool does not ask.
     pub(super) fn question(&self, tool: &str) -> Option<&Question> {
         self.asks.get(tool).or_else(|| {
             self.asks
@@ -225,15 +237,15 @@ impl RunOptions {
         })
     }
 
-    /// Returns which of the tools that may run are missing in those that the program offers. Servers of the project may not have told
-    /// their tools yet, so these are left out.
+    /// Returns those tools that may run but are missing in the program's offer. Tools of the
+    /// project's servers are left out, because these may not have listed them yet.
     pub(super) fn not_offered(&self, offered: &[String]) -> Vec<&str> {
         let is_missing = |name: &&str| !is_of_server(name) && !offers(offered, name);
         self.native_tools.iter().map(String::as_str).filter(is_missing).collect()
     }
 
-    /// Refuses a tool of the host that has the name of one of the program's own: in the log, nobody could tell their calls
-    /// apart.
+    /// Refuses a tool of the host with the name of one of the program's own: the log could not
+    /// distinguish their calls.
     pub(super) fn check(&self, prompt: &str, hosts: &[&str]) -> Result<()> {
         let Some(name) = self.native_tools.iter().find(|native| hosts.contains(&native.as_str())) else {
             return Ok(());
@@ -245,18 +257,17 @@ impl RunOptions {
     }
 }
 
-/// Returns the name of a tool of the program by which hooks and the model call it: `Agent` for `Task`, as older versions named the tool
-/// that starts sub-agents.
+/// Returns the name by which hooks and the model call a tool of the program: `Agent` for `Task`,
+/// the name in older versions of the tool that starts sub-agents.
 pub(super) fn canonical(tool: &str) -> &str {
     if tool == "Task" { "Agent" } else { tool }
 }
 
-/// Returns whether a tool belongs to a server, and so is no tool of the program itself.
+/// Returns whether a tool belongs to a server, and not to the program itself.
 pub(super) fn is_of_server(tool: &str) -> bool {
     tool.starts_with("mcp__")
 }
 
-/// Returns whether a tool is among those that the program offers.
 pub(super) fn offers(offered: &[String], tool: &str) -> bool {
     offered.iter().any(|offered| canonical(offered) == canonical(tool))
 }

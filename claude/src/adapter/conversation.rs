@@ -1,36 +1,39 @@
-//! Records what the program and its model say as a conversation: `Input`, `Request`, `Answer` and `Turn`, as every other
-//! adapter does.
+//! Records the exchange between the program and its model as a conversation: `Input`, `Request`,
+//! `Answer` and `Turn`, as every other adapter does.
 //!
-//! The program sends an answer block by block, and its tools may begin before the answer is whole. So blocks are gathered
-//! until a call of them is about to run, and recorded then: what comes of the same answer behind that is an answer of its
-//! own, which is recorded once the calls before it are closed.
+//! The program sends an answer block by block, and its tools may start before the answer is
+//! complete. So blocks are gathered until one of their calls is about to run, and then recorded.
+//! Later blocks of the same answer become a separate answer, which is recorded after the calls
+//! before it are closed.
 //!
-//! | the program sends | what is recorded |
+//! | event of the program | records |
 //! |---|---|
-//! | blocks of an answer | nothing yet; the answer before them, and its turn, if it is another one |
-//! | a call of a tool, in whatever way | the answer so far, and then the call |
-//! | the result of a call that ran, was refused or never began | what closes the call, if nothing has: an input with the program's text. It waits while a sub-agent of the answer before works |
-//! | the first call of a sub-agent, before the answer that asks for it | nothing yet: the call waits for the answer |
-//! | the result of a sub-agent | the last answer of its conversation and the turn of that |
-//! | the result of a call that its end has closed with another text | an input with the program's text, which the model reads: the end keeps the result itself |
-//! | the result of the run | the last answer, with what the run used beyond what was recorded before, and its turn |
+//! | blocks of an answer | none yet; if another answer precedes them, that answer and its turn |
+//! | a call of a tool, in any form | the answer so far, and then the call |
+//! | the result of a call that ran, was refused or never started | an input with the program's text that closes the call, if it is open. It waits while a sub-agent of the answer before is running |
+//! | the first call of a sub-agent, before its answer | none yet: the call waits for the answer |
+//! | the result of a sub-agent | the last answer of its conversation and its turn |
+//! | the result of a call that was closed with another text | an input with the program's text, which the model reads: the end record retains the result itself |
+//! | the result of the run | the last answer, with the usage of the run that was not recorded before, and its turn |
 //!
 //! # Sub-agents
 //!
-//! A sub-agent has a conversation of its own, named after the call that began it. Whose call a call is follows from the `agent_id`
-//! of its `PreToolUse` hook and from `system/task_started`, which names the call that began the agent. Since 2.1.197 the hook comes 1 to
-//! 4 ms before the answer that asks for the call, and the program sends that answer without waiting for the hook's reply. A sub-agent
-//! that another sub-agent began sends no answers, only hooks. 2.1.100 sends no `task_started`, but each answer before its hooks.
+//! A sub-agent has its own conversation, named after the call that started it. The owner of a call
+//! follows from the `agent_id` of its `PreToolUse` hook and from `system/task_started`, which names
+//! the call that started the agent. Since 2.1.197 the hook arrives 1 to 4 ms before the answer with
+//! the call, and the program sends that answer without waiting for the hook's reply. A sub-agent
+//! started by another sub-agent sends no answers, only hooks. 2.1.100 sends no `task_started`, but
+//! each answer before its hooks.
 //!
-//! An answer that begins sub-agents is recorded with the results of those. If the process ends before, the next evaluation
-//! [records it](super::sub_agents) from the arrivals.
+//! An answer that starts sub-agents is recorded with their results. If the process ends before
+//! that, the next evaluation [records it](super::sub_agents) from the arrivals.
 //!
 //! # Invariants
 //!
-//! 1. An answer is recorded before a call of it begins that is none of a sub-agent.
+//! 1. An answer is recorded before a call of it starts, except for calls of sub-agents.
 //! 2. A turn is recorded when each call of its answer is closed.
-//! 3. What all answers of a run say that they used comes to what the program says of the run.
-//! 4. No call of a sub-agent is recorded in the conversation of the run.
+//! 3. The usage of all answers of a run adds up to the usage that the program reports for the run.
+//! 4. Calls of a sub-agent are never recorded in the conversation of the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,10 +49,10 @@ use foldlog_agent::error::Result;
 use foldlog_agent::evaluation::{Journal, Outcome, Used, asked_call};
 use foldlog_agent::provider::{PreparedRequest, ProviderAnswer, ProviderError};
 
-/// Form of blocks that are kept as they are.
+/// Format of blocks that are stored unchanged.
 const BLOCKS: &str = "anthropic";
 
-/// Text of a call of which the program told no result.
+/// Text of a call for which the program sent no result.
 const UNTOLD: &str = "The program told no result of this call.";
 
 /// Records one conversation: that of the run, or that of a sub-agent.
@@ -58,7 +61,7 @@ pub(super) struct Recorder {
     pub(super) journal: Journal,
     prompt: PromptIdentity,
     model: String,
-    /// Request that the next answer belongs to.
+    /// Request of the next answer.
     request: Option<SequenceNumber>,
     is_asked: bool,
     /// Blocks that are not recorded yet.
@@ -69,9 +72,9 @@ pub(super) struct Recorder {
     asked: AskedCalls,
     /// Results of calls that wait until the sub-agents of the open answer have ended.
     told_early: Vec<EarlyCallResult>,
-    /// What the recorded answers of this run say that they used.
+    /// Usage in the recorded answers of this run.
     told: TokenUsage,
-    /// What the run gave so far.
+    /// Outcome of the run so far.
     outcome: Outcome,
 }
 
@@ -85,7 +88,7 @@ struct PartialAnswer {
     usage: Option<ClaudeUsage>,
 }
 
-/// Holds what the program told the model of a call.
+/// Contains a result that the program passed to the model.
 #[derive(Debug)]
 struct EarlyCallResult {
     call: CallNumber,
@@ -93,23 +96,24 @@ struct EarlyCallResult {
     is_error: bool,
 }
 
-/// Names a call that begins.
+/// Identifies a call that starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BegunCall {
     pub(super) number: CallNumber,
-    /// Answer that asked for it; `None` if the conversation is not recorded.
+    /// Origin of the call; `None` if the conversation is not recorded.
     pub(super) origin: Option<CallOrigin>,
 }
 
 #[derive(Debug)]
 struct OpenAnswer {
-    /// Id of the program's answer, of which this may be a part. `None` if a call came without its answer.
+    /// Id of the program's answer, of which this may be a part. `None` if a call arrived without
+    /// its answer.
     id: Option<String>,
     /// Record; `None` if the conversation is not recorded.
     answer: Option<SequenceNumber>,
 }
 
-/// Returns the tokens in the engine's terms.
+/// Converts the tokens into the engine's terms.
 pub(super) fn token_usage(usage: &ClaudeUsage) -> TokenUsage {
     TokenUsage {
         input: usage.input_tokens,
@@ -137,7 +141,7 @@ impl Recorder {
         }
     }
 
-    /// Returns the journal, and what was said and done of this conversation in this run.
+    /// Returns the journal, and the outcome of this conversation in this run.
     pub(super) fn into_parts(self) -> (Journal, Outcome) {
         (self.journal, self.outcome)
     }
@@ -147,7 +151,7 @@ impl Recorder {
         self.journal.system(text, self.prompt.clone())
     }
 
-    /// Records that the model is about to be asked, for the first time of a run or behind a turn.
+    /// Records a request to the model, at the start of a run or after a turn.
     pub(super) fn ask(&mut self, attempt: u64, parameters: Value) -> Result<()> {
         let (model, body) = (self.model.clone(), Vec::new());
         let prepared = PreparedRequest { model, parameters, body, stream: true };
@@ -156,7 +160,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Takes a message of the model.
+    /// Processes a message of the model.
     pub(super) fn hear(&mut self, said: &Assistant, runner: &ToolRunner) -> Result<()> {
         if self.gathered.as_ref().is_some_and(|gathered| gathered.id != said.id) {
             self.flush(None, None, runner)?;
@@ -174,7 +178,7 @@ impl Recorder {
         let gathered = self.gathered.get_or_insert_with(|| PartialAnswer {
             id: said.id.clone(),
             is_plain: true,
-            // The other part of the answer has told it.
+            // The other part of the answer contains the usage.
             usage: said.usage.filter(|_| !is_same),
             ..PartialAnswer::default()
         });
@@ -183,7 +187,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records an answer that an earlier process received. `request` is the one that it answers, if that is recorded.
+    /// Records an answer that an earlier process received. `request` is its request, if that is
+    /// recorded.
     pub(super) fn record_received(
         &mut self,
         answer: &[Assistant],
@@ -195,8 +200,8 @@ impl Recorder {
         self.flush(None, None, runner)
     }
 
-    /// Begins the next call of those that the program may mean. The answer that asked for it is recorded before this returns. A call
-    /// that no block told of is an answer of its own.
+    /// Starts the next call out of those that match. Its answer is recorded before this returns. A
+    /// call without a block becomes an answer of its own.
     pub(super) fn begin(
         &mut self,
         call: &ToolCallRecord,
@@ -221,46 +226,47 @@ impl Recorder {
         Ok(BegunCall { number, origin: self.origin(number).flatten() })
     }
 
-    /// Returns whether a call belongs to another answer than the open one, of which a call runs: the turn of the open one
-    /// comes first.
+    /// Returns whether a call belongs to another answer than the open one while a call of the open
+    /// one is running: then the turn of the open one comes first.
     fn is_behind(&self, meant: MeantCall<'_>, runs: impl Fn(CallNumber) -> bool) -> bool {
         let is_running = self.asked.open().any(|(number, _)| runs(number)) || self.has_sub_agent();
         is_running && !self.asked.next(meant).is_some_and(|number| self.asked.is_open(number))
     }
 
-    /// Returns whether a sub-agent works that the open answer began.
+    /// Returns whether a sub-agent of the open answer is running.
     fn has_sub_agent(&self) -> bool {
         self.asked.open().any(|(_, call)| !call.is_closed && begins_sub_agent(&call.record.name))
     }
 
-    /// Returns whether a call is not closed, recorded or not.
+    /// Returns whether there is an unclosed call, recorded or not.
     fn has_unclosed_call(&self) -> bool {
         self.has_open_call() || self.asked.has_gathered()
     }
 
-    /// Returns whether a call of the open answer is not closed.
+    /// Returns whether the open answer has an unclosed call.
     fn has_open_call(&self) -> bool {
         self.asked.open().any(|(_, call)| !call.is_closed)
     }
 
-    /// Returns the origin of a call of the open answer. The inner `None` is that of an answer that is not recorded.
+    /// Returns the origin of a call of the open answer. The inner `None` means that the answer is
+    /// not recorded.
     fn origin(&self, number: CallNumber) -> Option<Option<CallOrigin>> {
         let place = self.asked.open().position(|(open, _)| open == number)?;
         let answer = self.open.as_ref()?.answer;
         Some(answer.and_then(|answer| Some(CallOrigin { answer, ordinal: u32::try_from(place).ok()? })))
     }
 
-    /// Returns the calls for which the last answer asks.
+    /// Returns the calls of the last answer.
     pub(super) fn asked_calls(&self) -> &AskedCalls {
         &self.asked
     }
 
-    /// Returns a call as the model asked for it.
+    /// Returns a call in the model's form.
     pub(super) fn call(&self, number: CallNumber) -> Option<&ToolCallRecord> {
         self.asked.get(number).map(|call| &call.record)
     }
 
-    /// Notes that a call is closed by its own end.
+    /// Notes that a call was closed by its own end record.
     pub(super) fn note_closed(&mut self, call: CallNumber) {
         self.asked.close(call);
     }
@@ -271,8 +277,9 @@ impl Recorder {
         self.asked.close(call);
     }
 
-    /// Takes what the program told the model of a call. Closes the call with it, unless it is closed. `shown` is what its end says
-    /// that the model reads, and whether it is an error: where the program told something else, that is recorded too.
+    /// Processes a result that the program passed to the model, and closes the call with it, unless
+    /// it is closed. `shown` is the text for the model in the call's end record, and whether it is
+    /// an error. If the program's result differs, it is recorded too.
     pub(super) fn take_result(
         &mut self,
         call: CallNumber,
@@ -289,7 +296,8 @@ impl Recorder {
             }
             self.flush(None, None, runner)?;
         }
-        // The program may tell the result of a call only behind the begin of the next one, which ends the turn.
+        // The program may send the result of a call only after the start of the next one, which
+        // ends the turn.
         let past = || self.asked.get(call)?.past.map(Some);
         let Some(origin) = self.origin(call).or_else(past) else { return Ok(()) };
         let differs = shown.is_some_and(|(shown, was_error)| shown != text || was_error != is_error);
@@ -305,7 +313,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records the blocks that were gathered as an answer. `all` is what the run used, once that is known.
+    /// Records the gathered blocks as an answer. `all` is the usage of the run, once that is known.
     fn flush(&mut self, all: Option<TokenUsage>, stop: Option<String>, runner: &ToolRunner) -> Result<()> {
         let Some(gathered) = self.gathered.take() else { return Ok(()) };
         let is_same = gathered.id.is_some() && self.open.as_ref().is_some_and(|open| open.id == gathered.id);
@@ -340,7 +348,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records the turn of the open answer. Calls that nothing has closed never ran.
+    /// Records the turn of the open answer. Calls that are still open never ran.
     fn end_turn(&mut self, complete: bool, runner: &ToolRunner) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
         for (ordinal, (_, call)) in (0..).zip(self.asked.open()) {
@@ -354,8 +362,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records the last answer with what the run used, and its turn. `output` is recorded as the text of an answer that gave
-    /// its output otherwise than as a text.
+    /// Records the last answer with the usage of the run, and its turn. If the output was not given
+    /// as text, `output` is recorded as the answer's text.
     pub(super) fn end(
         &mut self,
         usage: Option<TokenUsage>,
@@ -374,20 +382,21 @@ impl Recorder {
             self.gathered =
                 Some(PartialAnswer { text: Some(output), is_plain: true, ..PartialAnswer::default() });
         } else if self.gathered.is_none() {
-            // The run ended without a last word, such as behind a hook.
+            // The run ended without a final text, for example after a hook.
             self.gathered = Some(PartialAnswer { is_plain: true, ..PartialAnswer::default() });
         }
         self.flush(usage, stop, runner)?;
         self.end_turn(true, runner)
     }
 
-    /// Records the blocks that were gathered, unless a call of the answer before is open: the next evaluation closes that one first,
-    /// and then [records](super::sub_agents) the blocks from the arrivals.
+    /// Records the gathered blocks, unless a call of the answer before is open. In that case the
+    /// next evaluation closes the call first, and then [records](super::sub_agents) the blocks from
+    /// the arrivals.
     fn leave(&mut self, runner: &ToolRunner) -> Result<()> {
         if self.has_open_call() { Ok(()) } else { self.flush(None, None, runner) }
     }
 
-    /// Records what the model said so far, and that the run gave no output. The calls that are open stay as they are.
+    /// Records the model's blocks so far, and that the run gave no output. Open calls remain open.
     pub(super) fn fail(&mut self, mut error: ProviderError, runner: &ToolRunner) -> Result<()> {
         self.leave(runner)?;
         error.usage = error.usage.map(|all| all.minus(self.told));
@@ -433,26 +442,27 @@ impl PartialAnswer {
     }
 }
 
-/// Returns the id of the conversation of the sub-agent that a call of an evaluation began.
+/// Returns the id of the conversation of the sub-agent that a call of an evaluation started.
 pub(super) fn of_sub_agent(evaluation: &str, call_id: &str) -> String {
     format!("{evaluation}/{call_id}")
 }
 
-/// Holds the conversations of a run: its own, and those of its sub-agents, by the call that began each.
+/// Contains the conversations of a run: its own, and those of its sub-agents, by the call that
+/// started each.
 #[derive(Debug)]
 pub(super) struct Recorders<'a> {
     pub(super) own: Recorder,
     session: &'a Session,
     children: BTreeMap<String, Recorder>,
-    /// Calls that began the sub-agents, by the ids of these.
+    /// Calls that started sub-agents, by the ids of the sub-agents.
     agents: BTreeMap<String, String>,
-    /// Calls that began the sub-agents whose calls these are, by the ids of the latter.
+    /// Calls that started sub-agents, by the ids of the calls that these sub-agents make.
     parents: BTreeMap<String, String>,
-    /// Calls of sub-agents for whose answers nobody waits any more.
+    /// Calls of sub-agents whose answers are no longer awaited.
     unannounced: BTreeSet<String>,
-    /// Last texts of sub-agents, by the calls that began them.
+    /// Last texts of sub-agents, by the calls that started them.
     last_texts: BTreeMap<String, String>,
-    /// Calls that began sub-agents which have ended, and whose conversations have open calls.
+    /// Calls that started sub-agents which have ended, but whose conversations have open calls.
     ended: BTreeSet<String>,
 }
 
@@ -474,25 +484,26 @@ impl<'a> Recorders<'a> {
         self.session
     }
 
-    /// Takes it that a call began a sub-agent.
+    /// Notes that a call started a sub-agent.
     pub(super) fn sub_agent_began(&mut self, started: TaskStarted) {
         self.agents.insert(started.task_id, started.tool_use_id);
     }
 
-    /// Takes it that a call is one of the sub-agent `agent`, or, without one, of the run itself.
+    /// Notes that a call belongs to the sub-agent `agent`, or to the run itself if there is none.
     pub(super) fn call_is_of(&mut self, call_id: &str, agent: Option<&str>) {
         let Some(agent) = agent else {
             self.parents.remove(call_id);
             return;
         };
         let known = self.agents.get(agent).cloned().or_else(|| self.child_asking(call_id));
-        // A sub-agent of a sub-agent, of which 2.1.100 tells nothing else.
+        // A sub-agent of a sub-agent, for which 2.1.100 sends no other information.
         let parent = known.unwrap_or_else(|| agent.to_owned());
         self.agents.insert(agent.to_owned(), parent.clone());
         self.parents.insert(call_id.to_owned(), parent);
     }
 
-    /// Returns the conversation that belongs to a call of a sub-agent; that of the run if there is no call.
+    /// Returns the conversation of the sub-agent that the call `parent` started; that of the run if
+    /// there is no call.
     pub(super) fn recorder_of_parent(&mut self, parent: Option<&str>) -> &mut Recorder {
         let Some(parent) = parent else { return &mut self.own };
         let (own, session) = (&self.own, self.session);
@@ -512,25 +523,28 @@ impl<'a> Recorders<'a> {
         })
     }
 
-    /// Returns the conversation that asked for a call; that of the run if none is known to.
+    /// Returns the conversation of a call; that of the run if no other is known.
     pub(super) fn recorder_of_call(&mut self, call_id: &str) -> &mut Recorder {
         let parent = self.parent_of(call_id);
         self.recorder_of_parent(parent.as_deref())
     }
 
-    /// Returns the call that began the sub-agent whose call this is; `None` if it is one of the run itself.
+    /// Returns the call that started the sub-agent to which a call belongs; `None` if it belongs to
+    /// the run itself.
     pub(super) fn parent_of(&self, call_id: &str) -> Option<String> {
         self.parents.get(call_id).cloned().or_else(|| self.child_asking(call_id))
     }
 
-    /// Returns the call of the sub-agent that asked for a call; `None` if none is known to.
+    /// Returns the call that started the sub-agent whose conversation contains a call; `None` if
+    /// there is none.
     fn child_asking(&self, call_id: &str) -> Option<String> {
         let asks = |(_, recorder): &(&String, &Recorder)| recorder.asked.asks_for(call_id);
         let found = self.children.iter().find(asks).filter(|_| !self.own.asked.asks_for(call_id));
         found.map(|(parent, _)| parent.clone())
     }
 
-    /// Returns whether the answer that asks for a call is about to come: the call is one of a sub-agent that the run itself began.
+    /// Returns whether the answer with the call is still to arrive: the call belongs to a sub-agent
+    /// that the run itself started.
     pub(super) fn is_unannounced(&self, call_id: &str) -> bool {
         let Some(parent) = self.parents.get(call_id) else { return false };
         let asks = |recorder: &Recorder| recorder.asked.asks_for(call_id);
@@ -539,18 +553,19 @@ impl<'a> Recorders<'a> {
             && !self.unannounced.contains(call_id)
     }
 
-    /// Waits no longer for the answer that asks for a call.
+    /// Stops waiting for the answer with a call.
     pub(super) fn not_announced(&mut self, call_id: &str) {
         self.unannounced.insert(call_id.to_owned());
     }
 
-    /// Returns whether a call has to wait for calls of the answer before it. `runs` says which calls run.
+    /// Returns whether a call has to wait for calls of the answer before it. `runs` returns whether
+    /// a call is running.
     pub(super) fn is_behind(&self, meant: MeantCall<'_>, runs: impl Fn(CallNumber) -> bool) -> bool {
         self.asked_with(meant.id).is_some_and(|recorder| recorder.is_behind(meant, runs))
     }
 
-    /// Returns the conversation that asked for a call; that of the run if none is known to, and `None` if it is one of a sub-agent of
-    /// which nothing is recorded.
+    /// Returns the conversation of a call: that of the run if no other is known, and `None` if it
+    /// belongs to a sub-agent without records.
     pub(super) fn asked_with(&self, call_id: &str) -> Option<&Recorder> {
         match self.parent_of(call_id) {
             Some(parent) => self.children.get(&parent),
@@ -558,13 +573,14 @@ impl<'a> Recorders<'a> {
         }
     }
 
-    /// Notes the last text of the sub-agent that a call began. The program may send no answer with it.
+    /// Notes the last text of the sub-agent that a call started. The program may send no answer
+    /// with it.
     pub(super) fn last_text(&mut self, call_id: &str, text: String) {
         self.last_texts.insert(call_id.to_owned(), text);
     }
 
-    /// Ends the conversation of the sub-agent that a call began. One with open calls ends once nothing runs, since to close them
-    /// is to begin them.
+    /// Ends the conversation of the sub-agent that a call started. If it has open calls, it ends
+    /// once nothing is running, because closing a call starts it.
     pub(super) fn child_ended(
         &mut self,
         call_id: &str,
@@ -578,7 +594,7 @@ impl<'a> Recorders<'a> {
         self.end_child(call_id, runner)
     }
 
-    /// Ends the conversations of sub-agents that have ended. Nothing may run.
+    /// Ends the conversations of sub-agents that have ended. Nothing may be running.
     pub(super) fn end_children(&mut self, runner: &ToolRunner) -> Result<()> {
         while let Some(call_id) = self.ended.pop_first() {
             self.end_child(&call_id, runner)?;
@@ -592,7 +608,7 @@ impl<'a> Recorders<'a> {
         child.end(None, None, text, runner)
     }
 
-    /// Records what the sub-agents that still work said so far. Nothing may run.
+    /// Records the blocks so far of the sub-agents that are still active. Nothing may be running.
     pub(super) fn leave_children(&mut self, runner: &ToolRunner) -> Result<()> {
         self.end_children(runner)?;
         self.children.values_mut().try_for_each(|child| child.leave(runner))

@@ -39,7 +39,7 @@ use foldlog_agent::evaluation::{
 use foldlog_agent::inner_loop::{FinalText, LoopStart};
 use foldlog_agent::prompt::{Prompt, RenderedPrompt};
 
-/// Holds what an evaluation has found before its run.
+/// Contains the state of an evaluation before its run.
 struct Ready<'a> {
     session: &'a Session,
     runner: ToolRunner,
@@ -49,11 +49,11 @@ struct Ready<'a> {
     is_recorded: bool,
     is_resume: bool,
     provided: ProgramSession,
-    /// Capture that the run's own supersede.
+    /// Capture that the run's own captures supersede.
     resumed: Option<AdapterStateSnapshot>,
-    /// Transcripts that the log holds; `None` if nobody has asked for them yet.
+    /// Transcripts in the log; `None` if they were not read yet.
     transcripts: Option<Transcripts>,
-    /// What the conversation says of the session that is resumed.
+    /// Origins of the resumed session, according to the conversation.
     lineage: Lineage,
     messages: Vec<ConversationMessage>,
     approved: ApprovedCalls,
@@ -73,19 +73,21 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
         self.workspace.as_deref()
     }
 
-    /// Evaluates a prompt with the program. The session must be [recovered](ClaudeAgentSDKAdapter::recover) first if a process
-    /// ended while a tool ran.
+    /// Evaluates a prompt with the program. If a process ended while a tool ran,
+    /// [recover](ClaudeAgentSDKAdapter::recover) the session first.
     ///
     /// # Errors
     ///
-    /// [`Error::SessionExpired`] if the program does not know the session that `options` name, or its transcript is lost;
-    /// [`Error::OutputInvalid`] and [`Error::OutputMissing`] if the run ended well and gave no such output, but not if the tool
-    /// [`respond`](OutputBy::RespondTool) was never called: then the response has no output;
-    /// [`Error::Suspended`] if a tool asks a person; [`Error::PromptEvaluation`] and [`Error::Throttled`] if the program or
-    /// its provider failed; [`Error::ConversationStateMismatch`], [`Error::ToolIdempotency`],
-    /// [`Error::DeadlineExceeded`], [`Error::BudgetExceeded`], [`Error::Cancelled`] and [`Error::NotUndone`] as
-    /// [`ProviderAdapter::evaluate`](foldlog_agent::ProviderAdapter::evaluate) has them. After each of them the evaluation can be
-    /// resumed.
+    /// [`Error::SessionExpired`] if the program does not know the session that `options` name, or
+    /// its transcript is lost; [`Error::OutputInvalid`] and [`Error::OutputMissing`] if the run
+    /// succeeded without a valid output, except that the response has no output if the tool
+    /// [`respond`](OutputBy::RespondTool) was never called; [`Error::Suspended`] if a tool asks a
+    /// person; [`Error::PromptEvaluation`] and [`Error::Throttled`] if the program or its provider
+    /// failed; [`Error::ConversationStateMismatch`], [`Error::ToolIdempotency`],
+    /// [`Error::DeadlineExceeded`], [`Error::BudgetExceeded`], [`Error::Cancelled`] and
+    /// [`Error::NotUndone`] as for
+    /// [`ProviderAdapter::evaluate`](foldlog_agent::ProviderAdapter::evaluate). After each of them
+    /// the evaluation can be resumed.
     fn evaluate_with_state<O>(
         &self,
         prompt: &Prompt<O>,
@@ -94,7 +96,8 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
     ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
         let is_strict = matches!(options.resume_from, ResumeFrom::Adapter(_));
         match self.evaluate_once(prompt, state, options.reborrow()) {
-            // The log says that the session that the adapter kept is no longer there, so the evaluation begins a fresh one.
+            // The log now records that the stateful adapter's session no longer exists, so the
+            // evaluation starts a fresh one.
             Err(Error::SessionExpired { .. }) if !is_strict => {
                 options.resume_from = ResumeFrom::Auto;
                 self.evaluate_once(prompt, state, options)
@@ -104,12 +107,12 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
     }
 }
 
-/// Holds how a run ended.
+/// Contains the end of a run.
 struct FinishedRun {
     journal: Journal,
     outcome: Outcome,
     result: Option<Box<TurnResult>>,
-    /// Output, if the run gave one.
+    /// Output, if there is one.
     output: Option<String>,
     failed: Option<Error>,
     /// State at the end; `None` if it cannot be recorded.
@@ -232,7 +235,7 @@ impl ClaudeAgentSDKAdapter {
         finished
     }
 
-    /// Records an answer that an earlier process of the evaluation received and did not record.
+    /// Records an answer that an earlier process of the evaluation received but did not record.
     fn record_received<O>(
         &self,
         prompt: &Prompt<O>,
@@ -269,7 +272,7 @@ impl ClaudeAgentSDKAdapter {
         options: &EvaluateOptions<'_>,
     ) -> Result<FinishedRun> {
         let session = ready.session;
-        // It tells the time of the last arrival, so that what depends on it is the same in a replay.
+        // Set to the time of the last arrival, so that a replay gets the same times.
         let clock = Arc::new(FixedClock::new(ready.began_us));
         let mut capture = StateCapture::begin(
             session,
@@ -364,7 +367,8 @@ impl ClaudeAgentSDKAdapter {
         self.end(run, &ready)
     }
 
-    /// Makes ready what the program works with: no other program, its directories, its transcript, and the lock of its session.
+    /// Prepares the run: ends another program of the session, creates the directories, writes the
+    /// transcript, and locks the program's session.
     fn prepare<O>(&self, ready: &mut Ready<'_>, prompt: &Prompt<O>) -> Result<(Directories, File)> {
         self.searched.end_orphan(ready.session)?;
         let directories = Directories::make(
@@ -379,7 +383,7 @@ impl ClaudeAgentSDKAdapter {
         Ok((directories, lock))
     }
 
-    /// Writes the transcript of the session that is resumed to where the program looks for it.
+    /// Writes the transcript of the resumed session to the place where the program looks for it.
     fn write_transcript<O>(
         &self,
         ready: &mut Ready<'_>,
@@ -396,7 +400,7 @@ impl ClaudeAgentSDKAdapter {
         transcript::write_back(&file, all, id, &ready.lineage, &results, &prompt.name())
     }
 
-    /// Records how a run ended.
+    /// Records the end of a run.
     fn end<O>(&self, mut run: ProgramRun<'_, O>, ready: &Ready<'_>) -> Result<FinishedRun> {
         let mut failed = run.failure();
         run.calls.abort(&mut run.heard)?;
@@ -420,7 +424,7 @@ impl ClaudeAgentSDKAdapter {
         if let Err(error) = run.capture_state(occasion) {
             failed.get_or_insert(error);
         }
-        // What the log would refuse is not handed to the caller either.
+        // A state that the log refuses is not returned to the caller either.
         let captured = CapturedState::from_state(&run.state);
         let captured =
             captured.and_then(|state| check_size(&state, self.states.oversized).map(|()| state)).ok();
@@ -431,7 +435,7 @@ impl ClaudeAgentSDKAdapter {
         Ok(FinishedRun { journal, outcome, result, output, failed, captured, session_id, is_resume })
     }
 
-    /// Remembers the program's session, if the adapter is stateful.
+    /// Stores the program's session, if the adapter is stateful.
     fn keep(&self, ready: &Ready<'_>, id: &str) {
         if self.is_stateful {
             let (session, position) = (ready.session.id(), ready.session.position());
@@ -439,13 +443,13 @@ impl ClaudeAgentSDKAdapter {
         }
     }
 
-    /// Returns whether a prompt's output is what the tool `respond` is given.
+    /// Returns whether a prompt's output is the argument of the tool `respond`.
     fn takes_response<O>(&self, prompt: &Prompt<O>) -> bool {
         self.options.output_by == OutputBy::RespondTool && prompt.output_spec().is_some()
     }
 
-    /// Returns the text that is read as the output: what the program checked, what the tool `respond` was given, or else the
-    /// last text of the model.
+    /// Returns the text that is parsed as the output: the one that the program checked, the
+    /// argument of the tool `respond`, or else the last text of the model.
     fn output<O>(
         &self,
         prompt: &Prompt<O>,
@@ -457,7 +461,8 @@ impl ClaudeAgentSDKAdapter {
             return text();
         }
         match self.options.output_by {
-            // The program has checked no schema here, and what the model says beside the output is no reason to refuse it.
+            // The program checks no schema here, and additional fields are no reason to refuse the
+            // output.
             OutputBy::RespondTool => responded.map(|json| prompt.without_unknown_fields(json)),
             OutputBy::JsonSchema => {
                 result.and_then(|result| Some(result.structured_output.as_ref()?.to_string()))
@@ -465,7 +470,7 @@ impl ClaudeAgentSDKAdapter {
         }
     }
 
-    /// Reads the output, and says for people that the prompt was executed.
+    /// Parses the output, and records for people that the prompt was executed.
     fn finish<O>(
         &self,
         prompt: &Prompt<O>,
@@ -501,7 +506,7 @@ impl ClaudeAgentSDKAdapter {
         Ok((response, captured.filter(|_| self.states.capture_state)))
     }
 
-    /// Runs the program, and takes its arrivals until the run is over.
+    /// Runs the program, and processes its arrivals until the run is over.
     fn drive<O>(
         &self,
         run: &mut ProgramRun<'_, O>,
@@ -527,15 +532,15 @@ impl ClaudeAgentSDKAdapter {
         let ran = run.run();
         run.client = None;
         run.arrivals.from = None;
-        // Nobody is told a reply that the log does not hold.
+        // A reply must not be sent unless the log contains its arrival.
         client.kill();
-        // It would go on to change what the calls that are open are rolled back to.
+        // Such a command could change the resources while open calls are rolled back.
         end_left(run.arrivals.session, None);
         ran
     }
 }
 
-/// Reads what a conversation says of the program's sessions in which it went on.
+/// Reads the history of the program's sessions from a conversation.
 fn lineage<O>(prompt: &Prompt<O>, journal: &mut Journal) -> Result<Lineage> {
     let hosts = prompt.tools().names();
     let bridged =
@@ -543,15 +548,16 @@ fn lineage<O>(prompt: &Prompt<O>, journal: &mut Journal) -> Result<Lineage> {
     Ok(Lineage::from_conversation(journal.conversation()?, bridged))
 }
 
-/// Returns what the tool `respond` was given last, as far as the log says.
+/// Returns the last argument of the tool `respond`, according to the log.
 fn last_response(journal: &mut Journal) -> Result<Option<String>> {
     journal.last_call([RESPOND, &super::calls::bridged_name(RESPOND)])
 }
 
-/// Name of the observations that say whether a run that ended well did so behind its deadline.
+/// Name of the observations whether a successful run ended after its deadline.
 const LATE: &str = "claude.is_late";
 
-/// Returns whether a run ended behind its deadline. A replay, whose deadline is another one, is told the same.
+/// Returns whether a run ended after its deadline. A replay has another deadline, and returns the
+/// recorded observation.
 fn is_late(session: &Session, options: &EvaluateOptions<'_>) -> Result<bool> {
     let is_past = || options.deadline.is_past();
     match options.deadline.instant() {
@@ -560,20 +566,21 @@ fn is_late(session: &Session, options: &EvaluateOptions<'_>) -> Result<bool> {
     }
 }
 
-/// Returns what a run cost, in millionths of a US dollar; `None` if the program did not tell. A program whose sum goes on where a
-/// session is resumed (2.1.330) tells the difference too; one that tells no difference (2.1.100) counts anew in each process, so
-/// that its sum is what this run cost.
+/// Returns the cost of a run, in millionths of a US dollar; `None` if the program did not report
+/// it. Versions that continue the sum of a resumed session (2.1.330) also report the difference.
+/// Versions that report no difference (2.1.100) start at zero in each process, so that the sum is
+/// the cost of this run.
 fn cost_micros(result: &TurnResult) -> Option<u64> {
     let since = result.model_usage_since_last_result.as_ref().and_then(|models| {
         let costs = models.as_object()?.values().filter_map(|model| model.get("costUSD")?.as_f64());
         Some(costs.sum::<f64>())
     });
     let usd = since.or(result.total_cost_usd)?;
-    // A negative or endless cost is none.
+    // A negative or infinite cost is invalid.
     (usd.is_finite() && usd >= 0.0).then(|| (usd * 1e6).round() as u64)
 }
 
-/// Returns what the record of a request says of the program's session.
+/// Returns the parameters in the record of a request that identify the program's session.
 fn parameters(provided: &ProgramSession) -> serde_json::Value {
     json!({
         "session_id": provided.begins,

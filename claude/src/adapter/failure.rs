@@ -1,18 +1,18 @@
-//! Turns what goes wrong with the program into the errors of an evaluation.
+//! Converts failures of the program into the errors of an evaluation.
 //!
-//! | what happened | error | phase |
+//! | failure | error | phase |
 //! |---|---|---|
-//! | the program is not installed | [`Error::PromptEvaluation`], which says how to install it | request |
-//! | it does not start, does not answer or its pipe broke | [`Error::Throttled`], a timeout that may be tried again | request |
+//! | the program is not installed | [`Error::PromptEvaluation`], with instructions to install it | request |
+//! | it does not start, does not answer or its pipe broke | [`Error::Throttled`], a timeout that may be retried | request |
 //! | it ended without a result | [`Error::PromptEvaluation`], whose source is a [`ProgramExit`] | request |
-//! | it wrote a line that is no JSON | [`Error::PromptEvaluation`] | response |
-//! | its provider limits the rate, is overloaded, failed or is not reached | [`Error::Throttled`] | request |
+//! | it wrote a line that is not JSON | [`Error::PromptEvaluation`] | response |
+//! | its provider limits the rate, is overloaded, failed or cannot be reached | [`Error::Throttled`] | request |
 //! | the conversation is too long | [`Error::ContextOverflow`] | request |
 //! | the model refuses | [`Error::Refused`] | response |
 //! | the stream of an answer ended early | [`Error::PromptEvaluation`] | response |
 //! | it does not offer a tool that may run | [`Error::PromptEvaluation`] | request |
-//! | as many answers as allowed | [`Error::TooManyRequests`] | request |
-//! | as much cost as allowed | [`Error::PromptEvaluation`] | budget |
+//! | the limit of answers is reached | [`Error::TooManyRequests`] | request |
+//! | the limit of cost is reached | [`Error::PromptEvaluation`] | budget |
 //! | it does not know the session | [`Error::SessionExpired`] | request |
 //! | anything else | [`Error::PromptEvaluation`] | request |
 
@@ -28,31 +28,32 @@ use foldlog_agent::adapter_state::{AdapterStateType, ClaudeAgentSDKState};
 use foldlog_agent::error::{Error, EvaluationPhase};
 use foldlog_agent::provider::{ProviderError, ProviderErrorKind, ThrottleDetails, ThrottleKind};
 
-/// Tells how the program ended: the source of the error of a run that ended with its program, by which a host can tell one end
-/// from another.
+/// Describes how the program ended. It is the source of the error of a run that ended with its
+/// program, so that a host can distinguish the cases.
 ///
 /// ```
 /// use foldlog_agent::Error;
 /// use foldlog_claude::ProgramExit;
 ///
 /// # fn tell(error: &Error) {
-/// if let Some(ProgramExit { exit_code: Some(3), stderr, .. }) = ProgramExit::of(error) {
+/// if let Some(ProgramExit { exit_code: Some(3), stderr, .. }) = ProgramExit::find_in(error) {
 ///     println!("{}", foldlog::escape::text(stderr));
 /// }
 /// # }
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProgramExit {
-    /// Code that the program exited with.
+    /// Exit code of the program.
     pub exit_code: Option<i32>,
     /// Number of the signal that ended the program.
     pub signal: Option<i32>,
-    /// End of what the program wrote to its standard error, unescaped; empty if it wrote nothing.
+    /// Last part of the program's standard error, unescaped; empty if it wrote nothing.
     pub stderr: String,
 }
 
 impl ProgramExit {
-    /// Returns how the program ended with which a run failed; `None` if the run failed otherwise.
+    /// Returns the exit of the program that caused the failure of a run; `None` if the run failed
+    /// for another reason.
     pub fn find_in(error: &Error) -> Option<&ProgramExit> {
         match error {
             Error::PromptEvaluation { source, .. } => source.as_ref()?.downcast_ref(),
@@ -73,15 +74,15 @@ impl fmt::Display for ProgramExit {
 
 impl std::error::Error for ProgramExit {}
 
-/// Tells why the program's turn failed: the source of the error of a run that failed in the program's own words, if the error's own form
-/// does not tell.
+/// Contains the reason why the program's turn failed. It is the source of an error whose variant
+/// does not itself identify the reason.
 ///
 /// ```
 /// use foldlog_agent::Error;
 /// use foldlog_claude::{FailureKind, TurnFailure};
 ///
 /// # fn tell(error: &Error) {
-/// if TurnFailure::of(error) == Some(FailureKind::ModelNotFound) {
+/// if TurnFailure::kind_of(error) == Some(FailureKind::ModelNotFound) {
 ///     println!("choose another model");
 /// }
 /// # }
@@ -90,7 +91,8 @@ impl std::error::Error for ProgramExit {}
 pub struct TurnFailure(FailureKind);
 
 impl TurnFailure {
-    /// Returns why the turn failed with which a run failed; `None` if the run failed otherwise.
+    /// Returns the reason of the failed turn that caused the failure of a run; `None` if the run
+    /// failed for another reason.
     pub fn kind_of(error: &Error) -> Option<FailureKind> {
         match error {
             Error::PromptEvaluation { source, .. } => {
@@ -112,11 +114,11 @@ impl fmt::Display for TurnFailure {
 
 impl std::error::Error for TurnFailure {}
 
-/// Says how the program is installed.
+/// Instructions to install the program.
 const INSTALL: &str = "install it with `npm install -g @anthropic-ai/claude-code`, or name its path";
 
-/// Makes the error of a request that may be tried again. `attempts` is 0 where nobody knows: the program asks its provider again
-/// by itself, and does not say how often.
+/// Creates the error of a request that may be retried. `attempts` is 0 if unknown: the program
+/// retries requests to its provider by itself, and does not report how often.
 fn throttled_error(kind: ThrottleKind, attempts: u32, message: String, payload: Option<Value>) -> Error {
     let details =
         ThrottleDetails { kind, retry_after: None, attempts, retry_safe: true, provider_payload: payload };
@@ -157,8 +159,8 @@ fn expired_error(session_id: &str) -> Error {
     Error::SessionExpired { adapter, session_id: session_id.to_owned() }
 }
 
-/// Returns the error of a run that failed in the program's own words. `max_turns` is the number of answers that it was
-/// allowed.
+/// Returns the error of a run that the program reported as failed. `max_turns` is its limit of
+/// answers.
 pub(super) fn of_result(
     result: &TurnResult,
     kind: FailureKind,
@@ -219,7 +221,8 @@ pub(super) fn not_offered(prompt: &str, tools: &[&str], version: Option<&str>) -
     Error::evaluation(EvaluationPhase::Request, prompt, reason)
 }
 
-/// Returns the form in which a failure is recorded. `usage` is what the run used, as far as the program told.
+/// Returns the recorded form of a failure. `usage` is the usage of the run, as far as the program
+/// reported it.
 pub(super) fn recorded_form(error: &Error, usage: Option<TokenUsage>) -> ProviderError {
     let kind = match error {
         Error::Throttled { details, .. } => ProviderErrorKind::Throttled(details.clone()),

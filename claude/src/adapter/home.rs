@@ -1,8 +1,10 @@
-//! Directories of a run: what the program takes for its home, its temporary directory and its own files.
+//! The directories of a run: the program's home, its temporary directory and its own files.
 //!
-//! An output that is too large for the model is saved by the program below `projects/<cwd>/<session>/tool-results` of its own
-//! directory, and the model is told the path of the file. So that the file is there as long as the session, the program's own
-//! directory is [`PROGRAM`] in the session's directory, and the directories `tool-results` stay in it when all else is removed.
+//! The program saves an output that is too large for the model below
+//! `projects/<cwd>/<session>/tool-results` of its own directory, and gives the model the path of
+//! the file. The file has to exist as long as the session. So the program's own directory is
+//! [`PROGRAM`] in the session's directory, and its subdirectories `tool-results` remain when
+//! everything else is removed.
 
 use std::fs;
 use std::io;
@@ -15,18 +17,18 @@ use super::begin::ProgramSession;
 use super::config::ProgramHome;
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
 
-/// Permissions of directories that hold transcripts and, maybe, credentials.
+/// Permissions of directories with transcripts and possibly credentials.
 const PRIVATE: u32 = 0o700;
 
-/// Holds the directories of a run. Those that belong to the run are removed with it; those of a run that was killed, when the session's
-/// next one begins.
+/// Contains the directories of a run. Those that belong to the run are removed with it. Those of a
+/// killed run are removed when the session's next run starts.
 #[derive(Debug)]
 pub(super) struct Directories {
-    /// `HOME`; `None` is that of the user.
+    /// `HOME`; `None` for that of the user.
     pub(super) home: Option<PathBuf>,
     /// `TMPDIR`.
     pub(super) tmpdir: PathBuf,
-    /// `CLAUDE_CONFIG_DIR`; `None` is where the program keeps its files for the user.
+    /// `CLAUDE_CONFIG_DIR`; `None` for the user's.
     pub(super) config: Option<PathBuf>,
     /// Working directory.
     pub(super) cwd: PathBuf,
@@ -34,13 +36,13 @@ pub(super) struct Directories {
     _outputs: Option<KeptOutputs>,
 }
 
-/// Removes a directory with all that is in it when it is dropped.
+/// Removes a directory with its contents when it is dropped.
 #[derive(Debug)]
 struct OwnDirectory(PathBuf);
 
 impl Drop for OwnDirectory {
     fn drop(&mut self) {
-        // What a program that has not quite ended still writes there is nobody's.
+        // Files that a program still writes while it ends may be lost.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -51,7 +53,8 @@ const PROGRAM: &str = "program";
 /// Name of the directories in which the program saves large outputs.
 const OUTPUTS: &str = "tool-results";
 
-/// Removes all of the program's own directory but the outputs that the model was told of, when it is dropped.
+/// Removes the program's own directory when dropped, except for the outputs whose paths the model
+/// knows.
 #[derive(Debug)]
 struct KeptOutputs(PathBuf);
 
@@ -61,7 +64,8 @@ impl Drop for KeptOutputs {
     }
 }
 
-/// Removes what is in the program's own directory but for its large outputs. What cannot be removed stays.
+/// Removes the contents of the program's own directory, except for large outputs. Failures are
+/// ignored.
 fn remove_but_outputs(config: &Path) {
     for found in directories_among(config) {
         if !found.ends_with("projects") {
@@ -71,7 +75,7 @@ fn remove_but_outputs(config: &Path) {
         for session in directories_among(&found).iter().flat_map(|project| directories_among(project)) {
             let others = directories_among(&session).into_iter().filter(|inner| !inner.ends_with(OUTPUTS));
             others.for_each(|inner| drop(fs::remove_dir_all(inner)));
-            // Those that hold outputs are not empty, and stay.
+            // Directories with outputs are not empty, and remain.
             let _ = fs::remove_dir(session.join(OUTPUTS));
             let _ = fs::remove_dir(session);
         }
@@ -81,7 +85,7 @@ fn remove_but_outputs(config: &Path) {
     let _ = fs::remove_dir(config);
 }
 
-/// Returns the directories in a directory, and removes whatever else is in it.
+/// Returns the subdirectories of a directory, and removes its other entries.
 fn directories_among(directory: &Path) -> Vec<PathBuf> {
     let mut directories = Vec::new();
     for found in fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -94,29 +98,30 @@ fn directories_among(directory: &Path) -> Vec<PathBuf> {
     directories
 }
 
-/// Returns how the names of the directories of a session's runs begin. `mark` is what the session is known by.
+/// Returns the common prefix of the directories of a session's runs. `mark` identifies the session.
 fn own_names(mark: &str) -> String {
     format!("foldlog-claude-{mark}-")
 }
 
-/// Removes the directories of earlier runs of a session, whose processes were killed. They hold transcripts.
+/// Removes the directories of earlier, killed runs of a session. They contain transcripts.
 fn remove_left(mark: &str) {
     let names = own_names(mark);
     for found in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         if found.file_name().to_str().is_some_and(|name| name.starts_with(&names)) {
-            // What is another user's stays.
+            // Directories of other users cannot be removed, and remain.
             let _ = fs::remove_dir_all(found.path());
         }
     }
 }
 
 impl Directories {
-    /// Makes the directories of a run of a session, whose directory is `session` if there is one, and removes those that its earlier runs left. `cwd` is the
-    /// working directory, which must exist; `None` is a fresh one.
+    /// Creates the directories of a run, and removes those of earlier runs. `session` is the
+    /// directory of the session, if it has one. `cwd` is the working directory, which must exist;
+    /// `None` creates an empty one.
     ///
     /// # Errors
     ///
-    /// [`Error::PromptEvaluation`] if a directory cannot be made.
+    /// [`Error::PromptEvaluation`] if a directory cannot be created.
     pub(super) fn make(
         keeps: &ProgramHome,
         cwd: Option<&Path>,
@@ -126,7 +131,7 @@ impl Directories {
     ) -> Result<Directories> {
         remove_left(mark);
         let made = || -> io::Result<Directories> {
-            // Where everyone may write, nobody is to guess the name.
+            // The parent directory is writable for everyone, so the name must be unpredictable.
             #[expect(clippy::disallowed_methods, reason = "it names a temporary folder")]
             let name = format!("{}{:08x}", own_names(mark), Uuid::new_v4().as_fields().0);
             let own = std::env::temp_dir().join(name);
@@ -135,7 +140,7 @@ impl Directories {
             let (home, tmpdir) = (own.0.join("home"), own.0.join("tmp"));
             make_private(&home)?;
             make_private(&tmpdir)?;
-            // A session of another storage has no directory.
+            // A session in another storage has no directory.
             let outputs = session.filter(|dir| dir.is_dir()).map(|dir| KeptOutputs(dir.join(PROGRAM)));
             let outputs = outputs.filter(|_| *keeps == ProgramHome::FromLog);
             if let Some(outputs) = &outputs {
@@ -160,7 +165,7 @@ impl Directories {
                     cwd
                 }
             };
-            // The program names its directory of a project by the real path.
+            // The program names the directory of a project after the real path.
             let cwd = fs::canonicalize(&cwd).unwrap_or(cwd);
             Ok(Directories { home, tmpdir, config, cwd, _own: own, _outputs: outputs })
         };
@@ -172,12 +177,12 @@ impl Directories {
         })
     }
 
-    /// Keeps other processes from running the session of the program that this run writes, until what is returned is
-    /// dropped: the program itself does not.
+    /// Locks the program's session that this run writes, until the returned file is dropped. The
+    /// program itself has no such lock.
     ///
     /// # Errors
     ///
-    /// [`Error::PromptEvaluation`] if another run has it.
+    /// [`Error::PromptEvaluation`] if another run holds the lock.
     pub(super) fn lock(&self, provided: &ProgramSession, prompt: &str) -> Result<fs::File> {
         let directory =
             self.config.clone().unwrap_or_else(|| std::env::temp_dir().join("foldlog-claude-locks"));
@@ -203,7 +208,7 @@ impl Directories {
     }
 }
 
-/// Makes a directory that only this user reads, or sees to it that one that is there is such a directory.
+/// Creates a directory that only this user can read, or restricts an existing one.
 fn make_private(directory: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(PRIVATE).create(directory)?;
     fs::set_permissions(directory, fs::Permissions::from_mode(PRIVATE))

@@ -1,7 +1,8 @@
-//! Asks the installed program what it is and which tools it offers, before a run.
+//! Inspects the installed program and its tools before a run.
 //!
-//! The program describes itself at the begin of a turn alone. So it is given a prompt, and a hook that ends the turn before the model is
-//! asked. It has an empty home and an address that nobody answers at.
+//! The program describes itself only at the start of a turn. So it gets a prompt, and a hook that
+//! ends the turn before the request to the model. It has an empty home, and a provider address
+//! without a server.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,16 +21,16 @@ use crate::{
 use foldlog_agent::deadline::Deadline;
 use foldlog_agent::error::Result;
 
-/// Time that the program has to describe itself.
+/// Timeout for the program's description.
 const WITHIN: Duration = Duration::from_secs(60);
 
 /// Event before a prompt is sent to the model.
 const BEFORE_PROMPT: &str = "UserPromptSubmit";
 
-/// Address that nobody answers at: the port of the service that discards.
+/// Address without a server: the port of the discard service.
 const NOWHERE: &str = "http://127.0.0.1:9";
 
-/// Ends each turn before the model is asked.
+/// Ends each turn before the request to the model.
 struct EndsTurns;
 
 impl Callbacks for EndsTurns {
@@ -39,13 +40,15 @@ impl Callbacks for EndsTurns {
 }
 
 impl ClaudeAgentSDKAdapter {
-    /// Starts the program, takes how it describes itself, and ends it. The model is not asked. Of `tools`, the description names those that
-    /// the program offers; `default` stands for all that it offers unasked. It calls `Agent` `Task`.
+    /// Starts the program, returns its description of itself, and ends it. There is no request to
+    /// the model. The description contains those of `tools` that the program offers; `default`
+    /// stands for all that it offers by default. It calls `Agent` `Task`.
     ///
     /// # Errors
     ///
-    /// [`Error::PromptEvaluation`](foldlog_agent::Error::PromptEvaluation) and [`Error::Throttled`](foldlog_agent::Error::Throttled) if the program
-    /// does not start or does not describe itself.
+    /// [`Error::PromptEvaluation`](foldlog_agent::Error::PromptEvaluation) and
+    /// [`Error::Throttled`](foldlog_agent::Error::Throttled) if the program does not start or does
+    /// not describe itself.
     pub fn inspect(&self, tools: &[String]) -> Result<Init> {
         #[expect(clippy::disallowed_methods, reason = "it names a temporary folder")]
         let mark = format!("inspect-{}", Uuid::new_v4().simple());
@@ -66,17 +69,19 @@ impl ClaudeAgentSDKAdapter {
             .map_err(|error| failure::of_client(&ClientFailure::from_error(&error), "inspect", ""))
     }
 
-    /// Returns the version of the program that ran last, as it told it; `None` before the first run of this adapter.
+    /// Returns the version that the program reported in its last run; `None` before the first run
+    /// of this adapter.
     pub fn program_version(&self) -> Option<String> {
         self.version.lock().clone()
     }
 
-    /// Checks what the program would refuse as it starts: to ask no permission as root outside of a sandbox. A run checks it too, but has
-    /// a session by then.
+    /// Checks a condition that the program would refuse at its start: running as root without
+    /// permission requests, outside of a sandbox. A run checks it too, but only after it has
+    /// created a session.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::RootRefused`].
+    /// [`ErrorKind::RootRefused`] in that case.
     pub fn check_root(&self) -> Result<(), ClientError> {
         let options = ClientOptions {
             permission_mode: Some(self.client.permission_mode),
@@ -88,7 +93,7 @@ impl ClaudeAgentSDKAdapter {
     }
 }
 
-/// Starts the program, and returns how it describes itself.
+/// Starts the program, and returns its description of itself.
 fn query_init(options: &ClientOptions) -> Result<Init, ClientError> {
     let until = Instant::now() + WITHIN;
     let client = Client::start(options, Arc::new(EndsTurns))?;

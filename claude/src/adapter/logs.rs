@@ -1,4 +1,5 @@
-//! What a host's logger is told of runs: lines of the crate `log` with named values, under the target `claude_agent_sdk`.
+//! Log lines about runs for a host's logger: lines of the crate `log` with named values, under the
+//! target `claude_agent_sdk`.
 //!
 //! | `event` | level | message | further values |
 //! |---|---|---|---|
@@ -8,8 +9,8 @@
 //! | `sdk.call.unclear` | warn | `claude_agent_sdk.unclear` | `tool_use_id`, `error` |
 //! | `sdk.invoke.failed` | warn | `claude_agent_sdk.failed` | `prompt_name`, `session_id`, `error` |
 //!
-//! Times are milliseconds, costs US dollars; what the program did not tell is left out. A replay, in which no program runs,
-//! tells nothing. A host that sets no logger pays for none of it.
+//! Times are in milliseconds, costs in US dollars. Values that the program did not report are left
+//! out. A replay, in which no program runs, logs nothing. Without a logger nothing is formatted.
 
 use log::kv::{ToValue, Value};
 use log::{Level, MetadataBuilder, Record};
@@ -17,12 +18,10 @@ use log::{Level, MetadataBuilder, Record};
 use crate::TurnResult;
 use foldlog_agent::error::Error;
 
-/// Target of all lines.
 const TARGET: &str = "claude_agent_sdk";
 
 type Pair<'a> = (&'static str, Value<'a>);
 
-/// Tells the logger a line.
 fn tell(level: Level, message: &str, event: &'static str, values: &[Pair<'_>]) {
     let metadata = MetadataBuilder::new().level(level).target(TARGET).build();
     if level > log::max_level() || !log::logger().enabled(&metadata) {
@@ -40,19 +39,18 @@ fn tell(level: Level, message: &str, event: &'static str, values: &[Pair<'_>]) {
     );
 }
 
-/// Tells that whether a command ended is unknown, and that what it changed was kept.
+/// Logs that it is unknown whether a command ended, and that its changes remain.
 pub(super) fn unclear(call_id: &str, error: &str) {
     let values = [("tool_use_id", call_id.to_value()), ("error", error.to_value())];
     tell(Level::Warn, "claude_agent_sdk.unclear", "sdk.call.unclear", &values);
 }
 
-/// Tells that a session of the program is resumed.
 pub(super) fn report_resume(session_id: &str) {
     let values = [("session_id", session_id.to_value())];
     tell(Level::Info, "claude_agent_sdk.resuming_session", "sdk.resuming_session", &values);
 }
 
-/// Tells that the program is about to be started.
+/// Logs that the program is about to be started.
 pub(super) fn start(prompt_name: &str, model: &str, is_stateful: bool, tool_count: usize) {
     let values = [
         ("prompt_name", prompt_name.to_value()),
@@ -63,7 +61,7 @@ pub(super) fn start(prompt_name: &str, model: &str, is_stateful: bool, tool_coun
     tell(Level::Info, "claude_agent_sdk.invoke", "sdk.invoke.start", &values);
 }
 
-/// Tells that a run gave its output.
+/// Logs that a run returned its output.
 pub(super) fn complete(prompt_name: &str, session_id: &str, result: Option<&TurnResult>) {
     let usage = result.and_then(|result| result.usage.as_ref());
     let (input, output) = (usage.map(|usage| usage.input_tokens), usage.map(|usage| usage.output_tokens));
@@ -78,7 +76,6 @@ pub(super) fn complete(prompt_name: &str, session_id: &str, result: Option<&Turn
     tell(Level::Info, "claude_agent_sdk.complete", "sdk.invoke.complete", &values);
 }
 
-/// Tells that a run failed.
 pub(super) fn report_failure(prompt_name: &str, session_id: &str, error: &Error) {
     let error = error.to_string();
     let values = [

@@ -1,56 +1,58 @@
-//! Evaluates prompts with the Claude Code program, which runs the loop between the model and the tools itself.
+//! Evaluates prompts with the Claude Code program, which itself runs the loop between the model and
+//! the tools.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | `config` | what a host chooses about the program and its model |
-//! | `arrival` | what a run takes from the program, one after the other, each recorded |
-//! | `conversation` | records what is said as a conversation |
-//! | `asked_calls` | which call of the last answer the program means by an id |
-//! | `calls` | runs the calls of tools as the engine's transactions |
+//! | `config` | a host's configuration of the program and its model |
+//! | `arrival` | the inputs of a run from the program, in their order, each recorded |
+//! | `conversation` | records the exchange as a conversation |
+//! | `asked_calls` | assigns the program's ids to the calls of the last answer |
+//! | `calls` | runs the calls of tools as transactions of the engine |
 //! | `own_tools` | runs the calls of the program's own tools |
-//! | `sub_agents` | ends what sub-agents of an earlier process left open |
-//! | `tool_outcome` | decides from what the program says of a call whether its tool ended |
+//! | `sub_agents` | ends the open work of an earlier process's sub-agents |
+//! | `tool_outcome` | decides from the program's report of a call whether its tool ended |
 //! | `approvals` | calls that a person has to approve before they run |
 //! | `run` | one run, from the prompt to its result |
 //! | `evaluate` | the nine steps of an evaluation |
-//! | `begin` | where an evaluation begins: in a fresh session of the program, or in one that goes on |
-//! | `transcript` | writes the program's transcript back from the log |
-//! | `recovery` | recovers what an earlier process left behind: its program, and the calls that were open |
-//! | `home` | directories of a run |
-//! | `inspect` | what the installed program says of itself before a run |
-//! | `logs` | what a host's logger is told |
-//! | `failure` | turns what goes wrong into the errors of an evaluation |
+//! | `begin` | the start of an evaluation: in a fresh session of the program, or in a resumed one |
+//! | `transcript` | restores the program's transcript from the log |
+//! | `recovery` | recovers from an earlier process: its program, and the open calls |
+//! | `home` | the directories of a run |
+//! | `inspect` | inspects the installed program before a run |
+//! | `logs` | log lines for a host's logger |
+//! | `failure` | converts failures into the errors of an evaluation |
 //!
 //! # The order of an evaluation
 //!
 //! 1. The prompt is rendered, with its visibility overrides.
 //! 2. Its text becomes the system prompt.
 //! 3. Its tools become tools of the bridged server `wink`.
-//! 4. A structured output is asked for as the option [`RunOptions::output_by`] says: by the program's JSON schema, or by a tool
-//!    `respond`.
-//! 5. The options of the program follow from the configuration. The session's id is chosen, and recorded as an adapter state
-//!    that is not complete, before the program starts.
-//! 6. The program runs. What it says is recorded, and its tools run as transactions.
-//! 7. The output is taken and checked again.
+//! 4. A structured output is obtained as the option [`RunOptions::output_by`] selects: with the
+//!    program's JSON schema, or with a tool `respond`.
+//! 5. The options of the program follow from the configuration. The session's id is chosen, and
+//!    recorded as an incomplete adapter state, before the program starts.
+//! 6. The program runs. Its messages are recorded, and its tools run as transactions.
+//! 7. The output is read and checked again.
 //! 8. `PromptExecuted` is recorded, and the adapter state a last time.
 //! 9. The response is returned.
 //!
-//! # Where an evaluation goes on
+//! # Where an evaluation continues
 //!
-//! | the log says | what happens |
+//! | state in the log | action |
 //! |---|---|
-//! | complete, and nothing was said since | the recorded output is returned, and no program starts |
-//! | a session of the program, which [`ResumeFrom::Adapter`](foldlog_agent::ResumeFrom::Adapter) gives, or which [`plan_resume`](foldlog_agent::adapter_state::plan_resume) finds if the host wants sessions to be [resumed](AdapterStateOptions::auto_resume) | its transcript is written back where it is missing, and the program resumes it, in a copy unless the host chose otherwise |
-//! | a conversation, and no session that is resumed | a fresh session is told the conversation |
-//! | nothing | a fresh session begins |
+//! | complete, without a later message | the recorded output is returned, and no program starts |
+//! | a session of the program, which [`ResumeFrom::Adapter`](foldlog_agent::ResumeFrom::Adapter) gives, or which [`plan_resume`](foldlog_agent::adapter_state::plan_resume) finds if the host enables [automatic resumes](AdapterStateOptions::auto_resume) | its transcript is restored if it is missing, and the program resumes it, in a copy unless the host chose otherwise |
+//! | a conversation, and no session to resume | a fresh session gets the conversation as text |
+//! | nothing | a fresh session starts |
 //!
-//! A process that ended within a call of a tool is [recovered](ClaudeAgentSDKAdapter::recover) before all this.
+//! A process that ended within a call of a tool is [recovered](ClaudeAgentSDKAdapter::recover)
+//! before all this.
 //!
 //! # Invariants
 //!
 //! 1. The session of the program is in the log before the program starts.
-//! 2. No call that committed runs again: a transcript that is written back holds its result.
-//! 3. In a replay no program starts: all that it did is in the log.
+//! 2. No committed call runs again: a restored transcript contains its result.
+//! 3. In a replay no program starts: all its actions are in the log.
 
 mod approvals;
 mod arrival;
@@ -102,7 +104,7 @@ use foldlog_agent::adapter_state::AdapterStateOptions;
 use foldlog_agent::deadline::Deadline;
 use foldlog_agent::prompt::{Prompt, RenderedPrompt};
 
-/// Instruction that a prompt with a structured output gets where the tool `respond` gives the output.
+/// Returns the instruction for a prompt whose structured output is given with the tool `respond`.
 fn respond_instruction(schema: &Value) -> String {
     let schema = serde_json::to_string_pretty(schema).unwrap_or_default();
     format!(
@@ -112,7 +114,8 @@ fn respond_instruction(schema: &Value) -> String {
     )
 }
 
-/// Returns a schema that does not name its dialect: the program drops its check without a word where it does not know that.
+/// Returns a schema without its dialect: the program silently omits its check if it does not know
+/// the dialect.
 fn without_dialect(schema: &Value) -> Value {
     let mut schema = schema.clone();
     if let Some(object) = schema.as_object_mut() {
@@ -121,13 +124,14 @@ fn without_dialect(schema: &Value) -> Value {
     schema
 }
 
-/// Description of the tool `respond`.
 const RESPOND_DESCRIPTION: &str = "Provide your final structured response. You MUST use this tool to answer.";
 
-/// Evaluates prompts with the Claude Code program. Evaluations of different sessions may run at the same time.
+/// Evaluates prompts with the Claude Code program. Evaluations of different sessions may run
+/// concurrently.
 ///
-/// The working directory of the program is mostly the directory of a workspace that is a resource of the run: what its tools
-/// change there is rolled back when a call fails. What they change elsewhere is not.
+/// The working directory of the program is usually the directory of a workspace that is a resource
+/// of the run. Changes of its tools there are rolled back when a call fails. Changes elsewhere are
+/// not.
 #[derive(Debug)]
 pub struct ClaudeAgentSDKAdapter {
     program: PathBuf,
@@ -138,22 +142,22 @@ pub struct ClaudeAgentSDKAdapter {
     home: ProgramHome,
     states: AdapterStateOptions,
     is_stateful: bool,
-    /// What a stateful adapter goes on with, by the session that it belongs to.
+    /// Session with which a stateful adapter continues.
     kept: Mutex<Option<StatefulSession>>,
     searched: OrphanSearchProgress,
     workspace: Option<String>,
-    /// Version of the program that ran last.
+    /// Version of the program in its last run.
     version: Mutex<Option<String>>,
 }
 
-/// Holds the program's session that a stateful adapter goes on with.
+/// Contains the program's session with which a stateful adapter continues.
 #[derive(Clone, Debug)]
 struct StatefulSession {
     session: Uuid,
-    /// Last record of that session when this was kept.
+    /// Last record of `session` when this was stored.
     position: Option<SequenceNumber>,
     id: String,
-    /// Id of the copy in which the next evaluation goes on.
+    /// Id of the copy in which the next evaluation continues.
     fork: Option<String>,
 }
 
@@ -164,9 +168,10 @@ impl Default for ClaudeAgentSDKAdapter {
 }
 
 impl ClaudeAgentSDKAdapter {
-    /// Makes an adapter of the program `claude` in the host's `PATH`, with the default configuration: no tool of the
-    /// program's own may run, and each evaluation has a session of the program's of its own. One that is evaluated again goes on in
-    /// a fresh session, which is told the conversation, unless [`auto_resume`](AdapterStateOptions::auto_resume) is set.
+    /// Creates an adapter of the program `claude` in the host's `PATH`, with the default
+    /// configuration: none of the program's own tools may run, and each evaluation has its own
+    /// session of the program. A repeated evaluation continues in a fresh session, which gets the
+    /// conversation as text, unless [`auto_resume`](AdapterStateOptions::auto_resume) is set.
     pub fn new() -> ClaudeAgentSDKAdapter {
         ClaudeAgentSDKAdapter {
             program: PathBuf::from("claude"),
@@ -184,7 +189,7 @@ impl ClaudeAgentSDKAdapter {
         }
     }
 
-    /// Sets the program, and arguments before all others, such as the script that an interpreter runs.
+    /// Sets the program, and arguments before all others, such as the script for an interpreter.
     #[must_use]
     pub fn with_program(
         self,
@@ -208,43 +213,46 @@ impl ClaudeAgentSDKAdapter {
         ClaudeAgentSDKAdapter { model, ..self }
     }
 
-    /// Sets which of the program's own tools run, and how long things may take.
+    /// Selects the program's own tools that may run, and sets limits of a run.
     #[must_use]
     pub fn with_options(self, options: RunOptions) -> ClaudeAgentSDKAdapter {
         ClaudeAgentSDKAdapter { options, ..self }
     }
 
-    /// Sets where the program keeps its own files.
+    /// Sets the place of the program's own files.
     #[must_use]
     pub fn with_home(self, home: ProgramHome) -> ClaudeAgentSDKAdapter {
         ClaudeAgentSDKAdapter { home, ..self }
     }
 
-    /// Sets what is recorded of the program's sessions, and when they are resumed.
+    /// Configures the records of the program's sessions, and their resumes.
     #[must_use]
     pub fn with_state_options(self, states: AdapterStateOptions) -> ClaudeAgentSDKAdapter {
         ClaudeAgentSDKAdapter { states, ..self }
     }
 
-    /// Makes the adapter stateful: evaluations of one session go on in one session of the program, and the model remembers
-    /// those before. A session that [`auto_resume`](AdapterStateOptions::auto_resume) finds in the log goes before it.
+    /// Makes the adapter stateful: evaluations of one session continue in one session of the
+    /// program, and the model remembers the earlier ones. A session that
+    /// [`auto_resume`](AdapterStateOptions::auto_resume) finds in the log has priority.
     #[must_use]
     pub fn stateful(self) -> ClaudeAgentSDKAdapter {
         ClaudeAgentSDKAdapter { is_stateful: true, ..self }
     }
 
-    /// Returns the id of the program's session that a stateful adapter goes on with; `None` before its first evaluation.
+    /// Returns the id of the program's session with which a stateful adapter continues; `None`
+    /// before its first evaluation.
     pub fn session_id(&self) -> Option<String> {
         self.kept.lock().as_ref().map(|kept| kept.fork.clone().unwrap_or_else(|| kept.id.clone()))
     }
 
-    /// Lets go of the program's session: the next evaluation begins a fresh one.
+    /// Forgets the program's session: the next evaluation starts a fresh one.
     pub fn reset_session(&self) {
         *self.kept.lock() = None;
     }
 
-    /// Makes the next evaluation go on in a copy of the program's session. The session itself stays as it is, and the log
-    /// keeps both. Returns the id of the copy, the same until that evaluation; `None` if there is no session to be copied.
+    /// Makes the next evaluation continue in a copy of the program's session. The session itself is
+    /// unchanged, and the log retains both. Returns the id of the copy, which is the same until
+    /// that evaluation; `None` if there is no session to copy.
     pub fn fork_session(&self) -> Option<String> {
         let mut kept = self.kept.lock();
         let kept = kept.as_mut()?;
@@ -252,7 +260,6 @@ impl ClaudeAgentSDKAdapter {
         Some(kept.fork.insert(copy).clone())
     }
 
-    /// Returns the tools of the bridged server.
     fn bridged_tools<O>(&self, prompt: &Prompt<O>, runner: &ToolRunner) -> Vec<BridgedTool> {
         let tool = |tool: &foldlog_agent::provider::ToolSpec| BridgedTool {
             read_only: runner.reads_only(&tool.name),
@@ -265,7 +272,7 @@ impl ClaudeAgentSDKAdapter {
         tools
     }
 
-    /// Returns what the program is started with.
+    /// Returns the options with which the program is started.
     fn client_options<O>(
         &self,
         prompt: &Prompt<O>,
@@ -337,7 +344,7 @@ impl ClaudeAgentSDKAdapter {
             ("MCP_TOOL_TIMEOUT", WAITS_FOR_HOST.as_millis().to_string()),
         ];
         let tokens = self.model.max_tokens.map(|max| ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", max.to_string()));
-        // By itself the program tries ten times, and waits longer each time.
+        // By default the program retries ten times, with growing delays.
         let retries =
             deadline.instant().map(|_| ("CLAUDE_CODE_MAX_RETRIES", RETRIES_BEFORE_A_DEADLINE.to_string()));
         let own = own
@@ -345,16 +352,16 @@ impl ClaudeAgentSDKAdapter {
             .chain(tokens)
             .chain(retries)
             .map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        // What runs on behind the end of its call is in no transaction, so the host cannot allow it. Sub-agents that are to run in
-        // the background run in the foreground then.
+        // A task that continues after the end of its call is outside of any transaction, so the
+        // host cannot allow it. Sub-agents for the background then run in the foreground.
         let foreground = (OsString::from("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS"), OsString::from("1"));
         own.chain(self.client.env.clone()).chain([foreground]).collect()
     }
 }
 
-/// Number of times that the program asks its provider again where there is a deadline.
+/// Number of retries of the program's requests to its provider, if there is a deadline.
 const RETRIES_BEFORE_A_DEADLINE: u32 = 2;
 
-/// Time that the program waits for a tool or a hook of the host: longer than any run lasts, since behind a hook that timed out
-/// it runs the tool. Its timers hold no more than 2^31 ms.
+/// Timeout of the program for a tool or a hook of the host. It is longer than any run, because the
+/// program runs a tool after its hook timed out. The program's timers are limited to 2^31 ms.
 const WAITS_FOR_HOST: Duration = Duration::from_secs(20 * 24 * 60 * 60);

@@ -1,10 +1,13 @@
-//! Runs the calls of the program's own tools: they begin before the program runs them, and end by what it tells.
+//! Runs the calls of the program's own tools: they start before the program runs them, and end with
+//! its report.
 //!
 //! # Invariants
 //!
-//! 1. A call that ran without a begin ends the run: what it changed is in no transaction. That is so where a hook timed out,
-//!    so the program waits for hooks longer than any run lasts.
-//! 2. What a call that failed left running is ended before its resources are restored, as far as it is known by its environment.
+//! 1. A call that ran without a start record ends the run, because its changes are outside of any
+//!    transaction. This happens if a hook times out, so the program's timeout for hooks is longer
+//!    than any run.
+//! 2. Processes that a failed call left running are ended before its resources are restored, as far
+//!    as they can be identified by their environment.
 
 use chrono::DateTime;
 use foldlog::conversation::ToolCallRecord;
@@ -30,10 +33,11 @@ use crate::HookReply;
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::evaluation::{asked_call, left_by, not_undone};
 
-/// Text that the model reads of an interrupted call of a tool that only reads.
+/// Text for the model about an interrupted call of a tool that only reads.
 const READING_INTERRUPTED: &str = "The call was interrupted, and gave no result. Call the tool again.";
 
-/// Declares tools of the program that only read, so that their calls neither wait nor capture anything.
+/// Declares tools of the program that only read, so that their calls neither wait nor capture
+/// anything.
 macro_rules! reading_tools {
     ($($name:ident),* $(,)?) => {
         $(
@@ -54,13 +58,14 @@ macro_rules! reading_tools {
                 }
 
                 fn call(&self, _: Value, _: &ToolContext) -> Result<ToolResult<Value>, ToolError> {
-                    // A recovery runs again what may run twice, and only the program can.
+                    // A recovery repeats idempotent calls, but only the program can run this one.
                     Err(ToolError::failed(READING_INTERRUPTED))
                 }
             }
         )*
 
-        /// Adds the tools of the program that only read to a registry that lacks them, but for those that ask a person.
+        /// Adds the program's tools that only read to a registry, except for those that it already
+        /// has and those that ask a person.
         fn with_reading_tools(registry: ToolRegistry, options: &RunOptions) -> ToolRegistry {
             let given = registry.clone();
             let names = given.names();
@@ -73,21 +78,22 @@ macro_rules! reading_tools {
 
 reading_tools!(Read, Glob, Grep, LS, NotebookRead, WebFetch, WebSearch, TodoRead, TodoWrite);
 
-/// Makes the runner of a run: of the host's tools, and of those of the program that only read and ask nobody.
+/// Creates the runner of a run: for the host's tools, and for those of the program that only read
+/// and do not ask.
 pub(super) fn runner(state: &ExecutionState, tools: &ToolRegistry, options: &RunOptions) -> ToolRunner {
     ToolRunner::new(state.clone(), with_reading_tools(tools.clone(), options))
 }
 
-/// Text that tells the model that a failed call left nothing behind.
+/// Text for the model if a failed call left nothing behind.
 const ROLLED_BACK: &str = "The call failed. What it changed in the workspace was rolled back.";
 
 /// Text of a call that was running when its sub-agent ended.
 const AGENT_ENDED: &str =
     "The sub-agent ended before this call did. What the call changed in the workspace was rolled back.";
 
-/// Text that tells the model that the ending of a command is unclear.
+/// Text for the model if it is unknown whether a command ended.
 const KEPT: &str = "Whether the command ended is unknown. What it changed in the workspace was kept: look at it before you go on.";
-/// Returns what the model is told of what a failed call left; nothing if it left nothing.
+/// Returns the text for the model about changes that a failed call left; empty if there are none.
 pub(super) fn left_text(report: &ToolReport) -> String {
     match left_by(report) {
         left if left.is_empty() => String::new(),
@@ -95,7 +101,7 @@ pub(super) fn left_text(report: &ToolReport) -> String {
     }
 }
 
-/// Returns the error of a call that ran although it had not begun.
+/// Returns the error of a call that ran without having started here.
 fn unbegun(tool: &str) -> Error {
     let reason = format!(
         "the program ran `{}` without waiting for the begin of the call: what it changed is not captured: look at the \
@@ -106,8 +112,8 @@ fn unbegun(tool: &str) -> Error {
 }
 
 impl CallRunner<'_> {
-    /// Begins a call of a tool of the program's own, before that runs it. A call that a person has to approve is suspended
-    /// instead, and does not run.
+    /// Starts a call of one of the program's own tools, before the program runs it. A call that a
+    /// person has to approve is suspended instead, and does not run.
     pub(super) fn before(
         &mut self,
         hook: &Hook,
@@ -124,7 +130,7 @@ impl CallRunner<'_> {
         let recorded = ToolCallRecord { call_id: call_id.clone(), name: tool.clone(), arguments };
         let recorder = heard.recorder_of_call(&call_id);
         let BegunCall { number, origin } = recorder.begin(&recorded, input, &self.runner)?;
-        // The program may add to what it tells of them.
+        // The program may add arguments in the hook, so those of the answer are compared.
         let asked = recorder.call(number).map_or(&recorded.arguments, |call| &call.arguments).clone();
         let operation =
             match self.runner.begin_told(&asked_call(&recorded, origin), &self.deadline.for_tools()) {
@@ -142,7 +148,7 @@ impl CallRunner<'_> {
                     Ok(RunAction::Ask { error: error.into(), call_id, reply_to })
                 }
                 Err(error) => Err(error.into()),
-                // A call whose deadline passed meanwhile has failed, and asks nobody.
+                // A call whose deadline passed meanwhile has failed, and does not ask.
                 Ok(report) => {
                     heard.recorder_of_call(&call_id).note_denied(number);
                     self.denied.insert(call_id);
@@ -153,7 +159,7 @@ impl CallRunner<'_> {
         }
         self.begun.insert(call_id);
         let together = self.runner.runs_together(tool);
-        // In a replay it starts nothing.
+        // A replay starts no processes.
         let since = if together || heard.session().replays() { None } else { StartMoment::now() };
         let time = time_of_command(tool, arguments_in(told));
         let times_out_us = time.map(|time| self.clock.now_us().saturating_add(time));
@@ -162,7 +168,7 @@ impl CallRunner<'_> {
         Ok(RunAction::GoOn)
     }
 
-    /// Ends a call of a tool of the program's own.
+    /// Ends a call of one of the program's own tools.
     pub(super) fn after(
         &mut self,
         hook: &Hook,
@@ -222,13 +228,13 @@ impl CallRunner<'_> {
         Ok(then)
     }
 
-    /// Returns the open call that the program means.
+    /// Returns the open call that the program reports on.
     fn find_open_call(&self, meant: MeantCall<'_>) -> Option<CallNumber> {
         let calls = self.open.iter().map(|(number, open)| (*number, &open.call));
         meant.first_of(calls.filter(|(_, call)| call.call_id == meant.id))
     }
 
-    /// Returns whether the program tells late of a call that is closed.
+    /// Returns whether this is a late report on a call that is closed.
     fn is_over(&self, meant: MeantCall<'_>, has_failed: bool, heard: &Recorders<'_>) -> bool {
         let asked = heard.asked_with(meant.id).map(Recorder::asked_calls);
         let is_denied = has_failed && self.denied.contains(meant.id);
@@ -238,7 +244,7 @@ impl CallRunner<'_> {
         is_denied && asked.is_some_and(|asked| asked.has_denied(meant.id))
     }
 
-    /// Returns how an open call ended of which the program tells an error.
+    /// Returns the outcome of an open call for which the program reports an error.
     fn error_outcome(
         &self,
         call: Option<CallNumber>,
@@ -260,7 +266,7 @@ impl CallRunner<'_> {
         }))
     }
 
-    /// Returns an ending as the host wants it.
+    /// Adjusts an outcome to the host's options.
     fn adjust_outcome(&self, ending: NativeToolOutcome) -> NativeToolOutcome {
         if self.options.roll_back_failed { ending.strict() } else { ending }
     }
@@ -279,7 +285,7 @@ impl CallRunner<'_> {
             return Ok(None);
         };
         if let Some(since) = since.filter(|_| has_failed) {
-            // It would go on to change what is restored.
+            // A process that continued could change the restored resources.
             end_left(heard.session(), Some(since));
         }
         let report = match (ending, self.stopped) {
@@ -299,7 +305,7 @@ impl CallRunner<'_> {
         };
         let report = report?;
         let is_error = !report.success || matches!(ending, NativeToolOutcome::Ended(Some(code)) if code != 0);
-        // Of a call that the host stopped the program says that the user rejected it.
+        // For a call that the host stopped, the program reports that the user rejected it.
         if !(has_failed && self.stopped.is_some()) {
             self.shown_of.insert(number, (report.message.clone(), is_error));
         }
@@ -308,7 +314,7 @@ impl CallRunner<'_> {
         Ok(report)
     }
 
-    /// Takes the result that the program told the model of a call. A call that is open ends with it.
+    /// Processes the result that the program passed to the model. An open call ends with it.
     pub(super) fn take_result(
         &mut self,
         call_id: &str,
@@ -324,7 +330,7 @@ impl CallRunner<'_> {
         let tool = asked.map(|asked| asked.record.name.clone()).unwrap_or_default();
         if let Some(stopped) = self.stopped.filter(|_| is_error && !has_begun) {
             text = match begins_sub_agent(&tool) {
-                // Its calls say themselves what became of them.
+                // Its calls report their own outcomes.
                 true => stopped.running_call_text(true),
                 false => stopped.not_begun(),
             };
@@ -350,8 +356,9 @@ impl CallRunner<'_> {
         Ok(leftover.or(left).or(unbegun).map_or(RunAction::GoOn, RunAction::Fail))
     }
 
-    /// Drops what waits of a call that is over, and ends the calls of the sub-agent that it began. Those that run were given up with
-    /// the sub-agent, and the program may tell nothing of them any more. Returns the error of what could not be undone.
+    /// Drops the waiting requests of a call that has ended, and ends the calls of the sub-agent
+    /// that it started. Running ones were given up with the sub-agent, and the program may not
+    /// report on them again. Returns the error of changes that could not be rolled back.
     fn end_calls_of(
         &mut self,
         call_id: &str,
@@ -371,12 +378,13 @@ impl CallRunner<'_> {
         Ok(error)
     }
 
-    /// Returns the error that ends the run for what a failed call left; `None` if the run goes on.
+    /// Returns the error that ends the run because of changes that a failed call left; `None` if
+    /// the run continues.
     pub(super) fn leftover(&self, report: &ToolReport) -> Option<Error> {
         not_undone(report).filter(|_| self.options.on_leftover == OnLeftover::Stop)
     }
 
-    /// Ends all calls that are open, since the program is gone: what they changed is rolled back.
+    /// Ends all open calls after the program has ended, and rolls back their changes.
     pub(super) fn abort(&mut self, heard: &mut Recorders<'_>) -> Result<()> {
         self.let_go();
         while let Some((number, OpenCall { call, operation, together, .. })) = self.open.pop_last() {
@@ -387,13 +395,14 @@ impl CallRunner<'_> {
     }
 }
 
-/// Returns the last text of a sub-agent, as the hook behind it tells.
+/// Returns the last text of a sub-agent from the hook after it.
 fn last_text_in(input: &Value) -> Option<String> {
     let blocks = input.get("tool_response")?.get("content")?.as_array()?;
     blocks.last()?.get("text")?.as_str().map(str::to_owned)
 }
 
-/// Returns what a tool answered as a text: a text itself, the texts of blocks, the output of a command, or JSON.
+/// Returns a tool's result as text: a text itself, the texts of blocks, the output of a command, or
+/// JSON.
 pub(super) fn text_of(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

@@ -1,21 +1,24 @@
-//! Recovers what an earlier process of the session left behind that ended within a run: its program, and the calls that were
-//! open.
+//! Recovers a session after a process that ended within a run: ends its program, and the open
+//! calls.
 //!
-//! | step | what happens | if the process ends within it |
+//! | step | action | if the process ends within it |
 //! |---|---|---|
-//! | 1 | a program that outlived its host is ended, and what a program left running, known by a variable in its environment: it would go on to change the workspace, and to call the model | the next recovery ends it |
-//! | 2 | the engine recovers the open calls ([`ToolRunner::recover`]): it restores their resources, and runs those tools of the host again that may run again | the next recovery does it again |
+//! | 1 | ends a program that outlived its host, and processes that a program left running, identified by a variable in their environment: they could change the workspace, and call the model | the next recovery ends them |
+//! | 2 | the engine recovers the open calls ([`ToolRunner::recover`]): it restores their resources, and runs repeatable tools of the host again | the next recovery repeats it |
 //! | 3 | interrupted calls of the program's own tools are settled as failed, with a text for the model | the next recovery settles the others |
 //!
-//! Nobody has to decide about a call of step 3: what the tool changed in the resources is undone by then, and the program, which
-//! alone runs the tool, is gone. What it did outside of them, such as a request that a command sent, no recovery undoes, as with
-//! every call that fails. The transcript that the next run resumes holds the text as the call's result.
+//! The calls of step 3 need no decision: their changes to the resources are rolled back by then,
+//! and the program, which alone runs these tools, has ended. As for every failed call, effects
+//! outside of the resources, such as a request that a command sent, cannot be rolled back. The
+//! transcript that the next run resumes contains the text as the call's result.
 //!
 //! # Invariants
 //!
 //! 1. No resource is restored while a program of an earlier process runs.
-//! 2. A program is ended only if the session itself recorded it: a fork leaves that of its origin alone.
-//! 3. A tool of the host is never settled here, nor one whose name this adapter does not allow the program.
+//! 2. A program is ended only if the session itself recorded it: a fork does not end that of its
+//!    origin.
+//! 3. Tools of the host, and tools that this adapter does not allow the program, are never settled
+//!    here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,26 +35,26 @@ use super::own_tools;
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::prompt::Prompt;
 
-/// Time that a program has to end that outlived its host.
+/// Time for a program that outlived its host to end.
 const ORPHAN_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Name under which interrupted calls are settled.
 const BY: &str = "foldlog";
 
-/// Reason that the log holds of it.
+/// Reason of these settlements in the log.
 const REASON: &str = "the process ended within the call, and the recovery undid what it changed";
 
-/// Text that the model reads of an interrupted call.
+/// Text for the model about an interrupted call.
 const UNDONE: &str =
     "The call was interrupted; its effects were undone. If they are still needed, call the tool again.";
 
-/// Begin of the text that the model reads of an interrupted call some of whose changes stay.
+/// Start of the text for the model about an interrupted call with remaining changes.
 const PARTLY_UNDONE: &str = "The call was interrupted, and not all of its effects could be undone. Look at what it left before you go on:";
 
-/// Reports what a recovery did.
+/// Reports the results of a recovery.
 #[derive(Clone, Debug, Default)]
 pub struct ProgramRecovery {
-    /// Unsettled operations that the recovery settled as failed: calls of the program's own tools.
+    /// Operations that the recovery settled as failed: unsettled calls of the program's own tools.
     pub undone: Vec<RecoveredOperation>,
     /// All others, as [`ToolRunner::recover`](foldlog::tools::ToolRunner::recover) reports them.
     pub recovered: Vec<RecoveredOperation>,
@@ -61,37 +64,40 @@ pub struct ProgramRecovery {
 #[derive(Debug, Default)]
 pub(super) struct OrphanSearchProgress(Mutex<BTreeMap<Uuid, SequenceNumber>>);
 
-/// Variable in the environment of a session's program, and so of the commands that it runs, even if these outlive it. Its value
-/// is the session's [`mark`].
+/// Variable in the environment of a session's program, and so of the commands that it runs, even if
+/// these outlive it. Its value is the session's [`mark`].
 pub(super) const MARK: &str = "FOLDLOG_RUN";
 
-/// Returns what the program of a session, and the directories of its runs, are known by: the session's id, and a digest of the path
-/// of its directory, since a copy of the session elsewhere has the same id and may run too.
+/// Returns the mark that identifies a session's program and the directories of its runs: the
+/// session's id, and a digest of the path of its directory. A copy of the session elsewhere has the
+/// same id, and may run too.
 pub(super) fn mark(session: &Session) -> String {
     let digest = blake3::hash(session.dir().as_os_str().as_encoded_bytes()).to_hex();
     format!("{}-{}", session.id(), digest.as_str().split_at(8).0)
 }
 
-/// Ends what a program of this session left running, such as a command in a process group of its own: it would go on to change
-/// the workspace. `since` leaves alone what was started before, as the program itself was. Returns `false` if
-/// something does not end.
+/// Ends the processes that a program of this session left running, such as a command in its own
+/// process group, because they could change the workspace. Processes that were started before
+/// `since`, such as the program itself, are not ended. Returns `false` if a process does not end.
 pub(super) fn end_left(session: &Session, since: Option<StartMoment>) -> bool {
     end_all_with(MARK, &mark(session), since)
 }
 
-/// Ends the program of an earlier process of this session, should it have outlived its host, and what it left running: it would go on to
-/// change what is restored. Whoever recovers a session without its adapter calls this first.
+/// Ends the program of an earlier process of this session, if it outlived its host, and the
+/// processes that it left running, because they could change the resources to restore. Call this
+/// before recovering a session without its adapter.
 ///
 /// # Errors
 ///
-/// [`Error::PromptEvaluation`] if something does not end, [`Error::Engine`] if the log cannot be read.
+/// [`Error::PromptEvaluation`] if a process does not end, [`Error::Engine`] if the log cannot be
+/// read.
 pub fn end_programs(session: &Session) -> Result<()> {
     OrphanSearchProgress::default().end_orphan(session)
 }
 
 impl OrphanSearchProgress {
-    /// Ends the program of an earlier process of this session, should it have outlived its host. Reads the records that were
-    /// added since the last search alone.
+    /// Ends the program of an earlier process of this session, if it outlived its host. Reads only
+    /// the records added since the last search.
     ///
     /// # Errors
     ///
@@ -123,18 +129,19 @@ impl OrphanSearchProgress {
 }
 
 impl ClaudeAgentSDKAdapter {
-    /// Recovers a session whose process ended within a run: ends the program, should it still run, and then the calls that
-    /// were open. Tools of the host run again as [`ToolRunner::recover`](foldlog::tools::ToolRunner::recover) says. Calls
-    /// of the program's own tools are rolled back and count as failed, so that nobody has to settle them.
+    /// Recovers a session whose process ended within a run: ends the program, if it still runs, and
+    /// then the open calls. Tools of the host run again according to
+    /// [`ToolRunner::recover`](foldlog::tools::ToolRunner::recover). Calls of the program's own
+    /// tools are rolled back and count as failed, so that they need no settlement.
     ///
-    /// A host may call this before each evaluation: where nothing is to be recovered, it does nothing. `prompt` is that of the
-    /// evaluation.
+    /// A host may call this before each evaluation: without anything to recover, it does nothing.
+    /// `prompt` is that of the evaluation.
     ///
     /// # Errors
     ///
-    /// [`Error::PromptEvaluation`] if the program does not end; nothing is restored then. [`Error::Engine`] as
-    /// [`ToolRunner::recover`](foldlog::tools::ToolRunner::recover) and [`Session::settle`] have it. The recovery can be
-    /// called again after each of them.
+    /// [`Error::PromptEvaluation`] if the program does not end; nothing is restored then.
+    /// [`Error::Engine`] as for [`ToolRunner::recover`](foldlog::tools::ToolRunner::recover) and
+    /// [`Session::settle`]. The recovery can be called again after each of them.
     pub fn recover<O>(&self, prompt: &Prompt<O>, state: &ExecutionState) -> Result<ProgramRecovery> {
         let session = state.session();
         self.searched.end_orphan(session)?;
@@ -159,14 +166,14 @@ impl ClaudeAgentSDKAdapter {
     }
 }
 
-/// Returns what the model reads of an interrupted call.
+/// Returns the text for the model about an interrupted call.
 fn text_of(one: &RecoveredOperation) -> String {
-    // What names no resource is no change.
+    // Entries without a resource are not changes.
     let changes = one.not_undone.iter().filter(|left| !left.resource.is_empty());
     let left: Vec<String> = changes.map(|left| format!("{}: {}", left.path, left.reason)).collect();
     let undone =
         if left.is_empty() { UNDONE.to_owned() } else { format!("{PARTLY_UNDONE} {}", left.join("; ")) };
-    // Others may have changed them since, and the model may have read them.
+    // Others may have changed these files since, and the model may have read them.
     match ReplacedContent::text(&one.replaced) {
         Some(files) => format!("{undone} Files that are as before the call: {files}."),
         None => undone,

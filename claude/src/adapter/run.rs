@@ -1,7 +1,7 @@
 //! One run of the program, from the prompt to its result.
 //!
-//! The run takes one [arrival](super::arrival) after the other, and does to each what it asks for, on one thread. So what a
-//! run records follows from its arrivals alone.
+//! The run processes one [arrival](super::arrival) after the other, on one thread. So its records
+//! depend only on its arrivals.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use foldlog_agent::deadline::Deadline;
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::prompt::{Prompt, VisibilityOverrides};
 
-/// Number of visibility expansions that one run may have.
+/// Greatest number of visibility expansions per run.
 const EXPANSIONS_MAX: u32 = 10;
 
-/// Holds a run.
+/// Contains the state of a run.
 pub(super) struct ProgramRun<'a, O> {
     pub(super) prompt: &'a Prompt<O>,
     pub(super) arrivals: Arrivals<'a>,
@@ -42,27 +42,27 @@ pub(super) struct ProgramRun<'a, O> {
     pub(super) expansions: u32,
     pub(super) deadline: Deadline,
     pub(super) options: &'a RunOptions,
-    /// Becomes the version of the program.
+    /// Receives the version of the program.
     pub(super) version: &'a Mutex<Option<String>>,
     /// Last entry of the program's transcript.
     pub(super) entry: Option<String>,
     pub(super) failing: Option<Error>,
-    /// Until when a run that is to end is waited for.
+    /// Moment until which an ending run is awaited.
     pub(super) interrupted: Option<Instant>,
-    /// Until when the answer is waited for that asks for a call of a sub-agent.
+    /// Moment until which the answer with a call of a sub-agent is awaited.
     pub(super) answer_until: Option<Instant>,
-    /// Ids of the calls that the program's transcript holds as far as it was mirrored.
+    /// Ids of the calls in the mirrored part of the program's transcript.
     pub(super) mirrored: BTreeSet<String>,
-    /// Call that waits for a person, and that the transcript does not hold yet.
+    /// Call that waits for a person, and that is not in the transcript yet.
     pub(super) unmirrored: Option<String>,
-    /// Ids of the model's answers to this run itself.
+    /// Ids of the model's answers to this run itself, without sub-agents.
     pub(super) answers: BTreeSet<String>,
     pub(super) result: Option<Box<TurnResult>>,
     pub(super) ended: Option<ClientFailure>,
 }
 
 impl<O> ProgramRun<'_, O> {
-    /// Takes arrivals until the run is over.
+    /// Processes arrivals until the run is over.
     pub(super) fn run(&mut self) -> Result<()> {
         loop {
             while let Some(then) = self.calls.take_waiting(&mut self.heard)? {
@@ -76,7 +76,7 @@ impl<O> ProgramRun<'_, O> {
             let PendingArrival { arrival, reply_to, message } =
                 self.arrivals.next(self.until(), answer_until, watch)?;
             match arrival {
-                // A line of the log was read once already.
+                // A live message was parsed already; a line from the log was not.
                 Arrival::Message(line) => {
                     if let Some(message) = message.or_else(|| message_of(&line)) {
                         self.message(message)?;
@@ -114,7 +114,8 @@ impl<O> ProgramRun<'_, O> {
         }
     }
 
-    /// Returns until when the answer is waited for that asks for a call of a sub-agent; `None` if no call waits for it.
+    /// Returns the moment until which the answer with a call of a sub-agent is awaited; `None` if
+    /// no call waits for it.
     fn answer_until(&mut self) -> Option<Instant> {
         self.answer_until = match self.calls.awaits_answer(&self.heard) {
             true => self.answer_until.or_else(|| Instant::now().checked_add(ANSWERS_WITHIN)),
@@ -123,7 +124,7 @@ impl<O> ProgramRun<'_, O> {
         self.answer_until
     }
 
-    /// Returns until when the next arrival is waited for.
+    /// Returns the moment until which the next arrival is awaited.
     fn until(&self) -> Option<Instant> {
         match self.interrupted {
             // The program ends by itself, or is ended.
@@ -136,27 +137,28 @@ impl<O> ProgramRun<'_, O> {
         }
     }
 
-    /// Asks the program to end the run and tell its result.
+    /// Requests the program to end the run and report its result.
     fn interrupt(&mut self, stopped: RunStopReason) {
         self.calls.is_over = true;
         self.calls.stopped = Some(stopped);
         if let Some(client) = self.client.clone() {
-            // A program that does not answer is stopped behind the time for its result.
+            // A program that does not answer is stopped after the time for its result.
             std::thread::spawn(move || drop(client.interrupt()));
         }
         self.interrupted = Some(Instant::now() + self.options.result_within);
     }
 
-    /// Lets the program end by itself. What it still tells, such as the last lines of its transcript, arrives meanwhile.
+    /// Lets the program end by itself. Its remaining output, such as the last lines of its
+    /// transcript, still arrives.
     fn close(&self) {
         if let Some(client) = self.client.clone() {
-            // How it ended arrives as well.
+            // Its exit status also arrives.
             std::thread::spawn(move || drop(client.close()));
         }
     }
 
-    /// Takes how the program describes a session that begins. A tool that it does not offer ends the run: the model would lack it, and
-    /// nobody would be told.
+    /// Processes the program's description of a session that starts. A tool that it does not offer
+    /// ends the run, because the model would lack it without notice.
     fn take_init(&mut self, init: Init) {
         // An id becomes a part of a file's name.
         if Uuid::parse_str(&init.session_id).is_ok() {
@@ -170,7 +172,7 @@ impl<O> ProgramRun<'_, O> {
         *self.version.lock() = init.version;
     }
 
-    /// Takes a message of the program.
+    /// Processes a message of the program.
     fn message(&mut self, message: ClaudeMessage) -> Result<()> {
         if let Some(at) = DateTime::from_timestamp_micros(self.arrivals.told.now_us()) {
             self.state.last_activity_at = at;
@@ -179,7 +181,7 @@ impl<O> ProgramRun<'_, O> {
             ClaudeMessageBody::Init(init) => self.take_init(init),
             ClaudeMessageBody::Assistant(said) => {
                 for block in &said.content {
-                    // The transcript may hold another call of this id.
+                    // The transcript may contain another call with this id.
                     if let ClaudeBlock::ToolUse { id, .. } = block {
                         self.mirrored.remove(id);
                     }
@@ -218,8 +220,8 @@ impl<O> ProgramRun<'_, O> {
         Ok(())
     }
 
-    /// Counts the answers of the model, and ends a run that got more than are allowed: where an output is missing, the program
-    /// asks for it again and again, whatever number it was given.
+    /// Counts the answers of the model, and ends a run that exceeds its limit: if an output is
+    /// missing, the program itself repeats its requests beyond the limit.
     fn count(&mut self, answer: Option<String>) {
         self.answers.extend(answer);
         let Some(max) = self.options.max_turns.filter(|max| self.answers.len() > *max as usize) else {
@@ -251,7 +253,7 @@ impl<O> ProgramRun<'_, O> {
         }
     }
 
-    /// Renders the prompt with more of it shown, and tells the model.
+    /// Renders the prompt with more of it shown, and returns it to the model.
     fn show(&mut self, overrides: VisibilityOverrides, reply_to: ReplyTo) -> Result<()> {
         if self.expansions >= EXPANSIONS_MAX {
             reply_to.call(ToolReply::error("Tool error: no more of the prompt can be shown"));
@@ -267,7 +269,8 @@ impl<O> ProgramRun<'_, O> {
         Ok(())
     }
 
-    /// Records the state if the host wants it at this occasion. A state that cannot be recorded does not end the run.
+    /// Records the state if the host captures states at this occasion. A state that cannot be
+    /// recorded does not end the run.
     pub(super) fn capture_state(&mut self, occasion: CaptureOccasion) -> Result<()> {
         match self.capture.offer(&self.state, self.entry.as_deref(), occasion) {
             Err(Error::Engine(error)) => Err(Error::Engine(error)),
@@ -275,12 +278,12 @@ impl<O> ProgramRun<'_, O> {
         }
     }
 
-    /// Returns what the run used, as far as the program told.
+    /// Returns the usage of the run, as far as the program reported it.
     pub(super) fn usage(&self) -> Option<TokenUsage> {
         self.result.as_ref()?.usage.as_ref().map(token_usage)
     }
 
-    /// Returns why the run gave no output; `None` if it ended well.
+    /// Returns the reason why the run gave no output; `None` if it succeeded.
     pub(super) fn failure(&mut self) -> Option<Error> {
         if let Some(failing) = self.failing.take() {
             return Some(failing);

@@ -1,19 +1,21 @@
-//! Goes on after a process that ended while sub-agents worked.
+//! Continues after a process that ended while sub-agents were running.
 //!
-//! The program does not continue a sub-agent in another process. So its conversation ends, and the call that began it gets a result
-//! that lists what the sub-agent's calls did. The model that reads it knows which work is done.
+//! The program does not continue a sub-agent in another process. So its conversation ends, and the
+//! call that started it gets a result that lists the outcomes of the sub-agent's calls. The model
+//! then knows which work is done.
 //!
-//! | the log holds | what is recorded |
+//! | content of the log | records |
 //! |---|---|
-//! | arrivals with an answer that asks for calls, and no record of the answer | the answer. It was paid for, and the transcript that the program resumes holds it |
-//! | a sub-agent's open call that was approved | its end, as [`approvals`](super::approvals) says |
-//! | other open calls of a sub-agent | their ends: they never began |
-//! | a call that began a sub-agent and has no result | its end, with what the calls of the sub-agent did |
+//! | arrivals with an answer that contains calls, and no record of the answer | the answer. It was paid for, and it is in the transcript that the program resumes |
+//! | a sub-agent's open call that was approved | its end, as in [`approvals`](super::approvals) |
+//! | other open calls of a sub-agent | their ends: they never started |
+//! | a call that started a sub-agent and has no result | its end, with the outcomes of the sub-agent's calls |
 //!
 //! # Invariants
 //!
-//! 1. What a sub-agent's call committed is told to the model, or is told to be left out.
-//! 2. An answer is recorded once: arrivals before the last answer or the last request are not read again.
+//! 1. Each committed call of a sub-agent is reported to the model, or is reported as left out.
+//! 2. An answer is recorded once: arrivals before the last answer or the last request are not read
+//!    again.
 
 use std::collections::BTreeMap;
 
@@ -36,20 +38,21 @@ use foldlog_agent::evaluation::{Journal, Used, must_settle, shorten_for_model};
 use foldlog_agent::inner_loop::{LoopStart, OpenTurn};
 use foldlog_agent::prompt::VisibilityOverrides;
 
-/// Begin of the text that the model reads of the call of a sub-agent whose process ended.
+/// Start of the text for the model about the call of a sub-agent whose process ended.
 const AGENT_GONE: &str = "The process ended while this sub-agent worked. What its calls did before stays. Begin another \
                           one if its work is still needed.";
 
-/// Number of characters of a result that are told.
+/// Number of characters of a result in the text.
 const RESULT_MAX: usize = 2000;
 
-/// Number of bytes of all results that are told of one sub-agent. The text of a closed call may have 16 KiB.
+/// Number of bytes of all results of one sub-agent in the text. The text of a closed call is
+/// limited to 16 KiB.
 const RESULTS_MAX: usize = 12 << 10;
 
-/// Number of sub-agents, each begun by the one before, whose conversations are ended.
+/// Greatest nesting depth of sub-agents whose conversations are ended.
 const DEPTH_MAX: u32 = 16;
 
-/// Ends what an earlier process left open.
+/// Ends the open work of an earlier process.
 pub(super) struct SubAgentCleanup<'a> {
     pub(super) session: &'a Session,
     pub(super) evaluation: &'a str,
@@ -59,13 +62,15 @@ pub(super) struct SubAgentCleanup<'a> {
 }
 
 impl SubAgentCleanup<'_> {
-    /// Goes on with the calls of sub-agents that waited for a person, and closes what these left open. Returns what the model
-    /// reads of the calls of `open` that began them, by their ids.
+    /// Continues the calls of sub-agents that waited for a decision, and closes their other open
+    /// calls. Returns the texts for the model about the calls of `open` that started the
+    /// sub-agents, by id.
     ///
     /// # Errors
     ///
-    /// [`Error::Suspended`](foldlog_agent::Error::Suspended) and [`Error::ToolIdempotency`](foldlog_agent::Error::ToolIdempotency) if a call of
-    /// a sub-agent has to be settled first.
+    /// [`Error::Suspended`](foldlog_agent::Error::Suspended) and
+    /// [`Error::ToolIdempotency`](foldlog_agent::Error::ToolIdempotency) if a call of a sub-agent
+    /// has to be settled first.
     pub(super) fn sub_agents(&self, open: &OpenTurn) -> Result<BTreeMap<String, String>> {
         self.sub_agents_at(open, 0)
     }
@@ -80,7 +85,8 @@ impl SubAgentCleanup<'_> {
         Ok(told)
     }
 
-    /// Ends the conversation of the sub-agent that a call began. Returns what the model reads of the call; `None` if it has none.
+    /// Ends the conversation of the sub-agent that a call started. Returns the text for the model
+    /// about the call; `None` if there is no such conversation.
     fn sub_agent(&self, call: &ToolCallRecord, depth: u32) -> Result<Option<String>> {
         let SubAgentCleanup { session, prompt, runner, .. } = self;
         let child = of_sub_agent(self.evaluation, &call.call_id);
@@ -94,7 +100,7 @@ impl SubAgentCleanup<'_> {
         let (start, _) = LoopStart::from_conversation(conversation, prompt, VisibilityOverrides::new());
         let mut journal = Journal::in_session((*session).clone(), followed, Used::default(), None);
         if let Some(mut open) = start.open {
-            // The log of another host may name a circle.
+            // A log from another host may contain a cycle.
             let told =
                 if depth < DEPTH_MAX { self.sub_agents_at(&open, depth + 1)? } else { BTreeMap::new() };
             approvals::go_on(&mut open, runner, self.deadline)?;
@@ -103,8 +109,8 @@ impl SubAgentCleanup<'_> {
         Ok(Some(AGENT_GONE.to_owned() + &summarize_calls(&journal.messages()?)))
     }
 
-    /// Records answers that an earlier process received and did not record, each closed before the next one. `prompt` is that of
-    /// the evaluation.
+    /// Records an answer that an earlier process received but did not record, after it has closed
+    /// the answer before it.
     ///
     /// # Errors
     ///
@@ -131,14 +137,15 @@ impl SubAgentCleanup<'_> {
     }
 }
 
-/// Holds an answer that was received and is not recorded.
+/// Contains an answer that was received but is not recorded.
 struct UnrecordedAnswer {
     answer: Vec<Assistant>,
-    /// Request that it answers, if no other answer does.
+    /// Request of the answer, if it has no other answer.
     request: Option<SequenceNumber>,
 }
 
-/// Reads the answer that was received last, if it asks for calls and is not recorded. A text alone may be a part of an answer.
+/// Reads the last received answer, if it contains calls and is not recorded. An answer with only
+/// text may be a part of another one.
 fn find_unrecorded_answer(
     session: &Session,
     conversation: &Conversation,
@@ -150,7 +157,7 @@ fn find_unrecorded_answer(
             EntryContent::Answer { .. } => last = Some(entry.sequence),
             EntryContent::Request { parameters, .. } => {
                 request.get_or_insert(entry.sequence);
-                // Requests within a run are recorded behind the arrival of their answers.
+                // Requests within a run are recorded after the arrival of their answers.
                 is_start = parameters.as_ref().is_some_and(|parameters| session_in(parameters).is_some());
                 last = is_start.then_some(entry.sequence);
             }
@@ -161,7 +168,7 @@ fn find_unrecorded_answer(
         }
     }
     let Some(last) = last else { return Ok(None) };
-    // What came behind an abandoned record is abandoned as well.
+    // Records after an abandoned record are abandoned too.
     if conversation.abandoned_entries().iter().any(|entry| entry.sequence > last) {
         return Ok(None);
     }
@@ -170,7 +177,8 @@ fn find_unrecorded_answer(
         started.push(at);
         Ok(())
     })?;
-    // The program of a run starts behind the first request of the run. A later one belongs to another evaluation.
+    // The program of a run starts after the first request of the run. A later start belongs to
+    // another evaluation.
     let end = started.get(usize::from(is_start)).copied().unwrap_or(SequenceNumber::MAX);
     let parameters = conversation.entries().iter().rev().filter_map(|entry| match &entry.content {
         EntryContent::Request { parameters, .. } => parameters.as_deref(),
@@ -198,14 +206,16 @@ fn find_unrecorded_answer(
     Ok(answer.iter().any(asks).then_some(UnrecordedAnswer { answer, request }))
 }
 
-/// Returns the id of the program's session that the parameters of a run's first request name; `None` for other requests.
+/// Returns the id of the program's session in the parameters of a run's first request; `None` for
+/// other requests.
 fn session_in(parameters: &str) -> Option<String> {
     let named: Value = serde_json::from_str(parameters).ok()?;
     let id = |name: &str| named.get(name)?.as_str().map(str::to_owned);
     id("session_id").or_else(|| id("resume"))
 }
 
-/// Returns what the calls of a sub-agent did, as the model reads it: the latest ones, if they are too many.
+/// Lists the outcomes of a sub-agent's calls for the model: only the latest ones, if there are too
+/// many.
 fn summarize_calls(messages: &[ConversationMessage]) -> String {
     let mut calls: Vec<&ToolCallRecord> = Vec::new();
     let mut texts = Vec::new();

@@ -1,65 +1,67 @@
-//! Decides from what the program says of a call of one of its own tools whether the tool ended.
+//! Decides from the program's report of a call of one of its own tools whether the tool ended.
 //!
-//! A command that exits with another code than 0 has ended: its changes are kept, whatever the code, since `grep` without a match,
-//! `diff` and a failing test suite are ordinary work. Measured with 2.1.100 and 2.1.332:
+//! A command that exits with another code than 0 has ended. Its changes remain, regardless of the
+//! code, because `grep` without a match, `diff` and a failing test suite are ordinary work.
+//! Measured with 2.1.100 and 2.1.332:
 //!
-//! | what happened | hook | text | ending |
+//! | event | hook | text | outcome |
 //! |---|---|---|---|
 //! | the command exited with 0, or `grep` found nothing | `PostToolUse` | its output | ended |
 //! | the command exited with 3 | `PostToolUseFailure`, `is_interrupt: false` | `Exit code 3`, then its output | ended |
-//! | the command was killed by a signal from elsewhere | as before | `Exit code 144`, say | ended |
-//! | its time was over | as before | `Exit code 143`; 2.1.332 adds `Command timed out after 1s` | stopped |
+//! | the command was killed by a signal from elsewhere | the same | for example `Exit code 144` | ended |
+//! | it timed out | the same | `Exit code 143`; 2.1.332 adds `Command timed out after 1s` | stopped |
 //! | the run was interrupted | none | `[Request interrupted by user`, or `The user doesn't want to proceed` | stopped |
 //! | a permission is missing | none | `Permission to use Bash has been denied` | stopped |
-//! | the arguments are refused before the call begins | none | `<tool_use_error>` | stopped |
+//! | the arguments are refused before the call starts | none | `<tool_use_error>` | stopped |
 //! | `Edit`, `Write` or `Read` fails | `PostToolUseFailure`, `is_interrupt: false` | the error | failed |
 //! | an error of `Bash` without an exit code | any | any other | unclear |
 //!
-//! The changes of a call that ended, and of one whose ending is unclear, are kept; all others are rolled back.
+//! The changes of calls with the outcomes ended and unclear remain; all others are rolled back.
 
 use serde_json::{Value, json};
 
 /// Tools of the program that run a command.
 const COMMANDS: [&str; 2] = ["Bash", "PowerShell"];
 
-/// Time that a command has unless its call says another one, in milliseconds.
+/// Default timeout of a command, in milliseconds.
 const COMMAND_TIMEOUT_MS: i64 = 120_000;
 
-/// Longest time that a call may give its command, in milliseconds.
+/// Longest timeout that a call may set, in milliseconds.
 const COMMAND_TIMEOUT_MAX_MS: i64 = 600_000;
 
-/// Exit code of a command that was terminated, as one is whose time is over.
+/// Exit code of a terminated command, for example after a timeout.
 const TERMINATED: i32 = 143;
 
-/// Exit code of a command that was killed, as one is that an interrupt ends.
+/// Exit code of a killed command, for example after an interrupt.
 const KILLED: i32 = 137;
 
 /// Parts of the text of a call that was stopped while it ran.
 const INTERRUPTED: [&str; 2] =
     ["[Request interrupted by user", "The user doesn't want to proceed with this tool use"];
 
-/// Beginnings of the text of a call that did not run.
+/// Prefixes of the text of a call that did not run.
 const NOT_RUN: [&str; 3] = ["Permission to use ", "Claude requested permissions to use ", "<tool_use_error>"];
 
-/// Says how a call ended.
+/// Describes the outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NativeToolOutcome {
-    /// The tool ended, and its changes are kept. Holds the exit code of its command, if it is known.
+    /// The tool ended, and its changes remain. Contains the exit code of its command, if it is
+    /// known.
     Ended(Option<i32>),
-    /// Whether the tool ended is unknown. Its changes are kept.
+    /// It is unknown whether the tool ended. Its changes remain.
     Unclear,
     /// The tool failed, or was stopped. Its changes are rolled back.
     Failed,
 }
 
-/// Field of the result of a call whose ending is unclear, and its value.
+/// Field that marks the result of a call with an unclear outcome, and its value.
 const UNCLEAR: (&str, &str) = ("ended", "unknown");
 
-/// Longest error in such a result, in bytes. The model reads all of it; a longer result would be a file of its own, which those who list
-/// the calls of a session do not read.
+/// Longest error in such a result, in bytes. The model reads all of it. A longer result would be
+/// stored in a separate file, which a list of a session's calls does not read.
 const ERROR_BYTES_MAX: usize = 32 << 10;
 
-/// Returns the result of a call whose ending is unclear.
+/// Returns the result of a call with an unclear outcome.
 pub(super) fn unclear_result(error: &Value) -> Value {
     let text = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
     let error = match text.get(..text.floor_char_boundary(ERROR_BYTES_MAX)) {
@@ -69,34 +71,35 @@ pub(super) fn unclear_result(error: &Value) -> Value {
     json!({"error": error, UNCLEAR.0: UNCLEAR.1})
 }
 
-/// Returns whether the result of a call of one of the program's own tools says that it is unknown whether the tool ended. What such a
-/// call changed is kept.
+/// Returns whether the result of a call of one of the program's own tools states that it is unknown
+/// whether the tool ended. The changes of such a call remain.
 pub fn is_unclear(result: &foldlog::Value) -> bool {
     result.get(UNCLEAR.0).and_then(foldlog::Value::as_str) == Some(UNCLEAR.1)
 }
 
-/// Holds what the program says of a call that gave an error.
+/// Contains the program's report of a call that gave an error.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ToldError<'a> {
     pub(super) tool: &'a str,
     pub(super) text: &'a str,
-    /// Whether the program says that the call was interrupted.
+    /// Whether the program reports an interruption.
     pub(super) is_interrupt: bool,
-    /// Whether a hook tells of the error. Without one it is the result that the model reads.
+    /// Whether a hook reports the error. Otherwise it is the result that the model reads.
     pub(super) is_hook: bool,
-    /// Whether the time of the call's command was over.
+    /// Whether the timeout of the call's command had passed.
     pub(super) is_late: bool,
     /// Whether the run was interrupted before.
     pub(super) is_over: bool,
 }
 
 impl NativeToolOutcome {
-    /// Returns how a call ended of which the program tells an error.
+    /// Returns the outcome of a call for which the program reports an error.
     pub(super) fn of_error(told: ToldError<'_>) -> NativeToolOutcome {
         let ToldError { tool, text, is_interrupt, is_hook, is_late, is_over } = told;
         let says = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
         let did_not_run = !is_hook && NOT_RUN.iter().any(|begin| text.starts_with(begin));
-        // 2.1.100 adds the text of an interrupt to each command that exits with 137, and then a hook tells of it.
+        // 2.1.100 adds the text of an interrupt to each command that exits with 137; in that case a
+        // hook reports it.
         let is_stopped = is_interrupt || (!is_hook && (is_over || did_not_run || says(&INTERRUPTED)));
         if is_stopped || !COMMANDS.contains(&tool) {
             return NativeToolOutcome::Failed;
@@ -110,7 +113,7 @@ impl NativeToolOutcome {
         }
     }
 
-    /// Returns how a call ended whose answer is known.
+    /// Returns the outcome of a call with a known response.
     pub(super) fn of_answer(response: &Value) -> NativeToolOutcome {
         let is_error = ["is_error", "isError", "interrupted"]
             .into_iter()
@@ -123,7 +126,8 @@ impl NativeToolOutcome {
         NativeToolOutcome::Ended(code.and_then(|code| i32::try_from(code).ok()))
     }
 
-    /// Returns the ending where another exit code than 0 is a failure, and so is an unclear ending.
+    /// Converts outcomes that are not a clear success into failures: exit codes other than 0, and
+    /// unclear outcomes.
     pub(super) fn strict(self) -> NativeToolOutcome {
         match self {
             NativeToolOutcome::Ended(None | Some(0)) => self,
@@ -132,18 +136,19 @@ impl NativeToolOutcome {
     }
 }
 
-/// Returns the exit code that the text of a failed command begins with.
+/// Returns the exit code at the start of the text of a failed command.
 fn exit_code_in(text: &str) -> Option<i32> {
     let rest = text.strip_prefix("Error: ").unwrap_or(text).strip_prefix("Exit code ")?;
     rest.lines().next()?.trim().parse().ok()
 }
 
-/// Returns whether the program says that a command's time was over. What the command printed follows behind.
+/// Returns whether the program reports a timeout of the command. The command's output follows that
+/// line.
 fn says_timed_out(text: &str) -> bool {
     text.lines().take(2).any(|line| line.starts_with("Command timed out after "))
 }
 
-/// Returns the time that the command of a call has, in microseconds; `None` if the tool runs none.
+/// Returns the timeout of a call's command, in microseconds; `None` if the tool runs no command.
 pub(super) fn time_of_command(tool: &str, input: &Value) -> Option<i64> {
     let given = input.get("timeout").and_then(Value::as_i64).filter(|timeout| *timeout > 0);
     let ms = given.unwrap_or(COMMAND_TIMEOUT_MS).min(COMMAND_TIMEOUT_MAX_MS);

@@ -1,30 +1,33 @@
-//! Writes the program's transcript of a session back from the log.
+//! Restores the program's transcript of a session from the log.
 //!
-//! The program keeps a session in a file of JSON lines, and mirrors each line that it adds (`transcript_mirror`). The mirrored
-//! lines are arrivals of the log; together they are the file, byte for byte. So a directory that was lost is written again, and a
-//! session goes on where only the log is left.
+//! The program stores a session in a file of JSON lines, and mirrors each line that it adds
+//! (`transcript_mirror`). The mirrored lines are arrivals in the log; together they are the file,
+//! byte for byte. So a lost directory can be written again, and a session can continue from the log
+//! alone.
 //!
-//! | what is missing in the mirrored lines | what is written |
+//! | missing in the mirrored lines | written |
 //! |---|---|
 //! | nothing | the lines, in their order |
-//! | answers and results that the program told of: it mirrors their lines up to some 100 ms later | lines with what it told |
-//! | the result of a call that committed, since the program was killed before it told of it | a line with the result that the log holds |
+//! | answers and results in messages of the program: it mirrors their lines up to some 100 ms later | lines with the contents of the messages |
+//! | the result of a committed call, because the program was killed before it sent it | a line with the result in the log |
 //! | the call too | a line with the call, and one with its result |
-//! | nothing, but a line says of a call that the host stopped that the user rejected it | the line, with the result that the log holds |
-//! | a part of the history, in a copy whose program was killed before it had mirrored all of it | the lines of the session that was copied, through the entry behind which it was |
-//! | each message | nothing: the session cannot be resumed, and a fresh one is given the conversation |
+//! | nothing, but a line states that the user rejected a call which the host stopped | the line, with the result in the log |
+//! | a part of the history, in a copy whose program was killed before it had mirrored all of it | the lines of the copied session, through the entry after which it was copied |
+//! | each message | nothing: the session cannot be resumed, and a fresh one gets the conversation |
 //!
-//! The place of the file below the program's directory follows from the working directory:
-//! `projects/<cwd, each character that is no letter or digit as ->/<session id>.jsonl`.
+//! The path of the file below the program's directory follows from the working directory:
+//! `projects/<cwd, with - for each character that is not a letter or digit>/<session id>.jsonl`.
 //!
 //! # Invariants
 //!
-//! 1. A file that is there is not written over. What it lacks is added to it. Only if a line of it says that a call which the host
-//!    stopped was rejected, it is replaced by a file in which that line says what became of the call.
-//! 2. No call that the log says committed is missing in what is written.
-//! 3. Each line that is written beside the mirrored ones is later than those before it, and a result follows its call: the program
-//!    goes on with the latest end of the history, and leaves out what does not lead there.
-//! 4. No answer that is written looks torn: each names why it ended, and a model.
+//! 1. An existing file is not overwritten. Missing lines are appended to it. Only if a line states
+//!    that a call which the host stopped was rejected, the file is replaced by one in which that
+//!    line contains the call's actual outcome.
+//! 2. No call that is committed according to the log is missing in the written file.
+//! 3. Each written line that was not mirrored is later than those before it, and a result follows
+//!    its call. The reason: the program continues at the latest end of the history, and ignores
+//!    entries that do not lead there.
+//! 4. No written answer looks incomplete: each contains the reason for its end, and a model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -44,34 +47,35 @@ use super::own_tools::text_of;
 use crate::{ClaudeMessageBody, TranscriptMirror};
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
 
-/// Begin of what the program tells the model of a call that the host stopped. Nobody rejected it.
+/// Start of the text with which the program reports a call that the host stopped to the model. In
+/// fact it was not rejected.
 const REJECTED: &str = "The user doesn't want to proceed with this tool use.";
 
-/// What else the program tells of such a call, and of the turn that ended with it.
+/// Start of another text for such a call, and for the turn that ended with it.
 const BY_USER: &str = "[Request interrupted by user";
 
-/// What the model reads in place of [`BY_USER`].
+/// Replacement for [`BY_USER`].
 const STOPPED: &str = "[The run stopped here.]";
 
 /// Longest name of a project's directory that the program does not cut and hash.
 const PROJECT_NAME_MAX: usize = 200;
 
-/// Holds the mirrored lines of one session of the program.
+/// Contains the mirrored lines of one session of the program.
 #[derive(Debug, Default)]
 pub(super) struct Transcript {
     entries: Vec<TranscriptEntry>,
-    /// What the program told of the conversation and has not mirrored.
+    /// Messages of the program that it has not mirrored.
     said: Vec<TranscriptEntry>,
 }
 
-/// Holds the transcripts of the program's sessions, by their ids.
+/// Transcripts of the program's sessions, by id.
 pub(super) type Transcripts = BTreeMap<String, Transcript>;
 
-/// Holds one mirrored line.
+/// Contains one mirrored line.
 #[derive(Clone, Debug)]
 struct TranscriptEntry {
     line: String,
-    /// What the line says; null if it is no JSON.
+    /// Parsed line; null if it is not JSON.
     json: Value,
 }
 
@@ -81,7 +85,7 @@ impl TranscriptEntry {
         TranscriptEntry { line, json }
     }
 
-    /// Returns what the blocks of a kind say under `name`.
+    /// Returns the values of the field `name` in the blocks of a kind.
     fn ids(&self, kind: &str, name: &str) -> Vec<String> {
         let content = self.json.get("message").and_then(|message| message.get("content"));
         let blocks = content.and_then(Value::as_array).into_iter().flatten();
@@ -92,8 +96,9 @@ impl TranscriptEntry {
         blocks.filter_map(id).collect()
     }
 
-    /// Corrects what the program says of calls that the host stopped: it tells the model that the user rejected them. `earlier` counts
-    /// the results of each call that came before. Returns whether there was something to be corrected.
+    /// Corrects the program's statement to the model that the user rejected calls which the host
+    /// stopped. `earlier` counts the results of each call so far. Returns whether something was
+    /// corrected.
     fn correct(&mut self, results: &[CallResult], earlier: &mut BTreeMap<String, usize>) -> bool {
         let mut told = None;
         let mut is_corrected = false;
@@ -138,7 +143,7 @@ impl TranscriptEntry {
         matches!(self.json.get("type").and_then(Value::as_str), Some("user" | "assistant"))
     }
 
-    /// Returns when the entry was made, as text; `None` if it does not say.
+    /// Returns the time of the entry, as text; `None` if it has none.
     fn time(&self) -> Option<&str> {
         self.json.get("timestamp")?.as_str()
     }
@@ -149,8 +154,8 @@ impl TranscriptEntry {
     }
 }
 
-/// Returns the mirrored lines that an arrival holds, with the id of the session that they belong to. Lines of sub-agents,
-/// whose files lie in directories of their own, are left out.
+/// Returns the mirrored lines of an arrival, with the id of their session. Lines of sub-agents,
+/// whose files are in separate directories, are left out.
 fn parse_mirrored_lines(line: &str) -> Option<(String, Vec<String>)> {
     if !line.contains("transcript_mirror") {
         return None;
@@ -167,15 +172,15 @@ fn parse_mirrored_lines(line: &str) -> Option<(String, Vec<String>)> {
     Some((id, entries.iter().map(|entry| entry.get().to_owned()).collect()))
 }
 
-/// Model of what the program says itself in place of the model.
+/// Model of messages that the program itself generates.
 pub(super) const SYNTHETIC: &str = "<synthetic>";
 
 fn model_of(entry: &Value) -> Option<&str> {
     entry.get("message")?.get("model")?.as_str()
 }
 
-/// Returns what an arrival tells of the program's own conversation, with the id of the session: an answer of the model or the
-/// results of calls.
+/// Returns the message of an arrival in the program's own conversation, with the id of the session:
+/// an answer of the model or the results of calls.
 fn parse_message(line: &str) -> Option<(String, TranscriptEntry)> {
     let mut json: Value = foldlog::escape::read_json(line).ok()?;
     let id = json.get("session_id")?.as_str()?.to_owned();
@@ -195,13 +200,13 @@ fn parse_message(line: &str) -> Option<(String, TranscriptEntry)> {
     (is_own && is_message).then_some((id, entry))
 }
 
-/// Removes what is mirrored from what was told: the program gives both the same id.
+/// Removes mirrored entries from messages: the program gives both the same id.
 fn without(said: &mut Vec<TranscriptEntry>, mirrored: &[TranscriptEntry]) {
     let ids: BTreeSet<&str> = mirrored.iter().filter_map(TranscriptEntry::uuid).collect();
     said.retain(|one| one.uuid().is_none_or(|uuid| !ids.contains(uuid)));
 }
 
-/// Reads the transcripts of all the program's sessions that the log holds, by their ids.
+/// Reads the transcripts of all the program's sessions in the log, by id.
 pub(super) fn transcripts(session: &Session) -> Result<Transcripts> {
     let mut found = Transcripts::new();
     session.observations(ARRIVED, &mut |_, stamped: TimedArrival| {
@@ -219,8 +224,8 @@ pub(super) fn transcripts(session: &Session) -> Result<Transcripts> {
     Ok(found)
 }
 
-/// Returns the id of the last entry of the session `id` that a mirrored line holds; `None` if the line mirrors none of it, but,
-/// say, what a sub-agent adds to a file of its own.
+/// Returns the id of the last entry of the session `id` in a mirrored line; `None` if the line
+/// mirrors none of it, for example if it belongs to a sub-agent's own file.
 pub(super) fn last_entry(mirror: &TranscriptMirror, id: &str) -> Option<String> {
     if Path::new(&mirror.file_path).file_stem().is_none_or(|stem| stem != id) {
         return None;
@@ -228,7 +233,7 @@ pub(super) fn last_entry(mirror: &TranscriptMirror, id: &str) -> Option<String> 
     mirror.entries.iter().rev().find_map(|entry| uuid_in(entry.get()))
 }
 
-/// Returns the id of an entry, of which nothing else is read.
+/// Returns the id of an entry, without parsing the rest.
 fn uuid_in(entry: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct EntryUuid {
@@ -237,9 +242,9 @@ fn uuid_in(entry: &str) -> Option<String> {
     serde_json::from_str::<EntryUuid>(entry).ok()?.uuid
 }
 
-/// Returns the ids of the calls for which the entries ask that a mirrored line holds.
+/// Returns the ids of the calls in the entries of a mirrored line.
 pub(super) fn calls_in(mirror: &TranscriptMirror) -> Vec<String> {
-    // Most entries ask for none, and need not be read.
+    // Most entries contain no call, and need not be parsed.
     let asking = mirror.entries.iter().filter(|entry| entry.get().contains("\"tool_use\""));
     let entries = asking.map(|entry| TranscriptEntry::new(entry.get().to_owned()));
     entries.flat_map(|entry| entry.ids("tool_use", "id")).collect()
@@ -249,7 +254,7 @@ fn uuid_of(entry: &Value) -> Option<&str> {
     entry.get("uuid")?.as_str()
 }
 
-/// Holds the result of a call, as the log has it.
+/// Contains the result of a call, according to the log.
 #[derive(Clone, Debug)]
 pub(super) struct CallResult {
     pub(super) call_id: String,
@@ -257,27 +262,27 @@ pub(super) struct CallResult {
     pub(super) is_error: bool,
 }
 
-/// Holds a call for which the model asked.
+/// Contains a call of the model.
 #[derive(Clone, Debug)]
 struct LineageCall {
-    /// Id of the program's session in which it asked.
+    /// Id of the program's session of the call.
     session: String,
     call: ToolCallRecord,
     model: Option<String>,
 }
 
-/// Holds what a conversation says of the program's sessions in which it went on.
+/// Contains the history of the program's sessions according to a conversation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lineage {
-    /// Session from which each copy was made, and the entry behind which it was; `None` is its end.
+    /// Source session of each copy, and the entry after which it was copied; `None` for its end.
     copies: BTreeMap<String, (String, Option<String>)>,
-    /// Calls, in their order.
+    /// Calls, in order.
     asked: Vec<LineageCall>,
 }
 
 impl Lineage {
-    /// Reads the sessions of the program from the requests that began its runs. `bridged` returns the program's name of a tool
-    /// of the host, and any other name as it is.
+    /// Reads the sessions of the program from the requests that started its runs. `bridged` returns
+    /// the program's name of a tool of the host, and any other name unchanged.
     pub(super) fn from_conversation(
         conversation: Option<&Conversation>,
         bridged: impl Fn(&str) -> String,
@@ -308,12 +313,12 @@ impl Lineage {
         lineage
     }
 
-    /// Returns the sessions from which one was copied, the first of all before all others, and the session itself; with each
-    /// the entry of the one before it behind which it was copied.
+    /// Returns a session and its ancestors by copying, the oldest first. Each is returned with the
+    /// entry of its predecessor after which it was copied.
     fn chain(&self, id: &str) -> Vec<(String, Option<String>)> {
         let mut chain = vec![(id.to_owned(), None)];
         let mut last = id;
-        // A log from elsewhere may name a circle.
+        // A log from elsewhere may contain a cycle.
         while let Some((from, at)) = self.copies.get(last).filter(|_| chain.len() <= self.copies.len()) {
             if let Some((_, copied_at)) = chain.last_mut() {
                 copied_at.clone_from(at);
@@ -327,15 +332,17 @@ impl Lineage {
 }
 
 impl Transcript {
-    /// Returns whether the transcript holds a message. The program takes one without any for none.
+    /// Returns whether the transcript contains a message. The program treats a transcript without
+    /// messages as missing.
     pub(super) fn holds_messages(&self) -> bool {
         self.entries.iter().any(TranscriptEntry::is_message)
     }
 
-    /// Adds what is missing behind the last line: what the program told, the results of calls, and calls of `asked` with theirs.
+    /// Appends missing entries: messages of the program, the results of calls, and calls of `asked`
+    /// with their results.
     fn complete<'a>(&mut self, asked: impl Iterator<Item = &'a LineageCall>, results: &[CallResult]) {
         let Some(like) = self.end().map(|entry| entry.json.clone()) else { return };
-        // What was mirrored before it was told is there.
+        // Messages that were mirrored before they were sent exist already.
         without(&mut self.said, &self.entries);
         for said in std::mem::take(&mut self.said) {
             let text =
@@ -386,7 +393,8 @@ impl Transcript {
         self.add("user", json!({"role": "user", "content": [block]}), name_of(&result.call_id), like);
     }
 
-    /// Adds an entry. A result follows the call, others the end of the history. What is the same in all entries is taken from `like`.
+    /// Adds an entry. A result follows its call, other entries follow the end of the history.
+    /// Fields that are the same in all entries are copied from `like`.
     fn add(&mut self, kind: &str, message: Value, uuid: String, like: &Value) {
         let mut entry = json!({
             "isSidechain": false,
@@ -411,18 +419,18 @@ impl Transcript {
         self.entries.push(TranscriptEntry { line: entry.to_string(), json: entry });
     }
 
-    /// Returns the entry with which the history ends: the latest one that no other follows. Mirrored lines may come in another
-    /// order than that of the history.
+    /// Returns the end of the history: the latest entry without a successor. Mirrored lines may
+    /// arrive in another order than that of the history.
     fn end(&self) -> Option<&TranscriptEntry> {
         let parents = self.entries.iter().filter_map(|entry| entry.json.get("parentUuid")?.as_str());
         let followed: BTreeSet<&str> = parents.collect();
         let is_end = |entry: &&TranscriptEntry| entry.uuid().is_some_and(|uuid| !followed.contains(uuid));
-        // Times are written alike, so that they compare as texts; of equal ones the last counts.
+        // All times have the same format, so they compare as texts. Of equal ones the last counts.
         self.entries.iter().filter(is_end).max_by_key(|entry| entry.time())
     }
 
-    /// Returns a time behind that of the last entry: of all ends of a history the program goes on with the latest one, and
-    /// leaves out the others.
+    /// Returns a time after that of the last entry: the program continues at the latest end of the
+    /// history, and ignores other ends.
     fn next_time(&self) -> Option<String> {
         let last = self.end()?.time()?;
         let last = DateTime::parse_from_rfc3339(last).ok()?.to_utc();
@@ -430,8 +438,9 @@ impl Transcript {
         Some(next.to_rfc3339_opts(SecondsFormat::Millis, true))
     }
 
-    /// Goes on with what was mirrored of a copy. The program writes the whole history into a copy again; if it was killed before
-    /// all of it was mirrored, the lines of this transcript that are missing there stay.
+    /// Continues with the mirrored lines of a copy. The program writes the whole history into a
+    /// copy again. If it was killed before all of it was mirrored, lines of this transcript that
+    /// are missing there remain.
     fn go_on(&mut self, copy: Transcript) {
         let of_copy: BTreeSet<&str> = copy.entries.iter().filter_map(TranscriptEntry::uuid).collect();
         let mut messages =
@@ -447,7 +456,8 @@ impl Transcript {
         self.entries.extend(copy.entries.into_iter().filter(is_new));
     }
 
-    /// Corrects what the program says of calls that the host stopped. Returns whether there was something to be corrected.
+    /// Corrects the program's statements about calls that the host stopped. Returns whether
+    /// something was corrected.
     fn correct(&mut self, results: &[CallResult]) -> bool {
         let mut earlier = BTreeMap::new();
         let corrected =
@@ -455,12 +465,11 @@ impl Transcript {
         corrected.count() > 0
     }
 
-    /// Returns where the entry of an id stands.
     fn place_of(&self, uuid: &str) -> Option<usize> {
         self.entries.iter().position(|entry| entry.uuid() == Some(uuid))
     }
 
-    /// Returns the id of the entry that the first one follows, if the transcript does not hold it.
+    /// Returns the parent of the first entry, if it is not in the transcript.
     fn follows(&self) -> Option<&str> {
         let first = self.entries.iter().find(|entry| entry.json.get("uuid").is_some())?;
         let parent = first.json.get("parentUuid")?.as_str()?;
@@ -468,7 +477,7 @@ impl Transcript {
     }
 }
 
-/// Makes the id of an entry that stands for the result of a call: the same each time.
+/// Derives the id of an entry for the result of a call, always the same.
 fn name_of(call_id: &str) -> String {
     let digest = blake3::hash(call_id.as_bytes());
     let mut bytes = [0; 16];
@@ -476,8 +485,8 @@ fn name_of(call_id: &str) -> String {
     uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
-/// Returns the lines of the whole transcript of a session as the log has it, with all calls and their results; `None` if the
-/// log has none.
+/// Returns the lines of the whole transcript of a session according to the log, with all calls and
+/// their results; `None` if the log has none.
 fn whole(mut all: Transcripts, id: &str, lineage: &Lineage, results: &[CallResult]) -> Option<Vec<String>> {
     let mut whole = Transcript::default();
     for (session, copied_at) in lineage.chain(id) {
@@ -499,7 +508,8 @@ fn whole(mut all: Transcripts, id: &str, lineage: &Lineage, results: &[CallResul
     whole.holds_messages().then(|| whole.entries.into_iter().map(|entry| entry.line).collect())
 }
 
-/// Returns where the program keeps the transcript of a session below its directory `config`, if it runs in `cwd`.
+/// Returns the path of a session's transcript below the program's directory `config`, if the
+/// program runs in `cwd`.
 pub(super) fn file_of(config: &Path, cwd: &Path, id: &str) -> PathBuf {
     let name: String = cwd
         .to_string_lossy()
@@ -510,7 +520,8 @@ pub(super) fn file_of(config: &Path, cwd: &Path, id: &str) -> PathBuf {
     config.join("projects").join(cut).join(format!("{id}.jsonl"))
 }
 
-/// Adds to the file of a transcript what it lacks: the program was killed before it wrote that.
+/// Adds missing entries to the file of a transcript, after the program was killed before it wrote
+/// them.
 fn add_missing<'a>(
     file: &Path,
     said: Vec<TranscriptEntry>,
@@ -540,8 +551,8 @@ fn add_missing<'a>(
     fs::File::options().append(true).open(file)?.write_all(added.as_bytes())
 }
 
-/// Writes the transcript of a session to its file, or what that lacks, if it is there. Writes nothing if the log holds no
-/// transcript.
+/// Writes the transcript of a session to its file, or appends missing lines to an existing file.
+/// Writes nothing if the log contains no transcript.
 pub(super) fn write_back(
     file: &Path,
     mut all: Transcripts,
