@@ -221,7 +221,7 @@ pub enum Error {
         /// Problem of the last answer.
         reason: String,
     },
-    /// The run succeeded, but gave no output although the prompt requires one.
+    /// The run succeeded, but returned no output although the prompt requires one.
     #[error(
         "the run ended without its output `{}`: resume the evaluation and say that it is missing, or make the output type simpler",
         escape::text(.output)

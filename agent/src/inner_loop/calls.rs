@@ -36,6 +36,7 @@ pub(super) enum Skip {
 pub(super) enum NextCalls {
     /// Run these concurrently.
     Run(Vec<CallToRun>),
+    /// Close this one.
     Close { call: CallToRun, cause: Cause, shown: String },
     /// All are closed or suspended.
     Closed,

@@ -38,7 +38,7 @@ pub enum LoopStep {
         /// Reason of the failure.
         error: Box<ProviderError>,
     },
-    /// Wait before the request is retried. Fails at a cancellation or if the deadline passes:
+    /// Wait before the request is retried, but not beyond a cancellation or the deadline:
     /// [`Fact::Done`].
     Sleep(Duration),
     /// Record the answer: [`Fact::Recorded`].

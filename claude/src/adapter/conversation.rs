@@ -396,7 +396,8 @@ impl Recorder {
         if self.has_open_call() { Ok(()) } else { self.flush(None, None, runner) }
     }
 
-    /// Records the model's blocks so far, and that the run gave no output. Open calls remain open.
+    /// Records the model's blocks so far, and that the run returned no output. Open calls remain
+    /// open.
     pub(super) fn fail(&mut self, mut error: ProviderError, runner: &ToolRunner) -> Result<()> {
         self.leave(runner)?;
         error.usage = error.usage.map(|all| all.minus(self.told));

@@ -283,7 +283,7 @@ impl<O> ProgramRun<'_, O> {
         self.result.as_ref()?.usage.as_ref().map(token_usage)
     }
 
-    /// Returns the reason why the run gave no output; `None` if it succeeded.
+    /// Returns the reason why the run returned no output; `None` if it succeeded.
     pub(super) fn failure(&mut self) -> Option<Error> {
         if let Some(failing) = self.failing.take() {
             return Some(failing);

@@ -77,7 +77,7 @@ pub fn is_unclear(result: &foldlog::Value) -> bool {
     result.get(UNCLEAR.0).and_then(foldlog::Value::as_str) == Some(UNCLEAR.1)
 }
 
-/// Contains the program's report of a call that gave an error.
+/// Contains the program's report of a failed call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ToldError<'a> {
     pub(super) tool: &'a str,
