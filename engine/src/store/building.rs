@@ -1,5 +1,5 @@
-//! Directories in the making: a session that is not created record by record has a temporary name until it is whole, so that a kill leaves
-//! no half session behind.
+//! Directories under construction. A session that is not created record by record has a temporary
+//! name until it is complete, so that a kill leaves no partial session.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::log::layout;
 use crate::log::writer::LogWriter;
 
 impl Store {
-    /// Makes an empty directory under a temporary name, in the place of one that a kill left.
+    /// Creates an empty directory under a temporary name. Replaces one that a kill left.
     pub(super) fn make_building(&self, building: &Path) -> Result<()> {
         let storage = self.storage();
         let io = |op, error| Error::io(op, building, error);
@@ -19,7 +19,8 @@ impl Store {
         storage.create_dir_all(building).map_err(|error| Error::unmade("create", building, 0, error))
     }
 
-    /// Gives a directory in the making the session's name, and has its log attest itself, which it may only once that name is durable.
+    /// Renames a directory under construction to the session's name, and then has its log attest
+    /// itself. The order matters: the log may attest itself only after the name is durable.
     pub(super) fn name_building(&self, building: &Path, dir: &Path, log: &mut LogWriter) -> Result<()> {
         let storage = self.storage();
         storage.rename(building, dir).map_err(|error| Error::io("rename", dir, error))?;
@@ -28,7 +29,8 @@ impl Store {
         log.sync_plan().run(storage.as_ref(), &|| ())
     }
 
-    /// Makes the names durable on the path to the directories of this store's sessions, these included.
+    /// Makes the names on the path to the session directories durable, including that of the last
+    /// directory.
     pub(super) fn sync_names_above(&self) -> Result<()> {
         for above in layout::directories_above_session(&self.inner.root) {
             self.storage().sync_dir(&above).map_err(|error| Error::io("sync", &above, error))?;

@@ -1,31 +1,35 @@
-//! Collection: a store gives up files that nothing needs any more.
+//! Collection: removal of files that a store no longer needs.
 //!
-//! | what | is collected if |
+//! | file | is collected if |
 //! |---|---|
 //! | an object of a session | no record of the session's log names it: the bodies that did were [dropped](Store::compact), or a crash came before its record |
 //! | a capture of a workspace in a session's [directory of captures](crate::Session::captures_dir) | neither the session's log nor that of a descendant needs it ([`captures`]) |
 //! | an object in the store's pool | that is its last name |
-//! | an image | it is of a position that the log has not, or older than the two newest |
-//! | a file that was being made | its session is not open, so whoever made it was killed |
-//! | a session in the making, or being deleted | its lock is free, so whoever did that was killed |
-//! | a session's directory without a record | nothing but what a crash left before the first record is in it |
+//! | an image | its position is not in the log, or there are two newer ones |
+//! | an unfinished file | its session is not open, so the process that was writing it was killed |
+//! | a session that was being built or deleted | its lock is free, so that process was killed |
+//! | a session's directory without a record | it contains only what a crash left before the first record |
 //!
-//! Segments stay, those that a recovery has left out among them: they are evidence. So does what the engine has not made.
+//! Segments stay, including those that a recovery left out: they are evidence. Files that the
+//! engine did not make stay too.
 //!
 //! # Invariants
 //!
-//! 1. Nothing of a session is removed unless its lock is held and its whole log was read without an error and without a record
-//!    of a kind that this version does not know. Otherwise the session is skipped, and the report says why.
-//! 2. Captures are removed only while the locks of the session and of all its descendants are held, and only if each session of
-//!    the store can be read: a child works on its parent's workspace, and its log names captures in its parent's directory. A session
-//!    with an ancestor that was deleted, and no captures of its own, counts as a descendant of each.
-//! 3. Nothing is removed for what a power cut may take back. The names of a session's files are made durable first: a compaction
-//!    that was killed may have dropped a body in a file whose name is not. Captures stay as they are while the end of a log that
-//!    names some may not be durable, which may end a call that is open without it.
-//! 4. A file that has a further name, as in a fork, loses only the name in this session.
+//! 1. Files of a session are removed only while its lock is held, and only after its whole log was
+//!    read without an error and without a record of a kind that this version does not know.
+//!    Otherwise the session is skipped, and the report gives the reason.
+//! 2. Captures are removed only while the locks of the session and of all its descendants are held,
+//!    and only if each session of the store can be read: a child works on its parent's workspace,
+//!    and its log names captures in its parent's directory. A session with a deleted ancestor and
+//!    no captures of its own counts as a descendant of every session.
+//! 3. No removal relies on anything that a power cut may undo. The names of a session's files are
+//!    made durable first, since a killed compaction may have dropped a body in a file whose name is
+//!    not durable. Captures are left unchanged while the last records of a log that names some may
+//!    not be durable: those records may end a call that would be open without them.
+//! 4. A file with more than one name, as in a fork, loses only the name in this session.
 //! 5. A collection that is killed has removed some of the files. The next one removes the others.
-//! 6. What stands in the place of a file and is no regular file, or of a directory and is no directory, is left alone, with all that it
-//!    leads to. The report names it.
+//! 6. If an entry has the name of a file but is not a regular file, or the name of a directory but
+//!    is not a directory, it is left alone with everything below it. The report names it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -57,21 +61,21 @@ pub use captures::CapturesInUse;
 use sweep::FileSweeper;
 pub(super) use sweep::check_removal;
 
-/// Number of calls whose captures a collection keeps if nothing else is said.
+/// Default number of calls whose captures a collection keeps.
 const CALLS_KEPT: u64 = 100;
 
-/// Holds the options of a collection.
+/// Options of a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectOptions {
-    /// Session that is looked at alone; `None` looks at the whole store.
+    /// Only session to collect; `None` collects the whole store.
     pub session: Option<Uuid>,
-    /// Snapshots whose positions a rewind can go back to: the captures that hold there are kept.
+    /// Snapshots to which a rewind can return. The captures in effect at their positions are kept.
     pub snapshots: KeptSnapshots,
     /// Number of latest calls of each session whose captures are kept.
     pub calls: u64,
     /// Age up to which captures are kept, by the times of their records.
     pub younger_than: Option<Duration>,
-    /// Whether nothing is removed, and the report says what a collection would remove.
+    /// Whether to only report removals, without making them.
     pub dry_run: bool,
 }
 
@@ -87,7 +91,7 @@ impl Default for CollectOptions {
     }
 }
 
-/// Counts files that were collected, or would be.
+/// Counts collected files, or those that a dry run would collect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CollectedFiles {
@@ -97,9 +101,9 @@ pub struct CollectedFiles {
     pub captures: u64,
     /// Number of images.
     pub images: u64,
-    /// Number of files and directories that a crash has left.
+    /// Number of files and directories left by crashes.
     pub leftovers: u64,
-    /// Bytes that the disk gets back: those of files that have no further name.
+    /// Bytes freed on the disk: those of files without another name.
     pub bytes: u64,
 }
 
@@ -113,43 +117,44 @@ impl CollectedFiles {
     }
 }
 
-/// Names what a collection left alone, since it is none of what the engine makes there.
+/// Names an entry that a collection left alone because the engine does not make such entries there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LeftAlone {
-    /// Its path. Nothing was looked at or removed beneath it.
+    /// Path of the entry. Nothing below it was read or removed.
     #[serde(serialize_with = "escape::serialize_path")]
     pub path: PathBuf,
-    /// What stands there, in words, such as `a symbolic link`.
+    /// Kind of the entry in words, such as `a symbolic link`.
     pub what: String,
 }
 
-/// Reports what a collection removed, or would remove.
+/// Reports the removals of a collection, or of a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CollectReport {
-    /// What was collected of each session of which anything was.
+    /// Counts for each session from which files were collected.
     pub sessions: BTreeMap<Uuid, CollectedFiles>,
-    /// Sessions of which nothing, or of whose captures nothing, was collected, and why.
+    /// Sessions that were skipped, completely or only their captures, each with the reason.
     pub skipped: BTreeMap<Uuid, String>,
-    /// What bears the name of a file that a collection looks at, such as an object, and is no regular file; or of a directory with such
-    /// files, and is no directory.
+    /// Entries with the name of a file that a collection looks at, such as an object, that are not
+    /// regular files; and entries with the name of a directory of such files that are not
+    /// directories.
     #[serde(default)]
     pub left: Vec<LeftAlone>,
-    /// What was collected of the whole store, that of the sessions included.
+    /// Counts for the whole store, including the sessions.
     pub all: CollectedFiles,
 }
 
-/// Keeps writers away from a session while it is looked at.
+/// Keeps writers away from a session while it is examined.
 enum WriterGuard {
     Locked { _lock: WriterLock },
     Watched { _held: Option<Box<dyn HeldLock>> },
 }
 
 impl Store {
-    /// Removes from the store's sessions what nothing needs any more: objects, captures of workspaces, images, and what crashes
-    /// have left. Sessions that are open for writing are skipped, as are damaged ones. Who opens a session at the moment in which it
-    /// is looked at finds it locked.
+    /// Removes files that the store's sessions no longer need: objects, captures of workspaces,
+    /// images, and leftovers of crashes. Skips sessions that are open for writing, and damaged
+    /// ones. While a session is examined, opening it for writing fails with [`Error::Locked`].
     ///
     /// ```
     /// # use foldlog::{CollectOptions, CompactOptions, Event, SessionTypes, Slice, Store};
@@ -182,9 +187,10 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSession`] if the store lacks the one session that is asked for, [`Error::ReadOnly`] if the store takes no writes,
-    /// [`Error::Io`] if a directory cannot be listed or a file cannot be removed, [`Error::OverBudget`] if the log of the one session
-    /// takes more memory than the store's [limit](crate::MemoryLimit).
+    /// [`Error::NoSuchSession`] if the store lacks the requested session, [`Error::ReadOnly`] if
+    /// the store is read-only, [`Error::Io`] if a directory cannot be listed or a file cannot be
+    /// removed, [`Error::OverBudget`] if the log of the requested session takes more memory than
+    /// the store's [limit](crate::MemoryLimit).
     pub fn collect(&self, options: &CollectOptions) -> Result<CollectReport> {
         let mut report = CollectReport::default();
         let ids = match options.session {
@@ -196,9 +202,10 @@ impl Store {
             match self.collect_session(id, options, &mut families, &mut report) {
                 Ok(collected) if collected == CollectedFiles::default() => {}
                 Ok(collected) => drop(report.sessions.insert(id, collected)),
-                // A directory without a record is a leftover, or about to be a session that has nothing to collect yet.
+                // A directory without a record is a leftover, or a session in creation that has
+                // nothing to collect yet.
                 Err(Error::NotASession { .. }) => drop(recordless.insert(id)),
-                // What was removed before the error stays removed, and nobody needed it.
+                // Files removed before the error stay removed. They were not needed.
                 Err(error @ (Error::ReadOnly { .. } | Error::Io { .. })) => return Err(error),
                 Err(error @ Error::OverBudget { .. }) if options.session.is_some() => return Err(error),
                 Err(error) => drop(report.skipped.insert(id, error.to_string())),
@@ -207,15 +214,15 @@ impl Store {
         if options.session.is_none() {
             self.collect_unfinished(options, &recordless, &mut report)?;
         }
-        // Behind all that had names for what is in it.
+        // After everything that had names for the files in the pool.
         let mut pool = FileSweeper::new(self, options.dry_run);
         pool.pool()?;
         pool.end(&mut report);
         Ok(report)
     }
 
-    /// Takes out of the pool what a session has that is about to be deleted, and no other session. What cannot be taken out now, the
-    /// next collection takes.
+    /// Removes from the pool the files that only the session to be deleted has. Failures are
+    /// ignored: the next collection removes those files.
     pub(super) fn unpool(&self, dir: &Path) {
         let directory = layout::objects_dir(dir);
         for entry in self.storage().list(&directory).unwrap_or_default() {
@@ -226,7 +233,8 @@ impl Store {
         captures::unpool(&layout::captures_dir(dir), &layout::captures_pool(&self.inner.root));
     }
 
-    /// Returns the name in the pool of an object in a session's directory, if nobody but the pool has the object too.
+    /// Returns the name in the pool of an object in a session's directory, if the pool has its only
+    /// other name.
     fn pooled_for(&self, object: &Path) -> Option<PathBuf> {
         let pooled = self.own_pool()?.join(object.file_name()?);
         let is_file = |path: &Path| self.kind_of(path) == Some(EntryKind::File);
@@ -234,7 +242,8 @@ impl Store {
         (has_two_names(object) && is_file(&pooled) && has_two_names(&pooled)).then_some(pooled)
     }
 
-    /// Returns the store's pool; `None` if there is none, or what stands there is no directory but, say, a link to somebody else's.
+    /// Returns the store's pool. `None` if it does not exist or is not a directory, but for example
+    /// a link to another one.
     fn own_pool(&self) -> Option<PathBuf> {
         let pool = layout::pool_dir(&self.inner.root);
         (self.kind_of(&pool) == Some(EntryKind::Directory)).then_some(pool)
@@ -244,23 +253,24 @@ impl Store {
         self.storage().entry(path).ok().flatten().map(|entry| entry.kind)
     }
 
-    /// Returns which captures of workspaces the log of a session needs, as a [collection](Store::collect) with these options
-    /// keeps them, and which it names and does not need. For a host that keeps them elsewhere than in
-    /// [`captures_dir`](crate::Session::captures_dir), who hands them to
+    /// Returns the captures of workspaces that the log of a session needs, as a
+    /// [collection](Store::collect) with these options keeps them, and those that it names but does
+    /// not need. For hosts that store captures outside of
+    /// [`captures_dir`](crate::Session::captures_dir): they pass the result to
     /// [`collect_snapshots`](crate::filesystem::collect_snapshots) while the session is not open.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSession`] if the store has no such session, [`Error::Object`] if an object that holds a capture is missing,
-    /// [`Error::UnsupportedKind`] if the log has a record of a kind that this version does not know; those of
-    /// [`LogReader::open`] if the session is damaged.
+    /// [`Error::NoSuchSession`] if the store has no such session, [`Error::Object`] if an object
+    /// with a capture is missing, [`Error::UnsupportedKind`] if the log has a record of a kind that
+    /// this version does not know; those of [`LogReader::open`] if the session is damaged.
     pub fn captures_in_use(&self, session: Uuid, options: &CollectOptions) -> Result<CapturesInUse> {
         let dir = self.find_session_dir(session)?;
         let read = self.read_whole(&dir)?;
         captures::in_use(self, &dir, &read, options)
     }
 
-    /// Takes in the parents of sessions that were created since the last look.
+    /// Adds the parents of sessions that were created since the last call.
     fn look_for_families(&self, families: &mut SessionLineage) -> Result<()> {
         for id in self.session_ids()? {
             if families.parents.contains_key(&id) {
@@ -279,9 +289,10 @@ impl Store {
         Ok(())
     }
 
-    /// Looks at the sessions that were created since the last look, and returns those whose logs may name captures in the directory of
-    /// another one: its descendants, and those that have an ancestor which is gone, and no captures of their own. `Err` says which
-    /// session cannot be read, so that nobody knows whether its log names some.
+    /// Updates `families`, and returns the sessions whose logs may name captures in the directory
+    /// of `id`: its descendants, and sessions with a deleted ancestor and no captures of their own.
+    /// `Err` names a session that cannot be read, so that the captures named by its log are
+    /// unknown.
     fn may_name_captures_of(
         &self,
         id: Uuid,
@@ -351,8 +362,9 @@ impl Store {
         Ok(sweeping.end(report))
     }
 
-    /// Collects the captures in a session's directory, with the locks of all whose logs may name some of them. Returns why they are left
-    /// alone if nobody knows which are needed.
+    /// Collects the captures in a session's directory, with the locks of all sessions whose logs
+    /// may name some of them. Returns the reason if they are left alone because the needed ones
+    /// cannot be determined.
     fn collect_captures(
         &self,
         id: Uuid,
@@ -382,7 +394,7 @@ impl Store {
                 in_use.add(captures::in_use(self, &dir, &read, options)?);
             }
         }
-        // Once more, with the locks: somebody may have created a child of one of them before.
+        // Checked again with the locks: a child of one of them may have been created before.
         match self.may_name_captures_of(id, families)? {
             Ok(now) if now == may_name => {}
             Ok(_) => {
@@ -397,15 +409,15 @@ impl Store {
     }
 }
 
-/// Says whether a session descends from another one.
+/// Tells whether a session descends from another one.
 enum Ancestry {
     Descends,
     None,
-    /// An ancestor is gone, and nobody knows whose child that was.
+    /// An ancestor was deleted, and its parent is unknown.
     Unknown,
 }
 
-/// Holds which sessions were forked from which, or created for which.
+/// Parents of sessions: those they were forked from or created for.
 #[derive(Default)]
 struct SessionLineage {
     parents: BTreeMap<Uuid, Option<Uuid>>,
@@ -428,7 +440,8 @@ impl SessionLineage {
     }
 }
 
-/// Returns what is to be done before the captures that a log names can be collected: its last records may not be durable.
+/// Returns why the captures that a log names cannot be collected yet, if its last records may not
+/// be durable.
 fn undurable(session: Uuid, read: &LoadedSession) -> Option<String> {
     let records = read.scan.next_sequence.checked_since(read.scan.durable).filter(|records| *records > 0)?;
     if sabotage::is(Breakage::CollectedBeforeDurable) {
@@ -443,7 +456,8 @@ fn undurable(session: Uuid, read: &LoadedSession) -> Option<String> {
 ///
 /// # Errors
 ///
-/// [`Error::Inconsistent`] if the body of a record does not decode: nobody can say what it names.
+/// [`Error::Inconsistent`] if the body of a record does not decode, so that the objects it names
+/// are unknown.
 fn named_objects(storage: &Arc<dyn Storage>, read: &LoadedSession) -> Result<BTreeSet<String>> {
     let mut named = BTreeSet::new();
     read.places().read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {

@@ -1,4 +1,4 @@
-//! How all sessions of a store stand.
+//! Overviews of all sessions of a store.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -17,13 +17,13 @@ use crate::log::{layout, lock};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, Storage};
 
-/// Most sessions for whose sake alone no index is written: they are read in a moment.
+/// Up to this many newly read sessions, no index is written: reading them again is quick.
 const READ_ANEW_MAX: usize = 64;
 
-/// Number of sessions for each of which a thread is worth its start.
+/// Number of sessions that justify the start of one more thread.
 const SESSIONS_PER_THREAD: usize = 64;
 
-/// Holds what was found of a session, and whether that stood in the index.
+/// Overview of a session, and its entry in the index if it has one.
 struct ListedSession<'a> {
     session: Uuid,
     overview: Result<SessionOverview>,
@@ -32,14 +32,18 @@ struct ListedSession<'a> {
 }
 
 impl Store {
-    /// Returns how each session stands at the time `now_us`, in microseconds since 1970-01-01 UTC, in ascending order of the ids:
-    /// what [`inspect::overview`](crate::inspect::overview) tells of it, or why that cannot be told. Takes as much memory for
-    /// each, beside its image, as [`ReadOptions::memory_bytes`](crate::inspect::ReadOptions::memory_bytes) says. `progress` is told how many sessions were looked at, now and then.
+    /// Returns an overview of each session at the time `now_us`, in microseconds since 1970-01-01
+    /// UTC, in ascending order of the ids. Each overview is that of
+    /// [`inspect::overview`](crate::inspect::overview), or the error that prevents it. The memory
+    /// for each session, in addition to its image, is limited by
+    /// [`ReadOptions::memory_bytes`](crate::inspect::ReadOptions::memory_bytes). `progress`
+    /// receives the number of sessions seen so far, from time to time.
     ///
-    /// What was found of closed sessions in which nothing waits is kept in a file of the store, `sessions.index`, if the store takes
-    /// writes. The next listing reads only logs that have changed since; it does not notice bytes of the others that rot on the
-    /// disk, nor what somebody does in place to a segment before the last one or to an object: [`inspect::walk`](crate::inspect::walk)
-    /// finds both. The file is a cache and may be removed.
+    /// The results for closed sessions without waiting operations are cached in a file of the
+    /// store, `sessions.index`, if the store is writable. The next listing reads only logs that
+    /// have changed since. It does not notice bytes of the other logs that rot on the disk, nor
+    /// changes in place of an object or of a segment before the last one.
+    /// [`inspect::walk`](crate::inspect::walk) finds both. The file is a cache and may be removed.
     ///
     /// ```
     /// # use foldlog::{SessionTypes, Store};
@@ -74,7 +78,7 @@ impl Store {
         };
         let found = in_parallel(&sessions, &look, progress);
         let read = found.iter().filter(|found| found.was_read && found.entry.is_some()).count();
-        // Writing all entries for the sake of a few is not worth it.
+        // Rewriting the whole index for a few entries is not worth it.
         if read > READ_ANEW_MAX.max(sessions.len() / 64) {
             index::write(
                 storage.as_ref(),
@@ -108,7 +112,8 @@ impl Store {
         ListedSession { session, overview, entry: entry.map(Cow::Owned), was_read: true }
     }
 
-    /// Returns the sessions that a process may be writing, or was when it ended. `None` if nobody can tell.
+    /// Returns the sessions that a process may be writing, or was writing when it ended. `None` if
+    /// that cannot be determined.
     fn maybe_written(&self, sessions: &[Uuid]) -> Result<Option<BTreeSet<Uuid>>> {
         let held = lock::find_holders(self.storage(), self.path(), sessions)?;
         let noted = notes_of_writers(self.storage().as_ref(), self.path());
@@ -116,8 +121,8 @@ impl Store {
     }
 }
 
-/// Returns the sessions whose writers have left a note and not taken it away. `None` if the directory of notes cannot be read, or is none:
-/// then writers left no notes either.
+/// Returns the sessions whose writers have left a note and not removed it. `None` if the directory
+/// of notes exists but cannot be read. If it does not exist, writers left no notes.
 fn notes_of_writers(storage: &dyn Storage, store: &Path) -> Option<Vec<Uuid>> {
     let entries = match storage.list(&layout::writers_dir(store)) {
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
@@ -127,7 +132,7 @@ fn notes_of_writers(storage: &dyn Storage, store: &Path) -> Option<Vec<Uuid>> {
     Some(files.filter_map(|file| Uuid::try_parse(file.name.strip_suffix(".json")?).ok()).collect())
 }
 
-/// Looks at the sessions, several at a time, and returns what was found of each, in their order.
+/// Reads the sessions, several at a time, and returns the results in ascending order of the ids.
 fn in_parallel<'a>(
     sessions: &[Uuid],
     look: &(dyn Fn(Uuid) -> ListedSession<'a> + Sync),

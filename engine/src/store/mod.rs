@@ -1,8 +1,9 @@
 //! A store: a directory of sessions.
 //!
-//! A store creates, opens, lists, forks, deletes, exports, imports, copies, salvages and takes over sessions. A session directory is
-//! named by the session's id; a directory in the making, or about to be deleted, has another name and is no
-//! session. At most one process writes a session, which it locks; reading takes no lock.
+//! A store creates, opens, lists, forks, deletes, exports, imports, copies, salvages and takes over
+//! sessions. The name of a session directory is the session's id. Directories that are being built
+//! or deleted have other names and are not sessions. At most one process, which holds the session's
+//! lock, writes a session. Reading takes no lock.
 
 mod backup;
 mod building;
@@ -53,7 +54,7 @@ pub use retention::StoreCompactReport;
 pub use salvage::{MissingObject, SalvageReport, SkippedBytes};
 pub use takeover::PullReport;
 
-/// Manages a directory of sessions. Cheap to clone; dropping it closes no session.
+/// Manages a directory of sessions. Cloning is cheap. Dropping it closes no session.
 #[derive(Clone, Debug)]
 pub struct Store {
     inner: Arc<OpenStore>,
@@ -64,9 +65,9 @@ pub struct Store {
 pub struct SessionSummary {
     /// Id of the session.
     pub session: Uuid,
-    /// Number of records in the log, those shared with a parent included.
+    /// Number of records in the log, including those shared with a parent.
     pub records: u64,
-    /// Bytes that the log uses, those shared with a parent included.
+    /// Bytes that the log uses, including those shared with a parent.
     pub log_bytes: u64,
     /// Time of the session's own first record, in microseconds since 1970-01-01 UTC.
     pub created_at_us: i64,
@@ -76,8 +77,9 @@ pub struct SessionSummary {
     pub parent: Option<Parent>,
 }
 
-/// Makes the directories of a store, each durably before the next, so that the store cannot be lost together with
-/// a directory above it. The name of the last directory becomes durable with the first session that is synced.
+/// Creates the directories of a store. Each is durable before the next one is created, so that the
+/// store cannot be lost together with a directory above it. The name of the last directory becomes
+/// durable with the first synced session.
 fn make_directories(storage: &dyn Storage, sessions: &Path) -> Result<()> {
     let mut missing = Vec::new();
     let mut at = Some(sessions);
@@ -89,15 +91,15 @@ fn make_directories(storage: &dyn Storage, sessions: &Path) -> Result<()> {
         at = path.parent();
     }
     for path in missing.into_iter().rev() {
-        // A process that was killed before it synced the name may have made the directories above.
+        // The directories above may come from a process that was killed before it synced this name.
         sync_name(storage, path.parent())?;
         storage.create_dir_all(path).map_err(|error| Error::unmade("create", path, 0, error))?;
     }
     Ok(())
 }
 
-/// Makes the name of a directory above a store durable. Skips a parent directory that cannot be synced because
-/// nobody may read it or it is on no real file system: such a directory was there before.
+/// Makes the name of a directory above a store durable. Skips a parent directory that cannot be
+/// synced because it is not readable or not on a real file system: such a directory existed before.
 fn sync_name(storage: &dyn Storage, directory: Option<&Path>) -> Result<()> {
     let Some(above) = directory.filter(|directory| !directory.as_os_str().is_empty()).and_then(Path::parent)
     else {
@@ -118,13 +120,13 @@ fn sync_name(storage: &dyn Storage, directory: Option<&Path>) -> Result<()> {
 }
 
 impl Session {
-    /// Returns the store that the session is open in.
+    /// Returns the store in which the session is open.
     pub fn store(&self) -> Store {
         Store::from_inner(self.open_store())
     }
 
-    /// Returns the sessions that were forked from this one or created for it, in ascending order of their
-    /// ids. Sessions whose logs cannot be read are left out.
+    /// Returns the sessions that were forked from this one or created for it, in ascending order of
+    /// their ids. Sessions with unreadable logs are left out.
     ///
     /// # Errors
     ///
@@ -135,7 +137,7 @@ impl Session {
 }
 
 impl Store {
-    /// Opens the store at `path` with the default options, and creates it if there is none.
+    /// Opens the store at `path` with the default options, and creates it if it does not exist.
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -167,8 +169,8 @@ impl Store {
         Store::open_with(path, StoreOptions::default())
     }
 
-    /// Opens the store at `path` with these options, and creates it if there is none. An existing store can
-    /// be opened on a disk that takes no writes.
+    /// Opens the store at `path` with the given options, and creates it if it does not exist. An
+    /// existing store can be opened on a read-only disk.
     ///
     /// # Errors
     ///
@@ -196,7 +198,8 @@ impl Store {
         Ok(Store { inner: Arc::new(OpenStore { root, options, background, writers, generator }) })
     }
 
-    /// Returns what the replayed sessions of a log stand on: the store that holds the session in `dir`. Makes nothing.
+    /// Returns the store environment for replayed sessions of a log: that of the store with the
+    /// session in `dir`. Creates no files.
     pub(crate) fn standing_at(dir: &Path, options: StoreOptions) -> Arc<OpenStore> {
         let root = dir.parent().and_then(Path::parent).unwrap_or(dir).to_owned();
         let (writers, generator) = (Writers::default(), Mutex::new(Generator::from_seed(0)));
@@ -216,12 +219,11 @@ impl Store {
         &self.inner.options.storage
     }
 
-    /// Returns what sessions are read from, and how much memory that may take.
     fn read_ground(&self) -> ReadGround<'_> {
         ReadGround::from_options(&self.inner.options)
     }
 
-    /// Opens the log of one of the store's directories, in as much memory as the store may take.
+    /// Opens the log in one of the store's directories, within the memory limit of the store.
     fn read_log_in(&self, dir: &Path) -> Result<LogReader> {
         let memory_bytes = match self.inner.options.memory {
             MemoryLimit::Bytes(bytes) => Some(bytes),
@@ -231,7 +233,7 @@ impl Store {
         LogReader::open_with(Arc::clone(self.storage()), dir, options)
     }
 
-    /// Returns the directory of a session, which need not exist.
+    /// Returns the directory of a session. It need not exist.
     pub fn session_dir(&self, session: Uuid) -> PathBuf {
         layout::session_dir(&self.inner.root, session)
     }
@@ -267,25 +269,25 @@ impl Store {
         self.create_with(types, SessionOptions::default())
     }
 
-    /// Creates a session. Its first record is written when this returns; it is durable with
-    /// [`Durability::Every`], and otherwise after the next sync.
+    /// Creates a session. Its first record is written when this returns. The record is durable at
+    /// once with [`Durability::Every`], otherwise after the next sync.
     ///
-    /// If a crash ended an earlier creation with the same id before its first record was written, nobody was
-    /// told of that session, and it is created again. The files that the crash left stay in the directory and
-    /// belong to no log.
+    /// If a crash ended an earlier creation with the same id before its first record was written,
+    /// the session is created again: the earlier creation was never acknowledged. The files that
+    /// the crash left stay in the directory and belong to no log.
     ///
     /// # Errors
     ///
-    /// [`Error::SessionExists`] if the directory holds anything else, [`Error::Locked`] if another process is
-    /// creating the same session, [`Error::ReadOnly`] if the disk takes no writes, [`Error::Full`] if it has
-    /// no space, [`Error::Io`] if a file cannot be created.
+    /// [`Error::SessionExists`] if the directory contains anything else, [`Error::Locked`] if
+    /// another process is creating the same session, [`Error::ReadOnly`] if the disk is read-only,
+    /// [`Error::Full`] if it has no space, [`Error::Io`] if a file cannot be created.
     pub fn create_with(&self, types: &SessionTypes, options: SessionOptions) -> Result<Session> {
         let operation = options.operation;
         let parent = options.parent.map(|session| Parent::Child { session, operation });
         self.begin(types, options, parent, Vec::new(), &[])
     }
 
-    /// Creates a session whose records after the first are `rest`, which name the objects `large`.
+    /// Creates a session whose records after the first are `rest`. Those name the objects `large`.
     fn begin(
         &self,
         types: &SessionTypes,
@@ -296,7 +298,7 @@ impl Store {
     ) -> Result<Session> {
         let (id, seed) = match options.id {
             Some(id) => {
-                // Checked before locking: that a session exists does not depend on who writes it.
+                // Checked before locking: whether a session exists does not depend on its writer.
                 self.partial_creation(id)?;
                 (id, options.seed.unwrap_or_else(|| self.inner.generator.lock().next_u64()))
             }
@@ -304,7 +306,8 @@ impl Store {
         };
         let dir = self.session_dir(id);
         let lock = lock_to_write(&self.inner, id)?;
-        // Checked again under the lock: another process may have created the session meanwhile.
+        // Checked again under the lock: another process may have created the session in the
+        // meantime.
         let partial_creation = self.partial_creation(id)?;
         self.storage().create_dir_all(&dir).map_err(|error| Error::unmade("create", &dir, 0, error))?;
         let parents = layout::directories_above_session(&self.inner.root).into();
@@ -316,15 +319,15 @@ impl Store {
         let seed = SessionSeed { opened, durability, types: types.clone(), lock };
         let begun = kept.and_then(|()| begin(&self.inner, &dir, seed, log, rest));
         if begun.is_err() {
-            // Nobody was told of the session, so nothing of it is to stay; what cannot be removed is a
-            // leftover.
+            // The session was never acknowledged, so none of its files may stay. Files that cannot
+            // be removed are leftovers.
             let _ = partial_creation::remove_all_but(self.storage().as_ref(), &dir, partial_creation);
         }
         begun
     }
 
-    /// Returns what an earlier creation left in the directory of a session that is to be created. Empty if there
-    /// is no directory.
+    /// Finds the files of an earlier creation in the directory of a session that is to be created.
+    /// Empty if the directory does not exist.
     fn partial_creation(&self, session: Uuid) -> Result<PartialCreation> {
         let dir = self.session_dir(session);
         let found = match self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))? {
@@ -359,8 +362,8 @@ impl Store {
         Ok((id, options.seed.unwrap_or_else(|| generator.next_u64())))
     }
 
-    /// Opens a session for reading and writing. Opening writes nothing: what recovery has to write comes with
-    /// the first append. On a disk that takes no writes the session can only be read.
+    /// Opens a session for reading and writing. Opening writes nothing: recovery writes its changes
+    /// with the first append. On a read-only disk the session can only be read.
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -390,19 +393,21 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSession`] if the store has no such session; [`Error::Locked`] if it is open for writing
-    /// elsewhere, or in this process, where [`handle`](Store::handle) returns it; [`Error::Corrupt`], [`Error::OlderThanSuccessor`], [`Error::MissingSegment`],
-    /// [`Error::WrongSession`], [`Error::NotAFile`] or [`Error::Inconsistent`] if the log is damaged;
-    /// [`Error::FutureFormat`] if a later version wrote it; [`Error::Object`] if an object is missing or
-    /// damaged; [`Error::NotRegistered`] if the log binds an event to reducers that `types` lacks;
-    /// [`Error::PolicyMismatch`] if `types` declares another policy for a slice; [`Error::NewerVersion`] or
-    /// [`Error::Decode`] if a recorded item does not fit its type in `types`; [`Error::Io`] if a file cannot
-    /// be read.
+    /// [`Error::NoSuchSession`] if the store has no such session; [`Error::Locked`] if it is open
+    /// for writing in another process, or in this one, where [`handle`](Store::handle) returns it;
+    /// [`Error::Corrupt`], [`Error::OlderThanSuccessor`], [`Error::MissingSegment`],
+    /// [`Error::WrongSession`], [`Error::NotAFile`] or [`Error::Inconsistent`] if the log is
+    /// damaged; [`Error::FutureFormat`] if a later version wrote it; [`Error::Object`] if an object
+    /// is missing or damaged; [`Error::NotRegistered`] if the log binds an event to reducers that
+    /// `types` lacks; [`Error::PolicyMismatch`] if `types` declares another policy for a slice;
+    /// [`Error::NewerVersion`] or [`Error::Decode`] if a recorded item does not fit its type in
+    /// `types`; [`Error::Io`] if a file cannot be read.
     pub fn open_session(&self, session: Uuid, types: &SessionTypes) -> Result<Session> {
         self.open_session_at(session, types, self.inner.options.durability)
     }
 
-    /// Opens a session for reading and writing, with a durability that replaces the store's default.
+    /// Opens a session for reading and writing, with a durability that replaces the store's
+    /// default.
     ///
     /// # Errors
     ///
@@ -419,9 +424,9 @@ impl Store {
         open(&self.inner, &dir, OpenAs { types, durability, lock, read_only })
     }
 
-    /// Returns another handle of a session that is open for writing in this store, whoever opened it; `None` if it is not. The
-    /// session closes when its last handle is dropped; while it does, this returns `None` and opening it fails with
-    /// [`Error::Locked`].
+    /// Returns another handle of a session that is open for writing in this store; `None` if it is
+    /// not. The session closes when its last handle is dropped. While it closes, this returns
+    /// `None`, and opening it fails with [`Error::Locked`].
     ///
     /// ```
     /// # use foldlog::{SessionTypes, Store};
@@ -441,8 +446,8 @@ impl Store {
         self.inner.writers.handle(session)
     }
 
-    /// Opens a session for reading, with the host's types. The session may be open for writing elsewhere;
-    /// records that are written later are not seen.
+    /// Opens a session for reading, with the host's types. The session may be open for writing
+    /// elsewhere. Records that are written later are not visible.
     ///
     /// # Errors
     ///
@@ -454,8 +459,8 @@ impl Store {
         open(&self.inner, &dir, OpenAs { types, durability, lock: None, read_only })
     }
 
-    /// Opens a session for reading, without any types: it can be read, exported and forked, but not
-    /// dispatched to.
+    /// Opens a session for reading, without types. It can be read, exported and forked, but takes
+    /// no dispatches.
     ///
     /// # Errors
     ///
@@ -467,8 +472,8 @@ impl Store {
         open(&self.inner, &dir, OpenAs { types: None, durability, lock: None, read_only })
     }
 
-    /// Opens a session without any types, to [recover](crate::tools::ToolRunner::recover) it and to settle
-    /// its operations. It cannot be dispatched to. Close it afterwards.
+    /// Opens a session without types, to [recover](crate::tools::ToolRunner::recover) it and to
+    /// settle its operations. It takes no dispatches. Close it afterwards.
     ///
     /// # Errors
     ///
@@ -480,9 +485,10 @@ impl Store {
         open(&self.inner, &dir, OpenAs { types: None, durability: Durability::Boundary, lock, read_only })
     }
 
-    /// Opens a session without any types, to [preview](crate::tools::ExecutionState::preview_rewind) rewinds of it. It takes no
-    /// writes, and its STATE, which stays in the log, cannot be viewed: it takes as much memory as the names of its items, and a preview
-    /// as much as what the rewind would change. Close it afterwards.
+    /// Opens a session without types, to [preview](crate::tools::ExecutionState::preview_rewind)
+    /// rewinds of it. The session is read-only. STATE stays in the log and cannot be viewed: only
+    /// the names of its items are in memory. A preview takes memory in proportion to the changes of
+    /// the rewind. Close the session afterwards.
     ///
     /// # Errors
     ///
@@ -496,8 +502,8 @@ impl Store {
     }
 
     /// Decides about an interrupted operation of a session that is not open for writing; see
-    /// [`Session::settle`]. Needs no types. Returns the sequence number of the decision's record, which is
-    /// durable then.
+    /// [`Session::settle`]. Needs no types. Returns the sequence number of the decision's record.
+    /// The record is durable when this returns.
     ///
     /// # Errors
     ///
@@ -538,23 +544,24 @@ impl Store {
         Ok(directories.filter_map(|entry| layout::session_of(Path::new(&entry.name))).collect())
     }
 
-    /// Summarizes a session from its log, without any types.
+    /// Summarizes a session from its log, without types.
     ///
     /// # Errors
     ///
-    /// Those of [`open_untyped`](Store::open_untyped) that do not concern items, and [`Error::OverBudget`] if
-    /// that takes more memory than 64 MiB and three times the bytes of the log.
+    /// Those of [`open_untyped`](Store::open_untyped) that do not concern items, and
+    /// [`Error::OverBudget`] if that takes more memory than 64 MiB plus three times the bytes of
+    /// the log.
     pub fn summary(&self, session: Uuid) -> Result<SessionSummary> {
         self.summary_within(session, None)
     }
 
-    /// Summarizes a session from its log, without any types and in as much memory as
-    /// [`ReadOptions::memory_bytes`] says.
+    /// Summarizes a session from its log, without types. `memory_bytes` limits the memory like
+    /// [`ReadOptions::memory_bytes`].
     ///
     /// # Errors
     ///
-    /// Those of [`open_untyped`](Store::open_untyped) that do not concern items, and [`Error::OverBudget`] if
-    /// that takes more memory.
+    /// Those of [`open_untyped`](Store::open_untyped) that do not concern items, and
+    /// [`Error::OverBudget`] if that takes more memory.
     pub fn summary_within(&self, session: Uuid, memory_bytes: Option<u64>) -> Result<SessionSummary> {
         let dir = self.find_session_dir(session)?;
         let options = ReadOptions { outline: true, memory_bytes };
@@ -589,14 +596,15 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSession`] if the store has no such session; else those of [`LogReader::open`].
+    /// [`Error::NoSuchSession`] if the store has no such session; else those of
+    /// [`LogReader::open`].
     pub fn read_log(&self, session: Uuid) -> Result<LogReader> {
         self.read_log_in(&self.find_session_dir(session)?)
     }
 
-    /// Returns the summaries of all sessions, in ascending order of their ids. A session whose log cannot be
-    /// read has the reason in place of a summary. A creation that a crash ended before its first record has
-    /// [`Error::NotASession`].
+    /// Returns the summaries of all sessions, in ascending order of their ids. If a log cannot be
+    /// read, the error takes the place of the summary. A creation that a crash ended before its
+    /// first record gives [`Error::NotASession`].
     ///
     /// # Errors
     ///
@@ -605,8 +613,8 @@ impl Store {
         Ok(self.session_ids()?.into_iter().map(|id| (id, self.summary(id))).collect())
     }
 
-    /// Returns the sessions that were forked from `session` or created for it, in ascending order of their
-    /// ids. Sessions whose logs cannot be read are left out.
+    /// Returns the sessions that were forked from `session` or created for it, in ascending order
+    /// of their ids. Sessions with unreadable logs are left out.
     ///
     /// # Errors
     ///
@@ -617,12 +625,13 @@ impl Store {
         Ok(children.map(|summary| summary.session).collect())
     }
 
-    /// Returns a session and all its descendants, each behind its own descendants: the order in which a tree
-    /// of sessions can be folded up, exported or deleted.
+    /// Returns a session and all its descendants, each after its own descendants. This is the order
+    /// in which a tree of sessions can be folded up, exported or deleted.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSession`] if the store has no such session, [`Error::Io`] if the directory cannot be read.
+    /// [`Error::NoSuchSession`] if the store has no such session, [`Error::Io`] if the directory
+    /// cannot be read.
     pub fn iter_sessions_bottom_up(
         &self,
         root: Uuid,
@@ -634,8 +643,8 @@ impl Store {
             let place = if summary.session == root { None } else { parent.or(Some(Uuid::nil())) };
             by_parent.entry(place).or_default().push(summary);
         }
-        // Top down first, each parent before its children; the reverse is bottom up. Taking a parent's list
-        // out of the map ends any circle that damaged logs might claim.
+        // Top down first, each parent before its children; reversed, that is bottom up. Removing a
+        // parent's list from the map breaks any cycle that damaged logs might claim.
         let mut order = by_parent.remove(&None).unwrap_or_default();
         let mut next = 0;
         while let Some(parent) = order.get(next).map(|summary| summary.session) {
@@ -646,16 +655,16 @@ impl Store {
         Ok(order.into_iter())
     }
 
-    /// Deletes a session with all its records. Its forks are complete on their own and stay.
+    /// Deletes a session with all its records. Its forks are complete without it and stay.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSession`] if the store has no such session, [`Error::Locked`] if it is open for
-    /// writing, [`Error::Io`] if its files cannot be removed.
+    /// [`Error::NoSuchSession`] if the store has no such session, [`Error::Locked`] if it is open
+    /// for writing, [`Error::Io`] if its files cannot be removed.
     pub fn delete(&self, session: Uuid) -> Result<()> {
         let dir = self.find_session_dir(session)?;
         let lock = lock_to_write(&self.inner, session)?;
-        // Renamed first, so that a crash in between never leaves a session of which only a part is there.
+        // Renamed first, so that a crash during the removal never leaves a partial session.
         let dying = layout::dying_session_dir(&self.inner.root, session);
         let sessions = layout::sessions_dir(&self.inner.root);
         let io = |op| move |error| Error::io(op, &dir, error);
@@ -667,7 +676,7 @@ impl Store {
         fence::forget(self.storage().as_ref(), &self.inner.root, session);
         drop(lock);
         self.unpool(&dying);
-        // A collection may have taken it for what a killed process has left.
+        // A concurrent collection may have removed it as a leftover of a killed process.
         collect::check_removal("delete", &dying, self.storage().remove_dir_all(&dying))
     }
 }

@@ -1,7 +1,8 @@
 //! Compaction of all sessions of a store, by the store's own policy.
 //!
-//! A policy says of each session what [`CompactOptions`] say of one. Nothing compacts by itself: a host calls
-//! [`Store::compact_old`] when it has time, since reading all logs takes as long as opening them.
+//! A policy contains the [`CompactOptions`] for every session. Compaction never starts by itself: a
+//! host calls [`Store::compact_old`] when it has time, since reading all logs takes as long as
+//! opening them.
 
 use uuid::Uuid;
 
@@ -9,22 +10,22 @@ use super::{CompactReport, Store};
 use crate::error::{Error, Result};
 use crate::options::CompactOptions;
 
-/// Reports what a compaction of a whole store did, or would do.
+/// Reports the results of a compaction, or of a dry run, over a whole store.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct StoreCompactReport {
-    /// Sessions of which something was dropped.
+    /// Reports of the sessions that were changed.
     pub compacted: Vec<CompactReport>,
-    /// Number of sessions of which nothing is worth dropping.
+    /// Number of sessions with nothing worth dropping.
     pub unchanged: u64,
-    /// Sessions that are open for writing, here or elsewhere. Each of them is as it was.
+    /// Sessions that are open for writing, in this process or another. They are unchanged.
     pub open: Vec<Uuid>,
-    /// Sessions that could not be compacted, and why.
+    /// Sessions that could not be compacted, each with its error.
     pub failed: Vec<(Uuid, Error)>,
 }
 
 impl StoreCompactReport {
-    /// Returns how many bytes the sessions have less.
+    /// Returns the number of bytes by which the sessions became smaller.
     pub fn bytes(&self) -> u64 {
         self.compacted.iter().map(|report| report.bytes).sum()
     }
@@ -32,8 +33,8 @@ impl StoreCompactReport {
 
 impl Store {
     /// Compacts each session that is not open for writing and has something worth dropping, by
-    /// [`StoreOptions::retention`](crate::StoreOptions::retention). Without a policy nothing is compacted. A session that cannot be
-    /// compacted keeps no other one from being so.
+    /// [`StoreOptions::retention`](crate::StoreOptions::retention). Without a policy nothing is
+    /// compacted. If one session cannot be compacted, the others still are.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -60,8 +61,8 @@ impl Store {
         }
     }
 
-    /// Compacts each session as [`compact_old`](Store::compact_old) does, by these options. Positions in them are those of every
-    /// session.
+    /// Compacts each session as [`compact_old`](Store::compact_old) does, with the given options.
+    /// Positions in the options apply to every session.
     ///
     /// # Errors
     ///
@@ -72,7 +73,7 @@ impl Store {
             match self.compact(session, options) {
                 Ok(compacted) if compacted.changed_anything() => report.compacted.push(compacted),
                 Ok(_) => report.unchanged += 1,
-                // It was deleted since the store was listed, perhaps while it was read.
+                // The session was deleted after the store was listed, perhaps while it was read.
                 Err(_) if matches!(self.find_session_dir(session), Err(Error::NoSuchSession { .. })) => {}
                 Err(Error::Locked { .. }) => report.open.push(session),
                 Err(error) => report.failed.push((session, error)),
