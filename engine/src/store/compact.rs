@@ -1,42 +1,49 @@
-//! Compaction: a session gives up bodies of STATE that nothing needs any more.
+//! Compaction: removal of bodies of STATE that a session no longer needs.
 //!
 //! # What is dropped, and what stays
 //!
-//! A compaction goes through one position. Dropped are the bodies of dispatches at and before it which changed STATE and CACHE
-//! slices alone and of which no item is left there, nor at a position that is kept. Everything else stays: LOG slices,
-//! declarations, tags, calls and their results, conversations; of a record whose body was dropped, its sequence number, time, kind
-//! and the BLAKE3 of the body, so that a copy that somebody holds can be shown to be what was dropped. A body no longer than what
-//! stands in its place stays, and nothing is changed unless the log gets shorter.
+//! A compaction covers all records up to one position. It drops the bodies of dispatches at or
+//! before that position if they changed only STATE and CACHE slices, and if no slice contains an
+//! item of them, neither at that position nor at a kept one. Everything else stays: LOG slices,
+//! declarations, tags, calls and their results, conversations. Of a record without its body, the
+//! sequence number, time, kind and the BLAKE3 hash of the body stay, so that a copy stored
+//! elsewhere can be proven to be the dropped body. A body stays if it is no longer than its
+//! replacement, and the log is changed only if it gets shorter.
 //!
-//! Kept positions are those of snapshots, as the options say, those to which a rollback behind the position goes, and the one
-//! before the last rewind, so that it can be undone. Any other position in the compacted range gives [`Error::Compacted`].
+//! Kept positions are those of snapshots that the options keep, the targets of rollbacks after the
+//! compaction's position, and the position before the last rewind, so that it can be undone. Any
+//! other position in the compacted range gives [`Error::Compacted`].
 //!
-//! # Held sessions
+//! # Replicated sessions
 //!
-//! Where a replica holds bodies that were dropped, a record says which: of a session that is open at once, else when it is opened for writing
-//! next with its replicator. The replica may drop them from then on ([`crate::replication`]).
+//! If a replica has bodies that were dropped, a record lists them. It is written at once if the
+//! session is open, otherwise when the session is next opened for writing with its replicator. From
+//! then on the replica may drop the bodies too ([`crate::replication`]).
 //!
 //! # Which position
 //!
-//! The last one that the options allow, but none within or behind an operation that is open, unsettled or suspended, and none
-//! within one that has ended. The segment in which the session was written last is finished first, if more is dropped then.
+//! The last one that the options allow, but none within or after an operation that is open,
+//! unsettled or suspended, and none within one that has ended. The last segment with records is
+//! finished first, if that lets the compaction drop more.
 //!
 //! # Compressed segments
 //!
-//! [`CompactOptions::compression`] says how the files of finished segments are kept: compressed, or plain. That changes none of their
-//! bytes as anybody reads them ([`crate::log::compressed`]). A segment stays plain which is shorter than 64 KiB (or as the options say), would not get a
-//! tenth shorter, or whose file a fork holds too. The segment in which the session was written last is finished first, if it is long
-//! enough. Segments that lose bodies are written plain first, and then as they were, or as the options say.
+//! [`CompactOptions::compression`] determines how the files of finished segments are stored:
+//! compressed, or plain. Readers get the same bytes either way ([`crate::log::compressed`]). A
+//! segment stays plain if it is shorter than 64 KiB (or the minimum in the options), if it would
+//! not get a tenth shorter, or if a fork shares its file. The last segment with records is finished
+//! first, if it is long enough. Segments that lose bodies are first written plain, and then stored
+//! as before, or as the options say.
 //!
-//! # While it runs
+//! # During a compaction
 //!
-//! | who | sees |
+//! | process | sees |
 //! |---|---|
-//! | a writer | the session is locked; [`Session::compact`] compacts what its own process has open, and holds up its other calls |
-//! | a reader | what it found when it opened the log: it holds the files open ([`crate::inspect::LogReader`]); beyond as many files as it may hold, and in a session's views, each segment as it was or as it is now, and what is read from one that was replaced meanwhile is read again |
-//! | a follower | each segment as it was or as it is now |
+//! | a writer | the session is locked; [`Session::compact`] compacts the session that its own process has open, and blocks its other calls |
+//! | a reader | the log as it was when opened, since it holds the files open ([`crate::inspect::LogReader`]); beyond its maximum of open files, and in a session's views, each segment in its old or new form, and data from a segment that was replaced during the read is read again |
+//! | a follower | each segment in its old or new form |
 //! | a fork that was made earlier | its own names of the old files |
-//! | somebody who opens the session after a kill | a session that is compacted in part, from some segment on ([`crate::log::compaction`]); of a segment, its plain or its compressed file |
+//! | a process that opens the session after a kill | a partly compacted session, from some segment on ([`crate::log::compaction`]); for each segment, its plain or its compressed file |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -72,37 +79,40 @@ use crate::options::CompactOptions;
 use crate::sabotage::{self, Breakage};
 use crate::session::{LoadedSession, Session, lock_to_write, open_read};
 
-/// Bytes that it takes to finish a segment: the observation, and the head of the segment that begins with it.
+/// Bytes that finishing a segment takes: the observation, and the head of the segment that starts
+/// with it.
 const FINISHING_BYTES: u64 = 512;
 
-/// Name of the observation that a compaction records if it finishes the segment in which the session was written last.
+/// Name of the observation that a compaction records to finish the last segment with records.
 const OBSERVED: &str = "foldlog.compact";
 
-/// Reports what a compaction did, or would do.
+/// Reports the results of a compaction, or of a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CompactReport {
     /// Id of the session.
     pub session: Uuid,
-    /// Position through which bodies were dropped; `None` if there was nothing to drop.
+    /// Position up to which bodies were dropped; `None` if there was nothing to drop.
     pub through: Option<SequenceNumber>,
-    /// Positions at and before it at which the slices are known.
+    /// Positions at or before `through` at which the slices are known.
     pub kept: Vec<SequenceNumber>,
-    /// Number of records whose bodies were dropped now.
+    /// Number of records whose bodies this compaction dropped.
     pub dropped: u64,
-    /// Number of segments that were written anew.
+    /// Number of segments that were rewritten.
     pub segments: u64,
-    /// Bytes that the compacted segments have less. A segment that a fork has too stays on the disk for it.
+    /// Bytes by which the compacted segments became smaller. A segment shared with a fork stays on
+    /// the disk for the fork.
     pub bytes: u64,
-    /// Bytes of the objects that the dropped bodies named. Those that no other record names, a [collection](Store::collect) gives
-    /// back.
+    /// Bytes of the objects that the dropped bodies named. A [collection](Store::collect) removes
+    /// those that no other record names.
     pub object_bytes: u64,
-    /// What became of the files of finished segments; `None` unless [`CompactOptions::compression`] says how they are kept.
+    /// Result for the files of finished segments; `None` unless [`CompactOptions::compression`] is
+    /// set.
     pub compressed: Option<CompressReport>,
 }
 
 impl CompactReport {
-    /// Returns whether any file is another one now, or would be.
+    /// Returns whether any file was replaced, or would be.
     pub fn changed_anything(&self) -> bool {
         self.through.is_some() || self.compressed.as_ref().is_some_and(|compressed| compressed.segments > 0)
     }
@@ -135,43 +145,44 @@ impl RecordSet {
     }
 }
 
-/// Says what a compaction drops.
+/// Plan of a compaction.
 struct CompactionPlan {
     through: SequenceNumber,
     bases: Vec<(SequenceNumber, Vec<BaseSlice>)>,
     drops: RecordSet,
     dropped: u64,
-    /// Bytes that the segments have less, what says so in them left out.
+    /// Bytes saved in the segments, without the cost of their new heads.
     bytes: u64,
     /// Bytes of the objects that the dropped bodies name.
     object_bytes: u64,
 }
 
-/// Describes a segment that is written anew.
+/// Describes a segment that is rewritten.
 struct SegmentReplacement<'a> {
     segment: &'a Segment,
-    /// Segment behind it; `None` for one that is yet to be finished.
+    /// The segment after it; `None` if this one has yet to be finished.
     next: Option<&'a Segment>,
-    /// What the slices held at positions in it.
+    /// Contents of the slices at kept positions in the segment.
     bases: Vec<(SequenceNumber, Vec<BaseSlice>)>,
 }
 
-/// Holds what one reading of the records says of positions.
+/// Facts about positions, collected in one pass over the records.
 #[derive(Default)]
 struct Marks {
-    /// Runs of tools: begins, and ends behind them.
+    /// Runs of tools: the start record, then the end record.
     runs: Vec<(SequenceNumber, SequenceNumber)>,
     snapshots: Vec<(SequenceNumber, bool)>,
-    /// Begins of rewinds, by their ends.
+    /// Start records of rewinds, by their end records.
     rewinds: BTreeMap<SequenceNumber, SequenceNumber>,
     /// Last record before the first one that is younger than the options allow.
     old: Option<SequenceNumber>,
 }
 
 impl Store {
-    /// Drops the bodies of STATE of a session that nothing needs any more, so that its log takes room in proportion to what its
-    /// slices hold and to its history. What the slices hold now, LOG slices, calls, conversations, times and the hashes of all
-    /// bodies stay. The session must not be open for writing: see [`Session::compact`].
+    /// Drops bodies of STATE that a session no longer needs. Afterwards the size of its log is in
+    /// proportion to the contents of its slices and to its history. The current contents of the
+    /// slices, LOG slices, calls, conversations, times and the hashes of all bodies stay. The
+    /// session must not be open for writing; if it is, see [`Session::compact`].
     ///
     /// ```
     /// # use foldlog::{CompactOptions, Event, SessionTypes, Slice, SnapshotOptions, Store};
@@ -204,10 +215,12 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// - [`Error::NoSuchSession`] if the store has no such session, [`Error::Locked`] if it is open for writing,
-    ///   [`Error::ReadOnly`] if the store takes no writes, [`Error::Full`] if the disk has no room for one segment more.
+    /// - [`Error::NoSuchSession`] if the store has no such session, [`Error::Locked`] if it is open
+    ///   for writing, [`Error::ReadOnly`] if the store is read-only, [`Error::Full`] if the disk
+    ///   has no room for one more segment.
     /// - [`Error::Interrupted`] if an operation was left open: recover the session first.
-    /// - [`Error::CompressionUnavailable`] if a compression is asked for, and this build has none.
+    /// - [`Error::CompressionUnavailable`] if the options ask for a compression that this build
+    ///   lacks.
     /// - Those of [`LogReader::open`](crate::inspect::LogReader::open) if the session is damaged.
     pub fn compact(&self, session: Uuid, options: &CompactOptions) -> Result<CompactReport> {
         let dir = self.find_session_dir(session)?;
@@ -229,13 +242,13 @@ impl Store {
         let report = self.compact_finished(session, &dir, options)?;
         drop(lock);
         if report.through.is_some() && self.inner.options.replication.is_some() {
-            // Opening says what was dropped of what the replica holds.
+            // Opening records which of the replica's bodies were dropped.
             self.open_to_recover(session)?.close()?;
         }
         Ok(report)
     }
 
-    /// Compacts the finished segments, and keeps their files as the options say.
+    /// Compacts the finished segments, and stores their files as the options say.
     fn compact_finished(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<CompactReport> {
         let storage = self.storage().as_ref();
         let read = open_read(self.read_ground(), dir, None, LogSlices::Unread)?;
@@ -248,8 +261,8 @@ impl Store {
         Ok(CompactReport { compressed, ..report })
     }
 
-    /// Finishes the segment in which the session was written last, if more is dropped then, or if it is to be compressed. Returns
-    /// whether anything is to be dropped at all.
+    /// Finishes the last segment with records, if more is dropped then, or if it is to be
+    /// compressed. Returns whether there is anything to drop.
     fn finish_last_segment(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<bool> {
         let opened = self.open_to_recover(session)?;
         let operations = opened.recovery().interrupted.clone();
@@ -265,8 +278,9 @@ impl Store {
         let read = || open_read(self.read_ground(), dir, None, LogSlices::Unread);
         let mut now = read()?;
         let mut chosen = self.choose(dir, &now, options)?;
-        // What a compacted segment attests is durable: so must be all before it, and the objects that it names. A sync may write
-        // the last segments anew.
+        // A compacted segment attests that its contents are durable. So everything before it, and
+        // the objects that it names, must be durable first. A sync may rewrite the last segments,
+        // so they are read again.
         if (chosen.is_some() || options.compression.is_some())
             && opened.recovery().unattested > 0
             && !sabotage::is(Breakage::CompactedUnattested)
@@ -281,8 +295,9 @@ impl Store {
         Ok(chosen.is_some())
     }
 
-    /// Chooses what to drop, and whether the last segment is to be finished for it; `None` if there is nothing to drop. What is
-    /// written there may be all that something in an earlier segment is dropped for.
+    /// Plans the compaction, and determines whether the last segment has to be finished for it.
+    /// `None` if there is nothing to drop. The last segment may also be the only reason why a body
+    /// in an earlier segment can be dropped.
     fn choose(
         &self,
         dir: &Path,
@@ -298,7 +313,7 @@ impl Store {
         })
     }
 
-    /// Chooses what to drop; `None` if there is nothing.
+    /// Plans the compaction; `None` if there is nothing to drop.
     fn plan(
         &self,
         dir: &Path,
@@ -317,7 +332,8 @@ impl Store {
         let places = scan.places();
         let objects = Objects::new(Arc::clone(storage), dir);
         let next = scan.next_sequence;
-        // A segment behind the end of the log is none of it: where the last record of the one before was lost, that one is not finished.
+        // A segment after the end of the log does not belong to it: if the last record of the
+        // segment before was lost, that one is not finished.
         let mut begins = scan.segments.iter().rev().map(|segment| segment.header.first_sequence);
         let finished = begins.find(|first| *first <= next).unwrap_or(SequenceNumber::MIN);
         let marks = self.marks(&places, options)?;
@@ -436,14 +452,15 @@ impl Store {
 }
 
 impl Session {
-    /// Drops bodies of STATE as [`Store::compact`] does, while the session is open. No call of a tool may be open. Other calls of the
-    /// session wait until the segments are written anew, which takes as long as reading the log a few times.
+    /// Drops bodies of STATE as [`Store::compact`] does, while the session is open. No call of a
+    /// tool may be open. Other calls of the session block until the segments are rewritten, which
+    /// takes as long as reading the log a few times.
     ///
     /// # Errors
     ///
     /// - [`Error::InsideTransaction`] if an operation is open.
-    /// - Those of [`sync`](Session::sync) and of [`Store::compact`]. A session whose log cannot be read behind a compaction takes no
-    ///   more writes.
+    /// - Those of [`sync`](Session::sync) and of [`Store::compact`]. If the log cannot be read
+    ///   after a compaction, the session rejects further writes.
     pub fn compact(&self, options: &CompactOptions) -> Result<CompactReport> {
         let (store, session, dir) = (self.store(), self.id(), self.dir());
         if options.dry_run {
@@ -467,7 +484,7 @@ impl Session {
 }
 
 impl CompactionPlan {
-    /// Plans to drop what is at or before `through` and no kept position needs.
+    /// Plans to drop the bodies at or before `through` that no kept position needs.
     fn from_history(
         history: &History<'_>,
         through: SequenceNumber,
@@ -484,7 +501,8 @@ impl CompactionPlan {
         let mut saving: Vec<(SequenceNumber, u32, u64)> = Vec::new();
         let mut needed = RecordSet::default();
         history.fold(through + 1, None, LogSlices::Unread, &mut |record, projection| {
-            // The last record stays, so that whoever reads on from the position has nothing of the range before it.
+            // The last record stays, so that a reader that continues from the position needs
+            // nothing of the range before it.
             let may_go = record.kind == RecordKind::DISPATCH
                 && record.sequence < through
                 && is_droppable(record, &projection.names)?;
@@ -514,7 +532,7 @@ impl CompactionPlan {
         Ok((plan.dropped > 0).then_some(plan))
     }
 
-    /// Returns the segments that are written anew, oldest first.
+    /// Returns the segments to rewrite, oldest first.
     fn replaces<'a>(&self, segments: &'a [Segment]) -> Vec<SegmentReplacement<'a>> {
         let first = self.drops.first();
         let nexts = segments.iter().skip(1).map(Some).chain([None]);
@@ -542,7 +560,8 @@ impl CompactionPlan {
     }
 }
 
-/// Fails with [`Error::CompressionUnavailable`] if a compression is asked for that this build lacks.
+/// Fails with [`Error::CompressionUnavailable`] if the options ask for a compression that this
+/// build lacks.
 fn check_available(dir: &Path, options: &CompactOptions) -> Result<()> {
     match options.compression.filter(|compression| !compression.is_available()) {
         Some(compression) => {
@@ -552,18 +571,19 @@ fn check_available(dir: &Path, options: &CompactOptions) -> Result<()> {
     }
 }
 
-/// Returns whether these arguments of a restore are those of a rewind, which can be undone. Long ones may be.
+/// Returns whether these arguments of a restore are those of a rewind, which can be undone. Returns
+/// `true` for arguments that cannot be read here, such as those in an object.
 fn is_rewind(arguments: Payload<'_>) -> bool {
     RestoreArguments::read(arguments.bytes()).is_none_or(|arguments| arguments.rewind.is_some())
 }
 
-/// Returns how many bytes of the log it saves to drop the body of a record.
+/// Returns by how many bytes the log shrinks if the body of a record is dropped.
 fn saved_by(record: &Record<'_>) -> u32 {
     let stands = Dropped { kind: record.kind, len: record.body.len() as u64, hash: [0; 32] }.encode().len();
     u32::try_from(record.body.len().saturating_sub(stands)).unwrap_or(u32::MAX)
 }
 
-/// Returns whether a dispatch changed slices, and none of them is LOG.
+/// Returns whether a dispatch changed slices, none of which is a LOG slice.
 fn is_droppable(record: &Record<'_>, names: &DeclaredNames) -> Result<bool> {
     let Dispatch { action, effects } =
         Dispatch::decode(record.body).map_err(Error::unread(record.sequence))?;

@@ -1,5 +1,5 @@
-//! The records that an import makes of the conversations of an export: what was said, the answers, and the results of
-//! their calls, as results of calls that ran elsewhere. And those that it makes of the states of adapters.
+//! Converts the conversations of an export to records: the messages, the answers, and the results
+//! of their calls, as results of calls that ran elsewhere. Also converts the states of adapters.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,14 +20,14 @@ use crate::error::{Error, Result};
 use crate::snapshot_json::ExportedSlice;
 use crate::types::encode;
 
-/// Makes the records of imported conversations, whose first one gets the sequence number `next`.
+/// Builds the records of imported conversations. The first one gets the sequence number `next`.
 pub(super) struct ImportedConversations {
     pub(super) records: Vec<(RecordKind, Vec<u8>)>,
     /// Payloads that become objects.
     pub(super) large: Vec<Vec<u8>>,
     next: u64,
     object_bytes_min: u64,
-    /// State whose first message is to be recorded.
+    /// State whose first message has yet to be recorded.
     begins: Option<(Uuid, DateTime<Utc>)>,
 }
 
@@ -40,7 +40,7 @@ impl ImportedConversations {
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] if an item is no state of a conversation, or of an adapter.
+    /// [`Error::Export`] if an item is not the state of a conversation, or of an adapter.
     pub(super) fn add(&mut self, slice: &ExportedSlice) -> Result<()> {
         match slice.slice_type.as_str() {
             ADAPTER_STATES => self.add_states(slice),
@@ -48,8 +48,9 @@ impl ImportedConversations {
         }
     }
 
-    /// Adds the states of adapters. A state that a rollback had abandoned is one that cannot be resumed, since nothing
-    /// here tells what it went beyond. Another program names the state that is replaced by the id of its evaluation.
+    /// Adds the states of adapters. A state that a rollback abandoned becomes one that cannot be
+    /// resumed, since the import has no record of the rollback. Exports of other programs name the
+    /// superseded state by the id of its evaluation.
     fn add_states(&mut self, slice: &ExportedSlice) -> Result<()> {
         let mut known: BTreeMap<SequenceNumber, SequenceNumber> = BTreeMap::new();
         let mut last_of: BTreeMap<String, SequenceNumber> = BTreeMap::new();
@@ -97,7 +98,8 @@ impl ImportedConversations {
         Ok(())
     }
 
-    /// `complete` says whether the last turn is the last one; without it, that is guessed by whether it has calls.
+    /// `complete` tells whether the last turn is complete. Without it, a turn without calls counts
+    /// as complete.
     fn add_one(&mut self, state: &ConversationState, digest: [u8; 32], complete: Option<bool>) -> Result<()> {
         let scope = ConversationScope::new(state.evaluation_id.as_str());
         let prompt = PromptIdentity {
@@ -125,8 +127,8 @@ impl ImportedConversations {
         Ok(())
     }
 
-    /// Records the results of a turn's calls by ordinal. A call whose result the export lacks gets one that says so, since
-    /// nobody here knows whether it ran.
+    /// Records the results of a turn's calls by ordinal. If the export lacks the result of a call,
+    /// the recorded result states that its outcome is unknown.
     fn results(
         &mut self,
         scope: &ConversationScope<'_>,
@@ -205,7 +207,7 @@ impl ImportedConversations {
         self.push(RecordKind::ANSWER, body)
     }
 
-    /// Returns the scope of a message, which keeps its id and time.
+    /// Returns the scope of a message. It preserves the id and the time of the message.
     fn scope_of<'a>(
         &mut self,
         scope: &ConversationScope<'a>,

@@ -1,4 +1,4 @@
-//! Leaving a decision for the process that has a session open.
+//! Decisions that are left for the process that has a session open.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::session::Settlement;
 use crate::session::decisions::{Bell, look_again};
 use crate::storage::Storage;
 
-/// Stands for a decision that was left for the process that has a session open.
+/// A decision that was left for the process that has a session open.
 #[derive(Clone, Debug)]
 pub struct LeftDecision {
     storage: Arc<dyn Storage>,
@@ -25,23 +25,26 @@ pub struct LeftDecision {
     path: PathBuf,
 }
 
-/// Says what became of a decision that was left for an open host.
+/// Describes the state of a decision that was left for an open host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeftFate {
     /// No process has taken it yet.
     Waits,
-    /// A process took it: this record holds it.
+    /// A process took it and recorded it in this record.
     Taken(SequenceNumber),
-    /// A process refused it for this reason, and recorded nothing. The reason is what the engine's error says.
+    /// A process refused it and recorded nothing. The reason is the text of the engine's error.
     Refused(String),
 }
 
 impl Store {
-    /// Leaves a decision about an operation for the process that has its session open, which records it: a session has one writer, so
-    /// [`Session::settle`](crate::Session::settle) here fails with [`Error::Locked`]. That process takes it when it
-    /// [waits](crate::Session::wait_for_decision) for one, [recovers](crate::tools::ToolRunner::recover) the session or goes on with
-    /// the conversation; if it ends before, the next one does. It checks the decision once more: what was settled, withdrawn or has expired by then is
-    /// refused. The decision names the arguments of the call as they are now, and counts for no others.
+    /// Leaves a decision about an operation for the process that has its session open. A session
+    /// has one writer, so [`Session::settle`](crate::Session::settle) in this process would fail
+    /// with [`Error::Locked`]. The other process takes the decision when it
+    /// [waits](crate::Session::wait_for_decision) for one,
+    /// [recovers](crate::tools::ToolRunner::recover) the session or continues the conversation. If
+    /// it ends before that, the next process takes the decision. The decision is checked again
+    /// then: it is refused if the operation has been settled or withdrawn, or has expired. The
+    /// decision names the current arguments of the call, and is valid for no others.
     ///
     /// The decision is durable when this returns.
     ///
@@ -60,9 +63,10 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// - [`Error::Blank`] if `by` names nobody.
-    /// - [`Error::NoSuchOperation`] if the operation waits for no such decision, as the log says now; see
-    ///   [`Session::settle`](crate::Session::settle). Also if the decision is longer than 1 MiB.
+    /// - [`Error::Blank`] if `by` is blank.
+    /// - [`Error::NoSuchOperation`] if the operation waits for no such decision according to the
+    ///   log now; see [`Session::settle`](crate::Session::settle). Also if the decision is longer
+    ///   than 1 MiB.
     /// - Those of reading the log; [`Error::Io`] if the decision cannot be written.
     pub fn leave_decision(
         &self,
@@ -95,16 +99,16 @@ impl Store {
 }
 
 impl LeftDecision {
-    /// Returns the path of the file in which the decision was left.
+    /// Returns the path of the file with the decision.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns what became of the decision.
+    /// Returns the current state of the decision.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if that cannot be found out.
+    /// [`Error::Io`] if the state cannot be determined.
     pub fn fate(&self) -> Result<LeftFate> {
         match decisions::read_answer(self.storage.as_ref(), &self.path) {
             Some(DecisionOutcome::Sequence(sequence)) => Ok(LeftFate::Taken(sequence)),
@@ -113,8 +117,8 @@ impl LeftDecision {
         }
     }
 
-    /// Waits until a process has taken or refused the decision, for at most `limit`. The thread sleeps meanwhile. An answer is given once:
-    /// its file is removed.
+    /// Blocks until a process has taken or refused the decision, for at most `limit`. An answer is
+    /// returned once: its file is removed.
     ///
     /// # Errors
     ///
@@ -135,7 +139,8 @@ impl LeftDecision {
         }
     }
 
-    /// Takes the decision back. Returns `false` if a process has taken or refused it, or takes it just now.
+    /// Withdraws the decision. Returns `false` if a process has taken or refused it, or is just
+    /// taking it.
     ///
     /// # Errors
     ///

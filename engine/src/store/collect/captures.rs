@@ -1,19 +1,24 @@
-//! Which captures of resources the log of a session needs.
+//! Determines which captures of resources the log of a session needs.
 //!
 //! A capture is kept if a record names it that belongs to
 //!
 //! 1. a call that is open, unsettled or suspended, with all its runs;
-//! 2. one of the latest calls, as many as the options say and rewinds not counted, or a call or a snapshot that is younger than they say;
+//! 2. one of the latest calls, as many as the options say, not counting rewinds; or a call or a
+//!    snapshot that is younger than the options say;
 //! 3. a snapshot whose position the options keep;
-//! 4. the last rewind that counts, so that it can be undone, the last recovery, and the last rollback of a call that replaced
-//!    something;
-//! 5. what the last call left as far as tools go: after a rewind, the capture that it went back to, by which changes by hand are told.
-//!    So it is with each rewind of which something is kept, since a later one may go back behind it;
+//! 4. the last rewind in effect, so that it can be undone; the last recovery; and the last rollback
+//!    of a call that replaced something;
+//! 5. the state that the last call left according to the tools alone: after a rewind, the capture
+//!    that it went back to, which reveals changes by hand. The same applies to each rewind with a
+//!    kept capture, since a later rewind may go back to before it;
 //!
-//! or if it is what holds at one of these positions: at each snapshot that is kept, before what 2 keeps and at each rollback behind that,
-//! before the last rewind.
-//! What holds at a position is what the last call left that was over then and counts there; for a resource without one, what the
-//! first call behind found (as [`captures_at`](crate::session::Session::captures_at) of a rewind has it).
+//! or if it is in effect at one of these positions: at each kept snapshot, before the first record
+//! that rule 2 keeps and at each rollback after that, and before the last rewind.
+//!
+//! The capture in effect at a position is the one that the last call left that had ended by then
+//! and is on the path of that position. For a resource without such a call, it is the one that the
+//! first later call found (as [`captures_at`](crate::session::Session::captures_at) of a rewind
+//! determines it).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -30,13 +35,13 @@ use crate::operation::{RESTORE, RestoreArguments, RollbackBegun};
 use crate::sabotage::{self, Breakage};
 use crate::session::{LoadedSession, captures_named_by};
 
-/// Lists the captures that a log names, by the names of their resources and as the resources recorded them.
+/// Lists the captures that a log names, by the names of their resources, in their recorded form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CapturesInUse {
     /// Captures that the log needs.
     pub kept: BTreeMap<String, BTreeSet<Vec<u8>>>,
-    /// Captures that it names and does not need.
+    /// Captures that the log names but does not need.
     pub given_up: BTreeMap<String, BTreeSet<Vec<u8>>>,
 }
 
@@ -50,7 +55,7 @@ impl CapturesInUse {
     }
 }
 
-/// Set of resources, by their places among the names.
+/// Set of resources, by their indices among the names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Resources(Vec<u64>);
 
@@ -83,31 +88,31 @@ impl Resources {
     }
 }
 
-/// Describes one run of a call, whose begin or end names captures.
+/// Describes one run of a call whose start or end record names captures.
 struct CapturedRun {
     begin: SequenceNumber,
-    /// Record of the end; `None` if the run is open.
+    /// End record; `None` if the run is open.
     end: Option<SequenceNumber>,
     operation: OperationId,
     outcome: Option<Outcome>,
     is_restore: bool,
-    /// Where it goes and which rewind it undoes, if it is a rewind.
+    /// If it is a rewind: its target, and the rewind that it undoes.
     rewind: Option<(SequenceNumber, Option<OperationId>)>,
-    /// Whether it is the undo of a call's rollback. Later rewinds pass over it, as over what was changed by hand.
+    /// Whether it undoes the rollback of a call. Later rewinds ignore it, like changes by hand.
     undoes_rollback: bool,
-    /// Record that says what was there when its first rollback began.
+    /// Record of the state that was found when its first rollback began.
     rollback: Option<SequenceNumber>,
-    /// Whether what it changed was rolled back, and whether that replaced something.
+    /// Whether its changes were rolled back, and whether that replaced something.
     rolled_back: bool,
     has_replaced: bool,
-    /// Resources that its begin names, and those that its end names.
+    /// Resources that its start record names, and those that its end record names.
     before: Resources,
     after: Resources,
 }
 
 impl CapturedRun {
-    /// Returns the record that names what the run left, once it is over, and of which resources. A restore that was not done left
-    /// none: it may have worked on another directory.
+    /// Returns the record that names the captures left by the run after its end, with their
+    /// resources. A restore that was not done has none: it may have worked on another directory.
     fn resources_left(&self) -> Option<(SequenceNumber, &Resources)> {
         let end = self.end?;
         match self.outcome? {
@@ -118,16 +123,16 @@ impl CapturedRun {
     }
 }
 
-/// Holds what one reading of a log says of captures.
+/// References to captures, collected in one pass over a log.
 #[derive(Default)]
 struct CaptureReferences {
-    /// Runs in the order of their begins.
+    /// Runs in the order of their start records.
     runs: Vec<CapturedRun>,
-    /// Places in `runs` of those that have ended, in the order of their ends.
+    /// Indices into `runs` of those that have ended, in the order of their end records.
     ended: Vec<(SequenceNumber, usize)>,
     /// Snapshots, and whether each has a tag.
     snapshots: Vec<(SequenceNumber, bool)>,
-    /// Names of resources, in the order in which the log names them first.
+    /// Names of resources, in the order of their first mention in the log.
     resources: Vec<String>,
     /// First record that is younger than the options say.
     young: Option<SequenceNumber>,
@@ -215,7 +220,7 @@ impl CaptureReferences {
 struct CaptureSelection<'a> {
     named: &'a CaptureReferences,
     path: LivePath,
-    /// Rollbacks by their records, those that rewinds made among them.
+    /// Rollbacks by their records, including those of rewinds.
     rollbacks: &'a BTreeMap<SequenceNumber, Rollback>,
     last: SequenceNumber,
     kept: BTreeSet<SequenceNumber>,
@@ -227,7 +232,8 @@ impl CaptureSelection<'_> {
         self.kept.extend(run.rollback.into_iter().chain(run.end));
     }
 
-    /// Keeps what holds at a position. Returns the last end of a call that named some of it.
+    /// Keeps the captures in effect at a position. Returns the last end record of a call that named
+    /// some of them.
     fn keep_at(&mut self, position: SequenceNumber) -> Option<SequenceNumber> {
         let named = self.named;
         let mut last_end = None;
@@ -259,8 +265,9 @@ impl CaptureSelection<'_> {
         last_end
     }
 
-    /// Keeps what a later rewind takes for the work of tools alone: what the last call left that had ended before `limit`, whatever was
-    /// rolled back since; of a rewind, what it went back to, and what that was in turn.
+    /// Keeps the captures that a later rewind attributes to tools alone: those left by the last
+    /// call that had ended before `limit`, even if it was rolled back since. If that call is a
+    /// rewind, keeps the captures at its target, and follows that target in turn.
     fn keep_by_tools(&mut self, mut limit: SequenceNumber) {
         let named = self.named;
         let (all, mut found) = (named.all(), Resources::default());
@@ -289,7 +296,7 @@ impl CaptureSelection<'_> {
         let is_young = |run: &&CapturedRun| run.begin >= first || run.end.is_some_and(|end| end >= first);
         named.runs.iter().filter(is_young).for_each(|run| self.keep(run));
         self.kept.extend(named.snapshots.iter().map(|(position, _)| *position).filter(|it| *it >= first));
-        // What holds behind a rollback is what held where it went, however long ago that was.
+        // The captures in effect after a rollback are those at its target, however old they are.
         let turns = self.rollbacks.range(first..).map(|(at, _)| *at);
         for position in first.checked_sub(1).into_iter().chain(turns) {
             self.keep_at(position);
@@ -303,7 +310,7 @@ impl CaptureSelection<'_> {
             named.runs.iter().filter(is_waiting).for_each(|run| self.keep(run));
         }
         let calls = usize::try_from(options.calls).unwrap_or(usize::MAX);
-        // Rewinds and restores push out no call.
+        // Rewinds and restores do not count towards the number of calls.
         let names = |run: &&CapturedRun| !(run.is_restore || run.before.is_empty() && run.after.is_empty());
         let naming = named.runs.iter().filter(names);
         let latest = naming.rev().take(calls).last().map(|run| run.begin);
@@ -316,7 +323,7 @@ impl CaptureSelection<'_> {
                 self.keep_at(*position);
             }
         }
-        // What holds now, whatever the options say: the next call begins there.
+        // The current captures, whatever the options say: the next call starts from them.
         self.keep_at(self.last);
         self.keep_by_tools(SequenceNumber::MAX);
         let counts = |run: &&CapturedRun| run.end.is_some_and(|end| self.path.is_live(end, self.last));
@@ -335,7 +342,8 @@ impl CaptureSelection<'_> {
         self.keep_behind_rewinds();
     }
 
-    /// Keeps, of each rewind of which something is kept, what it left as far as tools go.
+    /// Keeps, for each rewind with a kept record, the state that it left according to the tools
+    /// alone.
     fn keep_behind_rewinds(&mut self) {
         let named = self.named;
         let mut looked_at = BTreeSet::new();
@@ -351,8 +359,8 @@ impl CaptureSelection<'_> {
     }
 }
 
-/// Returns where a restore goes with these arguments, which rewind it undoes, and whether that is no rewind but a call whose
-/// rollback it undoes, if it is a rewind.
+/// If these are the arguments of a rewind, returns its target, the operation that it undoes, and
+/// whether that is a call whose rollback it undoes instead of a rewind.
 fn rewind_of(
     arguments: Payload<'_>,
     objects: &Objects,
@@ -362,7 +370,7 @@ fn rewind_of(
     Ok(rewind.map(|(position, rewind)| (position, rewind.undoes, rewind.undoes_rollback)))
 }
 
-/// Returns which captures the log of a session needs, and which others it names.
+/// Returns the captures that the log of a session needs, and the other ones that it names.
 pub(super) fn in_use(
     store: &Store,
     dir: &Path,
@@ -411,14 +419,14 @@ pub(super) fn in_use(
     Ok(in_use)
 }
 
-/// Counts what was removed, and names what was left since it is no file of the store's.
+/// Counts removed files, and lists entries that were left because they are not files of the store.
 #[derive(Default)]
 pub(super) struct SweepOutcome {
     pub(super) collected: CollectedFiles,
     pub(super) left: Vec<PathBuf>,
 }
 
-/// Removes from a store of snapshots what no kept capture of a workspace needs.
+/// Removes from a store of snapshots all data that no kept capture of a workspace needs.
 #[cfg(feature = "host-filesystem")]
 pub(super) fn sweep(
     store: &Path,
@@ -429,7 +437,7 @@ pub(super) fn sweep(
     use foldlog_codec::msgpack;
     use foldlog_filesystem::{CaptureCollectOptions, FilesystemSnapshot, collect_snapshots};
 
-    // Captures of resources of other kinds have other forms, and nothing in the store.
+    // Captures of other kinds of resources have other forms, and no data in the store.
     let of = |captures: &BTreeMap<String, BTreeSet<Vec<u8>>>| -> Vec<FilesystemSnapshot> {
         captures.values().flatten().filter_map(|recorded| msgpack::from_slice(recorded).ok()).collect()
     };
@@ -438,7 +446,7 @@ pub(super) fn sweep(
     Ok(sweep_outcome(collect_snapshots(store, &asked)?))
 }
 
-/// Takes out of the pool what no session has.
+/// Removes from the pool the files that no session has.
 #[cfg(feature = "host-filesystem")]
 pub(super) fn sweep_pool(pool: &Path, dry_run: bool) -> Result<SweepOutcome> {
     Ok(sweep_outcome(foldlog_filesystem::collect_pool(pool, dry_run)?))
@@ -451,24 +459,24 @@ fn sweep_outcome(removed: foldlog_filesystem::Collection) -> SweepOutcome {
     SweepOutcome { collected, left: removed.left }
 }
 
-/// Takes out of the pool what this store of captures has, and no other one.
+/// Removes from the pool the files that only this store of captures has.
 #[cfg(feature = "host-filesystem")]
 pub(super) fn unpool(store: &Path, pool: &Path) {
-    // What is left, a collection takes out.
+    // A later collection removes files that are left.
     let _ = foldlog_filesystem::unpool(store, pool);
 }
 
-/// Leaves the pool alone, as [`sweep`] leaves captures.
+/// Leaves the pool unchanged, as [`sweep`] leaves captures.
 #[cfg(not(feature = "host-filesystem"))]
 pub(super) fn unpool(_: &Path, _: &Path) {}
 
-/// Leaves the pool alone, as [`sweep`] leaves captures.
+/// Leaves the pool unchanged, as [`sweep`] leaves captures.
 #[cfg(not(feature = "host-filesystem"))]
 pub(super) fn sweep_pool(_: &Path, _: bool) -> Result<SweepOutcome> {
     Ok(SweepOutcome::default())
 }
 
-/// Leaves captures alone: without the feature `host-filesystem` nobody knows what they consist of.
+/// Leaves captures unchanged: their contents are unknown without the feature `host-filesystem`.
 #[cfg(not(feature = "host-filesystem"))]
 pub(super) fn sweep(_: &Path, _: Option<&Path>, _: &CapturesInUse, _: bool) -> Result<SweepOutcome> {
     Ok(SweepOutcome::default())

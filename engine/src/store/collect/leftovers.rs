@@ -1,4 +1,4 @@
-//! What crashes leave in a session's directory and beside the sessions of a store.
+//! Leftovers of crashes in a session's directory and next to the sessions of a store.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::storage::EntryKind;
 use crate::store::backup;
 
 impl FileSweeper<'_> {
-    /// Collects the files in a session's directory that were being made by whoever was killed.
+    /// Collects unfinished files in a session's directory whose writers were killed.
     pub(super) fn leftovers_of(&mut self, dir: &Path, read: &LoadedSession) -> Result<()> {
         let may_have_open_calls = read.folded.projection.operations.open().next().is_some()
             || read.scan.durable < read.scan.next_sequence;
@@ -23,7 +23,7 @@ impl FileSweeper<'_> {
         let is_one = |name: &str| is_spare(name) || is_building(name) || is_segment(name);
         for entry in self.files(dir, is_one)? {
             let path = dir.join(&entry.name);
-            // Without the file that a seal names the log is damaged, however little is left in it.
+            // Without the file that a seal names, the log is damaged, even if that file is empty.
             let is_leftover = is_building(&entry.name)
                 || is_spare(&entry.name) && !may_have_open_calls
                 || is_segment(&entry.name)
@@ -42,7 +42,7 @@ impl FileSweeper<'_> {
         Ok(())
     }
 
-    /// Collects a directory with all that is in it.
+    /// Collects a directory with all its contents.
     fn remove_directory(&mut self, directory: &Path) -> Result<()> {
         let mut directories = vec![directory.to_owned()];
         while let Some(directory) = directories.pop() {
@@ -66,8 +66,8 @@ impl FileSweeper<'_> {
 }
 
 impl Store {
-    /// Collects sessions in the making and sessions that were being deleted, whose makers were killed, directories without a record,
-    /// and notes of holders that hold nothing.
+    /// Collects sessions whose creation or deletion was cut short by a kill, directories without a
+    /// record, and notes of writers that hold no lock.
     pub(super) fn collect_unfinished(
         &self,
         options: &CollectOptions,
@@ -91,12 +91,13 @@ impl Store {
                 continue;
             }
             let kept = match self.keep(id, options.dry_run) {
-                // Whoever makes it, deletes it or writes it is at work.
+                // Another process is creating, deleting or writing the session.
                 Err(Error::Locked { .. }) => continue,
                 kept => kept?,
             };
             if unfinished.is_some() || self.is_without_record(id)? {
-                // A power cut may give a session its name back whose deletion failed before that was durable.
+                // If a deletion failed before the rename was durable, a power cut may give the
+                // session its name back. The sync prevents that.
                 if !is_synced {
                     self.storage()
                         .sync_dir(&sessions)
@@ -112,7 +113,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns whether a session's directory holds nothing but what a crash left before the first record.
+    /// Returns whether a session's directory contains only what a crash left before the first
+    /// record.
     fn is_without_record(&self, id: Uuid) -> Result<bool> {
         match self.partial_creation(id) {
             Err(Error::SessionExists { .. }) => Ok(false),
@@ -131,7 +133,8 @@ impl Store {
         let ids: Vec<Uuid> = notes.iter().map(|(id, _)| *id).collect();
         let held = lock::find_holders(self.storage(), &self.inner.root, &ids)?;
         for (id, len) in notes.into_iter().filter(|(id, _)| !held.contains_key(id)) {
-            // Nobody else may take the lock, and leave a note, between the look and the removal.
+            // No other process may take the lock, and leave a note, between the check and the
+            // removal.
             let kept = match self.keep(id, true) {
                 Err(Error::Locked { .. }) => continue,
                 kept => kept?,

@@ -1,4 +1,4 @@
-//! Removes files of a store, counts them, and leaves alone what is none.
+//! Removes files of a store, counts them, and leaves other entries alone.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,7 +15,7 @@ use crate::log::{image_files, layout};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, DirectoryEntry, EntryKind, Storage};
 
-/// Returns the error of a removal; what was gone already is none.
+/// Returns the error of a removal. A file that was already removed is not an error.
 pub(in crate::store) fn check_removal(op: &'static str, path: &Path, done: io::Result<()>) -> Result<()> {
     match done {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io(op, path, error)),
@@ -23,7 +23,7 @@ pub(in crate::store) fn check_removal(op: &'static str, path: &Path, done: io::R
     }
 }
 
-/// Removes files, counts them, and notes what is left alone.
+/// Removes files, counts them, and lists the entries that were left alone.
 pub(super) struct FileSweeper<'a> {
     pub(super) store: &'a Store,
     pub(super) dry_run: bool,
@@ -36,7 +36,7 @@ impl FileSweeper<'_> {
         FileSweeper { store, dry_run, collected: CollectedFiles::default(), left: Vec::new() }
     }
 
-    /// Adds what was collected, and what was left alone, to a report, and returns what was collected.
+    /// Adds the counts, and the entries that were left alone, to a report. Returns the counts.
     pub(super) fn end(self, report: &mut CollectReport) -> CollectedFiles {
         report.all.add(self.collected);
         report.left.extend(self.left);
@@ -47,7 +47,7 @@ impl FileSweeper<'_> {
         self.store.storage()
     }
 
-    /// Lists a directory. What stands in its place is left alone, as a directory without anything in it.
+    /// Lists a directory. If it is not a directory, it is left alone, and the list is empty.
     pub(super) fn list(&mut self, directory: &Path) -> Result<Vec<DirectoryEntry>> {
         if !self.is_directory(directory)? {
             return Ok(Vec::new());
@@ -58,7 +58,7 @@ impl FileSweeper<'_> {
         }
     }
 
-    /// Returns whether a directory is there. What stands in its place is left alone.
+    /// Returns whether a directory exists at `path`. An entry of another kind is left alone.
     pub(super) fn is_directory(&mut self, path: &Path) -> Result<bool> {
         match self.storage().entry(path).map_err(|error| Error::io("look up", path, error))? {
             Some(entry) if entry.kind == EntryKind::Directory => Ok(true),
@@ -70,8 +70,8 @@ impl FileSweeper<'_> {
         }
     }
 
-    /// Lists the regular files in a directory whose names are of those that the engine makes there. What else has such a name is left
-    /// alone.
+    /// Lists the regular files in a directory whose names the engine uses there. Other kinds of
+    /// entries with such a name are left alone.
     pub(super) fn files(
         &mut self,
         directory: &Path,
@@ -92,7 +92,7 @@ impl FileSweeper<'_> {
         self.left.push(LeftAlone { path, what: what.to_string() });
     }
 
-    /// Removes a file, and counts its bytes if it has no further name.
+    /// Removes a file, and counts its bytes if that was its last name.
     pub(super) fn remove(&mut self, path: &Path, len: u64) -> Result<()> {
         let is_last = self.storage().links(path).is_ok_and(|names| names == 1);
         self.collected.bytes += if is_last { len } else { 0 };
@@ -102,7 +102,7 @@ impl FileSweeper<'_> {
         check_removal("remove", path, self.storage().remove_file(path))
     }
 
-    /// Collects the objects whose names are not among `named`.
+    /// Collects the objects whose names are not in `named`.
     pub(super) fn objects(&mut self, dir: &Path, named: &BTreeSet<String>) -> Result<()> {
         let directory = layout::objects_dir(dir);
         let finished = |name: &str| name.strip_suffix(".new").unwrap_or(name).to_owned();
@@ -127,7 +127,7 @@ impl FileSweeper<'_> {
         Ok(())
     }
 
-    /// Removes from a session's directory of captures what no kept one needs.
+    /// Removes from a session's directory of captures all data that no kept capture needs.
     pub(super) fn captures(&mut self, directory: &Path, in_use: &CapturesInUse) -> Result<()> {
         let pool = self.store.own_pool().map(|_| layout::captures_pool(&self.store.inner.root));
         let swept = captures::sweep(directory, pool.as_deref(), in_use, self.dry_run)?;
@@ -145,13 +145,13 @@ impl FileSweeper<'_> {
         Ok(())
     }
 
-    /// Takes objects out of the pool that no session has.
+    /// Removes from the pool the objects that no session has.
     pub(super) fn pool(&mut self) -> Result<()> {
         let directory = layout::pool_dir(&self.store.inner.root);
         for entry in self.files(&directory, |name| ObjectId::from_file_name(name, 0).is_some())? {
             let path = directory.join(&entry.name);
             if self.storage().links(&path).is_ok_and(|links| links == 1) {
-                // A session that gives the file a name of its own meanwhile has it still.
+                // A session that links the file at the same time still has it.
                 self.remove(&path, entry.len)?;
                 self.collected.objects += 1;
             }
@@ -163,7 +163,7 @@ impl FileSweeper<'_> {
         Ok(())
     }
 
-    /// Collects the images that no opening of a log with so many records uses.
+    /// Collects the images that no opening of a log of this length uses.
     pub(super) fn images(&mut self, dir: &Path, next_sequence: SequenceNumber) -> Result<()> {
         let directory = layout::snapshots_dir(dir);
         let of_log: BTreeSet<_> =
@@ -184,7 +184,7 @@ impl FileSweeper<'_> {
         Ok(())
     }
 
-    /// Returns whether a segment file was made ahead, and nothing was ever written into it.
+    /// Returns whether a segment file was made ahead and never written to.
     pub(super) fn is_unwritten(&self, path: &Path) -> bool {
         let head = self.storage().open(path, Access::Read).and_then(|file| {
             let mut head = [0; 4096];

@@ -1,4 +1,4 @@
-//! Compressing the finished segments of a session, or making them plain again.
+//! Compresses the finished segments of a session, or makes them plain again.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,35 +13,37 @@ use crate::storage::Storage;
 
 use super::CompactOptions;
 
-/// Fewest bytes with which the segment that was written last is finished: the one behind it takes a page of the disk.
+/// Minimum length, in bytes, of a last segment to be finished: the segment after it takes a page of
+/// the disk.
 const FINISHED_BYTES_MIN: u64 = 4 * 4096;
 
-/// Reports what became of the files of a session's finished segments.
+/// Reports the results for the files of a session's finished segments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CompressReport {
-    /// How the segments are kept now, but for those that would save too little.
+    /// Compression of the segments now, except for those that would save too little.
     pub compression: Compression,
-    /// Number of files that were written anew, or would be.
+    /// Number of files that were rewritten, or would be.
     pub segments: u64,
     /// Number of finished segments.
     pub finished: u64,
-    /// Sum of the lengths of their files before, in bytes; of a plain one, up to its last byte that is not 0.
+    /// Total length of their files before, in bytes. A plain file counts up to its last byte that
+    /// is not 0.
     pub bytes_before: u64,
-    /// Sum of the lengths of their files now, in bytes.
+    /// Total length of their files now, in bytes.
     pub bytes_after: u64,
 }
 
-/// Says how the files of segments are to be kept.
+/// Target form of the files of segments.
 pub(super) enum TargetCompression {
-    /// All alike.
+    /// One compression for all.
     Alike(Compression),
-    /// Those of these ordinals, which a compaction may make plain, as they were.
+    /// The original compression, by ordinal, of segments that a compaction may make plain.
     AsTheyWere(BTreeMap<u32, Compression>),
 }
 
 impl TargetCompression {
-    /// Notes how the segments are to be kept, before any is written anew.
+    /// Records the target form of the segments before any is rewritten.
     pub(super) fn from_session(
         storage: &dyn Storage,
         read: &LoadedSession,
@@ -60,8 +62,8 @@ impl TargetCompression {
         Ok(TargetCompression::AsTheyWere(were))
     }
 
-    /// Writes the files of finished segments anew that are not kept as wanted, the newest first. Returns what came of it, if
-    /// somebody asked for it.
+    /// Rewrites the files of finished segments that do not have their target form, the newest
+    /// first. Returns a report if the options ask for a compression.
     pub(super) fn carry_out(
         &self,
         storage: &dyn Storage,
@@ -100,8 +102,9 @@ impl TargetCompression {
     }
 }
 
-/// Returns whether the segment in which a session was written last is long enough to be finished and compressed, if that is asked
-/// for: as long as the options say, and four times as long as what the segment behind it takes of the disk at least.
+/// Returns whether the last segment with records is long enough to be finished and compressed, if
+/// the options ask for a compression. Its minimum length is that of the options, and at least four
+/// times the disk space of the next segment.
 pub(super) fn is_worth_finishing(read: &LoadedSession, options: &CompactOptions) -> bool {
     let wanted = options.compression.is_some_and(|wanted| wanted != Compression::None);
     wanted && read.scan.end >= bytes_min(options).max(FINISHED_BYTES_MIN)
