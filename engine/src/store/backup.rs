@@ -1,44 +1,51 @@
-//! Backups: copies of sessions, taken while they are written, which are sessions of a store of their own.
+//! Backups: copies of sessions, taken while the sessions are written. The copies are sessions of
+//! another store.
 //!
-//! The directory of a backup is a store. To restore it is to open it. The first backup of a session copies its log and the
-//! objects that its records name into a directory with a temporary name, checks them, and renames the directory. A later one
-//! takes an *older copy* and copies what is new: the records that were added to the last segment which the copy holds, the
-//! segments behind it, and the objects that these records name.
+//! The directory of a backup is a store. To restore a backup, open that store. The first backup of
+//! a session copies its log and the objects that its records name into a directory with a temporary
+//! name, checks them, and renames the directory. A later backup finds an *older copy* and copies
+//! the rest: the records that were added to the copy's last segment, the segments after it, and the
+//! objects that these records name.
 //!
-//! What is copied is checked while the next segment is copied: each frame's checksum, that it follows the one before, and
-//! each body. Seals are copied as they are; `foldlog verify` checks them in the copy, as in any session.
+//! Copied data is checked while the next segment is copied: the checksum of each frame, its link to
+//! the frame before, and each body. Seals are copied unchanged; `foldlog verify` checks them in the
+//! copy, as in any session.
 //!
-//! An *end segment* is a segment without frames behind the last one of a copy. Its header says at which record the copy
-//! ends. As long as it stands, the bytes behind that place are no part of the copy's log, however many there are of them.
+//! An *end segment* is a segment without frames after the last segment of a copy. Its header names
+//! the record at which the copy ends. While it exists, the bytes after that place are not part of
+//! the copy's log, however many there are.
 //!
 //! # Invariants
 //!
-//! 1. The session that is copied is only read, and no lock of it is taken.
-//! 2. At most one process changes a copy: it holds the copy's writer lock, so nobody writes a copy that is open.
-//! 3. No byte of a copy's log is changed under its file's name. Two things are added behind the end of a segment: its seal,
-//!    which is no part of the log, and the session's next records, for as long as an end segment says that the copy ends
-//!    before them. Nothing is added to a compacted segment: a file with the seal takes its place. Any other file has a temporary
-//!    name until its bytes are durable and check.
-//! 4. An object, and a file of a capture, has its name before records name it: before their segment has its name, or the end
-//!    segment before them goes. A segment has its name before its successor. The names of one step are durable before the
-//!    next step begins, also those that an earlier backup gave before it was killed.
-//! 5. Captures that new records name are marked as unread before these records count, and until they were read and found sound
-//!    (`captures.rs`).
-//! 6. A copy is extended only if each record that it holds is the session's too, and no segment that it lacks is compacted. Else it is
-//!    refused, and nothing of it changes.
+//! 1. The source session is only read, and none of its locks is taken.
+//! 2. At most one process changes a copy: it holds the copy's writer lock, so no process writes a
+//!    copy that is open.
+//! 3. No byte of a copy's log is changed under its file's name. Two things are added after the end
+//!    of a segment: its seal, which is not part of the log, and the session's next records, while
+//!    an end segment states that the copy ends before them. Nothing is added to a compacted
+//!    segment: a file with the seal replaces it. Any other file has a temporary name until its
+//!    bytes are durable and checked.
+//! 4. An object, and a file of a capture, has its name before records that name it count: before
+//!    their segment has its name, or the end segment before them is removed. A segment has its name
+//!    before its successor. The names of one step are durable before the next step begins,
+//!    including those from an earlier backup that was killed.
+//! 5. Captures that new records name are marked as unread before these records count, until they
+//!    have been read and found intact (`captures.rs`).
+//! 6. A copy is extended only if each of its records is also in the session, and no segment that it
+//!    lacks is compacted. Otherwise the copy is rejected and unchanged.
 //!
-//! # What a kill or a power cut leaves
+//! # After a kill or a power cut
 //!
-//! | step | left behind | found by whoever opens the store |
+//! | interrupted step | leaves | a process that opens the store finds |
 //! |---|---|---|
 //! | first copy, before the directory is renamed | `sessions/.new-ID`, which the next backup removes | no such session |
 //! | first copy, afterwards | the copy; until its captures are read, with the mark that has the next backup read them | the copy |
-//! | the end segment is made | a file `*.seg.new`, which the next backup removes, or the end segment | the older copy |
-//! | records are appended to the last segment and checked | the end segment, and bytes behind the end, which the next backup writes again | the older copy |
+//! | the end segment is created | a file `*.seg.new`, which the next backup removes, or the end segment | the older copy |
+//! | records are appended to the last segment and checked | the end segment, and bytes after the end, which the next backup overwrites | the older copy |
 //! | segments are copied and checked | files `*.seg.new`, which the next backup removes | the older copy |
-//! | objects and other files are copied | some of them more, whole; a file with a temporary name | the older copy |
+//! | objects and other files are copied | some more of them, complete; a file with a temporary name | the older copy |
 //! | segments get their names, the first of them that of the end segment; or that is removed | some of the segments, from the first on; the mark, if the session has captures | the older copy with the records of those segments |
-//! | seals are added, or compacted segments replaced by files with theirs | some of the seals, from the first on, and a file `*.seg.new`; the next backup adds the others | the copy |
+//! | seals are added, or compacted segments replaced by files with seals | some of the seals, from the first on, and a file `*.seg.new`; the next backup adds the others | the copy |
 
 mod captures;
 mod check;
@@ -67,20 +74,21 @@ use crate::storage::{EntryKind, Storage, whole_path};
 use check::SegmentPart;
 use extend::Tip;
 
-/// Holds the options of a backup.
+/// Options of a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackupOptions {
-    /// Whether the newest image is copied too, so that the copy opens as fast as the session does. Without it, whoever
-    /// opens the copy folds its records.
+    /// Whether to copy the newest image too, so that the copy opens as fast as the session. Without
+    /// it, opening the copy folds its records.
     pub images: bool,
-    /// Whether all captures that the copy has are read and checked, in the copy and in the session, and not only those that are copied
-    /// now or that an earlier backup left unread or damaged. Without it, what a disk has done since to a file that was copied before is not
-    /// found; nor is what an earlier backup left so, if somebody has deleted the file `.foldlog-backup.unread` beside the copy's log,
-    /// which says that.
+    /// Whether to read and check all captures of the copy, in the copy and in the session.
+    /// Otherwise a backup checks only captures that it copies, and those that an earlier backup
+    /// left unread or damaged. It then misses later disk damage to files that were copied before.
+    /// It also misses captures left unread or damaged, if the file `.foldlog-backup.unread` next to
+    /// the copy's log, which records that, was deleted.
     pub check_captures: bool,
 }
 
-/// Reports what a backup copied.
+/// Reports the results of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct BackupReport {
@@ -88,47 +96,52 @@ pub struct BackupReport {
     pub session: Uuid,
     /// Directory of the copy.
     pub dir: PathBuf,
-    /// Number of records that the copy holds.
+    /// Number of records in the copy.
     pub records: u64,
-    /// Number of records that the older copy held; 0 if there was none.
+    /// Number of records in the older copy; 0 if there was none.
     pub records_before: u64,
-    /// Number of segments that were copied, or of which the end was.
+    /// Number of segments that were copied, completely or only their end.
     pub segments: u64,
     /// Number of objects that were copied.
     pub objects: u64,
-    /// Number of other files that were copied, such as those of captures that are kept in the session's directory.
+    /// Number of other files that were copied, such as those of captures in the session's
+    /// directory.
     pub files: u64,
     /// Number of bytes that were copied.
     pub bytes: u64,
-    /// Number of records that were read again from the copy and checked: frames, bodies, the seals of their segments, and the
-    /// objects that they name. Whether records contradict each other says a [`LogReader`](crate::inspect::LogReader) of the copy.
+    /// Number of records that were read back from the copy and checked: frames, bodies, the seals
+    /// of their segments, and the objects that they name. Contradictions between records are not
+    /// checked; a [`LogReader`](crate::inspect::LogReader) of the copy reports them.
     pub verified: u64,
-    /// Number of captures of workspaces that the copied records name and the copy has. The files of captures that were copied
-    /// were read from the copy and checked, and those that it had before were looked for.
+    /// Number of captures of workspaces that the copied records name and the copy has. Copied files
+    /// of captures were read back and checked. Files that the copy had before were checked for
+    /// existence.
     #[serde(default)]
     pub captures: u64,
-    /// Number of captures that the copied records name and that are not in the session's directory: they were collected, or are kept
-    /// [elsewhere](BackupReport::elsewhere).
+    /// Number of captures that the copied records name and the session's directory lacks: they were
+    /// collected, or are stored [elsewhere](BackupReport::elsewhere).
     #[serde(default)]
     pub captures_absent: u64,
-    /// Number of files of captures that were damaged or missing in the copy, and were copied anew from the session, which has
-    /// sound ones.
+    /// Number of files of captures that were damaged or missing in the copy, and were copied again
+    /// from intact files of the session.
     #[serde(default)]
     pub captures_healed: u64,
-    /// Workspaces of whose captures the session's directory has none, so that the copy has none either.
+    /// Workspaces without captures in the session's directory. The copy has none of theirs either.
     #[serde(default)]
     pub elsewhere: Vec<CapturesElsewhere>,
-    /// Files of captures that are damaged or missing, and what stands in the place of a file or a directory beside the log and is none, which
-    /// is left alone: the first 100. The backup has all else. Each later backup reads these captures again and names what is still
-    /// damaged, until nothing is.
+    /// Damaged or missing files of captures, and entries next to the log that have the name of a
+    /// file or a directory but are of another kind: the first 100. Such entries are left alone. The
+    /// backup contains everything else. Each later backup reads these captures again and lists the
+    /// remaining damage, until there is none.
     #[serde(default)]
     pub damaged: Vec<DamagedCapture>,
-    /// Number of damaged or missing files of captures beside these.
+    /// Number of damaged or missing files of captures beyond those in `damaged`.
     #[serde(default)]
     pub damaged_more: u64,
 }
 
-/// Names a workspace whose captures are kept outside of the session's directory, and are no part of its copy.
+/// Names a workspace whose captures are outside of the session's directory, and not part of its
+/// copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CapturesElsewhere {
@@ -136,39 +149,42 @@ pub struct CapturesElsewhere {
     pub resource: String,
     /// Number of its captures that the copied records name.
     pub captures: u64,
-    /// Session in whose directory they are: the parent, on whose workspace the session worked. A backup of the parent has them. `None` if
-    /// they are in no known directory: the host keeps them in one of its own, or they were lost.
+    /// Session with the captures in its directory: the parent, on whose workspace the session
+    /// worked. A backup of the parent has them. `None` if they are in no known directory: the host
+    /// stores them in one of its own, or they were lost.
     pub parent: Option<Uuid>,
 }
 
-/// Names a file of a capture that is damaged or missing.
+/// Describes a damaged or missing file of a capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DamagedCapture {
-    /// Path of the file in the copy, or in the session's directory if the copy has a sound one. Both directories have it at the same place.
+    /// Path of the file in the copy, or in the session's directory if the file in the copy is
+    /// intact. It has the same relative path in both directories.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// Description of the damage.
     pub reason: String,
 }
 
 impl Store {
-    /// Copies a session into the store at `to`, which is made if there is none, or copies what is new if that store
-    /// holds an older copy. The session may be written meanwhile. If it is open for writing in this store, it is synced
-    /// first, so that no power cut leaves it behind its copy. What the copy holds is durable and checked when this
-    /// returns. To restore it is to open the store at `to`.
+    /// Copies a session into the store at `to`. Creates that store if it does not exist. If it has
+    /// an older copy, only new data is copied. The session may be written at the same time. If it
+    /// is open for writing in this store, it is synced first, so that after a power cut it is not
+    /// older than its copy. The copy is durable and checked when this returns. To restore it, open
+    /// the store at `to`.
     ///
-    /// # What is in a backup
+    /// # Contents of a backup
     ///
     /// | part of a session | in a backup |
     /// |---|---|
-    /// | records: events, slices, calls, conversations, tags, snapshots, the names of captures | up to the last one that was whole when the backup began |
+    /// | records: events, slices, calls, conversations, tags, snapshots, the names of captures | up to the last one that was complete when the backup began |
     /// | objects: large payloads, and the files of workspaces in memory | those that the records name |
-    /// | segments that a fork shares | copied too, or linked to the copy of the session that wrote them: the copy stands alone |
-    /// | other files in the session's directory, such as the captures of a workspace whose store is there (`files`, as `foldlog run` has it) | copied as they are, but for links and for files that are being made; files of captures are read from the copy and checked, what is damaged in the copy alone is copied anew, and what is damaged still is [named](BackupReport::damaged), by later backups too |
+    /// | segments that a fork shares | copied too, or linked to the copy of the session that wrote them: the copy is complete without the parent |
+    /// | other files in the session's directory, such as the captures of a workspace whose store is there (`files`, as with `foldlog run`) | copied unchanged, except for links and unfinished files; files of captures are read from the copy and checked, files damaged only in the copy are copied again, and remaining damage is [reported](BackupReport::damaged), by later backups too |
     /// | child sessions | with [`backup_all`](Store::backup_all), since they are sessions of the store |
-    /// | images | with [`BackupOptions::images`]; without, opening makes them anew |
-    /// | captures of a workspace whose store is elsewhere, and the workspace itself | not: they are copied like any directory. The records name the captures, and the report the [workspaces](BackupReport::elsewhere) |
-    /// | locks, spare space | not |
+    /// | images | with [`BackupOptions::images`]; without, opening creates them again |
+    /// | captures of a workspace whose store is elsewhere, and the workspace itself | no: copy them like any directory. The records name the captures, and the report the [workspaces](BackupReport::elsewhere) |
+    /// | locks, spare space | no |
     ///
     /// ```
     /// # use foldlog::{BackupOptions, SessionTypes, Store};
@@ -187,8 +203,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSession`] if this store has no such session, [`Error::WithinStore`] if `to` is this store or lies within
-    /// it; else those of [`backup_from`](Store::backup_from).
+    /// [`Error::NoSuchSession`] if this store has no such session, [`Error::WithinStore`] if `to`
+    /// is this store or lies within it; else those of [`backup_from`](Store::backup_from).
     pub fn backup(
         &self,
         session: Uuid,
@@ -198,14 +214,14 @@ impl Store {
         self.backup_into(session, &self.copies_at(to)?, options)
     }
 
-    /// Copies each session of this store into the store at `to`, as [`backup`](Store::backup) does, and returns what came
-    /// of each, in ascending order of their ids. A session that cannot be copied stops no other. Sessions that are
-    /// created meanwhile are left out.
+    /// Copies each session of this store into the store at `to`, as [`backup`](Store::backup) does.
+    /// Returns the results in ascending order of the ids. If one session cannot be copied, the
+    /// others still are. Sessions that are created in the meantime are left out.
     ///
     /// # Errors
     ///
-    /// [`Error::WithinStore`] if `to` is this store or lies within it, [`Error::Io`] if this store's directory cannot be read, or
-    /// the other store cannot be made.
+    /// [`Error::WithinStore`] if `to` is this store or lies within it, [`Error::Io`] if this
+    /// store's directory cannot be read, or the other store cannot be created.
     pub fn backup_all(
         &self,
         to: impl AsRef<Path>,
@@ -216,17 +232,19 @@ impl Store {
         Ok(sessions.map(|session| (session, self.backup_into(session, &copies, options))).collect())
     }
 
-    /// Copies the session in the directory `dir`, which may be in no store, into this store, as [`backup`](Store::backup)
-    /// does. `dir` is only read.
+    /// Copies the session in the directory `dir`, which need not be in a store, into this store, as
+    /// [`backup`](Store::backup) does. `dir` is only read.
     ///
     /// # Errors
     ///
-    /// - [`Error::NotACopy`] if this store holds a session of that id which is no older copy: another program went on
-    ///   writing it, or the session has lost records or was compacted since. Nothing is changed.
-    /// - [`Error::Locked`] if the copy is open for writing, or another backup of it is being taken; [`Error::ReadOnly`]
-    ///   if this store takes no writes; [`Error::Full`] if it has no space.
+    /// - [`Error::NotACopy`] if this store has a session of that id which is not an older copy: it
+    ///   was written after the backup, or the original has lost records or was compacted since.
+    ///   Nothing is changed.
+    /// - [`Error::Locked`] if the copy is open for writing, or another backup of it is in progress;
+    ///   [`Error::ReadOnly`] if this store is read-only; [`Error::Full`] if it has no space.
     /// - [`Error::WithinSession`] if this store is inside `dir`.
-    /// - Those of [`LogReader::open`](crate::inspect::LogReader::open) if the session is damaged. [`salvage`](Store::salvage) takes what is sound.
+    /// - Those of [`LogReader::open`](crate::inspect::LogReader::open) if the session is damaged.
+    ///   [`salvage`](Store::salvage) copies its intact part.
     pub fn backup_from(&self, dir: impl AsRef<Path>, options: BackupOptions) -> Result<BackupReport> {
         let dir = dir.as_ref();
         let (root, whole_dir) = (whole_path(&self.inner.root), whole_path(dir));
@@ -237,7 +255,7 @@ impl Store {
         let headers = chain::discover(self.storage().as_ref(), dir)?.segments;
         let session = match headers.last() {
             Some(last) => last.header.session,
-            // The walk knows the error for a session without a sound header.
+            // `extent` returns the right error for a session without a valid header.
             None => session_of(&extent(self.storage(), dir, None)?, dir)?,
         };
         let _lock = lock_to_write(&self.inner, session)?;
@@ -269,7 +287,7 @@ impl Store {
             Some(entry) => Err(copying.no_copy(format!("it is {}", entry.kind))),
         };
         if copied.as_ref().is_err_and(Error::is_damage) {
-            // What was copied may be of a segment that a compaction has replaced since.
+            // The damage may be in a segment that a compaction has replaced since.
             let segments = &copying.source.segments;
             segments.iter().try_for_each(|segment| segment.check_not_replaced(self.storage().as_ref()))?;
         }
@@ -301,7 +319,7 @@ fn session_of(source: &Extent, dir: &Path) -> Result<Uuid> {
     last.ok_or_else(nothing)
 }
 
-/// Holds a backup in progress: from the directory `from` into the directory `to` of `store`.
+/// A backup in progress, from the directory `from` into the directory `to` of `store`.
 struct BackupRun<'a> {
     store: &'a Store,
     from: &'a Path,
@@ -309,11 +327,11 @@ struct BackupRun<'a> {
     session: Uuid,
     source: Extent,
     options: BackupOptions,
-    /// From which record on earlier backups did not find the captures sound.
+    /// First record from which earlier backups did not find the captures intact.
     mark: Option<SequenceNumber>,
 }
 
-/// Counts what was copied.
+/// Counts copied data.
 #[derive(Default)]
 struct CopyTotals {
     segments: u64,
@@ -323,11 +341,12 @@ struct CopyTotals {
     verified: u64,
     /// Next sequence number of the older copy.
     before: SequenceNumber,
-    /// Whether a file of a capture was found damaged in the session, so that the copy keeps its own.
+    /// Whether a file of a capture is damaged in the session, so that the copy keeps its own.
     found_damaged: bool,
-    /// What stands in the place of a file or a directory beside the log, in the session or in the copy, and is none.
+    /// Entries next to the log, in the session or in the copy, with the name of a file or a
+    /// directory but of another kind.
     irregular: Vec<DamagedCapture>,
-    /// Files beside the log that were copied, by their paths in the session's directory.
+    /// Files next to the log that were copied, by their paths in the session's directory.
     beside: BTreeSet<PathBuf>,
 }
 
@@ -362,12 +381,12 @@ impl BackupRun<'_> {
         })
     }
 
-    /// Copies the whole session into a directory of its own.
+    /// Copies the whole session into a new directory.
     fn first(&self) -> Result<BackupReport> {
         let building = layout::building_session_dir(&self.store.inner.root, self.session);
         let copied = self.lay(&building);
         if copied.is_err() {
-            // Nobody was told of the copy, so nothing of it is to stay.
+            // The copy was never acknowledged, so none of its files may stay.
             let _ = self.storage().remove_dir_all(&building);
         }
         copied.and_then(|copied| self.report(copied))
@@ -399,7 +418,7 @@ impl BackupRun<'_> {
         Ok(copied)
     }
 
-    /// Returns whether the copy's file holds all of a segment.
+    /// Returns whether the copy's file contains the whole segment.
     fn holds(&self, path: &Path, segment: &Segment) -> Result<bool> {
         let io = |error| Error::io("look up", path, error);
         if self.storage().entry(path).map_err(io)?.is_none() {
@@ -409,8 +428,8 @@ impl BackupRun<'_> {
         Ok(segment.end.is_some_and(|end| end <= len))
     }
 
-    /// Copies a segment up to its end, or with its seal. With its seal, a compressed one is copied as it is, unless it holds more
-    /// than that; else the copy is a plain segment.
+    /// Copies a segment up to its end, or including its seal. With `sealed`, a compressed segment
+    /// is copied unchanged, unless it is longer than that. Otherwise the copy is a plain segment.
     fn copy(&self, segment: &Segment, to: &Path, copied: &mut CopyTotals, sealed: bool) -> Result<()> {
         let storage = self.storage().as_ref();
         let end = segment.end.unwrap_or(0);
@@ -430,7 +449,8 @@ impl BackupRun<'_> {
         Ok(())
     }
 
-    /// Links a segment that another session wrote to that session's copy, if there is one that holds it.
+    /// Links a segment that another session wrote to that session's copy, if there is one with the
+    /// whole segment.
     fn link(&self, segment: &Segment, to: &Path) -> Result<bool> {
         let SegmentHeader { session, ordinal, .. } = segment.header;
         if session == self.session {
@@ -445,12 +465,12 @@ impl BackupRun<'_> {
         let mut bytes = [0; foldlog_codec::segment::HEADER_LEN];
         let read = copy.open(storage.as_ref())?.read_at(&mut bytes, 0);
         let header = read.ok().and_then(|_| SegmentHeader::decode(&bytes).ok());
-        // Where it cannot be linked it is copied.
+        // A segment that cannot be linked is copied.
         Ok(header == Some(segment.header) && storage.hard_link(&copy.path, to).is_ok())
     }
 
-    /// Copies the newest image that covers no more than the copy, if that is asked for, and removes those that the session no
-    /// longer has. An image is a cache: one that cannot be copied is not missed.
+    /// With [`BackupOptions::images`], copies the newest image that covers no more than the copy,
+    /// and removes images that the session no longer has. Errors are ignored: an image is a cache.
     fn copy_images(&self, dir: &Path, copied: &mut CopyTotals) {
         if !self.options.images {
             return;

@@ -1,4 +1,5 @@
-//! Exports sessions to snapshot JSON, and imports them; see [`snapshot_json`](crate::snapshot_json).
+//! Exports sessions to snapshot JSON, and imports them; see
+//! [`snapshot_json`](crate::snapshot_json).
 
 use foldlog_codec::{OperationId, SequenceNumber};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,22 +22,22 @@ use crate::session::{Session, Snapshot, State};
 use crate::snapshot_json::{Export, ExportHead, ExportedSlice, item_versions};
 use crate::types::{RecordedBytes, SessionTypes, Slice, ToolInvocations, check_payload, default_policy};
 
-/// Items as they are recorded, each with its version.
+/// Items in their recorded form, each with its version.
 type RecordedItems = Vec<(Vec<u8>, u32)>;
 
-/// Holds the options of an import.
+/// Options of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportOptions {
     /// Options of the new session.
     pub session: SessionOptions,
-    /// Whether slices that the host did not declare are imported without types. If `false`, such slices make
-    /// the import fail with an error that names all of them. If `true`, items of a slice `tool_invoked` that
-    /// are not the engine's own [`ToolInvoked`](crate::ToolInvoked) are imported into a slice
-    /// `tool_invoked.imported`.
+    /// Whether slices that the host did not declare are imported without types. If `false`, such
+    /// slices make the import fail with an error that names all of them. If `true`, items of a
+    /// slice `tool_invoked` that are not the engine's own [`ToolInvoked`](crate::ToolInvoked) are
+    /// imported into a slice `tool_invoked.imported`.
     pub keep_unknown: bool,
 }
 
-/// Makes an export of a state's slices of these policies.
+/// Exports a state's slices of these policies.
 fn export_of(state: &State, created_at_us: i64, policies: &BTreeSet<Policy>) -> Result<Export> {
     let ExportHead { mut export } =
         ExportHead::new(created_at_us, None, Vec::new(), state.tags.clone(), BTreeMap::new())?
@@ -58,7 +59,7 @@ fn export_of(state: &State, created_at_us: i64, policies: &BTreeSet<Policy>) -> 
     Ok(export)
 }
 
-/// Adds conversations and adapters' states to an export, as slices of their own.
+/// Adds conversations and the states of adapters to an export, as slices of their own.
 fn add_conversations(
     export: &mut Export,
     conversations: &[Conversation],
@@ -73,7 +74,7 @@ fn add_conversations(
 }
 
 impl Session {
-    /// Returns the session's present STATE and LOG slices as an export. CACHE slices are left out, since they
+    /// Exports the session's current STATE and LOG slices. CACHE slices are left out, since they
     /// can be computed again.
     ///
     /// ```
@@ -102,14 +103,14 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] if a recorded item is no MessagePack, [`Error::Io`] if the log or the store's directory
-    /// cannot be read, [`Error::Object`] if an object is missing or damaged.
+    /// [`Error::Decode`] if a recorded item is not MessagePack, [`Error::Io`] if the log or the
+    /// store's directory cannot be read, [`Error::Object`] if an object is missing or damaged.
     pub fn export(&self) -> Result<Export> {
         let policies = BTreeSet::from([Policy::State, Policy::Log]);
         self.export_state(&self.state()?, self.now_us(), SequenceNumber::MAX, &policies)
     }
 
-    /// Returns the slices of a snapshot's policies, as they were when it was taken.
+    /// Exports the slices of a snapshot's policies, as of the time of the snapshot.
     ///
     /// # Errors
     ///
@@ -120,7 +121,7 @@ impl Session {
         self.export_state(&state, snapshot.time_us, snapshot.position, &snapshot.policies)
     }
 
-    /// Returns the slices of these policies as they were at `position`.
+    /// Exports the slices of these policies as of `position`.
     ///
     /// # Errors
     ///
@@ -162,15 +163,15 @@ impl Session {
 }
 
 impl LogReader {
-    /// Returns the slices of these policies as they were at `position`. The log may be outside of any store,
+    /// Exports the slices of these policies as of `position`. The log may be outside of any store,
     /// so [`Export::children_ids`] is empty.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::Decode`] if a recorded item
-    /// is no MessagePack, [`Error::OverBudget`] if the fold takes more memory than
-    /// [`LogReader::memory_bytes`], [`Error::Object`] if an object is missing or damaged, [`Error::Io`] if
-    /// the log cannot be read.
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::Decode`] if a
+    /// recorded item is not MessagePack, [`Error::OverBudget`] if the fold takes more memory than
+    /// [`LogReader::memory_bytes`], [`Error::Object`] if an object is missing or damaged,
+    /// [`Error::Io`] if the log cannot be read.
     pub fn export_at(
         &self,
         position: impl Into<SequenceNumber>,
@@ -195,17 +196,18 @@ impl LogReader {
 }
 
 impl Store {
-    /// Creates a session with the slices of an export, LOG included. If a tag is in the export and in the
-    /// options, that of the options wins.
+    /// Creates a session with the slices of an export, including LOG slices. Tags in the options
+    /// override those of the export.
     ///
     /// # Errors
     ///
     /// [`Error::SlicesNotRegistered`] with all slices that the host did not declare, unless
-    /// [`keep_unknown`](ImportOptions::keep_unknown) is set; [`Error::Export`] if operations were open, or
-    /// waited for somebody, when the export was taken, or if an item does not fit the host's type; [`Error::PolicyMismatch`] if the
-    /// host declares another policy for a slice; [`Error::Decode`] or [`Error::NewerVersion`] if an item of
-    /// another version cannot be read; [`Error::TooLarge`] if the import passes a limit; else those of
-    /// [`create_with`](Store::create_with). No session is left behind.
+    /// [`keep_unknown`](ImportOptions::keep_unknown) is set; [`Error::Export`] if operations were
+    /// open, or waited for a decision, when the export was taken, or if an item does not fit the
+    /// host's type; [`Error::PolicyMismatch`] if the host declares another policy for a slice;
+    /// [`Error::Decode`] or [`Error::NewerVersion`] if an item of another version cannot be read;
+    /// [`Error::TooLarge`] if the import exceeds a limit; else those of
+    /// [`create_with`](Store::create_with). On errors no session remains.
     pub fn import(&self, export: &Export, types: &SessionTypes, options: ImportOptions) -> Result<Session> {
         if !export.open_operations.is_empty() {
             let open: Vec<String> = export.open_operations.iter().map(OperationId::to_string).collect();
@@ -263,7 +265,8 @@ impl Store {
         let said = export.slices.iter().filter(|slice| is_conversation(slice));
         said.into_iter().try_for_each(|slice| conversations.add(slice))?;
         large.append(&mut conversations.large);
-        // The session's first record sets the tags of the options, and this one comes after it.
+        // The session's first record sets the tags of the options. This one comes after it and must
+        // not override them.
         let own = &options.session.tags;
         let tags = export.tags.iter().filter(|(key, _)| !own.contains_key(*key));
         let mut first = Import {
@@ -296,13 +299,15 @@ impl Store {
     }
 }
 
-/// Bytes of the items of one record of an import. A record holds far more, and as many values.
+/// Maximum bytes of the items in one record of an import. Far below the limits of a record, in
+/// bytes and in values.
 const IMPORT_BYTES: usize = 4_000_000;
 
-/// Bytes that an item takes in a record beside its own, at most.
+/// Maximum bytes that an item takes in a record in addition to its own.
 const ITEM_REST_BYTES: usize = 12;
 
-/// Divides the items of all slices into parts that each fit into a record, in their order. There is always one part.
+/// Divides the items of all slices, in order, into parts that each fit into a record. There is at
+/// least one part.
 fn parts(recorded: &[(u32, RecordedItems)]) -> Vec<Vec<ImportedSlice<'_>>> {
     let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::new(), 0);
     for (slice, items) in recorded {
@@ -324,7 +329,7 @@ fn parts(recorded: &[(u32, RecordedItems)]) -> Vec<Vec<ImportedSlice<'_>>> {
     parts
 }
 
-/// Returns whether a slice holds conversations or the states of adapters, which an import makes records of.
+/// Returns whether an import converts a slice to records: conversations, or the states of adapters.
 fn is_conversation(slice: &ExportedSlice) -> bool {
     slice.slice_type == CONVERSATION || slice.slice_type == ADAPTER_STATES
 }
@@ -367,9 +372,9 @@ fn unfit(slice: &ExportedSlice, place: usize, error: Error) -> Error {
     }
 }
 
-/// Encodes the items of a slice. Items of a declared slice go through the host's type, so that the bytes are
-/// those that the host itself would have written. `exact` says whether the items are as they were recorded, and
-/// not the JSON of another program.
+/// Encodes the items of a slice. Items of a declared slice go through the host's type, so that the
+/// bytes are those that the host itself would have written. `exact` tells whether the items are in
+/// their recorded form, and not the JSON of another program.
 fn import_items(types: &SessionTypes, slice: &ExportedSlice, exact: bool) -> Result<RecordedItems> {
     let known = types.slice(&slice.slice_type);
     let version_at = |place: usize| slice.item_versions.get(place).copied().unwrap_or(1);
@@ -383,7 +388,7 @@ fn import_items(types: &SessionTypes, slice: &ExportedSlice, exact: bool) -> Res
                 check_payload(&slice.slice_type, &bytes)?;
                 return Ok((bytes, version));
             };
-            // An item of an older version stays as it was recorded; reading it brings it up to date.
+            // An item of an older version stays in its recorded form; reading it upgrades it.
             if version != known.item_version {
                 check_payload(&slice.slice_type, &bytes)?;
                 known.decoder.alone(version, SequenceNumber::MIN, RecordedBytes::Elsewhere(&bytes))?;

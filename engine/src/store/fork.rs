@@ -1,18 +1,19 @@
 //! Forks: sessions that share the records of another one up to a position.
 //!
-//! A fork is built in a directory with a temporary name: the parent's segments and objects are linked into it,
-//! or copied if the file system has no links; the fork's own first segment follows; everything is synced; and
-//! then the directory is renamed. A crash in between leaves nothing that looks like a session.
+//! A fork is built in a directory with a temporary name. The parent's segments and objects are
+//! linked into it, or copied if the file system cannot link them. Then the fork's own first segment
+//! is written, everything is synced, and the directory is renamed. A crash in between leaves
+//! nothing that looks like a session.
 //!
 //! # Invariants
 //!
-//! 1. No file is linked whose bytes are not known to be durable. If the parent has a writer in this store,
-//!    the writer syncs first; otherwise the segments and objects behind the parent's watermark are copied. A
-//!    sync that failed in an earlier process may have left them looking safe, and syncing them again would
-//!    not make them so.
-//! 2. The fork's first own segment names the offset at which the last linked one ends for it, so the fork
-//!    never sees what the parent appends to that file later.
-//! 3. A fork writes into its own segments only.
+//! 1. Only files whose bytes are known to be durable are linked. If the parent has a writer in this
+//!    store, the writer syncs first. Otherwise the segments and objects after the parent's
+//!    watermark are copied: a sync that failed in an earlier process may have left them looking
+//!    safe, and another sync would not make them so.
+//! 2. The fork's first own segment names the offset at which the last linked segment ends for the
+//!    fork. So the fork never reads records that the parent appends to that file later.
+//! 3. A fork writes only into its own segments.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -40,24 +41,27 @@ use crate::session::{Images, LoadedSession, OpenAs, Session, SharedPrefix, lock_
 use crate::storage::{Access, EntryKind};
 use crate::types::SessionTypes;
 
-/// Name of the file in a store of captures that says what is known of the workspace.
+/// Name of the file in a store of captures with cached facts about the workspace.
 const STAT_CACHE: &str = "stat-cache";
 
 /// Bytes that are copied at a time if a file cannot be linked.
 const COPY_BYTES: usize = 4096;
 
 impl Store {
-    /// Creates a session that shares the records of `parent` through `position` and continues on its own.
-    /// Later writes of either never reach the other. The shared records are durable when this returns, and so are the captures that
-    /// they name, if these are in the parent's [directory of captures](Session::captures_dir): the fork has its own of these.
+    /// Creates a session that shares the records of `parent` through `position` and then continues
+    /// independently. Later writes to either never reach the other. The shared records are durable
+    /// when this returns. So are the captures that they name, if these are in the parent's
+    /// [directory of captures](Session::captures_dir): the fork gets its own links or copies of
+    /// them.
     ///
-    /// A workspace is not shared: a fork works in a directory of its own, which is not filled by this.
-    /// [`ExecutionState::fill`](crate::ExecutionState::fill) fills it with what the last shared call left. A call that runs before begins
-    /// with what is there, and leaves a notice that it is another directory.
+    /// A workspace is not shared. A fork works in its own directory, which this does not fill.
+    /// [`ExecutionState::fill`](crate::ExecutionState::fill) fills it with the files that the last
+    /// shared call left. A call that runs before that starts with the directory's current contents,
+    /// and leaves a notice that it is another directory.
     ///
-    /// The cost does not depend on how many records are shared, if the parent is open for writing in this
-    /// store with the same `types` and `position` is its last record or one of its latest 256 snapshots.
-    /// Otherwise the parent is read as at opening.
+    /// The cost does not depend on the number of shared records, if the parent is open for writing
+    /// in this store with the same `types` and `position` is its last record or one of its latest
+    /// 256 snapshots. Otherwise the parent is read as at opening.
     ///
     /// `options.parent` and `options.operation` are ignored.
     ///
@@ -90,8 +94,9 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] if the parent has no record at `position`, [`Error::InsideTransaction`] if
-    /// an operation was open there; else those of [`open_session`](Store::open_session) for the parent and of
+    /// [`Error::NoSuchPosition`] if the parent has no record at `position`,
+    /// [`Error::InsideTransaction`] if an operation was open there; else those of
+    /// [`open_session`](Store::open_session) for the parent and of
     /// [`create_with`](Store::create_with) for the fork.
     pub fn fork(
         &self,
@@ -133,15 +138,15 @@ impl Store {
             renamed.map(|()| log).map_err(|error| Error::unmade("rename", &dir, 0, error))
         });
         let mut log = named.inspect_err(|_| {
-            // What was copied so far would only take up space.
+            // The partial copy would only take up space.
             let _ = self.storage().remove_dir_all(&building);
         })?;
         if !sabotage::is(Breakage::ForkNameUnsynced) {
             self.sync_names_above()?;
         }
-        // Until its name is durable too, whoever opens the fork has to sync the name, so the fork attests
-        // itself only now. The handle leads to the file under its new name. The attesting frame is synced as
-        // well.
+        // While the new name is not durable, opening the fork has to sync the name. So the fork
+        // attests itself only now. The handle still refers to the file under its new name. The
+        // attesting frame is synced as well.
         log.attest(log.next_sequence())?;
         log.sync_plan().run(self.storage().as_ref(), &|| ())?;
         let read = self.as_read(&log, &dir, opened, shared_prefix)?;
@@ -176,8 +181,8 @@ impl Store {
             AppendBody::Alone(&opened.encode()),
             &context,
         )?;
-        // Before the directory is renamed: under the new name nobody would find the segments that were made
-        // ahead.
+        // Before the directory is renamed: segments made ahead would not be found under the new
+        // name.
         log.finish()?;
         if sabotage::is(Breakage::ForkAttestedUnnamed) {
             log.attest(log.next_sequence())?;
@@ -186,8 +191,8 @@ impl Store {
         Ok(log)
     }
 
-    /// Returns what reading the new fork in `dir` would return: it was closed with its first record, and its
-    /// shared records are known.
+    /// Returns the same result as reading the new fork in `dir`. It was closed with its first
+    /// record, and its shared records are known.
     fn as_read(
         &self,
         log: &LogWriter,
@@ -245,8 +250,8 @@ impl Store {
         Ok(LoadedSession { scan, folded, images: Images::default(), fetched: 0 })
     }
 
-    /// Links the parent's segments and objects into the new directory and syncs it. Segments with records from
-    /// `watermark` on are copied.
+    /// Links the parent's segments and objects into the new directory and syncs it. Segments with
+    /// records from `watermark` on are copied.
     fn link(
         &self,
         places: &RecordLocator,
@@ -267,9 +272,9 @@ impl Store {
             );
             Ok(())
         })?;
-        // A segment that others follow may end with frames that are no records, such as the `Resumed` of the
-        // process that began the next one: they are durable if a record behind them is. The last one ends
-        // with a record.
+        // A segment with a successor may end with frames that are not records, such as the
+        // `Resumed` of the process that started the next one. They are durable if a record after
+        // them is. The last segment ends with a record.
         let followers =
             places.segments.iter().skip(1).map(|next| next.header.first_sequence.saturating_add(1));
         let attested_from = followers.chain([places.next_sequence]);
@@ -308,8 +313,8 @@ impl Store {
         Ok(RecordLocator { segments: Arc::new(linked), compaction, ..places.clone() })
     }
 
-    /// Links the images of the shared records, so that opening the fork need not fold all of them. Skips an
-    /// image that cannot be linked.
+    /// Links the images of the shared records, so that opening the fork need not fold all of them.
+    /// Skips images that cannot be linked.
     fn link_images(&self, next_sequence: SequenceNumber, parent: &Path, dir: &Path) {
         let storage = self.storage();
         let images = image_files::list(storage.as_ref(), parent);
@@ -323,8 +328,8 @@ impl Store {
         }
     }
 
-    /// Links an object. One that a collection has removed since its directory was listed was dropped by a compaction before; if that
-    /// came in between too, the fork begins anew.
+    /// Links an object. If a collection has removed it since the directory was listed, a compaction
+    /// had dropped it before. If that compaction also ran in the meantime, the fork starts again.
     fn link_object(&self, from: &Path, to: &Path, places: &RecordLocator) -> Result<()> {
         match self.link_file(from, to) {
             Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
@@ -335,8 +340,9 @@ impl Store {
         }
     }
 
-    /// Links the captures in the parent's directory, whose files never change once they have their names, and copies what describes
-    /// their store. What is known of the parent's workspace stays behind. Copies everything if records name captures that are not
+    /// Links the captures in the parent's directory, whose files never change once they have their
+    /// names, and copies the files that describe their store. The cache about the parent's
+    /// workspace is left out. With `copies`, copies everything: records name captures that are not
     /// known to be durable.
     fn link_captures(&self, parent: &Path, dir: &Path, copies: bool) -> Result<()> {
         let storage = self.storage();

@@ -1,7 +1,8 @@
-//! What a listing of a store found, kept in a file, so that the next listing reads the logs that have changed since and no other.
+//! The index of a store: a file with the results of a listing, so that the next listing reads only
+//! logs that have changed since.
 //!
-//! The file is a cache. Nothing but the time of a listing depends on it: one that is missing, damaged, of another version or out
-//! of date is passed over, and it may be removed at any time. It is not synced.
+//! The file is a cache. Only the time of a listing depends on it. If it is missing, damaged, of
+//! another version or out of date, it is ignored. It may be removed at any time. It is not synced.
 //!
 //! ```text
 //! <store>/sessions.index, all numbers little-endian
@@ -11,34 +12,39 @@
 //!  16      entries, in ascending order of their sessions
 //!
 //! entry
-//!   0   4  length in bytes of what follows in the entry
+//!   0   4  length in bytes of the rest of the entry
 //!   4  32  stamp of the session's directory
 //!  36   4  ordinal of the last segment
 //!  40  32  stamp of the last segment's file
-//!  72  32  stamp of the directory `objects`; zeros where there is none
+//!  72  32  stamp of the directory `objects`; zeros if there is none
 //! 104   8  number of records
 //! 112   8  bytes of the log
 //! 120  16  times of the session's own first record and of the last record, microseconds since 1970
 //! 136  16  number of objects, and their bytes
 //! 152   4  length in bytes of the body of the session's record `replicated`; 0 if it has none
-//! 156      that body, and behind it the body of a record `opened`: id, parent, and the tags that the session has now
+//! 156      that body, followed by the body of a record `opened`: id, parent, and the session's current tags
 //!
 //! stamp: inode, length, time of the last change of the content, and of any change, nanoseconds since 1970; 8 bytes each
 //! ```
 //!
-//! # When an entry stands
+//! # When an entry is valid
 //!
-//! 1. Only a session is kept that its last writer closed, that is not damaged, in which no operation waits, was left open or is
-//!    unsettled, and no conversation is to be resumed: how such a session stands depends on its log alone, and not on the time.
-//! 2. An entry stands for as long as its stamps are those of the files. Every writer stamps the session's directory anew when it
-//!    takes the session's lock and before it gives it back ([`crate::log::lock`]); on most file systems whatever it writes stamps the
-//!    segment besides.
-//! 3. A session whose lock is held, or whose writer's note is still there, is read, whatever its stamps are.
-//! 4. Stamps are as coarse as their file system's clock. A session that was stamped less than [`SETTLED_NS`] before it was read is
-//!    not kept: the next change could bear the same stamp.
+//! 1. Only sessions at rest have entries: closed by their last writer, not damaged, without open,
+//!    unsettled or waiting operations, and without a conversation to resume. The overview of such a
+//!    session depends on its log alone, not on the time.
+//! 2. An entry is valid while its stamps match those of the files. Every writer changes the stamp
+//!    of the session's directory when it takes the session's lock and before it releases it
+//!    ([`crate::log::lock`]). On most file systems each write also changes the stamp of the
+//!    segment.
+//! 3. A session whose lock is held, or that still has a writer's note, is read regardless of its
+//!    stamps.
+//! 4. Stamps are as coarse as the clock of their file system. A session whose stamps are less than
+//!    [`SETTLED_NS`] older than its reading gets no entry: the next change could have the same
+//!    stamp.
 //!
-//! Bytes that rot on the disk change no stamp, and earlier segments and objects bear none here: what somebody does to those by hand,
-//! and in place, a listing does not notice. Nor does one that begins at an image; `foldlog verify` reads them.
+//! Bytes that rot on the disk change no stamp, and earlier segments and objects have no stamps
+//! here. So a listing does not notice manual changes in place to those. Nor does a reading that
+//! starts from an image; `foldlog verify` reads them.
 
 use std::path::Path;
 
@@ -53,25 +59,26 @@ const MAGIC: [u8; 8] = *b"FOLDLIST";
 const VERSION: u32 = 3;
 const HEADER_LEN: usize = 16;
 
-/// Most bytes of an entry. A session with more tags than fit is read each time.
+/// Maximum bytes of an entry. A session with more tags than fit is read each time.
 const ENTRY_BYTES_MAX: usize = 4096;
 
-/// Nanoseconds that a session's stamps must be old before what was read of it is kept: more than the coarsest clock of a file
-/// system, which counts in two seconds.
+/// Nanoseconds by which a session's stamps must be older than its reading for an entry: more than
+/// the coarsest clock of a file system, which counts in steps of two seconds.
 const SETTLED_NS: i64 = 2_500_000_000;
 
-/// Holds the stamps of a session's files.
+/// Stamps of a session's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamps {
     directory: Stamp,
     ordinal: u32,
     segment: Stamp,
-    /// `None` where the session has no directory of objects.
+    /// `None` if the session has no directory of objects.
     objects: Option<Stamp>,
 }
 
 impl Stamps {
-    /// Stamps of the session in `dir`, whose last segment is known. `None` where one cannot be told.
+    /// Reads the stamps of the session in `dir` with a known last segment. `None` if one cannot be
+    /// read.
     fn read(storage: &dyn Storage, dir: &Path, ordinal: u32) -> Option<Stamps> {
         let directory = storage.stamp(dir).ok()??;
         let segment = storage.stamp(&layout::segment_file(dir, ordinal)).ok()??;
@@ -79,12 +86,14 @@ impl Stamps {
         Some(Stamps { directory, ordinal, segment, objects })
     }
 
-    /// Stamps of the session in `dir` before it is read. `None` where they cannot be told.
+    /// Reads the stamps of the session in `dir` before the session is read. `None` if they cannot
+    /// be read.
     pub(super) fn before(storage: &dyn Storage, dir: &Path) -> Option<Stamps> {
         Stamps::read(storage, dir, chain::last_ordinal(storage, dir)?)
     }
 
-    /// Returns whether they are still the stamps of the session in `dir`. Who makes the directory of objects stamps the session's.
+    /// Returns whether the stamps still match the session in `dir`. A missing directory of objects
+    /// needs no check: creating it changes the stamp of the session's directory.
     pub(super) fn stand(&self, storage: &dyn Storage, dir: &Path) -> bool {
         let bears = |path: &Path, stamp: Stamp| storage.stamp(path).is_ok_and(|found| found == Some(stamp));
         bears(dir, self.directory)
@@ -92,7 +101,8 @@ impl Stamps {
             && self.objects.is_none_or(|objects| bears(&layout::objects_dir(dir), objects))
     }
 
-    /// Returns whether no later change can bear one of the stamps, where the session is read at the time `now_us`.
+    /// Returns whether no later change can have one of the stamps, if the session is read at the
+    /// time `now_us`.
     fn are_settled(&self, now_us: i64) -> bool {
         let before = now_us.saturating_mul(1000).saturating_sub(SETTLED_NS);
         let stamps = [Some(self.directory), Some(self.segment), self.objects];
@@ -100,7 +110,7 @@ impl Stamps {
     }
 }
 
-/// Holds what was read of a session, and the stamps that its files had then.
+/// Overview of a session, and the stamps that its files had when it was read.
 #[derive(Clone, Debug)]
 pub(super) struct IndexEntry {
     pub(super) stamps: Stamps,
@@ -108,7 +118,7 @@ pub(super) struct IndexEntry {
 }
 
 impl IndexEntry {
-    /// Returns an entry for what was read of a session at the time `now_us`. `None` if it is not to be kept.
+    /// Returns an entry for a session that was read at the time `now_us`. `None` if it gets none.
     pub(super) fn from_overview(
         stamps: Stamps,
         overview: &SessionOverview,
@@ -135,7 +145,7 @@ impl IndexEntry {
             out.extend_from_slice(&number.to_le_bytes());
         }
         let replicated = overview.replicated.as_ref().map(Replicated::encode).unwrap_or_default();
-        // A longer one makes the entry too long to be kept.
+        // A longer one makes the whole entry too long, so it is left out.
         out.extend_from_slice(&u32::try_from(replicated.len()).unwrap_or(u32::MAX).to_le_bytes());
         out.extend_from_slice(&replicated);
         let (tags, parent) = (overview.tags.clone(), overview.parent);
@@ -171,7 +181,7 @@ impl IndexEntry {
     }
 }
 
-/// Holds the numbers of a session in which nothing waits.
+/// Numbers of a session at rest.
 struct Rest {
     session: Uuid,
     records: u64,
@@ -230,8 +240,8 @@ fn number<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*number)
 }
 
-/// Returns the entries of the store's index in ascending order of their sessions; none where it cannot be used. Reads at most what
-/// an index of so many sessions may take.
+/// Returns the entries of the store's index in ascending order of their sessions. Empty if the
+/// index cannot be used. Reads at most the maximum size of an index for so many sessions.
 pub(super) fn read(storage: &dyn Storage, store: &Path, sessions: usize) -> Vec<IndexEntry> {
     decode(&bytes_of(storage, store, sessions).unwrap_or_default()).unwrap_or_default()
 }
@@ -266,14 +276,15 @@ fn decode(bytes: &[u8]) -> Option<Vec<IndexEntry>> {
     Some(entries)
 }
 
-/// Writes the index of the store anew. Where that fails, which is no error, the old one stays, or none.
+/// Replaces the index of the store. If that fails, the old index stays, or none; that is not an
+/// error.
 pub(super) fn write<'a>(storage: &dyn Storage, store: &Path, entries: impl Iterator<Item = &'a IndexEntry>) {
     let mut bytes = vec![0; HEADER_LEN];
     entries.for_each(|entry| entry.encode(&mut bytes));
     let crc = crc32fast::hash(bytes.get(HEADER_LEN..).unwrap_or_default());
     let header = MAGIC.into_iter().chain(VERSION.to_le_bytes()).chain(crc.to_le_bytes());
     bytes.iter_mut().zip(header).for_each(|(slot, byte)| *slot = byte);
-    // Two listings at once may write into one file: its checksum tells.
+    // Two concurrent listings may write into one file. Its checksum detects that.
     let (path, building) = (layout::index_file(store), layout::building_index_file(store));
     let _ = storage.remove_file(&building);
     let written = storage.create(&building, 0).and_then(|file| file.write_at(&bytes, 0));

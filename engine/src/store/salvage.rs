@@ -1,23 +1,24 @@
-//! Salvage: a new session from all that is sound in a damaged one.
+//! Salvage: a new session from the intact part of a damaged one.
 //!
-//! The sound part of the damaged log ([`crate::log::scan::salvage`]) is copied frame for frame, so that
-//! sequence numbers, times and bodies stay the same, and the new session continues behind it as a fork does:
-//! its `SessionOpening` record names the session and the record that it continues from. The record after that,
-//! `foldlog.salvaged`, says where the records came from, why, and what was skipped. Everything is built in a
-//! directory with a temporary name and read once more, as an audit reads; only then is the directory renamed. The
-//! damaged session is opened for reading only.
+//! The intact part of the damaged log ([`crate::log::scan::salvage`]) is copied frame for frame, so
+//! that sequence numbers, times and bodies stay the same. The new session continues after it like a
+//! fork: its `SessionOpening` record names the session and the record that it continues from. The
+//! record after that, `foldlog.salvaged`, states where the records came from, the reason, and the
+//! skipped parts. Everything is built in a directory with a temporary name and read back as an
+//! audit reads it; only then is the directory renamed. The damaged session is opened for reading
+//! only.
 //!
-//! A record whose object is missing or damaged, or which contradicts those before it, ends the sound part as
-//! a bad frame does: nothing behind it can be folded.
+//! A record whose object is missing or damaged, or which contradicts those before it, ends the
+//! intact part as a bad frame does: no record after it can be folded.
 //!
-//! An operation that is open at the end of the sound part stays open under its operation id, to be recovered
-//! by its host; a host whose names for external effects include the session finds the old session's id in the
-//! `SessionOpening` record. Other files in the session's directory are named in the report and not copied; images are
-//! made anew.
+//! An operation that is open at the end of the intact part stays open under its operation id, to be
+//! recovered by its host. A host whose names for external effects include the session finds the old
+//! session's id in the `SessionOpening` record. Other files in the session's directory are listed
+//! in the report and not copied. Images are created again.
 //!
-//! A fork alone says what it shares: if its first record is sound, or its first segment follows the shared
-//! ones, the parent's records count as its own. Otherwise the sound records in the directory are another
-//! session's.
+//! Only a fork's own records show which records it shares. If its first record is intact, or its
+//! first segment follows the shared ones, the parent's records count as its own. Otherwise the
+//! intact records in the directory belong to another session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -44,10 +45,10 @@ use crate::options::MemoryLimit;
 use crate::session::{cut, lock_to_write};
 use crate::storage::Access;
 
-/// Name of the record that says where a salvaged session comes from.
+/// Name of the record that states where a salvaged session comes from.
 const SALVAGED: &str = "foldlog.salvaged";
 
-/// Reports what a salvage took, and what it skipped.
+/// Reports which parts a salvage took and which it skipped.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SalvageReport {
@@ -63,17 +64,17 @@ pub struct SalvageReport {
     pub objects: u64,
     /// Error with which opening the salvaged session fails. `None` if it opens.
     pub damage: Option<Error>,
-    /// File in which the sound part ends, and the offset in it, in bytes.
+    /// File in which the intact part ends, and the offset in it, in bytes.
     pub end: (PathBuf, u64),
     /// Damaged places whose bytes could be reconstructed: file, and offset in bytes.
     pub mended: Vec<(PathBuf, u64)>,
-    /// Skipped bytes behind the sound part, file by file. Empty if everything was taken.
+    /// Skipped bytes after the intact part, file by file. Empty if everything was taken.
     pub left: Vec<SkippedBytes>,
-    /// Objects that records name and that are missing or damaged. The first record that names one ends the
-    /// sound part.
+    /// Objects that records name and that are missing or damaged. The first record that names one
+    /// ends the intact part.
     pub missing_objects: Vec<MissingObject>,
-    /// Operations that have begun in the sound part and not ended. The new session's host has to recover
-    /// them.
+    /// Operations with a start record in the intact part but no end record. The new session's host
+    /// has to recover them.
     pub open: Vec<OpenOperation>,
     /// Operations that were interrupted and have neither run again nor been settled since.
     pub unsettled: Vec<UnsettledOperation>,
@@ -91,16 +92,16 @@ pub struct SkippedBytes {
     pub offset: u64,
     /// Number of skipped bytes, up to the last one that is not 0.
     pub bytes: u64,
-    /// Number of records in the skipped bytes whose checksums match. Nothing proves that they followed the records that
-    /// were taken.
+    /// Number of records in the skipped bytes whose checksums match. It is not proven that they
+    /// followed the records that were taken.
     pub records: u64,
-    /// Ranges of the sequence numbers of those records, inclusive. Empty if the segment's header, from which
-    /// they count, is lost.
+    /// Ranges of the sequence numbers of those records, inclusive. Empty if the segment's header,
+    /// which contains the first number, is lost.
     pub sequences: Vec<(SequenceNumber, SequenceNumber)>,
-    /// Whether there may be more records than were counted, since the path is no regular file or holds too
-    /// many places that look like records.
+    /// Whether there may be more records than were counted: the path is not a regular file, or
+    /// contains too many places that look like records.
     pub more: bool,
-    /// Why the bytes were skipped.
+    /// Reason why the bytes were skipped.
     pub reason: String,
 }
 
@@ -112,36 +113,37 @@ pub struct MissingObject {
     pub sequence: SequenceNumber,
     /// Path of the object's file.
     pub path: PathBuf,
-    /// What is wrong with the object.
+    /// Description of the damage.
     pub reason: String,
 }
 
-/// Holds the sound part of a session, copied into the directory in which the new session is built.
+/// Intact part of a session, copied into the directory in which the new session is built.
 struct SalvagedCopy {
     places: RecordLocator,
     objects: u64,
 }
 
-/// Describes the first record that cannot be taken although its frame is sound.
+/// Describes the first record that cannot be taken although its frame is intact.
 struct Unsound {
     sequence: SequenceNumber,
     error: Error,
 }
 
 impl Store {
-    /// Creates a session from all that is sound in the session in the directory `dir`, which may be in this
-    /// store, in another one or in none, and need not be damaged. The directory is only read. The taken records
-    /// are durable when this returns.
+    /// Creates a session from the intact part of the session in the directory `dir`. `dir` may be
+    /// in this store, in another one or in none, and the session need not be damaged. The directory
+    /// is only read. The taken records are durable when this returns.
     ///
     /// `options.parent`, `options.operation` and `options.durability` are ignored.
     ///
     /// # Errors
     ///
-    /// The error with which the session opens, if nothing in it is sound; [`Error::Locked`] if it is open for
-    /// writing; [`Error::WrongSession`] if the sound records in the directory are another session's;
-    /// [`Error::WithinSession`] if this store is inside `dir`; [`Error::NotASession`] or [`Error::NotAFile`]
-    /// if `dir` holds no segment; [`Error::FutureFormat`] if a later version wrote the log; else those of
-    /// [`create_with`](Store::create_with). No session is left behind.
+    /// The error of opening the session, if no part of it is intact; [`Error::Locked`] if it is
+    /// open for writing; [`Error::WrongSession`] if the intact records in the directory belong to
+    /// another session; [`Error::WithinSession`] if this store is inside `dir`;
+    /// [`Error::NotASession`] or [`Error::NotAFile`] if `dir` contains no segment;
+    /// [`Error::FutureFormat`] if a later version wrote the log; else those of
+    /// [`create_with`](Store::create_with). On errors no session remains.
     pub fn salvage(&self, dir: impl AsRef<Path>, options: SessionOptions) -> Result<SalvageReport> {
         let dir = dir.as_ref();
         if self.inner.root.starts_with(dir) {
@@ -152,7 +154,7 @@ impl Store {
         let damage = match self.read_log_in(dir) {
             Ok(_) => None,
             Err(error) if error.is_damage() => Some(error),
-            // A log without any sound header may still be read by its frames.
+            // A log without any valid header may still be readable by its frames.
             Err(error @ (Error::NotASession { .. } | Error::NotAFile { .. })) => Some(error),
             Err(error) => return Err(error),
         };
@@ -166,14 +168,14 @@ impl Store {
         let salvaged =
             SalvageRun { store: self, dir, building: &building, part, damage }.run(id, seed, options);
         if salvaged.is_err() {
-            // Nobody was told of the session, so nothing of it is to stay.
+            // The session was never acknowledged, so none of its files may stay.
             let _ = self.storage().remove_dir_all(&building);
         }
         salvaged
     }
 }
 
-/// Holds a salvage in progress: from `dir` into the temporary directory `building`.
+/// A salvage in progress, from `dir` into the temporary directory `building`.
 struct SalvageRun<'a> {
     store: &'a Store,
     dir: &'a Path,
@@ -188,7 +190,8 @@ impl SalvageRun<'_> {
         let mut places = self.part.places.clone();
         let mut missing_objects = Vec::new();
         let mut damage = self.damage.clone();
-        // If a record turns out to be unsound, the sound part ends before it, and everything is copied anew.
+        // If a record turns out to be damaged or inconsistent, the intact part ends before it, and
+        // everything is copied again.
         let laid = loop {
             if places.next_sequence == 0 {
                 return Err(damage.unwrap_or_else(|| nothing_sound(self.dir)));
@@ -226,7 +229,8 @@ impl SalvageRun<'_> {
         Ok(salvaged)
     }
 
-    /// Copies the sound part into a new directory, mended, with the objects that it names, and folds it.
+    /// Copies the intact part with its repairs and the objects that it names into a new directory,
+    /// and folds it.
     fn lay(&self, places: &RecordLocator) -> Result<(SalvagedCopy, Option<Unsound>)> {
         let storage = self.store.storage();
         let building = self.building;
@@ -250,7 +254,7 @@ impl SalvageRun<'_> {
         let storage = self.store.storage();
         let path = layout::segment_file(self.building, segment.header.ordinal);
         let end = segment.end.unwrap_or(0);
-        // The last segment's successor is to be another one than its seal says.
+        // The last segment gets another successor than its seal names.
         let seal = if is_last { None } else { segment.seal(storage.as_ref())? };
         copy_plain(storage.as_ref(), segment, &path, end + seal.map_or(0, |(_, len)| len))?;
         if !mends.is_empty() {
@@ -264,7 +268,8 @@ impl SalvageRun<'_> {
         Ok(Segment { end: Some(end), ..segment.at(path) })
     }
 
-    /// Copies the objects that the records name, up to the first that is not sound.
+    /// Copies the objects that the records name, up to the first record with a missing or damaged
+    /// one.
     fn lay_objects(&self, laid: &RecordLocator) -> Result<(u64, Option<Unsound>)> {
         let storage = self.store.storage();
         let (from, to) =
@@ -302,7 +307,7 @@ impl SalvageRun<'_> {
     /// Folds the records below `below`, and returns the first one that cannot be folded.
     fn fold(&self, laid: &RecordLocator, below: SequenceNumber) -> Result<Option<Unsound>> {
         let storage = self.store.storage();
-        // Within a compacted range nobody knows what the slices held.
+        // Within a compacted range the contents of the slices are unknown.
         if let (Some(compaction), Some(position)) = (&laid.compaction, below.checked_sub(1)) {
             let sequence = compaction.known_end(below);
             if sequence < below {
@@ -325,7 +330,7 @@ impl SalvageRun<'_> {
         }
     }
 
-    /// Returns the directory of the new log, and how much memory a fold of it may take.
+    /// Returns the directory of the new log, and the memory limit of folds.
     fn limit(&self) -> (&Path, MemoryLimit) {
         (self.building, self.store.inner.options.memory)
     }
@@ -334,8 +339,8 @@ impl SalvageRun<'_> {
         self.part.rollbacks.range(..below).map(|(at, rollback)| (*at, *rollback)).collect()
     }
 
-    /// Returns the places in the damaged log up to the record `last`. It is looked up in the copy, where the
-    /// chain is mended.
+    /// Returns the places in the damaged log up to the record `last`. The record is located in the
+    /// copy, where the chain is repaired.
     fn cut_source(
         &self,
         places: &RecordLocator,
@@ -350,7 +355,7 @@ impl SalvageRun<'_> {
         Ok(RecordLocator { segments: Arc::new(segments), ..cut })
     }
 
-    /// Adds every missing object that the records from `from` on name.
+    /// Collects every missing object that the records from `from` on name.
     fn name_missing(
         &self,
         laid: &RecordLocator,
@@ -378,8 +383,8 @@ impl SalvageRun<'_> {
         })
     }
 
-    /// Returns the session that is salvaged. The sound records in its directory may belong to the session that
-    /// it was forked from, or to a stranger.
+    /// Returns the session that is salvaged. The intact records in its directory may belong to the
+    /// session that it was forked from, or to an unrelated one.
     fn source(&self, places: &RecordLocator, behind: &[UnsoundPart]) -> Result<Uuid> {
         let Some((_, opened)) = self.opened_below(places.next_sequence) else {
             return Err(nothing_sound(self.dir));
@@ -451,7 +456,7 @@ impl SalvageRun<'_> {
         })
     }
 
-    /// Returns the names of the files in the session's directory that are no part of its log.
+    /// Returns the names of the files in the session's directory that are not part of its log.
     fn list_other_files(&self) -> Result<Vec<String>> {
         let entries =
             self.store.storage().list(self.dir).map_err(|error| Error::io("list", self.dir, error))?;
@@ -465,7 +470,8 @@ impl SalvageRun<'_> {
         Ok(entries.into_iter().map(|entry| entry.name).filter(|name| !own(name)).collect())
     }
 
-    /// Begins the new session behind the copied part, reads all of it once more, and renames the directory.
+    /// Starts the new session after the copied part, reads all of it back, and renames the
+    /// directory.
     fn begin(
         &self,
         id: Uuid,

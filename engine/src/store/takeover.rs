@@ -1,27 +1,35 @@
-//! Takeover: a local session made of what the store's replicator holds, and from then on written here.
+//! Takeover: a local session is created from the data of the store's replicator, and is written
+//! here from then on.
 //!
-//! 1. What the replicator holds is written into a directory with a temporary name: each record with its sequence number, time and body, and
-//!    before them the payloads that the records name, and the objects of captures of workspaces, into the directory `files`.
-//! 2. What was written is read back, checked as an audit checks it, and folded with the host's types ([`MadeLog`]). Where no log can be
-//!    made of what is held, or the log is not sound, nothing was claimed, and its writer goes on.
-//! 3. The session is claimed directly behind it, so that its writer, wherever it is, gets nothing acknowledged any more that it begins from
-//!    here on. If that one appended meanwhile, what is new is read, written, checked and folded, and the claim is put once more.
+//! 1. The replica's data is written into a directory with a temporary name: each record with its
+//!    sequence number, time and body; before them the payloads that the records name; and the
+//!    objects of captures of workspaces, into the directory `files`.
+//! 2. The written log is read back, checked as an audit checks it, and folded with the host's types
+//!    ([`MadeLog`]). If no log can be created from the replica, or the log is not valid, nothing
+//!    was claimed, and its writer continues.
+//! 3. The session is claimed directly after its last record. From here on, nothing that its
+//!    previous writer begins is acknowledged any more. If that writer appended in the meantime, its
+//!    new records are read, written, checked and folded, and the claim is tried again.
 //! 4. The directory gets its name.
-//! 5. The session is opened under that claim with what was folded, as after any crash: a call that the other worker left open is recovered here. Its
-//!    workspace is another directory than that of the captures, so whoever recovers it fills an empty one (`ExecutionState::fill`).
+//! 5. The session is opened under that claim with the folded state, as after any crash: a call that
+//!    the other worker left open is recovered here. Its workspace is another directory than that of
+//!    the captures, so the recovery fills an empty one (`ExecutionState::fill`).
 //!
-//! A kill leaves a directory with a temporary name at most, which the next takeover removes, and a claim that nobody writes under.
+//! A kill leaves at most a directory with a temporary name, which the next takeover removes, and a
+//! claim that is never used.
 //!
-//! A copy that is only read needs no claim: [`Store::pull`] makes one in the same way, or brings it up to what is held.
+//! A read-only copy needs no claim: [`Store::pull`] creates one in the same way, or updates it from
+//! the replica.
 //!
-//! Forks, salvaged and compacted sessions are made anew too ([`crate::log::rebuild`]): with the names of their parents, and, where bodies were
-//! dropped before they were held, with the positions at which the slices are known. Of a compacted session of which the other worker had
-//! brought only a part, nothing can be made. Records that cannot stand behind a log that is there, since bodies are missing among them, are not
-//! appended to it: it is to be made anew, by whoever deletes it.
+//! Forks, salvaged and compacted sessions are rebuilt too ([`crate::log::rebuild`]): with the names
+//! of their parents, and, if bodies were dropped before they were replicated, with the positions at
+//! which the slices are known. A compacted session that the other worker had replicated only in
+//! part cannot be rebuilt. Records cannot be appended to an existing local log if bodies are
+//! missing among them. That log has to be deleted first and is then created again.
 //!
-//! Captures that a host keeps in another directory than that of the session are not held: the first call on such a workspace leaves a
-//! notice that says so. A takeover could not bring them where the host looks for them, and a workspace that is made for one
-//! call may do without.
+//! Captures that a host stores outside of the session's directory are not replicated; the first
+//! call on such a workspace leaves a notice of that. A takeover could not put them where the host
+//! looks for them, and a workspace that exists for one call only may do without.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,7 +50,7 @@ use crate::session::{
 };
 use crate::types::SessionTypes;
 
-/// Reports what was copied from a replicator.
+/// Reports the results of a copy from a replicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PullReport {
@@ -50,38 +58,43 @@ pub struct PullReport {
     pub session: Uuid,
     /// Number of records that the copy has now.
     pub records: u64,
-    /// How many of them are new.
+    /// Number of records that are new.
     pub new: u64,
 }
 
-/// How often a claim is put while the other writer appends.
+/// Maximum number of claims while the other writer appends.
 const CLAIMS_MAX: u32 = 20;
 
 const NOT_SOUND: &str = "the log that was made of what it holds is not sound, and was removed again";
 
 impl Store {
-    /// Takes a session over that the store's [replicator](crate::replication) holds and this store does not have: makes a local session
-    /// of what is held, fences its writer, and opens it. What the other writer had acknowledged is there.
+    /// Takes over a session that the store's [replicator](crate::replication) has and this store
+    /// does not: creates a local session from the replica, fences its writer, and opens it. It
+    /// contains everything that the other writer had acknowledged.
     ///
-    /// Workspaces are not filled by it: [fill](crate::ExecutionState::fill) does that, in an empty directory, before any tool runs. A call
-    /// that runs before, or is run again, captures whatever it finds, and leaves a notice that it is another directory.
+    /// Workspaces are not filled. To do that, [fill](crate::ExecutionState::fill) an empty
+    /// directory before any tool runs. A call that runs or is repeated before that captures the
+    /// directory's current contents, and leaves a notice that it is another directory.
     ///
     /// # Errors
     ///
-    /// - [`Error::ReplicaFailed`] if the store has no replicator, the replicator cannot be asked or holds nothing of the session, a
-    ///   payload is missing, or the session was compacted and is held in part only, or was first held by an earlier version, which
-    ///   held no more of it than the records, or if the log that was made of what is held is not sound: then its writer goes on.
+    /// - [`Error::ReplicaFailed`] if the store has no replicator; if the replicator cannot be
+    ///   reached or has nothing of the session; if a payload is missing; if the session was
+    ///   compacted and replicated only in part; if it was first replicated by an earlier version,
+    ///   which replicated only the records; or if the log created from the replica is not valid.
+    ///   Its writer continues then.
     /// - [`Error::SessionExists`] if this store has the session: open it instead.
-    /// - [`Error::Fenced`] or [`Error::ReplicaUnknown`] if somebody else claimed it meanwhile, or nobody knows who did.
-    /// - Those of [`create_with`](Store::create_with) and [`open_session`](Store::open_session). No session is left behind
-    ///   unless opening fails.
+    /// - [`Error::Fenced`] or [`Error::ReplicaUnknown`] if another worker claimed it in the
+    ///   meantime, or the result of the claim is unknown.
+    /// - Those of [`create_with`](Store::create_with) and [`open_session`](Store::open_session). No
+    ///   session remains unless opening fails.
     pub fn take_over(&self, session: Uuid, types: &SessionTypes) -> Result<Session> {
         self.take_over_as(session, Some(types.clone()), None)
     }
 
-    /// Takes a session over without any types, as [`open_to_recover`](Store::open_to_recover) opens one: it can be recovered and
-    /// settled, and not dispatched to. An observation named `foldlog.taken_over` says by whom and why; the replicator holds it when this
-    /// returns.
+    /// Takes over a session without types, as [`open_to_recover`](Store::open_to_recover) opens
+    /// one: it can be recovered and settled, but takes no dispatches. An observation named
+    /// `foldlog.taken_over` records `by` and `reason`; it is replicated when this returns.
     ///
     /// # Errors
     ///
@@ -90,15 +103,19 @@ impl Store {
         self.take_over_as(session, None, Some(TakeoverNote { by, reason }))
     }
 
-    /// Copies a session that the store's [replicator](crate::replication) holds into this store, or what is new of it. Claims nothing, so
-    /// that its writer goes on. The copy can be read; its log says that a replica holds it, and so it is written with a replicator only.
+    /// Copies a session from the store's [replicator](crate::replication) into this store, or only
+    /// its new records if a copy exists. Claims nothing, so its writer continues. The copy can be
+    /// read. Its log records that the session is replicated, so it can be written only with a
+    /// replicator.
     ///
     /// # Errors
     ///
-    /// - [`Error::ReplicaFailed`] as [`take_over`](Store::take_over), and if what is new are records whose bodies were dropped before they
-    ///   were held: delete the copy, and pull it anew.
-    /// - [`Error::Superseded`] if the local log differs from what is held: it is another history, and stays as it is.
-    /// - [`Error::Locked`] if the session is open for writing here; those of reading and writing the log.
+    /// - [`Error::ReplicaFailed`] as for [`take_over`](Store::take_over), and if new records lost
+    ///   their bodies before they were replicated: delete the copy, and pull it again.
+    /// - [`Error::Superseded`] if the local log differs from the replica: it is another history,
+    ///   and is unchanged.
+    /// - [`Error::Locked`] if the session is open for writing here; those of reading and writing
+    ///   the log.
     pub fn pull(&self, session: Uuid) -> Result<PullReport> {
         let replicator = self.replicator(session)?;
         let (_lock, is_there) = self.lock_to_fetch(session)?;
@@ -119,7 +136,7 @@ impl Store {
         Ok(PullReport { session, records, new: records })
     }
 
-    /// Locks a session that is fetched, and returns whether this store has it already.
+    /// Locks a session before it is fetched, and returns whether this store already has it.
     fn lock_to_fetch(&self, session: Uuid) -> Result<(WriterLock, bool)> {
         let lock = lock_to_write(&self.inner, session)?;
         let dir = self.session_dir(session);
@@ -127,7 +144,8 @@ impl Store {
         Ok((lock, entry.is_some()))
     }
 
-    /// Has `make` make a session in a directory in the making, of which nothing stays if that fails: nobody was told of it.
+    /// Has `make` build a session in a directory under construction. If that fails, the directory
+    /// is removed: the session was never acknowledged.
     fn build_session<T>(&self, session: Uuid, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         let building = layout::building_session_dir(&self.inner.root, session);
         let made = self.make_building(&building).and_then(|()| make(&building));
@@ -151,7 +169,7 @@ impl Store {
     ) -> Result<Session> {
         let replicator = self.replicator(session)?;
         let (lock, is_there) = self.lock_to_fetch(session)?;
-        // What a crash left before a first record is left to `create_with`.
+        // Leftovers of a crash before the first record are the business of `create_with`.
         if is_there {
             return Err(Error::SessionExists { session });
         }
@@ -168,7 +186,8 @@ impl Store {
         open_claimed(&self.inner, &dir, open_as, made, claimed, note)
     }
 
-    /// Writes what is held into a directory, reads it back, and claims the session behind it.
+    /// Writes the replica's data into a directory, reads it back, and claims the session after its
+    /// last record.
     fn fetch(
         &self,
         session: Uuid,
@@ -196,7 +215,7 @@ impl Store {
                     let finished = fetch.finish().inspect_err(|_| replicator.release(session, epoch));
                     return Ok((finished?, made, ReplicaClaim { epoch, held, captures_from, said_dropped }));
                 }
-                // Its writer appended, or somebody else claimed: what is held now says which.
+                // Its writer appended, or another worker claimed it. The next read shows which.
                 Err(error @ ReplicaError::Fenced { .. }) => last = error,
                 Err(error) => return Err(replica_error(session, error)),
             }
@@ -205,7 +224,8 @@ impl Store {
         Err(replica_error(session, last))
     }
 
-    /// Reads back what was fetched and written: all, or what is new since `before` was read. Checks it as an audit does.
+    /// Reads back the fetched log: all of it, or the part after `before`. Checks it as an audit
+    /// does.
     fn read_back(
         &self,
         session: Uuid,
@@ -227,7 +247,7 @@ impl Store {
 /// Returns the error of a log that cannot be read back.
 fn not_sound(session: Uuid, error: Error) -> Error {
     match error.is_damage() {
-        // Its directory goes away, so nobody can look at it or salvage it.
+        // Its directory is removed, so the log cannot be examined or salvaged.
         true => Error::ReplicaFailed { session, reason: format!("{NOT_SOUND}: {error}") },
         false => error,
     }

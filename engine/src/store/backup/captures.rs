@@ -1,11 +1,14 @@
-//! Reads the captures that a backup copied, and copies those anew that are damaged in the copy and sound in the session. Without the
-//! feature `host-filesystem` nobody knows what captures consist of.
+//! Reads the captures that a backup copied. Files that are damaged in the copy and intact in the
+//! session are copied again. Without the feature `host-filesystem` the contents of captures are
+//! unknown, and none is read.
 //!
-//! The *mark* is a file beside the copy's log. It holds a sequence number, and digits by which the number is known to be that of this
-//! session's mark: what the records from there on name of captures is not known to be sound. It stands from before such records count
-//! until a backup has read their captures and found nothing damaged, so neither a kill nor a later backup makes the copy pass for sound. A
-//! backup that finds a mark reads all captures that these records name, in the copy and in the session; one that it cannot read stands for
-//! all records. Of a mark that somebody deleted nobody knows; a backup that reads all captures does without.
+//! The *mark* is a file next to the copy's log. It contains a sequence number, and digits that
+//! identify it as the mark of this session. Its meaning: captures named by the records from that
+//! number on are not known to be intact. It is written before such records count. It is removed
+//! once a backup has read their captures and found no damage. So neither a kill nor a later backup
+//! makes the copy appear intact. A backup that finds a mark reads all captures that these records
+//! name, in the copy and in the session. An unreadable mark counts for all records. The deletion of
+//! a mark cannot be detected; a backup that reads all captures does not need one.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -27,16 +30,16 @@ pub(super) use reading::is_damaged;
 /// Name of the mark.
 pub(super) const MARK: &str = ".foldlog-backup.unread";
 
-/// Longer files are no marks.
+/// Longer files are not marks.
 const MARK_BYTES_MAX: usize = 64;
 
-/// Digits by which a mark is known.
+/// Number of digits that identify a mark.
 const MARK_DIGITS: usize = 16;
 
-/// Most damaged files that are named.
+/// Maximum number of damaged files in a report.
 const DAMAGED_MAX: usize = 100;
 
-/// Says what a backup found of the captures that its records name.
+/// Results for the captures that the records of a backup name.
 #[derive(Default)]
 pub(super) struct CapturesRead {
     pub(super) captures: u64,
@@ -45,18 +48,18 @@ pub(super) struct CapturesRead {
     pub(super) elsewhere: Vec<CapturesElsewhere>,
     pub(super) damaged: Vec<DamagedCapture>,
     pub(super) damaged_more: u64,
-    /// First record whose captures are not known to be sound, where anything is damaged.
+    /// First record whose captures are not known to be intact, if there is damage.
     from: SequenceNumber,
 }
 
-/// Reads the mark of a copy: from which record on captures are not known to be sound. A mark that nobody can read, or that no backup of
-/// this session has left, stands for all of them.
+/// Reads the mark of a copy: the first record from which captures are not known to be intact. A
+/// mark that is unreadable, or not from a backup of this session, counts for all records.
 pub(super) fn mark_of(storage: &dyn Storage, copy: &Path, session: Uuid) -> Result<Option<SequenceNumber>> {
     let path = copy.join(MARK);
     let file = match storage.open(&path, Access::Read) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        // It is no file.
+        // It is not a file.
         Err(error) if error.kind() == ErrorKind::InvalidInput => return Ok(Some(SequenceNumber::MIN)),
         Err(error) => return Err(Error::open_failed(storage, &path, error)),
     };
@@ -70,15 +73,15 @@ pub(super) fn mark_of(storage: &dyn Storage, copy: &Path, session: Uuid) -> Resu
     Ok(Some(from.unwrap_or(SequenceNumber::MIN)))
 }
 
-/// Returns what the mark of a copy of this session holds.
+/// Returns the contents of the mark of a copy of this session.
 fn mark_text(session: Uuid, from: SequenceNumber) -> String {
     let digits = blake3::hash(format!("{MARK} {session} {from}").as_bytes()).to_hex();
     format!("{from} {}\n", digits.get(..MARK_DIGITS).unwrap_or_default())
 }
 
 impl BackupRun<'_> {
-    /// Leaves the mark in `dir` if records from `from` on may name captures, unless an earlier one stands there. It has its name, and is
-    /// durable with the directory.
+    /// Writes the mark to `dir` if records from `from` on may name captures, unless an earlier mark
+    /// exists. The mark is durable under its name when this returns.
     pub(super) fn leave_mark(&self, dir: &Path, from: SequenceNumber, copied: &CopyTotals) -> Result<()> {
         let storage = self.storage();
         let captures = layout::captures_dir(self.from);
@@ -111,8 +114,9 @@ impl BackupRun<'_> {
         }
     }
 
-    /// Reads what the copy has of the captures that its new records name: each file that was copied, and whether the others are
-    /// there. Where a mark was found, or all is to be read, it reads each file of the captures, in the session too.
+    /// Reads the captures in the copy that its new records name: each copied file, and for the
+    /// others whether they exist. If there is a mark, or all captures are to be read, it reads each
+    /// file of the captures, in the session too.
     pub(super) fn read_captures(&self, copied: &mut CopyTotals) -> Result<CapturesRead> {
         let before = copied.before;
         let is_new = self.source.next_sequence > before || !copied.beside.is_empty();
@@ -144,7 +148,7 @@ impl BackupRun<'_> {
         Ok(read)
     }
 
-    /// Notes what stands in the place of the mark and is no file.
+    /// Reports an entry with the name of the mark that is not a file.
     fn look_at_mark(&self, copied: &mut CopyTotals) -> Result<()> {
         let path = self.to.join(MARK);
         if let Some(found) = self.in_place_of(&path, EntryKind::File)? {
@@ -154,7 +158,7 @@ impl BackupRun<'_> {
         Ok(())
     }
 
-    /// Adds what stood in the way of copying, in place of what was found of the same files.
+    /// Adds the entries that prevented copying. They replace other findings about the same files.
     fn tell_irregular(&self, copied: &mut CopyTotals, read: &mut CapturesRead) {
         let irregular = std::mem::take(&mut copied.irregular);
         if irregular.is_empty() {
@@ -172,18 +176,21 @@ impl BackupRun<'_> {
         read.from = SequenceNumber::MIN;
     }
 
-    /// Returns the captures that the copy's records from `from` on name, and the session that it comes from.
+    /// Returns the captures that the copy's records from `from` on name, and the parent of the
+    /// session.
     fn captures_named(&self, from: SequenceNumber) -> Result<(NamedCaptures, Option<Parent>)> {
         captures_named(self.storage(), self.to, from)
     }
 
-    /// Copies a file of a capture anew that is damaged or missing in the copy. Returns whether the session has a sound one.
+    /// Copies a file of a capture again that is damaged or missing in the copy. Returns whether the
+    /// session has an intact one.
     #[cfg(feature = "host-filesystem")]
     fn heal(&self, path: &Path, copied: &mut CopyTotals) -> Result<bool> {
         let Some(from) = path.strip_prefix(self.to).ok().map(|path| self.from.join(path)) else {
             return Ok(false);
         };
-        // What stands in its place, or in that of a directory around it, and is none is nobody's to replace.
+        // Entries of another kind, at its path or at that of a directory above it, must not be
+        // replaced.
         for (root, path) in [(self.to, path), (self.from, &from)] {
             let mut places: Vec<&Path> =
                 path.ancestors().take_while(|directory| *directory != root).collect();
@@ -218,10 +225,10 @@ mod reading {
     use super::*;
     use crate::inspect::{directory_of, snapshots};
 
-    /// Snapshots of workspaces, by the directories that keep them.
+    /// Snapshots of workspaces, by the directories that contain them.
     type Kept = BTreeMap<PathBuf, Vec<FilesystemSnapshot>>;
 
-    /// Returns whether the file of an object has other bytes than its name says.
+    /// Returns whether the bytes of an object's file do not match its name.
     pub(in crate::store::backup) fn is_damaged(object: &Path) -> bool {
         damage_of_object(object).is_some()
     }
@@ -251,7 +258,7 @@ mod reading {
                     healed += u64::from(copying.heal(path, copied)?);
                 }
             }
-            // What a directory lists is known only once the directory's object is sound.
+            // The entries of a directory are known only after the directory's object is intact.
             if healed == 0 {
                 break found;
             }
@@ -279,8 +286,8 @@ mod reading {
         Ok(Some(read))
     }
 
-    /// Sorts the snapshots by the directories in which the copy keeps those of their workspaces, and names the workspaces of which it keeps
-    /// none.
+    /// Sorts the snapshots by the directories in which the copy stores those of their workspaces.
+    /// Reports the workspaces of which the copy has none.
     fn keep(
         copying: &BackupRun<'_>,
         named: &NamedCaptures,
@@ -298,7 +305,7 @@ mod reading {
             }
             let mut directory = directory_of(copying.to, name, &taken);
             if directory.is_none() && from > SequenceNumber::MIN {
-                // Earlier captures of the workspace tell where it has them.
+                // Earlier captures of the workspace show in which directory they are.
                 if all.is_none() {
                     all = Some(copying.captures_named(SequenceNumber::MIN)?.0);
                 }
@@ -327,7 +334,7 @@ mod reading {
         Ok(kept)
     }
 
-    /// Says what was found of captures in one of the two directories of the session.
+    /// Findings about the captures in one of the session's two directories.
     #[derive(Default)]
     struct CaptureFindings {
         captures: u64,
@@ -337,7 +344,7 @@ mod reading {
         damaged_more: u64,
         /// Contents that captures need.
         looked_at: BTreeSet<PathBuf>,
-        /// Whether what is damaged may belong to captures that earlier records name.
+        /// Whether damage may affect captures that earlier records name.
         is_older: bool,
     }
 
@@ -364,7 +371,8 @@ mod reading {
             found
         }
 
-        /// Reads what was copied of captures and no new record names: the copy lacked it, or held another number of bytes.
+        /// Reads copied files of captures that no new record names: the copy lacked them, or had
+        /// files of another length.
         fn add_others(&mut self, copying: &BackupRun<'_>, copied: &CopyTotals) {
             let objects = copied.beside.iter().filter(|path| super::super::other_files::is_git_object(path));
             let is_told = |path: &Path| self.damaged.iter().any(|one| one.path == path);
@@ -387,7 +395,7 @@ mod reading {
 mod reading {
     use super::*;
 
-    /// Returns `false`: nobody knows.
+    /// Returns `false`: damage cannot be detected.
     pub(in crate::store::backup) fn is_damaged(_: &Path) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! Checking what was copied, segment by segment, while the next one is copied; and copying the objects that the checked
+//! Checks copied segments, one while the next is copied. Also copies the objects that the checked
 //! records name.
 
 use std::collections::BTreeSet;
@@ -17,29 +17,29 @@ use crate::log::layout;
 use crate::log::seal_check::SealVerifier;
 use crate::storage::EntryKind;
 
-/// Holds a part of a copied segment that is to be checked.
+/// A part of a copied segment that is to be checked.
 pub(super) struct SegmentPart {
     /// The session's own segment.
     source: Segment,
-    /// Where the copy of the segment lies now.
+    /// Current path of the copied segment.
     copy: PathBuf,
-    /// Place of the first frame to be checked.
+    /// Place of the first frame to check.
     from: Spot,
 }
 
 impl SegmentPart {
-    /// Returns all of a segment that was copied to `copy`.
+    /// Returns the whole of a segment that was copied to `copy`.
     pub(super) fn whole(source: &Segment, copy: PathBuf) -> SegmentPart {
         SegmentPart::from(source, copy, Spot::head_of(source))
     }
 
-    /// Returns what stands from a place on in a segment that was copied to `copy`.
+    /// Returns the part from a place on of a segment that was copied to `copy`.
     pub(super) fn from(source: &Segment, copy: PathBuf, from: Spot) -> SegmentPart {
         SegmentPart { source: source.clone(), copy, from }
     }
 }
 
-/// Holds what was found in copied segments.
+/// Findings about copied segments.
 #[derive(Default)]
 pub(super) struct SegmentFindings {
     verified: u64,
@@ -54,12 +54,14 @@ impl SegmentFindings {
 }
 
 impl BackupRun<'_> {
-    /// Runs `copy`, which hands over parts of the copy in the order of the log, and checks these meanwhile.
+    /// Runs `copy`, which passes on parts of the copy in the order of the log, and checks them at
+    /// the same time.
     ///
     /// # Errors
     ///
-    /// Those of `copy`; [`Error::Corrupt`] or [`Error::Inconsistent`] for the first place that does not check, named by the
-    /// session's own file if the session is damaged there, else by the name that the file has in a copy.
+    /// Those of `copy`; [`Error::Corrupt`] or [`Error::Inconsistent`] for the first place that
+    /// fails the check. It names the session's own file if the session is damaged there, otherwise
+    /// the file's path in the copy.
     pub(super) fn check_meanwhile(
         &self,
         copy: impl FnOnce(&mut dyn FnMut(SegmentPart)) -> Result<()>,
@@ -79,12 +81,12 @@ impl BackupRun<'_> {
             let helper = thread::Builder::new().spawn_scoped(scope, work);
             let mut place = 0;
             let copied = copy(&mut |part| {
-                // It arrives: the receiver is there for as long as anything is sent.
+                // Cannot fail: the receiver lives as long as anything is sent.
                 let _ = given.send((place, part));
                 place += 1;
             });
             drop(given);
-            // What is left is shared with the helper, and is all if there is no thread to be had.
+            // Shares the rest with the helper, or does all of it if no thread could be started.
             let mut all = work();
             if let Ok(helper) = helper {
                 match helper.join() {
@@ -112,7 +114,7 @@ impl BackupRun<'_> {
         let copy = part.source.at(part.copy.clone());
         match self.check_frames(part, &copy) {
             Err(error) if error.is_damage() => {
-                // Mostly it is the session that is damaged, and then its own file is the one to look at.
+                // Usually the session itself is damaged. The error then has to name its own file.
                 self.check_frames(part, &part.source)?;
                 Err(self.told_of(part, error))
             }
@@ -120,7 +122,7 @@ impl BackupRun<'_> {
         }
     }
 
-    /// Checks a part as it stands in one of the two files of its segment. A seal is one of the whole segment.
+    /// Checks a part in one of the two files of its segment. A seal covers the whole segment.
     fn check_frames(&self, part: &SegmentPart, segment: &Segment) -> Result<(SegmentFindings, Spot)> {
         let mut checked = SegmentFindings::default();
         let mut sealed = SealVerifier::from_segment(self.storage().as_ref(), &part.source)?;
@@ -134,7 +136,8 @@ impl BackupRun<'_> {
             foldlog_codec::body::check(header.kind, frame.body).map_err(Error::unread(header.sequence))?;
             if let Some(record) = record_of(frame) {
                 checked.verified += 1;
-                // Decoding the body once more takes longer than looking whether any reference can be in it.
+                // Decoding the body again takes longer than checking whether it may contain a
+                // reference.
                 if may_refer(frame.body) {
                     checked.objects.extend(record.objects());
                 }
@@ -147,7 +150,7 @@ impl BackupRun<'_> {
         Ok((checked, end))
     }
 
-    /// Names damage by the name that the copied segment is to have, or has, in the copy.
+    /// Reports damage with the name that the copied segment has, or will have, in the copy.
     fn told_of(&self, part: &SegmentPart, error: Error) -> Error {
         match error {
             Error::Corrupt(mut corruption) => {
@@ -179,7 +182,8 @@ impl BackupRun<'_> {
         storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))
     }
 
-    /// Copies an object, unless the copy has it: an object has its name once its bytes are durable.
+    /// Copies an object, unless the copy has it: an object gets its name only once its bytes are
+    /// durable.
     fn copy_object(&self, object: &ObjectId, directory: &Path, copied: &mut CopyTotals) -> Result<()> {
         let storage = self.storage();
         let path = directory.join(object.file_name());
@@ -193,7 +197,7 @@ impl BackupRun<'_> {
             return Err(bad("it is missing"));
         }
         let building = directory.join(format!("{}.new", object.file_name()));
-        // A file with this temporary name was left by an attempt that never ended.
+        // An earlier attempt that was cut short may have left a file with this temporary name.
         let _ = storage.remove_file(&building);
         let mut hasher = blake3::Hasher::new();
         let copy = copy_bytes(storage.as_ref(), &from, &building, object.len, &mut |bytes| {
@@ -216,7 +220,8 @@ impl BackupRun<'_> {
     }
 }
 
-/// Returns whether a body may hold a reference to an object: one is an extension, which begins with one of three bytes.
+/// Returns whether a body may contain a reference to an object: a reference is an extension, which
+/// starts with one of three bytes.
 fn may_refer(body: &[u8]) -> bool {
     body.chunks(64).any(|piece| piece.iter().fold(false, |any, byte| any | matches!(byte, 0xc7..=0xc9)))
 }

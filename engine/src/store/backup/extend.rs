@@ -1,4 +1,4 @@
-//! Going on from an older copy: whether it is the beginning of the session, what it lacks, and how that is added.
+//! Continues an older copy: checks that it is a prefix of the session, and adds the missing part.
 
 use std::path::{Path, PathBuf};
 
@@ -13,21 +13,23 @@ use crate::log::copy::{Extent, Spot, append_bytes, check, extent, first_differen
 use crate::log::layout;
 use crate::storage::{Access, Storage};
 
-/// Holds the end of an older copy, as its files look at first sight.
+/// End of an older copy, as its files show without a full check.
 pub(super) struct Tip {
     /// Headers of its segments.
     headers: Vec<SegmentHeader>,
     /// Its last segment, with the end of the copy.
     last: Segment,
     end: u64,
-    /// Length of the last segment's file: more than the end where a backup was killed that appended to it.
+    /// Length of the last segment's file: greater than `end` if a backup was killed while appending
+    /// to it.
     file_len: u64,
     /// End segment that such a backup left.
     ending: Option<Segment>,
 }
 
 impl Tip {
-    /// Looks at the copy in the directory `dir`. Returns `None` if anything about it is out of the ordinary.
+    /// Reads the end of the copy in the directory `dir`. Returns `None` if the copy has any
+    /// irregularity.
     pub(super) fn read(storage: &dyn Storage, dir: &Path) -> Option<Tip> {
         let chain = chain::discover(storage, dir).ok()?;
         if chain.missing.is_some() || !chain.beyond.is_empty() {
@@ -39,7 +41,7 @@ impl Tip {
         let (mut ending, mut file_len) = (None, len(&last.path)?);
         let before_last = segments.last().filter(|before| is_end_segment(before, &last));
         if compressed::is_compressed(storage, &before_last.unwrap_or(&last).path).ok()? {
-            // Nothing is added to it.
+            // Nothing is added to a compressed segment.
             return None;
         }
         if file_len == HEADER_LEN as u64
@@ -52,20 +54,20 @@ impl Tip {
         Some(Tip { headers, end: last.end.unwrap_or(file_len), file_len, last, ending })
     }
 
-    /// Returns the last segment and the place in it where the copy ends.
+    /// Returns the last segment and the offset in it at which the copy ends.
     pub(super) fn end(&self) -> (SegmentHeader, u64) {
         (self.last.header, self.end)
     }
 }
 
-/// Returns the header of the end segment that says that a copy ends at a place of the segment `last`.
+/// Returns the header of the end segment for a copy that ends at a place in the segment `last`.
 fn end_segment(last: &SegmentHeader, at: Spot, ordinal: u32) -> SegmentHeader {
     SegmentHeader {
         ordinal,
         session: last.session,
         first_sequence: at.next_sequence,
         watermark: at.next_sequence,
-        // No frame is checked with it.
+        // No frame is checked with the salt.
         salt: last.salt ^ at.offset,
         previous: Some(Previous { ordinal: last.ordinal, end: at.offset, crc: at.last_crc }),
     }
@@ -80,7 +82,7 @@ fn is_end_segment(before: &Segment, last: &Segment) -> bool {
 }
 
 impl BackupRun<'_> {
-    /// Copies what an older copy lacks.
+    /// Copies the part that an older copy lacks.
     pub(super) fn update_copy(&self, tip: Option<Tip>) -> Result<BackupReport> {
         let mut copied = CopyTotals::default();
         let grown = match &tip {
@@ -105,7 +107,7 @@ impl BackupRun<'_> {
             }
         };
         if added.is_err() {
-            // What has its name by now is the session's, and stays.
+            // Files that already have their names belong to the session, and stay.
             let _ = self.remove_unfinished();
         }
         added?;
@@ -114,8 +116,9 @@ impl BackupRun<'_> {
         self.report(copied)
     }
 
-    /// Fails with [`Error::NotACopy`] if a segment is compacted of those behind the first `held`, which the copy has. New segments get
-    /// their names one after the other, and a log that ends within a compacted range cannot be opened.
+    /// Fails with [`Error::NotACopy`] if a segment after the first `held`, which the copy has, is
+    /// compacted. New segments get their names one after the other, and a log that ends within a
+    /// compacted range cannot be opened.
     fn check_uncompacted(&self, held: usize) -> Result<()> {
         let mut lacking = self.source.segments.iter().skip(held);
         match lacking.any(|segment| segment.compacted.is_some()) {
@@ -124,8 +127,8 @@ impl BackupRun<'_> {
         }
     }
 
-    /// Returns the place at which the session goes on behind the copy, if the copy is the session's beginning byte by byte:
-    /// mostly the session has only grown.
+    /// Returns the place at which the session continues after the copy, if the copy is a prefix of
+    /// the session byte by byte. That is the usual case.
     fn grown_from(&self, tip: &Tip) -> Result<Option<Spot>> {
         let ours = &self.source.segments;
         let count = tip.headers.len();
@@ -158,7 +161,7 @@ impl BackupRun<'_> {
         Ok(tip.ending.as_ref().is_none_or(is_here).then_some(at))
     }
 
-    /// Adds what stands behind the place `at` of the session to the copy that ends there.
+    /// Adds the part of the session after the place `at` to the copy, which ends there.
     fn extend(&self, tip: &Tip, at: Spot, copied: &mut CopyTotals) -> Result<()> {
         let (held, behind) = self.source.segments.split_at(tip.headers.len());
         let last = held.last().filter(|last| last.end.is_some_and(|end| at.offset < end));
@@ -183,7 +186,8 @@ impl BackupRun<'_> {
         self.finish(checked, new, ending, copied)
     }
 
-    /// Makes the end segment of a copy that ends at the place `at`, under the name of the segment that the copy has next.
+    /// Creates the end segment of a copy that ends at the place `at`, under the name of the copy's
+    /// next segment.
     fn end_here(&self, tip: &Tip, at: Spot, behind: &[Segment]) -> Result<PathBuf> {
         let storage = self.storage();
         let next = tip.last.header.ordinal.saturating_add(1);
@@ -218,8 +222,9 @@ impl BackupRun<'_> {
         Ok(())
     }
 
-    /// Gives what was copied and checked its place in the copy: objects and other files first, then the `new` segments one
-    /// after the other. Then the end segment goes, if no other has taken its name.
+    /// Moves copied and checked files to their places in the copy: first objects and other files,
+    /// then the `new` segments one after the other. Removes the end segment at last, if no segment
+    /// has replaced it.
     fn finish(
         &self,
         checked: SegmentFindings,
@@ -230,8 +235,8 @@ impl BackupRun<'_> {
         let storage = self.storage();
         let is_new = !checked.is_empty();
         self.copy_objects(checked, self.to, copied)?;
-        // Syncs the copy's directory too: each file has its temporary name durably before it takes another file's place, and names
-        // that a backup gave before it was killed become durable here.
+        // Syncs the copy's directory too. So each temporary name is durable before the file
+        // replaces another one, and names from a killed backup become durable here.
         self.copy_beside(self.to, copied)?;
         if is_new {
             self.leave_mark(self.to, copied.before, copied)?;
@@ -254,8 +259,8 @@ impl BackupRun<'_> {
         self.storage().sync_dir(self.to).map_err(|error| Error::io("sync", self.to, error))
     }
 
-    /// Copies what the copy lacks where it is not the session's beginning byte by byte: from the last of those segments on
-    /// that are shared.
+    /// Copies the missing part of a copy that is not a prefix of the session byte by byte: from the
+    /// last shared segment on.
     fn add(
         &self,
         older: &Extent,
@@ -281,7 +286,8 @@ impl BackupRun<'_> {
         self.finish(checked, new, ending, copied)
     }
 
-    /// Makes the error of a directory that should hold an older copy and cannot be read. A disk that fails is another matter.
+    /// Converts the error of a directory that should be an older copy but cannot be read. Errors of
+    /// the disk are passed on unchanged.
     fn unreadable(&self, error: Error) -> Error {
         match error {
             Error::Io { .. } | Error::Full { .. } => error,
@@ -289,8 +295,8 @@ impl BackupRun<'_> {
         }
     }
 
-    /// Returns how many segments the older copy shares with the session, once it is known that all of its records are the
-    /// session's. The last of them may be longer in one or the other.
+    /// Checks that all records of the older copy are in the session, and returns the number of
+    /// segments that they share. The last of these may be longer in one or the other.
     fn shared(&self, older: &Extent) -> Result<usize> {
         let (ours, theirs) = (self.source.segments.as_slice(), older.segments.as_slice());
         let common = ours.iter().zip(theirs).take_while(|(our, their)| our.header == their.header).count();
@@ -301,7 +307,7 @@ impl BackupRun<'_> {
                 "it holds records {ours_next} through {through}, which the session does not"
             )));
         }
-        // Mostly the session has only grown.
+        // Usually the session has only grown.
         if let (true, Some(our), Some(their)) =
             (common == theirs.len(), ours.get(common.saturating_sub(1)), theirs.last())
             && let Some(end) = their.end.filter(|end| our.end.is_some_and(|our| *end <= our))
@@ -309,7 +315,8 @@ impl BackupRun<'_> {
         {
             return Ok(common);
         }
-        // A recovery may have written records again, in other segments: what counts is what they say.
+        // A recovery may have written records again, in other segments: only their contents have to
+        // match.
         let last = common.saturating_sub(1);
         let behind = ours.partition_point(|segment| segment.header.first_sequence < theirs_next).max(common);
         let unlike = first_difference(
@@ -327,7 +334,8 @@ impl BackupRun<'_> {
                 return Err(self.no_copy(format!("its segment {ordinal} is not the session's")));
             }
         }
-        // The chain is followed from the highest ordinal back, so the session's last segment has to be the highest.
+        // The chain is followed back from the highest ordinal, so the session's last segment needs
+        // the highest ordinal.
         let highest = |segments: &[Segment]| segments.last().map(|last| last.header.ordinal);
         if theirs.len() > common && highest(ours) < highest(theirs) {
             return Err(self.no_copy("it was written since it was copied"));
@@ -335,7 +343,7 @@ impl BackupRun<'_> {
         Ok(common)
     }
 
-    /// Removes what a backup that did not end left in the copy.
+    /// Removes the unfinished files of an interrupted backup from the copy.
     fn remove_unfinished(&self) -> Result<()> {
         let entries = self.storage().list(self.to).map_err(|error| Error::io("list", self.to, error))?;
         for entry in entries.iter().filter(|entry| layout::building_ordinal(&entry.name).is_some()) {
@@ -345,8 +353,8 @@ impl BackupRun<'_> {
         Ok(())
     }
 
-    /// Copies a compacted segment once more, with its seal, into the place of the copy without: what stands behind the end of a compacted
-    /// segment is a whole seal, or damage.
+    /// Copies a compacted segment again, with its seal, in place of the copy without a seal. A
+    /// compacted segment may end only in a complete seal: other bytes after its end are damage.
     fn replace_sealed(&self, ours: &Segment, path: &Path, copied: &mut CopyTotals) -> Result<()> {
         let building = layout::building_segment_file(self.to, ours.header.ordinal);
         let mut again = CopyTotals::default();
@@ -356,15 +364,16 @@ impl BackupRun<'_> {
         self.sync_copy()
     }
 
-    /// Adds the seals of the segments whose successors the copy has by now: a sealed segment without a successor would be
-    /// taken for a log that has lost one.
+    /// Adds the seals of the segments that have a successor in the copy. A sealed segment without a
+    /// successor would count as a log that has lost one.
     fn add_seals(&self, copied: &mut CopyTotals) -> Result<()> {
         let storage = self.storage().as_ref();
         let copy_of = |ours: &Segment| ours.at(layout::segment_file(self.to, ours.header.ordinal));
         let Some((_, finished)) = self.source.segments.split_last() else { return Ok(()) };
         let mut unsealed = Vec::new();
         for ours in finished.iter().rev() {
-            // A segment of another session may be the file of that one's copy, whose own backups seal it.
+            // The file may be shared with the copy of the session that wrote it. That session's own
+            // backups seal it.
             if ours.header.session != self.session {
                 break;
             }

@@ -1,13 +1,14 @@
-//! What stands in a session's directory beside its log: the captures of workspaces, where a host keeps them there, and files
-//! of the host's own.
+//! Other files in a session's directory, next to its log: captures of workspaces that a host stores
+//! there, and files of the host's own.
 //!
-//! A capture is named by a record once it is whole, and its files never change afterwards; so those that are copied behind
-//! the log's end was found hold each capture that the copied records name. Links, pipes and the like are left out, and files
-//! that the engine is making: the objects of captures and the files of a backup, by the names that they have until then.
-//! Whatever a host calls its files, they are copied.
+//! A record names a capture only after the capture is complete, and its files never change
+//! afterwards. So files that are copied after the log's end was determined include every capture
+//! that the copied records name. Links, pipes and the like are left out, as are unfinished files of
+//! the engine, by their temporary names: objects of captures and files of a backup. Files of the
+//! host are copied under any name.
 //!
-//! What stands in the place of a file or a directory and is none, in the session or in the copy, is named as damage and left alone; all else
-//! is copied.
+//! An entry in the session or in the copy with the name of a file or a directory, but of another
+//! kind, is reported as damage and left alone. All other entries are copied.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -20,14 +21,14 @@ use crate::log::layout;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{DirectoryEntry, EntryKind};
 
-/// Name of a file that is being copied, whose own name it has once it is durable.
+/// Name of a file while it is copied. It gets its own name once it is durable.
 pub(in crate::store) const COPIED: &str = ".foldlog-backup.new";
 
-/// What the names begin with that objects of captures have until they are whole: a process id and a number follow.
+/// Name prefix of unfinished objects of captures. A process id and a number follow.
 const OBJECT: &str = "tmp_obj_";
 
 impl BackupRun<'_> {
-    /// Copies what stands beside the log into `dir`, as far as that lacks it.
+    /// Copies the files next to the log into `dir`, unless they are there.
     pub(super) fn copy_beside(&self, dir: &Path, copied: &mut CopyTotals) -> Result<()> {
         let mut directories = vec![(self.from.to_owned(), dir.to_owned())];
         while let Some((from, to)) = directories.pop() {
@@ -36,7 +37,7 @@ impl BackupRun<'_> {
             if is_session {
                 self.miss_captures(&entries, dir, copied)?;
             }
-            // A backup that was killed may have left a file.
+            // A killed backup may have left a file.
             let _ = self.storage().remove_file(&to.join(COPIED));
             for entry in entries.iter().filter(|entry| !is_session || is_beside(entry)) {
                 let (from, to) = (from.join(&entry.name), to.join(&entry.name));
@@ -60,15 +61,15 @@ impl BackupRun<'_> {
                     _ => {}
                 }
             }
-            // A backup that was killed may have given names that are not durable yet: what is there already counts for
-            // nothing.
+            // A killed backup may have created names that are not durable yet. So the sync is
+            // needed even if nothing was copied.
             self.storage().sync_dir(&to).map_err(|error| Error::io("sync", &to, error))?;
         }
         Ok(())
     }
 
-    /// Returns what should stand at a path of the session where captures are kept, if something else is found there. Of other paths a
-    /// host makes what it likes.
+    /// Returns the expected kind of an entry in the session's captures, if another kind was found.
+    /// At other paths a host may create entries of any kind.
     fn expected_kind(&self, path: &Path, found: EntryKind) -> Option<EntryKind> {
         let captures = layout::captures_dir(self.from);
         let name = path.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
@@ -87,13 +88,14 @@ impl BackupRun<'_> {
         (wanted != found).then_some(wanted)
     }
 
-    /// Returns what stands at a path in the place of what is wanted there; `None` if that stands there, or nothing.
+    /// Returns the kind of the entry at a path if it is not the wanted one; `None` if it is, or if
+    /// there is no entry.
     pub(super) fn in_place_of(&self, path: &Path, wanted: EntryKind) -> Result<Option<EntryKind>> {
         let there = self.storage().entry(path).map_err(|error| Error::io("look up", path, error))?;
         Ok(there.map(|there| there.kind).filter(|kind| *kind != wanted))
     }
 
-    /// Notes that the session has lost its directory of captures, if the copy has one.
+    /// Reports that the session has lost its directory of captures, if the copy has one.
     fn miss_captures(&self, entries: &[DirectoryEntry], copy: &Path, copied: &mut CopyTotals) -> Result<()> {
         let (own, copy) = (layout::captures_dir(self.from), layout::captures_dir(copy).join("objects"));
         if entries.iter().any(|entry| own.file_name() == Some(entry.name.as_ref()))
@@ -109,7 +111,7 @@ impl BackupRun<'_> {
         Ok(())
     }
 
-    /// Returns the names in a directory; `None` if it is gone.
+    /// Returns the entries of a directory; `None` if it does not exist.
     fn list_directory(&self, directory: &Path) -> Result<Option<Vec<DirectoryEntry>>> {
         match self.storage().list(directory) {
             Ok(entries) => Ok(Some(entries)),
@@ -118,7 +120,7 @@ impl BackupRun<'_> {
         }
     }
 
-    /// Copies a file, unless the copy holds it.
+    /// Copies a file, unless the copy has it.
     fn copy_file(
         &self,
         entry: &DirectoryEntry,
@@ -136,7 +138,8 @@ impl BackupRun<'_> {
             if there.len == entry.len && (is_git_object(from) || same_bytes(storage, from, to, entry.len)?) {
                 return Ok(());
             }
-            // Of two lengths of one object one is damaged: no older copy gives way to that.
+            // If two files of one object differ in length, one is damaged. A damaged file must not
+            // replace the older copy.
             if is_git_object(from) && is_damaged(from) && !sabotage::is(Breakage::CapturesCopiedOverSound) {
                 copied.found_damaged = true;
                 return Ok(());
@@ -145,7 +148,8 @@ impl BackupRun<'_> {
         self.replace_file(entry, from, to, copied).map(drop)
     }
 
-    /// Copies a file into the place of whatever file the copy has there. Returns `false` if the session's is gone.
+    /// Copies a file, replacing the file in the copy if there is one. Returns `false` if the
+    /// session's file was removed.
     pub(super) fn replace_file(
         &self,
         entry: &DirectoryEntry,
@@ -167,7 +171,7 @@ impl BackupRun<'_> {
                 copied.beside.extend(from.strip_prefix(self.from).map(Path::to_owned));
                 Ok(true)
             }
-            // It went while it was copied.
+            // The file was removed while it was copied.
             Err(Error::Io { source, path, .. }) if source.kind() == ErrorKind::NotFound && path == from => {
                 Ok(false)
             }
@@ -180,7 +184,7 @@ impl BackupRun<'_> {
 }
 
 impl CopyTotals {
-    /// Notes that something stands in the place of a file or a directory.
+    /// Reports an entry with the name of a file or a directory, but of another kind.
     pub(super) fn note_irregular(&mut self, path: &Path, found: EntryKind, wanted: EntryKind) {
         if self.irregular.iter().any(|one| one.path == path) {
             return;
@@ -189,18 +193,18 @@ impl CopyTotals {
         self.note(DamagedCapture { path: path.to_owned(), reason });
     }
 
-    /// Notes damage that stands in the way of copying a file or a directory. All captures are read then.
+    /// Reports damage that prevents copying a file or a directory. All captures are read then.
     pub(super) fn note(&mut self, damaged: DamagedCapture) {
         self.found_damaged = true;
         self.irregular.push(damaged);
     }
 }
 
-/// Returns whether a name in a session's directory is no part of its log.
+/// Returns whether a name in a session's directory is not part of its log.
 fn is_beside(entry: &DirectoryEntry) -> bool {
     let path = Path::new(&entry.name);
     let here = Path::new("");
-    // Decisions that were left are for the host of this session, and not for that of a copy.
+    // Pending decisions are for the host of this session, not for that of a copy.
     let own = [
         layout::objects_dir(here),
         layout::snapshots_dir(here),
@@ -212,7 +216,7 @@ fn is_beside(entry: &DirectoryEntry) -> bool {
         && layout::building_ordinal(&entry.name).is_none()
 }
 
-/// Returns whether a file has a name that the engine gives to what is not whole yet.
+/// Returns whether the name is one that the engine gives to unfinished files.
 pub(in crate::store) fn is_unfinished(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let numbers = name.strip_prefix(OBJECT).and_then(|numbers| numbers.split_once('_'));
@@ -221,7 +225,7 @@ pub(in crate::store) fn is_unfinished(name: &str) -> bool {
         || numbers.is_some_and(|(process, count)| is_number(process) && is_number(count))
 }
 
-/// Returns whether a path is that of a git object, whose content its name stands for.
+/// Returns whether a path is that of a git object, whose name is the hash of its content.
 pub(super) fn is_git_object(path: &Path) -> bool {
     let is_hex = |name: Option<&std::ffi::OsStr>, len: usize| {
         let name = name.map(std::ffi::OsStr::as_encoded_bytes).unwrap_or_default();
