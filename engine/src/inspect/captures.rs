@@ -1,4 +1,5 @@
-//! Which captures of workspaces the records of a session name, where its directory keeps them, and whether they are sound.
+//! Captures of workspaces that the records of a session name: their directories in the session's,
+//! and their audit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,7 +22,8 @@ pub(crate) use reading::{directory_of, snapshots};
 /// Captures in their recorded form, by the names of their resources.
 pub(crate) type NamedCaptures = BTreeMap<String, BTreeSet<Vec<u8>>>;
 
-/// Returns the captures that the records from `from` on of the session in the directory `dir` name, and the session that it comes from.
+/// Returns the captures that the records from `from` on of the session in the directory `dir` name,
+/// and the session's parent.
 pub(crate) fn captures_named(
     storage: &Arc<dyn Storage>,
     dir: &Path,
@@ -61,30 +63,34 @@ mod reading {
     use crate::log::layout;
     use crate::storage::{EntryKind, FileStorage};
 
-    /// Says what an audit of a session's captures found.
+    /// Reports the results of an audit of a session's captures.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[non_exhaustive]
     pub struct CapturesAudited {
         /// Number of captures of workspaces that were read.
         pub captures: u64,
-        /// Number of captures that were collected, so that there is nothing to be read of them.
+        /// Number of captures that were collected, so that there is nothing to read.
         pub collected: u64,
-        /// Number of captures, by the names of their workspaces, of which the session's directory has none: the host keeps them in a directory
-        /// of its own, or they were lost.
+        /// Number of captures, by the names of their workspaces, without data in the session's
+        /// directory: the host stores them in a directory of its own, or they were lost.
         pub elsewhere: BTreeMap<String, u64>,
-        /// Files that are damaged or missing, each once: the first 100 of each directory of captures.
+        /// Files that are damaged or missing, each once: the first 100 of each directory of
+        /// captures.
         pub damaged: Vec<DamagedObject>,
-        /// Number of damaged or missing files beside these.
+        /// Number of damaged or missing files beyond those in `damaged`.
         pub damaged_more: u64,
     }
 
-    /// Reads all captures of workspaces that the records of the session in the directory `dir` name and that are kept in that directory: each
-    /// file whole, and checks content and length. Takes no lock, and may run while the session is written. If one is damaged, the next
-    /// capture into that directory reads all that it relies on, and writes anew what of it the workspace holds.
+    /// Reads all captures of workspaces that the records of the session in the directory `dir` name
+    /// and that are stored in that directory. Reads each file completely, and checks its content
+    /// and length. Takes no lock, and may run while the session is written. If a file is damaged,
+    /// the next capture into that directory reads all files that it relies on, and rewrites the
+    /// damaged ones that the workspace still has.
     ///
     /// # Errors
     ///
-    /// Those of [`LogReader::open`](crate::inspect::LogReader::open) if the log is damaged, or cannot be read.
+    /// Those of [`LogReader::open`](crate::inspect::LogReader::open) if the log is damaged, or
+    /// cannot be read.
     pub fn audit_captures(dir: impl AsRef<Path>) -> Result<CapturesAudited> {
         let dir = dir.as_ref();
         let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
@@ -119,12 +125,13 @@ mod reading {
         Ok(audited)
     }
 
-    /// Returns the snapshots of a workspace among captures.
+    /// Returns the captures that are snapshots of a workspace.
     pub(crate) fn snapshots(recorded: &BTreeSet<Vec<u8>>) -> Vec<FilesystemSnapshot> {
         recorded.iter().filter_map(|recorded| msgpack::from_slice(recorded).ok()).collect()
     }
 
-    /// Returns the directory within a session's directory that keeps any of the snapshots: that of captures, or any other.
+    /// Returns a directory within a session's directory that contains any of the snapshots: the
+    /// directory of captures if possible, otherwise another one.
     pub(crate) fn directory_of(dir: &Path, name: &str, snapshots: &[FilesystemSnapshot]) -> Option<PathBuf> {
         let listed = std::fs::read_dir(dir).into_iter().flatten().flatten();
         let directories = listed.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));

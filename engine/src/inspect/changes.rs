@@ -1,31 +1,33 @@
-//! What differs between the slices of two positions, item by item.
+//! Differences between the slices of two positions, item by item.
 //!
-//! A reader that walks a log and asks after each record what changed has every list of items at every position, in time that
-//! grows with the changes, not with the lists.
+//! A reader that walks a log and requests the changes after each record has every list of items at
+//! every position, in time in proportion to the changes, not to the lists.
 
 use super::{ItemName, StateReader};
 use crate::items::rows::Rows;
 
-/// Says where an item stands in its slice: items are in ascending order of their places. An item keeps its place for as long
-/// as the slice holds it, unless so many items are inserted before it that it is given another one.
+/// Position of an item in its slice: items are in ascending order of their places. An item keeps
+/// its place while the slice contains it, unless so many items are inserted before it that it gets
+/// another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemPlace(u128);
 
-/// Holds what differs between a slice at two positions. Each list is in the order of places.
+/// Differences of a slice between two positions. Each list is in the order of places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceChanges {
     /// Id with which the log declared the slice.
     pub slice: u32,
-    /// Items that the slice holds no longer, or not at this place.
+    /// Items that the slice no longer contains, or not at this place.
     pub removed: Vec<(ItemPlace, ItemName)>,
-    /// Items that the slice did not hold, or not at this place.
+    /// Items that the slice did not contain before, or not at this place.
     pub added: Vec<(ItemPlace, ItemName)>,
 }
 
 impl StateReader {
-    /// Returns what differs between the slices here and those of `before`, an earlier position of the same walk, in the order
-    /// of the slices' ids. `None` stands for a position before the first record, where no slice has an item. Slices without a difference are left out. Takes time in proportion to what changed between the
-    /// two, and to the number of slices.
+    /// Returns the differences of the slices since `before`, an earlier position of the same walk,
+    /// in the order of the slices' ids. `None` is the position before the first record, where no
+    /// slice has an item. Unchanged slices are left out. Takes time in proportion to the changes
+    /// between the two, and to the number of slices.
     pub fn changes_since(&self, before: Option<&StateReader>) -> Vec<SliceChanges> {
         let nothing = Rows::default();
         let slices = self.projection().names.slices().iter();

@@ -1,16 +1,19 @@
-//! Two logs beside each other: from where on they differ, and what differs between a position of one and one of the other.
+//! Comparison of two logs: where they diverge, and the differences between a position of one and a
+//! position of the other.
 //!
-//! A fork and its parent, and two runs of one program, begin alike. Their common beginning is found by what the records say, not
-//! by their times, nor by the `opened` record with which a session names itself. The common part of a fork and its parent is
-//! what the fork shares.
+//! A fork and its parent, or two runs of one program, have a common prefix. The prefix is found by
+//! the contents of the records, not by their times, nor by the `opened` record in which a session
+//! names itself. The common prefix of a fork and its parent is the part that the fork shares.
 //!
-//! Behind it no name of an item or of a message means the same in both logs. There items are matched by their bytes and messages
-//! by what they say, so that as many as possible stay, in their order (Myers, "An O(ND) Difference Algorithm and Its Variations",
-//! Algorithmica 1, 1986, in the crate `similar`); what is left between two that stay is paired as within one log. What is made
-//! anew in each run counts for nothing: the ids of calls, which a provider draws, how long calls took, and captures of
-//! workspaces. Of each item a digest is held while its slice is compared, and those that do not stay are read once more, a pair at a
-//! time. Of two lists that have more than [`MATCHED_MAX`] members between their common beginning and their common end, all of
-//! these count as changed: lists that have little in common would take time with the square of their length.
+//! After the prefix, no name of an item or of a message means the same in both logs. There items
+//! are matched by their bytes and messages by their contents, so that as many as possible match in
+//! their order (Myers, "An O(ND) Difference Algorithm and Its Variations", Algorithmica 1, 1986, in
+//! the crate `similar`). Unmatched members between two matches are paired as within one log. Values
+//! that differ in each run are ignored: the ids of calls, which a provider draws, durations of
+//! calls, and captures of workspaces. While a slice is compared, a digest of each of its items is
+//! in memory. Unmatched items are then read again, one pair at a time. If two lists have more than
+//! [`MATCHED_MAX`] members between their common prefix and their common suffix, all of these count
+//! as changed: matching lists with little in common would take time quadratic in their length.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -39,35 +42,34 @@ use crate::types::{Slice, ToolInvocations};
 /// Bytes of bodies that are read of one log before the other is read as far.
 const READ_BYTES: usize = 1 << 20;
 
-/// Number of members of two lists together that are matched with one another.
+/// Maximum number of members of two lists together that are matched with one another.
 const MATCHED_MAX: usize = 10_000;
 
-/// Fields of an invocation of a tool that are made anew in each run.
+/// Fields of an invocation of a tool that differ in each run.
 const MADE_ANEW: [&str; 2] = ["elapsed_us", "call_id"];
 
-/// Names where two logs part.
+/// Describes where two logs diverge.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LogDivergence {
-    /// Number of records with which both logs begin and that say the same.
+    /// Number of records in the common prefix of both logs.
     pub alike: u64,
-    /// The first record of this log that the other does not have; `None` where this log ends there.
+    /// First record of this log that differs from the other; `None` if this log ends there.
     pub here: Option<OtherRecord>,
-    /// The first record of the other log that this one does not have; `None` where the other ends there.
+    /// First record of the other log that differs from this one; `None` if the other ends there.
     pub there: Option<OtherRecord>,
-    /// First difference of these two records: `recorded` is what this log says, `produced` what the other says. `None` where they
-    /// are of two kinds, or where one of them is missing.
+    /// First difference between these two records: `recorded` is the value in this log, `produced`
+    /// that in the other. `None` if the records are of two kinds, or if one of them is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub difference: Option<Divergence>,
 }
 
 impl LogDivergence {
-    /// Returns whether both logs say the same from their first to their last record.
+    /// Returns whether both logs are the same from their first to their last record.
     pub fn is_none(&self) -> bool {
         self.here.is_none() && self.there.is_none()
     }
 }
 
-/// Holds a record that was read.
 struct QueuedRecord {
     kind: RecordKind,
     body: Vec<u8>,
@@ -106,16 +108,18 @@ impl<'a> BufferedLogReader<'a> {
 }
 
 impl LogReader {
-    /// Returns where this log and another part: the first record that only one of them has, or that says something else in the
-    /// other. Holds at most a mebibyte and one record of each log.
+    /// Finds where this log and another diverge: the first record that only one of them has, or
+    /// whose contents differ. Takes at most a mebibyte and one record of each log in memory.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`](crate::Error::Io) if a segment of either can no longer be read, [`Error::OverBudget`](crate::Error::OverBudget)
-    /// if two records that differ would take more memory than the [reader may](LogReader::memory_bytes).
+    /// [`Error::Io`](crate::Error::Io) if a segment of either can no longer be read,
+    /// [`Error::OverBudget`](crate::Error::OverBudget) if two records that differ would take more
+    /// memory than the [reader may](LogReader::memory_bytes).
     pub fn find_divergence(&self, other: &LogReader) -> Result<LogDivergence> {
         let (mut here, mut there) = (BufferedLogReader::new(self), BufferedLogReader::new(other));
-        // Equal bytes say the same where both logs mean the same by the numbers of their declarations.
+        // Equal bytes have equal meanings only if the numbers of declarations mean the same in both
+        // logs.
         let is_declared_alike = here.names.all() == there.names.all();
         let mut alike = 0;
         loop {
@@ -130,9 +134,9 @@ impl LogReader {
                     (ours.map(|record| shown(&here, &record)), theirs.map(|record| shown(&there, &record)));
                 return Ok(LogDivergence { alike, here, there, difference: None });
             };
-            // What a session says of itself stands first in every log.
+            // The record in which a session names itself is the first of every log.
             let is_head = sequence == SequenceNumber::MIN && one.kind == RecordKind::OPENED;
-            // Who holds a session says nothing of what was done in it.
+            // The record of a session's replication does not concern its contents.
             let is_head = is_head || one.kind == RecordKind::REPLICATED;
             let is_equal = is_declared_alike && one.body == two.body;
             if one.kind == two.kind && !is_head && !is_equal {
@@ -159,33 +163,34 @@ impl LogReader {
     }
 }
 
-/// Holds one conversation of two logs, message beside message.
+/// One conversation of two logs, message by message.
 #[derive(Clone, Debug)]
 pub struct ConversationBeside {
     /// Id of the evaluation.
     pub evaluation_id: SmolStr,
-    /// Messages of this log; empty where it has no such conversation.
+    /// Messages of this log; empty if it has no such conversation.
     pub here: Vec<ConversationMessage>,
-    /// Messages of the other log; empty where that has no such conversation.
+    /// Messages of the other log; empty if it has no such conversation.
     pub there: Vec<ConversationMessage>,
-    /// Which message stands beside which: each message of both stands in one row, in its order.
+    /// Pairing of the messages: each message of both logs is in one row, in order.
     pub rows: Vec<MessageRow>,
 }
 
-/// Names the messages that stand beside each other: their places in the lists of a [`ConversationBeside`].
+/// Pairs two messages by their indices in the lists of a [`ConversationBeside`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageRow {
-    /// Place of this log's message; `None` where the other's stands alone.
+    /// Index of this log's message; `None` if the other's has no counterpart.
     pub here: Option<usize>,
-    /// Place of the other log's message; `None` where this log's stands alone.
+    /// Index of the other log's message; `None` if this log's has no counterpart.
     pub there: Option<usize>,
-    /// Whether both say the same.
+    /// Whether both messages are the same.
     pub alike: bool,
 }
 
 impl LogReader {
-    /// Returns the conversations of this log at `position` and those of another at `other_position`, message beside message: first
-    /// those of this log, in the order of their first records, then those that only the other has.
+    /// Returns the conversations of this log at `position` and those of another at
+    /// `other_position`, message by message: first those of this log, in the order of their first
+    /// records, then those that only the other has.
     ///
     /// # Errors
     ///
@@ -228,8 +233,9 @@ impl LogReader {
         Ok(())
     }
 
-    /// Hands the messages in which the conversations of this log at `position` and those of another at `other_position` differ to
-    /// `visit`, until it breaks. Holds one conversation of each log.
+    /// Passes the messages in which the conversations of this log at `position` and those of
+    /// another at `other_position` differ to `visit`, until it breaks. Keeps one conversation of
+    /// each log in memory.
     ///
     /// # Errors
     ///
@@ -251,7 +257,8 @@ impl LogReader {
         })
     }
 
-    /// Returns the messages in which the conversations of this log at `position` and those of another at `other_position` differ.
+    /// Returns the messages in which the conversations of this log at `position` and those of
+    /// another at `other_position` differ.
     ///
     /// # Errors
     ///
@@ -266,8 +273,8 @@ impl LogReader {
         collect_differences(|take| self.visit_conversation_differences_beside(at, other, other_at, take))
     }
 
-    /// Returns in what the slices of this log at `position` and those of another at `other_position` differ, in the order of the
-    /// slices' names.
+    /// Returns the differences between the slices of this log at `position` and those of another at
+    /// `other_position`, in the order of the slices' names.
     ///
     /// # Errors
     ///
@@ -285,13 +292,15 @@ impl LogReader {
 }
 
 impl StateReader {
-    /// Hands the differences from this state to one of another log to `visit`, until it breaks: those of the slices whose policy
-    /// is `wanted`, in the order of the slices' names. Holds a digest of each item of one slice, and one pair of items.
+    /// Passes the differences from this state to one of another log to `visit`, until it breaks:
+    /// those of the slices whose policy is `wanted`, in the order of the slices' names. Keeps a
+    /// digest of each item of one slice in memory, and one pair of items.
     ///
     /// # Errors
     ///
-    /// Those of [`slice_differences`](StateReader::slice_differences); [`Error::OverBudget`](crate::Error::OverBudget) also if the
-    /// names of both states' items and the digests would take more memory than the reader may.
+    /// Those of [`slice_differences`](StateReader::slice_differences);
+    /// [`Error::OverBudget`](crate::Error::OverBudget) also if the names of both states' items and
+    /// the digests would take more memory than the reader may.
     pub fn slice_differences_beside(
         &self,
         other: &StateReader,
@@ -313,7 +322,8 @@ impl StateReader {
         })
     }
 
-    /// Checks that the digests of two slices fit beside the names of the items of both states.
+    /// Checks that the digests of two slices fit in memory next to the names of the items of both
+    /// states.
     fn check_digests(
         &self,
         other: &StateReader,
@@ -328,7 +338,7 @@ impl StateReader {
         budget.hold(sequence, (items(here) + items(there)) * (size_of::<ItemDigest>() as u64 + 1))
     }
 
-    /// Returns a digest of what each item of a slice says, as far as it is not made anew in each run.
+    /// Returns a digest of each item of a slice, without the values that differ in each run.
     fn digests(&self, slice: Option<SliceReader<'_>>) -> Result<Vec<ItemDigest>> {
         let Some(slice) = slice else { return Ok(Vec::new()) };
         let is_calls = slice.name() == ToolInvocations::NAME;
@@ -349,12 +359,12 @@ impl StateReader {
     }
 }
 
-/// Half of a BLAKE3: no two items that differ have the same.
+/// Half of a BLAKE3 hash: no two different items have the same one.
 type ItemDigest = [u8; 16];
 
-/// Matches two lists. Members between two that stay are paired in their order.
+/// Matches two lists. Members between two matches are paired in their order.
 fn rows<T: Ord>(here: &[T], there: &[T]) -> Vec<MessageRow> {
-    // Numbers are compared more cheaply than what they stand for.
+    // Numbers are cheaper to compare than the members themselves.
     let mut numbers: BTreeMap<&T, usize> = BTreeMap::new();
     let mut number = |one| {
         let next = numbers.len();
@@ -400,7 +410,7 @@ fn parts<T: Ord + Hash>(here: &[T], there: &[T]) -> Vec<DiffOp> {
     ]
 }
 
-/// Returns the bytes of an invocation of a tool, as far as they are not made anew in each run.
+/// Returns the bytes of an invocation of a tool, without the values that differ in each run.
 fn without_times(bytes: &[u8]) -> Cow<'_, [u8]> {
     match Value::decode(bytes) {
         Ok(Value::Map(mut fields)) => {
@@ -411,7 +421,7 @@ fn without_times(bytes: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Returns what a message says, as far as it is not drawn anew in each run.
+/// Returns the content of a message, without the ids of calls, which differ in each run.
 fn without_call_ids(message: &ConversationMessage) -> Value {
     let mut message = message.clone();
     message.tool_call_id = message.tool_call_id.map(|_| String::new());
@@ -422,8 +432,8 @@ fn without_call_ids(message: &ConversationMessage) -> Value {
 }
 
 impl ConversationBeside {
-    /// Returns the messages that differ. Their paths are their places in this log's conversation, or in the other's where that has
-    /// one more.
+    /// Returns the messages that differ. Their paths are their indices in this log's conversation,
+    /// or in the other's if only that one has the message.
     pub fn differences(&self) -> Vec<Difference> {
         let said = |list: &[ConversationMessage], at: Option<usize>| {
             at.and_then(|at| list.get(at)).map_or(Value::Nil, message_value)

@@ -1,4 +1,4 @@
-//! Events and calls of a log in their order, each with what a host's types make of it.
+//! Reads the events and calls of a log in order, to be decoded as a host's types.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use crate::log::objects::Objects;
 use crate::session::Session;
 use crate::types::{Event, read_event};
 
-/// Holds a record as [`LogReader::contents`] hands it on.
+/// A record as [`LogReader::contents`] passes it on.
 #[derive(Debug)]
 pub struct DecodedRecord<'a> {
     /// Sequence number of the record.
     pub sequence: SequenceNumber,
     /// Time of the record.
     pub time: DateTime<Utc>,
-    /// What the record holds.
+    /// Content of the record.
     pub content: RecordedContent,
     record: &'a Record<'a>,
 }
 
-/// Holds what of a record a reader of events and calls wants to know.
+/// Content of a record, for readers of events and calls.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RecordedContent {
@@ -45,14 +45,14 @@ pub enum RecordedContent {
     CallEnded(RecordedEnd),
     /// A value from outside was recorded.
     Observed(RecordedObservation),
-    /// An event was dispatched, or slices were changed otherwise, and a compaction has dropped what the record held. Only
-    /// [`contents_left`](LogReader::contents_left) hands such a record over.
+    /// An event was dispatched, or slices were changed otherwise, and a compaction has dropped the
+    /// body of the record. Only [`contents_left`](LogReader::contents_left) returns such a record.
     Dropped,
     /// Any other record.
     Other(RecordKind),
 }
 
-/// Holds an event that was dispatched.
+/// An event that was dispatched.
 #[derive(Debug)]
 pub struct RecordedEvent {
     /// Name of the event.
@@ -63,7 +63,7 @@ pub struct RecordedEvent {
     bytes: Arc<[u8]>,
 }
 
-/// Holds a value from outside.
+/// A value from outside.
 #[derive(Debug)]
 pub struct RecordedObservation {
     /// Name of the observation.
@@ -72,10 +72,10 @@ pub struct RecordedObservation {
     bytes: Arc<[u8]>,
 }
 
-/// Holds the begin of a tool's run.
+/// The start record of a tool's run.
 #[derive(Debug)]
 pub struct RecordedBegin {
-    /// Operation: the sequence number of its first begin.
+    /// Operation: the sequence number of its first start record.
     pub operation: OperationId,
     /// Operation within which it runs.
     pub parent: Option<OperationId>,
@@ -83,42 +83,43 @@ pub struct RecordedBegin {
     pub tool: String,
     /// Id that the provider gave the call.
     pub call_id: Option<String>,
-    /// Answer that asked for the call.
+    /// Answer that requested the call.
     pub origin: Option<CallOrigin>,
     /// Whether the tool only reads.
     pub reads_only: bool,
-    /// What each resource was before the run.
+    /// Capture of each resource before the run.
     pub before: RecordedCaptures,
 }
 
-/// Holds the end of a tool's run.
+/// The end record of a tool's run.
 #[derive(Debug)]
 pub struct RecordedEnd {
-    /// Sequence number of the begin.
+    /// Sequence number of the start record.
     pub begin: SequenceNumber,
-    /// Operation: the sequence number of its first begin.
+    /// Operation: the sequence number of its first start record.
     pub operation: OperationId,
     /// Name of the tool.
     pub tool: String,
     /// Id that the provider gave the call.
     pub call_id: Option<String>,
-    /// How the run ended.
+    /// Outcome of the run.
     pub outcome: Outcome,
-    /// Why it failed.
+    /// Cause of the failure.
     pub cause: Option<Cause>,
     /// Exit code of the command that the tool ran, if it is known.
     pub exit_code: Option<i32>,
-    /// Whether what it changed was rolled back.
+    /// Whether its changes were rolled back.
     pub rolled_back: bool,
     /// Text for the model.
     pub shown: Option<String>,
     /// Duration of the run in microseconds.
     pub elapsed_us: u64,
-    /// What each resource was after the run, before what it changed was rolled back; where the record says so.
+    /// Capture of each resource after the run, before any rollback of its changes, if the record
+    /// contains it.
     pub after: RecordedCaptures,
 }
 
-/// Holds captures of resources as a record holds them.
+/// Captures of resources in their recorded form.
 #[derive(Debug, Default)]
 pub struct RecordedCaptures {
     sequence: SequenceNumber,
@@ -126,15 +127,16 @@ pub struct RecordedCaptures {
 }
 
 impl RecordedEnd {
-    /// Returns whether what the run changed stays: it committed, or waits for its result. What any other run changed was rolled
-    /// back.
+    /// Returns whether the changes of the run stay: it committed, or waits for its result. The
+    /// changes of any other run were rolled back.
     pub fn is_kept(&self) -> bool {
         matches!(self.outcome, Outcome::Committed | Outcome::Suspended)
     }
 }
 
 impl RecordedCaptures {
-    /// Returns the names of the resources, in ascending order. Resources whose captures end with their process are left out.
+    /// Returns the names of the resources, in ascending order. Resources whose captures end with
+    /// their process are left out.
     pub fn resources(&self) -> impl Iterator<Item = &str> {
         self.of_each.keys().map(String::as_str)
     }
@@ -143,7 +145,7 @@ impl RecordedCaptures {
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] if the capture is no `T`.
+    /// [`Error::Decode`] if the capture is not a `T`.
     pub fn get<T: DeserializeOwned>(&self, resource: &str) -> Result<Option<T>> {
         let Some(bytes) = self.of_each.get(resource) else { return Ok(None) };
         read(resource, self.sequence, bytes).map(Some)
@@ -151,12 +153,13 @@ impl RecordedCaptures {
 }
 
 impl RecordedEvent {
-    /// Reads the event as the host's type, brought up to date; `None` if it is another event.
+    /// Reads the event as the host's type, upgraded to its current version; `None` if it is another
+    /// event.
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] if the event cannot be read or brought up to date, [`Error::NewerVersion`] if a later version of
-    /// the host recorded it.
+    /// [`Error::Decode`] if the event cannot be read or upgraded, [`Error::NewerVersion`] if a
+    /// later version of the host recorded it.
     pub fn read<E: Event>(&self) -> Result<Option<E>> {
         if self.name != E::NAME {
             return Ok(None);
@@ -164,12 +167,12 @@ impl RecordedEvent {
         read_event(self.version, self.sequence, &self.bytes).map(Some)
     }
 
-    /// Returns the event as a value, in the form of the version at which it was recorded: for hosts that know its name at run time
-    /// only.
+    /// Returns the event as a value, in the form of the version at which it was recorded. For hosts
+    /// that know its name only at run time.
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] if it is no value.
+    /// [`Error::Decode`] if it is not a value.
     pub fn value(&self) -> Result<Value> {
         Value::decode(&self.bytes).map_err(|error| Error::Decode {
             name: self.name.clone(),
@@ -184,7 +187,7 @@ impl RecordedObservation {
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] if the value is no `T`.
+    /// [`Error::Decode`] if the value is not a `T`.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
         read(&self.name, self.sequence, &self.bytes)
     }
@@ -198,20 +201,21 @@ impl<'a> DecodedRecord<'a> {
 }
 
 impl DecodedRecord<'_> {
-    /// Returns the length of what the record holds, or held, in bytes, the objects that it names left out.
+    /// Returns the length of the record's body in bytes, or the original length if the body was
+    /// dropped. Objects that it names are not counted.
     pub fn len(&self) -> u64 {
         let dropped = matches!(self.content, RecordedContent::Dropped);
         let dropped = dropped.then(|| Dropped::decode(self.record.body).ok()).flatten();
         dropped.map_or(self.record.body.len() as u64, |dropped| dropped.len)
     }
 
-    /// Returns whether the record holds nothing.
+    /// Returns whether the record has an empty body.
     pub fn is_empty(&self) -> bool {
         self.record.body.is_empty()
     }
 
-    /// Returns the BLAKE3 of what the record holds, or held: its number, kind, time and body, as a [seal](crate::inspect) covers
-    /// them.
+    /// Returns the BLAKE3 hash of the record's number, kind, time and body, as a
+    /// [seal](crate::inspect) covers them. For a dropped body, it is the hash of the original.
     pub fn digest(&self) -> [u8; 32] {
         let mut digest = SegmentDigest::new();
         self.update(&mut digest);
@@ -232,13 +236,15 @@ fn read<T: DeserializeOwned>(name: &str, sequence: SequenceNumber, bytes: &[u8])
 }
 
 impl LogReader {
-    /// Hands each record from `from` through `through` to `visit`, in order, with its event, its call, or its observation.
-    /// Records that a rollback has abandoned are among them: [`live_path`](LogReader::live_path) tells them apart.
+    /// Passes each record from `from` through `through` to `visit`, in order, with its event, its
+    /// call, or its observation. That includes abandoned records:
+    /// [`live_path`](LogReader::live_path) distinguishes them.
     ///
     /// # Errors
     ///
-    /// [`Error::Compacted`] for a record whose body a compaction has dropped, [`Error::Inconsistent`] if the body of a record cannot
-    /// be read, [`Error::Object`] if an object is missing or damaged, [`Error::Io`] if the log can no longer be read; the error of
+    /// [`Error::Compacted`] for a record whose body a compaction has dropped,
+    /// [`Error::Inconsistent`] if the body of a record cannot be read, [`Error::Object`] if an
+    /// object is missing or damaged, [`Error::Io`] if the log can no longer be read; the error of
     /// `visit`.
     pub fn contents(
         &self,
@@ -251,12 +257,13 @@ impl LogReader {
         })
     }
 
-    /// Hands each record over as [`contents`](LogReader::contents) does, those whose bodies a compaction has dropped as
-    /// [`RecordedContent::Dropped`]: their digests and lengths are what they were.
+    /// Passes each record on as [`contents`](LogReader::contents) does, but records whose bodies a
+    /// compaction has dropped as [`RecordedContent::Dropped`]. Their digests and lengths are the
+    /// original ones.
     ///
     /// # Errors
     ///
-    /// Those of [`contents`](LogReader::contents), but for [`Error::Compacted`].
+    /// Those of [`contents`](LogReader::contents), except [`Error::Compacted`].
     pub fn contents_left(
         &self,
         from: impl Into<SequenceNumber>,
@@ -280,8 +287,8 @@ impl LogReader {
 }
 
 impl Session {
-    /// Hands each record from `from` through `through` to `visit`, as [`LogReader::contents`] does. The session is not locked
-    /// meanwhile.
+    /// Passes each record from `from` through `through` to `visit`, as [`LogReader::contents`]
+    /// does. The session is not locked in the meantime.
     ///
     /// # Errors
     ///
@@ -297,7 +304,8 @@ impl Session {
         })
     }
 
-    /// Hands each record over as [`LogReader::contents_left`] does. The session is not locked meanwhile.
+    /// Passes each record on as [`LogReader::contents_left`] does. The session is not locked in the
+    /// meantime.
     ///
     /// # Errors
     ///
@@ -326,7 +334,7 @@ impl Session {
     }
 }
 
-/// Reads what records hold: what the names in them stand for, and where their objects are.
+/// Decodes records, with the meanings of their names and the place of their objects.
 pub(super) struct ContentReading<'a> {
     pub(super) names: &'a RecordNames,
     pub(super) objects: &'a Objects,

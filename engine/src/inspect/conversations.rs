@@ -9,25 +9,25 @@ use crate::error::Result;
 use crate::fold::conversation_reading::{self, TextBudget};
 
 impl LogReader {
-    /// Returns the ids of the evaluations that had a conversation on the live path when the record at `position` had been
-    /// written, in the order of their first records.
+    /// Returns the ids of the evaluations with a conversation on the live path as of `position`, in
+    /// the order of their first records.
     pub fn evaluations_at(&self, position: impl Into<SequenceNumber>) -> Vec<SmolStr> {
         self.outline.conversations.evaluations_at(self.at_most(position.into()))
     }
 
-    /// Returns the ids of all evaluations whose conversation had begun when the record at `position` had been written, those
-    /// that a rollback has abandoned since included, in the order of their first records.
+    /// Returns the ids of all evaluations whose conversation had begun by `position`, including
+    /// those that a rollback has abandoned since, in the order of their first records.
     pub fn evaluations_through(&self, position: impl Into<SequenceNumber>) -> Vec<SmolStr> {
         self.outline.conversations.evaluations_through(self.at_most(position.into()))
     }
 
-    /// Returns the conversation of an evaluation as it was when the record at `position` had been written. `None` if
-    /// there was none.
+    /// Returns the conversation of an evaluation as of `position`. `None` if there was none.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Object`](crate::Error::Object) if an object is
-    /// missing or damaged, [`Error::Inconsistent`](crate::Error::Inconsistent) if a text is no text,
+    /// [`Error::Io`](crate::Error::Io) if the log cannot be read,
+    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged,
+    /// [`Error::Inconsistent`](crate::Error::Inconsistent) if a text is not valid text,
     /// [`Error::OverBudget`](crate::Error::OverBudget) if the texts take more than
     /// [`memory_bytes`](LogReader::memory_bytes).
     pub fn conversation_at(
@@ -38,8 +38,8 @@ impl LogReader {
         self.read_conversation(evaluation_id, position.into(), &self.text_budget())
     }
 
-    /// Returns the conversations of all evaluations as they were at `position`. All of them together take no more than
-    /// [`memory_bytes`](LogReader::memory_bytes).
+    /// Returns the conversations of all evaluations as of `position`. Together they take no more
+    /// than [`memory_bytes`](LogReader::memory_bytes).
     pub(crate) fn conversations_at(&self, position: SequenceNumber) -> Result<Vec<Conversation>> {
         let (evaluations, budget) = (self.evaluations_at(position), self.text_budget());
         let read = |one: &SmolStr| self.read_conversation(one, position, &budget).transpose();
@@ -66,8 +66,7 @@ impl LogReader {
         TextBudget::new(&self.dir, self.memory_bytes())
     }
 
-    /// Returns the states that adapters had recorded when the record at `position` had been written, in the order of
-    /// their records.
+    /// Returns the states that adapters had recorded by `position`, in the order of their records.
     ///
     /// # Errors
     ///

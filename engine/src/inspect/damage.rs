@@ -1,4 +1,5 @@
-//! Damaged logs: all that is damaged, the sound part before it, and the sound records behind it.
+//! Damaged logs: all damaged places, the intact part before the first one, and the intact records
+//! after it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,39 +25,40 @@ pub struct DamagedPlace {
     pub segment: PathBuf,
     /// Offset of the place in the file, in bytes. `None` if the file is missing.
     pub offset: Option<u64>,
-    /// Record that is wrong or should stand there. `None` if that is not known.
+    /// Record that is wrong or missing there. `None` if that is not known.
     pub sequence: Option<SequenceNumber>,
-    /// What is wrong.
+    /// Description of the damage.
     pub reason: String,
-    /// Whether nothing is wrong but that the file is older there than what follows, as in a copy that was taken while the
-    /// session was written ([`Error::OlderThanSuccessor`]).
+    /// Whether the only fault is that the file is older there than the data that follows, as in a
+    /// copy that was taken while the session was written ([`Error::OlderThanSuccessor`]).
     pub is_older: bool,
-    /// Sound frames between this place and the next one. `None` if there are none.
+    /// Intact frames between this place and the next one. `None` if there are none.
     pub follows: Option<SoundStretch>,
 }
 
-/// Describes sound frames behind a damaged place. Each names the one before it as its predecessor.
+/// Describes intact frames after a damaged place. Each frame names the one before it as its
+/// predecessor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SoundStretch {
-    /// Path of the file in which the first of them stands.
+    /// Path of the file with the first of them.
     pub segment: PathBuf,
     /// Offset of the first of them in that file, in bytes.
     pub offset: u64,
     /// Number of records. Other frames are the log's own notes.
     pub records: u64,
-    /// First and last record. `None` if there is no record, or if the segment's header is lost and with it the number of
-    /// the segment's first record.
+    /// First and last record. `None` if there is no record, or if the segment's header is lost and
+    /// with it the number of the segment's first record.
     pub sequences: Option<(SequenceNumber, SequenceNumber)>,
 }
 
-/// Says where the sound part of a damaged log ends, and why.
+/// Describes where and why the intact part of a damaged log ends.
 #[derive(Clone, Debug)]
 pub struct SoundEnd {
-    /// Path of the segment in which the sound part ends.
+    /// Path of the segment in which the intact part ends.
     pub segment: PathBuf,
-    /// Offset in that segment at which the sound part ends, in bytes.
+    /// Offset in that segment at which the intact part ends, in bytes.
     pub offset: u64,
-    /// Sequence number of the first record that is not part of it.
+    /// Sequence number of the first record after it.
     pub sequence: SequenceNumber,
     /// Damage that ends it.
     pub damage: Error,
@@ -75,17 +77,18 @@ impl From<DamageSite> for DamagedPlace {
     }
 }
 
-/// Finds every damaged place in the segments of the log in `dir`, each once, in the order of the segments. Hands every
-/// sound frame to `visit`, those behind damaged places included.
+/// Finds every damaged place in the segments of the log in `dir`, each once, in the order of the
+/// segments. Passes every intact frame to `visit`, including those after damaged places.
 ///
-/// A log that [`walk`](super::walk) walks without an error has no damaged frame, and need not be searched: what is torn at
-/// its end is none. The search takes time that grows with the bytes of the log. Objects, seals and the meaning of records
-/// are not looked at.
+/// A log that [`walk`](super::walk) walks without an error has no damaged frame and need not be
+/// searched: a torn tail is not damage. The search takes time in proportion to the bytes of the
+/// log. Objects, seals and the meaning of records are not checked.
 ///
 /// # Errors
 ///
-/// [`Error::NotASession`] if `dir` holds no segments, [`Error::NotAFile`] if none of them is a regular file,
-/// [`Error::FutureFormat`] if a later version wrote them, [`Error::Io`] if a file cannot be read; the error of `visit`.
+/// [`Error::NotASession`] if `dir` contains no segments, [`Error::NotAFile`] if none of them is a
+/// regular file, [`Error::FutureFormat`] if a later version wrote them, [`Error::Io`] if a file
+/// cannot be read; the error of `visit`.
 pub fn damaged_places(
     dir: &Path,
     visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>,
@@ -93,7 +96,8 @@ pub fn damaged_places(
     damaged_places_on(&FileStorage::new(), dir, visit)
 }
 
-/// Finds every damaged place of the log in the directory `dir` of `storage`, as [`damaged_places`] does.
+/// Finds every damaged place of the log in the directory `dir` of `storage`, as [`damaged_places`]
+/// does.
 ///
 /// # Errors
 ///
@@ -109,7 +113,7 @@ pub fn damaged_places_on(
     Ok(places.into_iter().map(DamagedPlace::from).collect())
 }
 
-/// Checks that an object of the session in the directory `dir` is there and is what its name says.
+/// Checks that an object of the session in the directory `dir` exists and matches its name.
 ///
 /// # Errors
 ///
@@ -119,9 +123,10 @@ pub fn check_object(dir: &Path, object: &ObjectId) -> Result<()> {
 }
 
 impl LogReader {
-    /// Opens what is sound of the log in the directory `dir` of `storage`: all of it, or the records before the first damage.
-    /// [`sound_end`](LogReader::sound_end) tells the two apart. The records that are read, and everything that is folded
-    /// from them, are those of the log as it was before its first damaged record.
+    /// Opens the intact part of the log in the directory `dir` of `storage`: all of it, or the
+    /// records before the first damage. [`sound_end`](LogReader::sound_end) distinguishes the two.
+    /// The reader returns the same records and folds as for the undamaged log up to its first
+    /// damaged record.
     ///
     /// ```
     /// # use foldlog::{Event, SessionTypes, Store};
@@ -151,8 +156,9 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`open_with`](LogReader::open_with); of those that describe damage, only if no record before it is sound, or
-    /// with [`Error::WrongSession`] if the directory bears another session's name.
+    /// Those of [`open_with`](LogReader::open_with). Errors that describe damage are returned only
+    /// if no record before the damage is intact, or with [`Error::WrongSession`] if the directory
+    /// has another session's name.
     pub fn open_sound(
         storage: Arc<dyn Storage>,
         dir: impl AsRef<Path>,
@@ -169,7 +175,7 @@ impl LogReader {
                 reader.sound_end = damage.map(|damage| reader.ends_for(damage));
                 return Ok(reader);
             };
-            // A record that cannot be folded ends the sound part too.
+            // A record that cannot be folded ends the intact part too.
             let (sequence, error) = failed;
             if !error.is_damage() || sequence == 0 || below.is_some_and(|below| sequence >= below) {
                 return Err(error);
@@ -178,7 +184,7 @@ impl LogReader {
         }
     }
 
-    /// Reads the sound part of a log, and of it the records below `below`.
+    /// Reads the records below `below` of the intact part of a log.
     fn read_below(
         storage: &Arc<dyn Storage>,
         dir: &Path,
@@ -196,7 +202,7 @@ impl LogReader {
             if let Some(below) = below {
                 cut_scan(storage, &mut scan, below)?;
             }
-            // Within a compacted range nobody knows what the slices held.
+            // Within a compacted range the contents of the slices are unknown.
             if let Some(compaction) = scan.compaction.clone().filter(|_| !options.outline) {
                 let (next, known) = (scan.next_sequence, compaction.known_end(scan.next_sequence));
                 match known.checked_sub(1) {
@@ -250,15 +256,15 @@ impl LogReader {
         }
     }
 
-    /// Returns where the sound part of the log ends. `None` if the log is sound, or the reader was not opened by
-    /// [`open_sound`](LogReader::open_sound).
+    /// Returns where the intact part of the log ends. `None` if the whole log is intact, or the
+    /// reader was not opened by [`open_sound`](LogReader::open_sound).
     pub fn sound_end(&self) -> Option<&SoundEnd> {
         self.sound_end.as_ref()
     }
 
-    /// Hands the sound records behind the sound part to `visit`, in the order of the segments. Each is sound in itself, and
-    /// nothing proves what it followed: it may stand on a live path or be abandoned, and the names in it may have been
-    /// declared by a record that is lost.
+    /// Passes the intact records after the intact part to `visit`, in the order of the segments.
+    /// Each is intact by itself, but its predecessors are not proven: it may be live or abandoned,
+    /// and the names in it may have been declared by a lost record.
     ///
     /// # Errors
     ///
@@ -274,12 +280,12 @@ impl LogReader {
     }
 }
 
-/// Holds the sound part of a log as its frames tell.
+/// Intact part of a log, as far as its frames show.
 struct SoundPart {
     reader: LogReader,
     /// Damage that ends it.
     damage: Option<Error>,
-    /// First record that cannot be folded, and why.
+    /// First record that cannot be folded, with the error.
     failed: Option<(SequenceNumber, Error)>,
 }
 

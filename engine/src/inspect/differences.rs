@@ -1,13 +1,16 @@
-//! The differences of two positions of a log, by slice and path, and by the messages of conversations.
+//! The differences between two positions of a log: in slices, by path, and in the messages of
+//! conversations.
 //!
-//! Items are matched by identity, not by place: an item that both states hold, known by the sequence number of the record
-//! that inserted it and its ordinal in that record, is the same item. Between two such items, the removed and the added items
-//! are paired in order and compared field by field; one without a partner is removed or added whole. So an appended item is
-//! one difference, a replaced item shows the fields that changed, and an item behind a removed one is not reported because it
+//! Items are matched by identity, not by place. An item is identified by the sequence number of the
+//! record that inserted it and its ordinal in that record. Between two items that both states
+//! contain, the removed and the added items are paired in order and compared field by field. An
+//! item without a partner is reported as removed or added. So an appended item is one difference, a
+//! replaced item shows the fields that changed, and an item after a removed one is not reported as
 //! moved.
 //!
-//! A path begins at the slice: `items[3].status`. The index is the item's place in the later state, or in the earlier one
-//! if the item was removed. The path of a message is its place in its conversation: `messages[3]`.
+//! A path starts at the slice: `items[3].status`. The index is the item's place in the later state,
+//! or in the earlier one if the item was removed. The path of a message is its place in its
+//! conversation: `messages[3]`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -25,19 +28,20 @@ use crate::error::Result;
 use crate::fold::conversation_reading::TextBudget;
 use crate::session::StoredItem;
 
-/// Describes one difference of two positions of a log.
+/// Describes one difference between two positions of a log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
     /// Name of the slice; `None` for the session's tags and for conversations.
     pub slice: Option<String>,
-    /// Id of the evaluation of whose conversation a message differs; `None` for slices and tags.
+    /// Id of the evaluation in whose conversation a message differs; `None` for slices and tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<String>,
     /// Path of the value, such as `items[3].status`.
     pub path: String,
-    /// What happened to the value.
+    /// Kind of the change.
     pub change: DifferenceKind,
-    /// The value at the earlier position; nil if it was added. Serde has its [exact form](Value::json_form).
+    /// The value at the earlier position; nil if it was added. Serde uses its [exact
+    /// form](Value::json_form).
     #[serde(serialize_with = "json_form", deserialize_with = "exact")]
     pub before: Value,
     /// The value at the later position; nil if it was removed.
@@ -53,7 +57,7 @@ fn exact<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Valu
     Value::deserialize(deserializer)?.into_exact().map_err(serde::de::Error::custom)
 }
 
-/// Names what happened to a value between two positions.
+/// Describes how a value changed between two positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DifferenceKind {
@@ -65,10 +69,10 @@ pub enum DifferenceKind {
     Changed,
 }
 
-/// Takes one difference after the other until it breaks.
+/// Callback that receives one difference after the other until it breaks.
 pub type VisitDifference<'a> = dyn FnMut(Difference) -> Result<ControlFlow<()>> + 'a;
 
-/// Goes on with the next comparison unless the visitor has broken off.
+/// Continues with the next comparison unless the visitor has broken off.
 macro_rules! unless_broken {
     ($compared:expr) => {
         if $compared?.is_break() {
@@ -78,7 +82,8 @@ macro_rules! unless_broken {
 }
 
 impl LogReader {
-    /// Returns the differences of the slices at two positions, in the order of the slices' names. LOG slices are included.
+    /// Returns the differences of the slices between two positions, in the order of the slices'
+    /// names. LOG slices are included.
     ///
     /// # Errors
     ///
@@ -93,7 +98,7 @@ impl LogReader {
         collect_differences(|take| before.slice_differences(&after, |_| true, take))
     }
 
-    /// Returns the differences of the session's tags at two positions.
+    /// Returns the differences of the session's tags between two positions.
     ///
     /// # Errors
     ///
@@ -106,8 +111,8 @@ impl LogReader {
         Ok(self.state_reader_at(from)?.tag_differences(&self.state_reader_at(to)?))
     }
 
-    /// Hands the messages that only one of two positions has to `visit`, conversation by conversation in the order of their
-    /// first records, until it breaks.
+    /// Passes the messages that only one of two positions has to `visit`, conversation by
+    /// conversation in the order of their first records, until it breaks.
     ///
     /// # Errors
     ///
@@ -146,15 +151,18 @@ impl LogReader {
 }
 
 impl StateReader {
-    /// Hands the differences from this position to a later one to `visit`, until it breaks: those of the slices whose policy is
-    /// `wanted`, in the order of the slices' names. Both are positions of one log: items that both hold are equal, and are not
-    /// read. A slice that only one position knows counts as empty at the other.
+    /// Passes the differences from this position to a later one to `visit`, until it breaks: those
+    /// of the slices whose policy is `wanted`, in the order of the slices' names. Both must be
+    /// positions of one log: items in both are equal, and are not read. A slice that only one
+    /// position knows counts as empty at the other.
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`](crate::Error::Decode) if an item is not MessagePack, [`Error::OverBudget`](crate::Error::OverBudget) if an item would take more memory than the reader
-    /// may, [`Error::Io`](crate::Error::Io) if a segment can no longer be read, [`Error::Object`](crate::Error::Object) if an object is missing or damaged; the
-    /// error of `visit`.
+    /// [`Error::Decode`](crate::Error::Decode) if an item is not MessagePack,
+    /// [`Error::OverBudget`](crate::Error::OverBudget) if an item would take more memory than the
+    /// reader may, [`Error::Io`](crate::Error::Io) if a segment can no longer be read,
+    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged; the error of
+    /// `visit`.
     pub fn slice_differences(
         &self,
         later: &StateReader,
@@ -172,8 +180,9 @@ impl StateReader {
         })
     }
 
-    /// Compares the slices whose policy is `wanted` with those of another state, in the order of their names. `unpaired` returns the
-    /// items of a slice that only this state has, and those that only the other has.
+    /// Compares the slices whose policy is `wanted` with those of another state, in the order of
+    /// their names. `unpaired` returns the items of a slice that only this state has, and those
+    /// that only the other has.
     pub(super) fn compare_slices<'a>(
         &'a self,
         other: &'a StateReader,
@@ -242,7 +251,7 @@ impl StateReader {
             found.push(difference);
             Ok(ControlFlow::Continue(()))
         };
-        // Nothing is decoded, and taking a difference does not fail.
+        // Cannot fail: nothing is decoded, and the visitor returns no error.
         let compared = Collector { slice: None, visit: &mut take }.values(
             "tags",
             &text(self.tags()),
@@ -252,7 +261,7 @@ impl StateReader {
         found
     }
 
-    /// Checks that an item takes no more memory than the reader may when it is decoded beside another one.
+    /// Checks that an item, decoded next to another one, takes no more memory than the reader may.
     pub(super) fn check_decoded(&self, sequence: SequenceNumber, bytes: &[u8]) -> Result<()> {
         let Some((dir, budget)) = self.limit() else { return Ok(()) };
         if decoded_bytes(bytes.len() as u64) <= budget {
@@ -262,7 +271,7 @@ impl StateReader {
     }
 }
 
-/// Counts what MessagePack takes once it is decoded: many small values take many times their bytes.
+/// Counts the memory of decoded MessagePack: many small values take many times their bytes.
 pub(super) fn hold_decoded(budget: &TextBudget<'_>, sequence: SequenceNumber, bytes: &[u8]) -> Result<()> {
     let mut tokens = MsgpackReader::new(bytes);
     let mut values = 0;
@@ -272,7 +281,8 @@ pub(super) fn hold_decoded(budget: &TextBudget<'_>, sequence: SequenceNumber, by
     budget.hold(sequence, decoded_bytes(values))
 }
 
-/// Returns the bytes that so many values take, and as much again for those that they are compared with.
+/// Returns the bytes that this many values take, doubled for the values that they are compared
+/// with.
 fn decoded_bytes(values: u64) -> u64 {
     values.saturating_mul(2 * size_of::<Value>() as u64)
 }
@@ -280,20 +290,21 @@ fn decoded_bytes(values: u64) -> u64 {
 /// Number of items that are read together.
 const TOGETHER_ITEMS: usize = 256;
 
-/// Bytes of items from which on no further one is read with them.
+/// Bytes of items after which no further item is read with them.
 const TOGETHER_BYTES: usize = 1 << 20;
 
 /// Reads the items of a slice that another state does not have, a few at a time.
 pub(super) struct UnpairedItems<'a> {
     slice: Option<SliceReader<'a>>,
-    /// The items that are still to be read: the gap between items of both states in which it is, its place, and its name.
+    /// The items still to read: the gap between items of both states in which each is, its place,
+    /// and its name.
     names: Box<dyn Iterator<Item = (usize, usize, ItemName)> + 'a>,
     named: VecDeque<(usize, usize, ItemName)>,
     read: VecDeque<(usize, usize, StoredItem)>,
 }
 
 impl<'a> UnpairedItems<'a> {
-    /// Reads those items that are not `in_both` states, by their places and names.
+    /// Reads the items that are not `in_both` states, by their places and names.
     pub(super) fn new(
         slice: Option<SliceReader<'a>>,
         in_both: impl Fn(usize, ItemName) -> bool + 'a,
@@ -316,7 +327,7 @@ impl<'a> UnpairedItems<'a> {
         Ok(self.read.front().map(|(gap, ..)| *gap))
     }
 
-    /// Returns the next item and its place, once it was read.
+    /// Returns the next item and its place, after it was read.
     fn take(&mut self) -> Option<(usize, StoredItem)> {
         self.read.pop_front().map(|(_, place, item)| (place, item))
     }
@@ -353,7 +364,7 @@ pub(crate) fn value_bytes(value: &Value) -> u64 {
     own + others
 }
 
-/// Returns all that is handed to a visitor.
+/// Collects everything that is passed to a visitor.
 pub(super) fn collect_differences(
     walk: impl FnOnce(&mut VisitDifference<'_>) -> Result<()>,
 ) -> Result<Vec<Difference>> {
@@ -365,14 +376,16 @@ pub(super) fn collect_differences(
     Ok(found)
 }
 
-/// Returns the ids of the evaluations of either of two positions: first those of the first, in their order.
+/// Returns the ids of the evaluations of either of two positions: first those of the first, in
+/// their order.
 pub(super) fn of_both(mut evaluations: Vec<SmolStr>, others: Vec<SmolStr>) -> Vec<SmolStr> {
     let known: BTreeSet<_> = evaluations.iter().cloned().collect();
     evaluations.extend(others.into_iter().filter(|one| !known.contains(one)));
     evaluations
 }
 
-/// Returns the messages that only one of two versions of a conversation has: first those that go, then those that come.
+/// Returns the messages that only one of two versions of a conversation has: first the removed,
+/// then the added ones.
 pub(crate) fn messages_of(
     evaluation: &str,
     before: Option<&Conversation>,
@@ -401,7 +414,7 @@ pub(crate) fn messages_of(
     found
 }
 
-/// Returns what a message says as a value, without time and id.
+/// Returns the content of a message as a value, without time and id.
 pub(super) fn message_value(message: &ConversationMessage) -> Value {
     let text = |text: &Option<String>| text.as_deref().map_or(Value::Nil, Value::from);
     let mut fields = vec![
@@ -429,7 +442,7 @@ pub(super) fn message_value(message: &ConversationMessage) -> Value {
     Value::Map(fields)
 }
 
-/// Says whether the visitor wants more.
+/// Tells whether the visitor wants more.
 pub(super) type VisitorFlow = Result<ControlFlow<()>>;
 
 struct Collector<'a, 'b> {

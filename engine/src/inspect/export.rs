@@ -17,13 +17,13 @@ use crate::error::{Error, Result};
 use crate::snapshot_json::{ExportHead, item_versions};
 
 impl SliceReader<'_> {
-    /// Returns the items as a list that serde writes. Each item is read from the log when it is written.
+    /// Returns the items as a list for serde. Each item is read from the log when it is serialized.
     pub fn streamed_items(&self) -> impl Serialize + '_ {
         StreamedItems { slice: self, failure: None }
     }
 }
 
-/// Holds an error of the log while a serializer, which cannot carry it, unwinds.
+/// Error of the log, stored while a serializer, which cannot carry it, unwinds.
 type DeferredError = RefCell<Option<Error>>;
 
 /// Serializes the items of a slice, reading each from the log when it is written.
@@ -112,14 +112,14 @@ impl<T: Serialize> Serialize for Document<'_, T> {
 }
 
 impl StateReader {
-    /// Writes the slices, or only the one named `only`, as JSON: `{"sequence": 7, "slices": {"plan":
-    /// {"policy": "state", "items": []}}}`. A field `beside` comes after the slices.
+    /// Writes the slices, or only the one named `only`, as JSON: `{"sequence": 7, "slices":
+    /// {"plan": {"policy": "state", "items": []}}}`. A field `beside` follows the slices.
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] if an item is no MessagePack, [`Error::Io`] if `out` fails or the log cannot be
-    /// read, [`Error::Object`] if an object is missing or damaged. Part of the JSON may have been written by
-    /// then.
+    /// [`Error::Decode`] if an item is not MessagePack, [`Error::Io`] if `out` fails or the log
+    /// cannot be read, [`Error::Object`] if an object is missing or damaged. Part of the JSON may
+    /// have been written by then.
     pub fn write_json(
         &self,
         only: Option<&str>,
@@ -134,7 +134,7 @@ impl StateReader {
     }
 }
 
-/// Converts what a serializer returned to the log's error or to that of the output.
+/// Converts the result of a serializer to the error of the log or of the output.
 fn convert_error(written: serde_json::Result<()>, failure: &DeferredError) -> Result<()> {
     written.map_err(|error| match failure.take() {
         Some(failure) => failure,
@@ -161,7 +161,7 @@ impl Serialize for ExportDocument<'_> {
 /// Serializes the slices of an export, one by one.
 struct ExportedSlices<'a> {
     slices: &'a [SliceReader<'a>],
-    /// Slices of conversations and adapters' states, which stand among the others by their names.
+    /// Slices of conversations and adapters' states, sorted among the others by their names.
     conversations: &'a [crate::ExportedSlice],
     failure: &'a DeferredError,
 }
@@ -183,7 +183,7 @@ impl Serialize for ExportedSlices<'_> {
     }
 }
 
-/// Serializes a slice as [`ExportedSlice`](crate::ExportedSlice) is.
+/// Serializes a slice in the form of [`ExportedSlice`](crate::ExportedSlice).
 struct ExportedSlice<'a> {
     slice: &'a SliceReader<'a>,
     failure: &'a DeferredError,
@@ -203,7 +203,7 @@ impl Serialize for ExportedSlice<'_> {
     }
 }
 
-/// Names what an export holds.
+/// Describes the contents of an export.
 struct ExportRequest<'a> {
     position: SequenceNumber,
     policies: &'a BTreeSet<Policy>,
@@ -212,16 +212,18 @@ struct ExportRequest<'a> {
 }
 
 impl LogReader {
-    /// Writes the slices of these policies as they were at `position`, item by item, as
-    /// [`Export::to_json`](crate::Export::to_json) writes the result of [`export_at`](LogReader::export_at).
-    /// `children` are the sessions forked from this one or created for it, which the store knows.
+    /// Writes the slices of these policies as of `position`, item by item, in the form in which
+    /// [`Export::to_json`](crate::Export::to_json) writes the result of
+    /// [`export_at`](LogReader::export_at). `children` are the sessions forked from this one or
+    /// created for it, which only the store knows.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::Decode`] if an item is no
-    /// MessagePack, [`Error::Io`] if `out` fails or the log cannot be read, [`Error::Object`] if an object is
-    /// missing or damaged, [`Error::OverBudget`] if the fold takes more memory than
-    /// [`LogReader::memory_bytes`]. Part of the JSON may have been written by then.
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::Decode`] if an
+    /// item is not MessagePack, [`Error::Io`] if `out` fails or the log cannot be read,
+    /// [`Error::Object`] if an object is missing or damaged, [`Error::OverBudget`] if the fold
+    /// takes more memory than [`LogReader::memory_bytes`]. Part of the JSON may have been written
+    /// by then.
     pub fn write_export(
         &self,
         position: impl Into<SequenceNumber>,
@@ -233,8 +235,8 @@ impl LogReader {
         self.write_exported(of, |exported| escape::write_json_pretty(out, exported))
     }
 
-    /// Writes what [`write_export`](LogReader::write_export) writes, on one line, without children and without the slices of
-    /// these names.
+    /// Writes the same as [`write_export`](LogReader::write_export), on one line, without children
+    /// and without the slices of these names.
     ///
     /// # Errors
     ///

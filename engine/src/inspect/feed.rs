@@ -1,11 +1,13 @@
-//! A session's events from a position on, and on as they are written: what keeps a read model up to date.
+//! Feeds of a session's events: from a position on, continuing as events are written, to keep a
+//! read model up to date.
 //!
 //! # Invariants
 //!
-//! 1. Each event is handed over once, in the order of the log, whether it stood there before or is written meanwhile.
-//! 2. Memory does not grow with the log, nor with how far a reader is behind: a feed holds at most [`BATCH`] of what it hands
-//!    over, and two numbers for each rollback of the log.
-//! 3. A feed takes no lock, and nobody who writes waits for it.
+//! 1. Each event is returned once, in the order of the log, whether it was written before or after
+//!    the feed was opened.
+//! 2. Memory does not grow with the log, nor with the lag of a reader: a feed stores at most
+//!    [`BATCH`] entries ahead, and two numbers for each rollback of the log.
+//! 3. A feed takes no lock, and never delays a writer.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -34,17 +36,19 @@ use crate::log::objects::Objects;
 use crate::session::{Session, SubscriptionGuard};
 use crate::storage::{FileStorage, Storage};
 
-/// Greatest number of events and rollbacks that a feed reads ahead.
+/// Maximum number of events and rollbacks that a feed reads ahead.
 const BATCH: usize = 256;
 
-/// Shortest and longest time between two looks at a log that another process writes.
+/// Shortest and longest interval between two checks of a log that another process writes.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
-/// Hands over the events of a session from a position on, and goes on with what is written, by this process or another one.
+/// Returns the events of a session from a position on, and continues with events that this process
+/// or another one writes.
 ///
-/// A read model keeps the sequence number of the last event that it took together with what it made of it, and goes on behind
-/// it the next time. It sees every event that was dispatched, those included that a rollback abandons later: the rollback is
-/// handed over too, and says which records count no more, and which count again.
+/// A read model stores the sequence number of the last processed event together with its own data,
+/// and continues after that number the next time. It sees every dispatched event, even if a
+/// rollback abandons it later. The rollback is returned too. It lists the records that no longer
+/// count, and those that count again.
 ///
 /// ```
 /// # use foldlog::{Event, SessionTypes, Store};
@@ -76,42 +80,44 @@ pub struct EventFeed {
     storage: Arc<dyn Storage>,
     dir: PathBuf,
     objects: Arc<Objects>,
-    /// Rollbacks of the log up to what was read; `None` if they have to be read first.
+    /// Rollbacks of the log up to the last read record; `None` if they have yet to be read.
     path: Option<LivePath>,
     read: VecDeque<Fed>,
-    /// What stopped the reading, behind what was read.
+    /// Error that stopped reading, after the entries in `read`.
     failed: Option<Error>,
-    /// Who says that there is more; `None` if another process may write the log.
+    /// Signal for new records; `None` if another process may write the log.
     told: Option<(Arc<FeedSignal>, SubscriptionGuard)>,
-    /// Time until the next look if nobody says that there is more.
+    /// Interval until the next check without a signal.
     pause: Duration,
     #[cfg(feature = "async")]
     look: Option<crate::offload::BoxedFuture<()>>,
 }
 
-/// Describes what an [`EventFeed`] hands over.
+/// Describes an entry of an [`EventFeed`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Fed {
     /// An event was dispatched.
     Event(FedEvent),
-    /// STATE went back: what the events of some records did to STATE slices counts no more, and what those of others did, which
-    /// an earlier rollback had abandoned, counts again. What any of them did to LOG slices stays.
+    /// STATE was rolled back. The changes that events of some records made to STATE slices no
+    /// longer count. Changes of other records, which an earlier rollback had abandoned, count
+    /// again. Changes to LOG slices stay.
     ///
-    /// A read model keeps the rows of abandoned records, marked as such: a rollback to a position that was abandoned, as undoing
-    /// a [rewind](crate::tools::ExecutionState::undo_rewind) is, brings them back.
+    /// A read model should keep the rows of abandoned records and mark them. A rollback to an
+    /// abandoned position, such as undoing a [rewind](crate::tools::ExecutionState::undo_rewind),
+    /// restores them.
     RolledBack {
         /// Sequence number of the record that rolled back.
         at: SequenceNumber,
-        /// Position to which STATE went back.
+        /// Position to which STATE was rolled back.
         to: SequenceNumber,
-        /// Records that count no more, in ascending order.
+        /// Records that no longer count, in ascending order.
         abandoned: Vec<RangeInclusive<SequenceNumber>>,
         /// Records that count again, in ascending order.
         restored: Vec<RangeInclusive<SequenceNumber>>,
     },
-    /// A recovery of the log replaced records that were handed over, which were not durable yet: they never happened. What
-    /// stands in their place follows.
+    /// A recovery of the log replaced records that were returned before they were durable: they
+    /// never happened. Their replacements follow.
     Replaced {
         /// Sequence number of the first record that was replaced.
         from: SequenceNumber,
@@ -120,7 +126,7 @@ pub enum Fed {
     },
 }
 
-/// Holds an event as an [`EventFeed`] hands it over.
+/// An event of an [`EventFeed`].
 #[derive(Debug)]
 pub struct FedEvent {
     /// Sequence number of the record.
@@ -131,7 +137,7 @@ pub struct FedEvent {
     pub event: RecordedEvent,
 }
 
-/// Passes on from a session to a feed that there is more.
+/// Signals new records from a session to a feed.
 #[derive(Debug, Default)]
 struct FeedSignal {
     state: Mutex<ToldState>,
@@ -152,7 +158,7 @@ impl FeedSignal {
     }
 }
 
-/// Tells a feed that its session was closed, once the session drops this with the subscription.
+/// Signals a feed that its session was closed: the session drops this with the subscription.
 struct Tells(Arc<FeedSignal>);
 
 impl Drop for Tells {
@@ -172,8 +178,8 @@ impl fmt::Debug for EventFeed {
 }
 
 impl Fed {
-    /// Returns the sequence number of the record that this tells of: the position up to which whoever has taken this is. Of
-    /// records that were replaced, that before the first one.
+    /// Returns the sequence number of the entry's record: the position of a reader after processing
+    /// it. For replaced records, that is the position before the first one.
     pub fn sequence(&self) -> SequenceNumber {
         match self {
             Fed::Event(event) => event.sequence,
@@ -184,8 +190,8 @@ impl Fed {
 }
 
 impl EventFeed {
-    /// Reads the events of the session in the directory `dir` from the record `from` on, which need not be written yet. The
-    /// session may be written by another process; it is looked at every 10 to 200 ms.
+    /// Reads the events of the session in the directory `dir` from the record `from` on, which need
+    /// not exist yet. Another process may write the session; the log is checked every 10 to 200 ms.
     ///
     /// # Errors
     ///
@@ -194,7 +200,8 @@ impl EventFeed {
         EventFeed::open_on(Arc::new(FileStorage::new()), dir, from)
     }
 
-    /// Reads the events of the session in the directory `dir` of `storage`, as [`open`](EventFeed::open) does.
+    /// Reads the events of the session in the directory `dir` of `storage`, as
+    /// [`open`](EventFeed::open) does.
     ///
     /// # Errors
     ///
@@ -226,14 +233,16 @@ impl EventFeed {
         self.follower.session()
     }
 
-    /// Returns what comes next, if it is there already. Does not wait. The first rollback behind a position other than 0 has the log
-    /// read from its beginning.
+    /// Returns the next entry if it is available, without blocking. If the feed started at a
+    /// position other than 0, its first rollback makes it read the log from the start.
     ///
     /// # Errors
     ///
-    /// [`Error::Compacted`] for an event that a compaction has dropped: a read model begins with what the slices hold at the
-    /// earliest position that is known, and goes on behind it. Those of [`Follower::poll`], once all before the damage was handed
-    /// over; [`Error::Inconsistent`] if the body of a record cannot be read, [`Error::Object`] if an object is missing or damaged.
+    /// [`Error::Compacted`] for an event that a compaction has dropped: a read model then starts
+    /// with the contents of the slices at the earliest known position, and continues after it.
+    /// Those of [`Follower::poll`], after everything before the damage was returned;
+    /// [`Error::Inconsistent`] if the body of a record cannot be read, [`Error::Object`] if an
+    /// object is missing or damaged.
     pub fn try_next(&mut self) -> Result<Option<Fed>> {
         if self.read.is_empty() && self.failed.is_none() {
             self.read_on();
@@ -244,8 +253,9 @@ impl EventFeed {
         }
     }
 
-    /// Returns what comes next, and waits for it for as long as `limit`. Returns `None` if nothing comes in that time, or the
-    /// session of this process was closed and everything was handed over.
+    /// Returns the next entry, and blocks until it is available, for at most `limit`. Returns
+    /// `None` if there is none in that time, or if the session of this process was closed and
+    /// everything was returned.
     ///
     /// # Errors
     ///
@@ -253,7 +263,7 @@ impl EventFeed {
     pub fn next_within(&mut self, limit: Duration) -> Result<Option<Fed>> {
         let until = clock::after(limit);
         loop {
-            // Asked before the log is: what is written from here on is told.
+            // Reset before the log is read: records written from here on give a new signal.
             let ended = self.told.as_ref().map(|(told, _)| {
                 let mut state = told.state.lock();
                 state.more = false;
@@ -270,7 +280,7 @@ impl EventFeed {
         }
     }
 
-    /// Waits on this thread until there may be more, or that moment.
+    /// Blocks this thread until there may be more, or until that moment.
     fn wait(&mut self, until: Instant) {
         let Some((told, _)) = &self.told else {
             let look = clock::after(self.next_pause()).min(until);
@@ -287,7 +297,7 @@ impl EventFeed {
         pause
     }
 
-    /// Reads what is there, as much as a feed reads ahead.
+    /// Reads the available records, up to the read-ahead limit of a feed.
     fn read_on(&mut self) {
         let EventFeed { follower, storage, dir, objects, read, path, .. } = self;
         let mut full = false;
@@ -323,19 +333,19 @@ impl EventFeed {
     }
 }
 
-/// Ends a poll. Nobody sees the error, and the next poll begins with the same record.
+/// Ends a poll. The error is discarded, and the next poll starts with the same record.
 fn enough() -> Error {
     Error::NoSuchPosition { position: SequenceNumber::MAX, last: None }
 }
 
-/// Makes the error of an event that a compaction has dropped.
+/// Returns the error for an event that a compaction has dropped.
 fn dropped_event_error(storage: &dyn Storage, dir: &Path, position: SequenceNumber) -> Result<Error> {
     let compaction = Compaction::read(storage, &chain::discover(storage, dir)?.segments)?;
     let nothing = Error::Compacted { position, earliest: position };
     Ok(compaction.map_or(nothing, |compaction| compaction.unknown(position)))
 }
 
-/// Reads which rollbacks stand before the record `end`.
+/// Reads the rollbacks before the record `end`.
 fn path_before(storage: &Arc<dyn Storage>, dir: &Path, end: SequenceNumber) -> Result<LivePath> {
     let mut path = LivePath::default();
     let mut is_over = false;
@@ -356,7 +366,7 @@ fn path_before(storage: &Arc<dyn Storage>, dir: &Path, end: SequenceNumber) -> R
     }
 }
 
-/// Returns what a feed hands over of a rollback. `path` has those before it.
+/// Returns the entry of a feed for a rollback. `path` contains the rollbacks before it.
 fn rolled_back(path: &LivePath, at: SequenceNumber, to: SequenceNumber) -> Fed {
     let restored = path.abandoned_by(to + 1, at.saturating_sub(1));
     Fed::RolledBack { at, to, abandoned: path.abandoned_by(at, to), restored }
@@ -367,13 +377,13 @@ fn rolled_back_to(record: &Record<'_>) -> Result<Option<SequenceNumber>> {
     let bad = Error::unread(record.sequence);
     Ok(match record.kind {
         RecordKind::ROLLBACK => Some(Rollback::decode(record.body).map_err(bad)?.to),
-        // The end of a call that was not committed is the rollback to its begin.
+        // The end record of a call that was not committed is the rollback to its start record.
         RecordKind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.rolled_back_to(),
         _ => None,
     })
 }
 
-/// Returns the event of a record, if it holds one.
+/// Returns the event of a record, if it contains one.
 fn event(record: &Record<'_>, names: &RecordNames, objects: &Objects) -> Result<Option<FedEvent>> {
     if record.kind != RecordKind::DISPATCH {
         return Ok(None);
@@ -387,7 +397,8 @@ fn event(record: &Record<'_>, names: &RecordNames, objects: &Objects) -> Result<
 }
 
 impl LogReader {
-    /// Reads the events of the session from the record `from` on, and goes on with what is written later.
+    /// Reads the events of the session from the record `from` on, and continues with events that
+    /// are written later.
     ///
     /// # Errors
     ///
@@ -398,9 +409,10 @@ impl LogReader {
 }
 
 impl Session {
-    /// Reads the session's events from the record `from` on, and goes on with what is written, until the session is closed. A
-    /// feed does not keep the session open. Except with [`Durability::Every`](crate::Durability::Every), an event may be handed
-    /// over before it is durable; if a recovery finds that it is lost, the feed hands over [`Fed::Replaced`].
+    /// Reads the session's events from the record `from` on, and continues with new events until
+    /// the session is closed. A feed does not keep the session open. Except with
+    /// [`Durability::Every`](crate::Durability::Every), an event may be returned before it is
+    /// durable. If a recovery finds that it is lost, the feed returns [`Fed::Replaced`].
     ///
     /// # Errors
     ///
@@ -426,8 +438,8 @@ mod streaming {
     use crate::error::Result;
     use crate::offload::wait_for_any;
 
-    /// Ends when the session of this process was closed, and else never. Reads the log where it is polled, as much as a feed
-    /// reads ahead.
+    /// Ends when the session of this process was closed, and otherwise never. Reads the log in the
+    /// polling task, up to the read-ahead limit of a feed.
     impl Stream for EventFeed {
         type Item = Result<Fed>;
 
@@ -440,7 +452,7 @@ mod streaming {
                         Poll::Pending => return Poll::Pending,
                     }
                 }
-                // Asked before the log is: what is written from here on is heard.
+                // Registered before the log is read: records written from here on wake the task.
                 let (ended, heard) = match &feed.told {
                     Some((told, _)) => (told.state.lock().ended, Some(told.changes.listen())),
                     None => (false, None),

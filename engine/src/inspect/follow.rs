@@ -15,28 +15,29 @@ use crate::log::follow::Cursor;
 use crate::log::scan::FrameAt;
 use crate::storage::{FileStorage, Storage};
 
-/// Number of records whose marks are kept, to tell records that a recovery rewrote unchanged from records
-/// that it replaced. Only records that are not attested as durable count, and the engine syncs long before
-/// there are so many.
+/// Maximum number of stored fingerprints. They distinguish records that a recovery rewrote
+/// unchanged from records that it replaced. Only records that are not attested as durable need one,
+/// and the engine syncs long before there are so many.
 const MARKS_MAX: usize = 1 << 17;
 
-/// Follows a log that another process may be writing. [`poll`](Follower::poll) hands over the records that
-/// were appended since the last poll, and never waits.
+/// Follows a log that another process may be writing. [`poll`](Follower::poll) returns the records
+/// that were appended since the last poll, and never blocks.
 ///
-/// A follower opens files for reading only and takes no lock. A frame at the end of the log whose checksum
-/// does not match counts as not yet written; it is corrupt once a later frame attests it, by the rules of
-/// opening. Records before the one at which the follower starts are not checked.
+/// A follower opens files for reading only and takes no lock. A frame at the end of the log whose
+/// checksum does not match counts as not yet written. By the rules of opening, it is corrupt once a
+/// later frame attests it. Records before the first followed one are not checked.
 ///
-/// A poll reads the new bytes and, if there are none, the names in the directory. Memory does not grow with the
-/// log: it holds a window of 64 KiB or the largest record, the names that the log declared, 24 bytes for each
-/// record that no sync has covered, at most 3 MiB, and a header for each segment that is still ahead.
+/// A poll reads the new bytes and, if there are none, the names in the directory. Memory does not
+/// grow with the log. It consists of a window of 64 KiB or the largest record, the names that the
+/// log declared, 24 bytes for each record that is not synced yet, at most 3 MiB, and a header for
+/// each segment that is still ahead.
 #[derive(Clone, Debug)]
 pub struct Follower {
     cursor: Cursor,
     handed: DeliveryState,
 }
 
-/// Describes what a [`Follower`] hands over.
+/// Describes an update from a [`Follower`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum LogUpdate<'a> {
@@ -44,11 +45,11 @@ pub enum LogUpdate<'a> {
     Record {
         /// The record.
         record: Record<'a>,
-        /// What the names in the record stand for.
+        /// Meanings of the names in the record.
         names: &'a RecordNames,
     },
-    /// A recovery of the log changed or removed records that were handed over. The records that replace them
-    /// follow.
+    /// A recovery of the log changed or removed records that were returned before. Their
+    /// replacements follow.
     Replaced {
         /// Sequence number of the first record that was replaced.
         from: SequenceNumber,
@@ -57,32 +58,33 @@ pub enum LogUpdate<'a> {
     },
 }
 
-/// Reports what a poll found.
+/// Reports the results of a poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Number of records that were handed over.
+    /// Number of records that were returned.
     pub records: u64,
-    /// Bytes behind the last record whose checksum does not match and that are not known to be damage: a
-    /// frame that is being written, or a torn tail.
+    /// Bytes after the last record whose checksum does not match and that are not known to be
+    /// damage: a frame that is being written, or a torn tail.
     pub torn: Option<TornTail>,
 }
 
-/// Holds what was handed over.
+/// Records and names that were already delivered.
 #[derive(Clone, Debug)]
 struct DeliveryState {
     from: SequenceNumber,
-    /// Sequence number of the next record that was never handed over, or was and has been replaced.
+    /// Sequence number of the next record that was not delivered yet, or was replaced since.
     next: SequenceNumber,
     names: RecordNames,
     events: BTreeMap<u32, EventDeclaration>,
     slices: BTreeMap<u32, SliceDeclaration>,
-    /// Marks of the records before `next`.
+    /// Fingerprints of the records before `next`.
     marks: VecDeque<RecordFingerprint>,
 }
 
-/// Tells a record from another one that a recovery wrote in its place. Those that a recovery rewrites unchanged have the CRCs of
-/// other frames, since these cover more than a record.
+/// Distinguishes a record from another one that a recovery wrote in its place. The CRCs of frames
+/// cannot: they cover more than a record, and differ even for records that a recovery rewrites
+/// unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RecordFingerprint {
     time_us: i64,
@@ -92,20 +94,22 @@ struct RecordFingerprint {
 }
 
 impl Follower {
-    /// Follows the log in the directory `dir` from record `from` on, which need not be written yet.
+    /// Follows the log in the directory `dir` from record `from` on, which need not exist yet.
     ///
     /// # Errors
     ///
-    /// [`Error::NotASession`] if `dir` holds no session, [`Error::NotAFile`] if one of its segments is no
-    /// regular file, [`Error::Corrupt`], [`Error::OlderThanSuccessor`], [`Error::MissingSegment`] or
-    /// [`Error::WrongSession`] if the headers of the segments show damage, [`Error::FutureFormat`] if a later
-    /// version wrote them, [`Error::Io`] if they cannot be read.
+    /// [`Error::NotASession`] if `dir` contains no session, [`Error::NotAFile`] if one of its
+    /// segments is not a regular file, [`Error::Corrupt`], [`Error::OlderThanSuccessor`],
+    /// [`Error::MissingSegment`] or [`Error::WrongSession`] if the headers of the segments show
+    /// damage, [`Error::FutureFormat`] if a later version wrote them, [`Error::Io`] if they cannot
+    /// be read.
     pub fn open(dir: impl AsRef<Path>, from: impl Into<SequenceNumber>) -> Result<Follower> {
         let from = from.into();
         Follower::open_on(Arc::new(FileStorage::new()), dir, from)
     }
 
-    /// Follows the log in the directory `dir` of `storage` from record `from` on, which need not be written yet.
+    /// Follows the log in the directory `dir` of `storage` from record `from` on, which need not
+    /// exist yet.
     ///
     /// # Errors
     ///
@@ -128,11 +132,12 @@ impl Follower {
         Ok(Follower { cursor, handed })
     }
 
-    /// Follows the log in the directory `dir` from the `count`-th last of its present records on.
+    /// Follows the log in the directory `dir` from the `count`-th last of its current records on.
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Follower::open) and of [`poll`](Follower::poll), which looks for the log's end.
+    /// Those of [`open`](Follower::open) and of [`poll`](Follower::poll), which finds the log's
+    /// end.
     pub fn open_last(dir: impl AsRef<Path>, count: u64) -> Result<Follower> {
         let mut scout = Follower::open(&dir, SequenceNumber::MAX)?;
         scout.poll(|_| Ok(()))?;
@@ -144,26 +149,28 @@ impl Follower {
         self.cursor.session()
     }
 
-    /// Returns how many records the log had at the last poll, the skipped ones before the first included.
+    /// Returns the number of records in the log at the last poll, including those before the first
+    /// followed one.
     pub fn records_len(&self) -> u64 {
         self.cursor.next_sequence().get()
     }
 
-    /// Returns what the log had declared at the last poll: events with the slices that they are bound to, and slices with
-    /// their policies.
+    /// Returns the declarations of the log at the last poll: events with the slices that they are
+    /// bound to, and slices with their policies.
     pub fn declarations(&self) -> Declare {
         let DeliveryState { events, slices, .. } = &self.handed;
         Declare { events: events.values().cloned().collect(), slices: slices.values().cloned().collect() }
     }
 
-    /// Hands the records that were appended since the last poll to `visit`, in order. If `visit` fails, the
-    /// next poll hands over the same record again.
+    /// Passes the records that were appended since the last poll to `visit`, in order. If `visit`
+    /// fails, the next poll passes the same record again.
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`], [`Error::MissingSegment`], [`Error::WrongSession`] or [`Error::Inconsistent`] if
-    /// the log is damaged, once all records before the damage were handed over; [`Error::NotASession`] if the
-    /// session was deleted; [`Error::Io`] if a file cannot be read; the error of `visit`.
+    /// [`Error::Corrupt`], [`Error::MissingSegment`], [`Error::WrongSession`] or
+    /// [`Error::Inconsistent`] if the log is damaged, after all records before the damage were
+    /// returned; [`Error::NotASession`] if the session was deleted; [`Error::Io`] if a file cannot
+    /// be read; the error of `visit`.
     pub fn poll(&mut self, mut visit: impl FnMut(LogUpdate<'_>) -> Result<()>) -> Result<Progress> {
         let mut records = 0;
         let handed = &mut self.handed;
@@ -171,7 +178,7 @@ impl Follower {
             records += u64::from(handed.take(at, &mut visit)?);
             Ok(())
         })?;
-        // A recovery whose log is shorter has removed the rest, for now.
+        // A recovery has shortened the log: the other records are removed, for now.
         let end = self.cursor.next_sequence().max(handed.from);
         if end < handed.next {
             visit(LogUpdate::Replaced { from: end, through: handed.next - 1 })?;
@@ -182,7 +189,7 @@ impl Follower {
 }
 
 impl DeliveryState {
-    /// Takes a frame, and returns whether its record was handed over.
+    /// Takes a frame, and returns whether its record was delivered.
     fn take(&mut self, at: &FrameAt<'_>, visit: &mut dyn FnMut(LogUpdate<'_>) -> Result<()>) -> Result<bool> {
         let header = at.frame.header;
         let record = at.record();
@@ -194,11 +201,12 @@ impl DeliveryState {
         }
         let mark = RecordFingerprint::from_record(&record);
         if sequence < self.next {
-            // A record whose body was dropped since was handed over as it was.
+            // A record whose body was dropped since was delivered with its original body.
             if kind == RecordKind::DROPPED {
                 return Ok(false);
             }
-            // A record without a mark was durable when it was handed over, and no recovery rewrites it.
+            // A record without a fingerprint was durable when it was delivered, and no recovery
+            // rewrites it.
             if self.mark_of(sequence).is_none_or(|known| *known == mark) {
                 return Ok(false);
             }
@@ -225,7 +233,7 @@ impl DeliveryState {
                 self.events.extend(declare.events.into_iter().map(|event| (event.id, event)));
                 self.slices.extend(declare.slices.into_iter().map(|slice| (slice.id, slice)));
             }
-            // What a segment's head repeats is no content, and no fold reads it.
+            // Declarations repeated in a segment's head are not content, and no fold reads them.
             Err(_) if record.kind == RecordKind::DECLARED => {}
             Err(error) => return Err(Error::unread(record.sequence)(error)),
         }
@@ -237,14 +245,14 @@ impl DeliveryState {
         self.marks.get(self.marks.len().checked_sub(back)?)
     }
 
-    /// Drops the marks of records that are durable, which no recovery rewrites.
+    /// Drops the fingerprints of durable records, which no recovery rewrites.
     fn forget_below(&mut self, watermark: SequenceNumber) {
         let first = self.next.saturating_sub(self.marks.len() as u64);
         let durable = usize::try_from(watermark.since(first)).unwrap_or(usize::MAX);
         self.marks.drain(..durable.min(self.marks.len()));
     }
 
-    /// Counts the records from `sequence` on as not handed over.
+    /// Counts the records from `sequence` on as not delivered.
     fn forget_from(&mut self, sequence: SequenceNumber) {
         let gone = usize::try_from(self.next.since(sequence)).unwrap_or(usize::MAX);
         self.marks.truncate(self.marks.len().saturating_sub(gone));

@@ -1,5 +1,6 @@
-//! The fate of each operation, read from the log; for a child session, from its parent's log too, since what the child
-//! committed stays only if the operation for which it works does.
+//! The ledger: each operation with its outcome, read from the log. For a child session, its
+//! parent's log is read too, since the child's committed changes stay only if the operation for
+//! which it works commits.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +22,7 @@ use crate::fold::conversation_reading;
 use crate::operation::{CHILD_SESSION, ChildAnnounced, NotUndone, ReplacedContent};
 use crate::sabotage::{self, Breakage};
 
-/// Names what became of an operation.
+/// Describes the status of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationStatus {
@@ -31,15 +32,15 @@ pub enum OperationStatus {
     Committed,
     /// The operation failed, and its changes were rolled back.
     Failed,
-    /// The operation's process ended before it did, and nobody has settled it.
+    /// The operation's process ended before it did, and it is not settled.
     Interrupted,
-    /// The operation waits for somebody.
+    /// The operation waits for an answer or a decision.
     Suspended,
-    /// The operation was interrupted or suspended, and somebody decided about it.
+    /// The operation was interrupted or suspended, and a decision about it was recorded.
     Settled,
-    /// The operation was committed, and a later rollback undid its changes of STATE; or it was committed by a child
-    /// session whose parent rolled back the operation for which the child worked; or it was suspended, and a rollback has
-    /// withdrawn its question.
+    /// The operation was committed, and a later rollback undid its changes of STATE; or it was
+    /// committed by a child session whose parent rolled back the operation for which the child
+    /// worked; or it was suspended, and a rollback has withdrawn its question.
     Abandoned,
     /// The operation ended in a way that only a later version of foldlog knows.
     Unknown,
@@ -61,25 +62,27 @@ impl OperationStatus {
     }
 }
 
-/// Describes what somebody decided about an interrupted or suspended operation.
+/// Describes a decision about an interrupted or suspended operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
     /// The decision.
     pub decision: Decision,
     /// Who decided.
     pub by: String,
-    /// Reason that was given.
+    /// Given reason.
     pub reason: String,
     /// Sequence number of the decision's record.
     pub sequence: SequenceNumber,
-    /// BLAKE3 of the arguments that an approval names; `None` if the decision is no approval.
+    /// BLAKE3 hash of the arguments that an approval names; `None` if the decision is not an
+    /// approval.
     pub arguments: Option<[u8; 32]>,
-    /// Time from which on an approval does not count; `None` if it never expires.
+    /// Time from which on an approval is no longer valid; `None` if it never expires.
     pub until: Option<DateTime<Utc>>,
 }
 
 impl Settled {
-    /// Returns the name that listings and JSON use: `approved` for an approval, else that of the decision.
+    /// Returns the name that listings and JSON use: `approved` for an approval, otherwise that of
+    /// the decision.
     pub fn name(&self) -> &'static str {
         self.decision.shown_name(self.arguments.is_some())
     }
@@ -110,15 +113,16 @@ impl Serialize for Settled {
     }
 }
 
-/// Names what became of the work of a child session.
+/// Describes whether the work of a child session stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChildFate {
-    /// The operation for which the child works is open or suspended, or was interrupted and may run again.
+    /// The operation for which the child works is open or suspended, or was interrupted and may run
+    /// again.
     Undecided,
     /// The operation committed with the child's work.
     Kept,
-    /// The operation was rolled back, or committed in a run that did without the child.
+    /// The operation was rolled back, or committed in a run without the child.
     Abandoned,
 }
 
@@ -140,40 +144,41 @@ pub struct LedgerChild {
     pub session: Uuid,
     /// Number that the tool gave the child.
     pub ordinal: u32,
-    /// What became of the child's work.
+    /// Whether the child's work stays.
     pub fate: ChildFate,
     /// Sequence number of the last record that announces the child.
     #[serde(skip)]
     announced: SequenceNumber,
 }
 
-/// Says what became of a session in the log of its parent.
+/// Describes the fate of a session's work according to the log of its parent.
 #[derive(Clone, Debug)]
 pub enum FateInParent {
-    /// The session is no child that works for an operation.
+    /// The session is not a child that works for an operation.
     NoChild,
-    /// The session is a child, and its parent's log says this of it.
+    /// The session is a child, and its parent's log determines its fate.
     Child {
         /// Id of the parent.
         parent: Uuid,
         /// Operation for which the child works.
         operation: OperationId,
-        /// What became of the child's work.
+        /// Whether the child's work stays.
         fate: ChildFate,
     },
-    /// The session is a child whose parent's log is not beside it, cannot be read, or does not announce the child. The
-    /// error says which.
+    /// The session is a child whose parent's log is not next to it, cannot be read, or does not
+    /// announce the child, as the error states.
     Unknown {
         /// Id of the parent.
         parent: Uuid,
         /// Operation for which the child works.
         operation: OperationId,
-        /// What keeps the fate from being known.
+        /// Error that prevents determining the fate.
         reason: Arc<Error>,
     },
 }
 
-/// Greatest number of ancestors whose logs are read for the fate of a session. Damaged logs may name each other.
+/// Maximum number of ancestors whose logs are read for the fate of a session. Damaged logs may name
+/// each other.
 const ANCESTORS_MAX: u32 = 64;
 
 /// Describes one operation, over all of its runs.
@@ -185,47 +190,47 @@ pub struct LedgerEntry {
     pub parent: Option<OperationId>,
     /// Operation that this one undid.
     pub undoes: Option<OperationId>,
-    /// Operation about which this one asked the outside what came of it.
+    /// Operation whose outcome outside of the session this one queried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verifies: Option<OperationId>,
-    /// Answer that asked for the call, and which of its calls it is. `None` if no answer did.
+    /// Answer that requested the call, and the ordinal of the call in it. `None` if no answer did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_by: Option<CallOrigin>,
-    /// Call id that the model's provider gave.
+    /// Call id from the model's provider.
     pub call_id: Option<String>,
     /// Name of the tool.
     pub tool: String,
-    /// What may be done with the operation if it is interrupted.
+    /// Permitted handling of the operation if it is interrupted.
     pub idempotency: Idempotency,
-    /// What became of the operation.
+    /// Status of the operation.
     pub outcome: OperationStatus,
-    /// Why the operation failed, if it did.
+    /// Cause of the operation's failure, if it failed.
     pub cause: Option<Cause>,
     /// Exit code of the command that the tool ran, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Whether the operation was committed although its tool says that it is unknown whether its work ended: JSON has `ended` then,
-    /// which is `unknown`.
+    /// Whether the operation was committed although its tool reports that it is unknown whether its
+    /// work ended. In JSON, this is the field `ended` with the value `unknown`.
     #[serde(rename = "ended", serialize_with = "as_unknown", skip_serializing_if = "std::ops::Not::not")]
     pub has_unknown_end: bool,
-    /// What the operation waits for, while it is suspended.
+    /// Form of the answer that the operation waits for, while it is suspended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<SuspensionForm>,
-    /// What is known of effects that a rollback does not undo. `None` while the operation is open.
+    /// Known effects that a rollback does not undo. `None` while the operation is open.
     pub effects: Option<ExternalEffects>,
     /// Changes of its resources that could not be undone when the operation was rolled back.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_undone: Vec<NotUndone>,
-    /// What the rollback of the operation replaced or removed in its resources.
+    /// Contents of its resources that the rollback of the operation replaced or removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<ReplacedContent>,
     /// Sequence number of the operation's latest `tool_begin`.
     pub begin: SequenceNumber,
-    /// Sequence number of the end of that run. `None` while it is open.
+    /// Sequence number of the end record of that run. `None` while it is open.
     pub end: Option<SequenceNumber>,
     /// Duration of that run, in microseconds.
     pub elapsed_us: Option<u64>,
-    /// Number of times that the operation began.
+    /// Number of runs of the operation.
     pub runs: u64,
     /// Latest decision about the operation.
     pub settled: Option<Settled>,
@@ -242,7 +247,7 @@ fn as_unknown<S: Serializer>(_: &bool, serializer: S) -> std::result::Result<S::
 #[derive(Default)]
 struct Ledger {
     entries: BTreeMap<OperationId, LedgerEntry>,
-    /// Operation ids of open operations, by the sequence numbers of their begins.
+    /// Operation ids of open operations, by the sequence numbers of their start records.
     open: BTreeMap<SequenceNumber, OperationId>,
 }
 
@@ -306,7 +311,8 @@ impl Ledger {
         entry.replaced.clear();
     }
 
-    /// Notes a child session that is announced. What is no announcement, or names no operation, is none.
+    /// Adds a child session that is announced. Ignores other observations, and announcements
+    /// without a known operation.
     fn add_child(&mut self, sequence: SequenceNumber, observed: &Observed<'_>) {
         if observed.name != CHILD_SESSION || observed.data.object().is_some() {
             return;
@@ -345,8 +351,9 @@ impl Ledger {
 }
 
 impl LedgerEntry {
-    /// Returns whether the operation is open, may run again, or ended in an unknown way: what its children did is not decided then. An interrupted
-    /// operation within another one never runs again.
+    /// Returns whether the operation is open, may run again, or ended in an unknown way, so that
+    /// the fate of its children is undecided. An interrupted operation within another one never
+    /// runs again.
     fn may_run(&self) -> bool {
         match self.outcome {
             OperationStatus::Open | OperationStatus::Suspended | OperationStatus::Unknown => true,
@@ -357,22 +364,24 @@ impl LedgerEntry {
 }
 
 impl LogReader {
-    /// Returns what became of each operation, in the order of their first begins.
+    /// Returns the ledger: each operation with its outcome, in the order of their first start
+    /// records.
     ///
-    /// For a child session, what its [parent](LogReader::fate_in_parent) has abandoned is [`OperationStatus::Abandoned`]. Where that
-    /// is not known, the log alone decides.
+    /// For a child session, operations that its [parent](LogReader::fate_in_parent) has abandoned
+    /// are [`OperationStatus::Abandoned`]. If the fate in the parent is unknown, only this log is
+    /// used.
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`] if a record's body cannot be decoded,
-    /// [`Error::Io`] if a segment can no longer be read.
+    /// [`Error::Inconsistent`] if a record's body cannot be decoded, [`Error::Io`] if a segment can
+    /// no longer be read.
     pub fn ledger(&self) -> Result<Vec<LedgerEntry>> {
         self.ledger_within(ANCESTORS_MAX)
     }
 
-    /// Returns what became of this session's work in the log of its parent, if it is a child that works for an operation.
-    /// The parent's log is looked for in the directory that holds this session's. For it, as much memory may be taken as for
-    /// this one.
+    /// Returns the fate of this session's work according to the log of its parent, if it is a child
+    /// that works for an operation. The parent's log is expected in the directory that contains
+    /// this session's directory. Reading it may take as much memory as this reader.
     pub fn fate_in_parent(&self) -> FateInParent {
         self.fate_within(ANCESTORS_MAX)
     }
@@ -417,7 +426,8 @@ impl LogReader {
             let at = live.partition_point(|range| *range.end() < sequence);
             live.get(at).is_some_and(|range| range.contains(&sequence))
         };
-        // What was suspended within another operation was rolled back with it, and counts while that one does.
+        // An operation that was suspended within another one was rolled back with it, and counts as
+        // long as that one does.
         let standings = self.standings(i64::MIN);
         let withdrawn = |entry: &&LedgerEntry| {
             entry.outcome == OperationStatus::Suspended && !standings.counts(entry.operation)
@@ -438,7 +448,7 @@ impl LogReader {
                 entry.outcome = OperationStatus::Abandoned;
             }
             for child in &mut entry.children {
-                // An earlier run's record that announces the child was rolled back with that run.
+                // If an earlier run announced the child, that record was rolled back with the run.
                 child.fate = match entry.outcome {
                     _ if is_abandoned => ChildFate::Abandoned,
                     _ if may_run => ChildFate::Undecided,

@@ -10,34 +10,37 @@ use crate::conversation::{ConversationMessage, ConversationRecord, EntryContent,
 use crate::error::Result;
 use crate::fold::conversation_reading;
 
-/// Holds a message, and the record that brought it.
+/// A message, and the record that added it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedMessage {
     /// Sequence number of the record.
     pub sequence: SequenceNumber,
-    /// The message, as [`Conversation::messages`](crate::conversation::Conversation::messages) returns it.
+    /// The message, as [`Conversation::messages`](crate::conversation::Conversation::messages)
+    /// returns it.
     pub message: ConversationMessage,
 }
 
-/// Names the record that brought a message.
+/// Record that added a message.
 #[derive(Clone, Copy, Debug)]
 struct MessagePlace {
     sequence: SequenceNumber,
-    /// Answer without which the message does not count: that of the call whose result the message is.
+    /// Answer without which the message does not count, if the message is the result of one of its
+    /// calls.
     answer: Option<SequenceNumber>,
 }
 
-/// Says what a record did to the list of the messages that count. A message's number says how many came before it.
+/// Describes how a record changed the list of the messages that count. Messages are numbered from 0
+/// in the order of their records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessagesChange<'a> {
-    /// One message came behind the others.
+    /// One message was appended to the others.
     Appended(usize),
     /// These messages count now, in this order.
     Now(&'a [usize]),
 }
 
-/// Knows of every message that a record of one conversation brought where it counts, whether that is at the end or not. What the
-/// messages say is not held.
+/// Lists the messages that the records of one conversation added, and determines at which positions
+/// each counts. Does not store the contents of the messages.
 #[derive(Debug)]
 pub struct MessageHistory<'a> {
     reader: &'a LogReader,
@@ -45,14 +48,16 @@ pub struct MessageHistory<'a> {
 }
 
 impl LogReader {
-    /// Hands all messages of an evaluation's conversation to `visit`, abandoned ones included, in the order of their records, and
-    /// returns where each counts; `None` if there is no such conversation. One message is held at a time, so that a conversation
-    /// may be larger than the memory that the reader may take.
+    /// Passes all messages of an evaluation's conversation to `visit`, including abandoned ones, in
+    /// the order of their records, and returns where each counts; `None` if there is no such
+    /// conversation. One message is in memory at a time, so a conversation may be larger than the
+    /// reader's memory limit.
     ///
     /// # Errors
     ///
-    /// Those of [`conversation_at`](LogReader::conversation_at), [`Error::OverBudget`](crate::Error::OverBudget) only if one message
-    /// takes more than [`memory_bytes`](LogReader::memory_bytes); the error of `visit`.
+    /// Those of [`conversation_at`](LogReader::conversation_at),
+    /// [`Error::OverBudget`](crate::Error::OverBudget) only if one message takes more than
+    /// [`memory_bytes`](LogReader::memory_bytes); the error of `visit`.
     pub fn message_history(
         &self,
         evaluation_id: &str,
@@ -72,8 +77,8 @@ impl LogReader {
         Ok(is_any.then_some(MessageHistory { reader: self, messages }))
     }
 
-    /// Returns the records that replace parts of an evaluation's conversation for its provider, abandoned ones included, in their
-    /// order.
+    /// Returns the records that replace parts of an evaluation's conversation for its provider,
+    /// including abandoned ones, in order.
     ///
     /// # Errors
     ///
@@ -111,7 +116,7 @@ impl LogReader {
     }
 }
 
-/// Returns whether records of a kind may bring a message.
+/// Returns whether records of a kind may add a message.
 fn brings_a_message(kind: EntryKind) -> bool {
     use EntryKind::{Answer, Committed, Decided, Failed, Input, Result, Settled};
     matches!(kind, Input | Result | Answer | Committed | Failed | Settled | Decided)
@@ -128,13 +133,14 @@ fn answer_of(entry: &ConversationRecord) -> Option<SequenceNumber> {
 }
 
 impl MessageHistory<'_> {
-    /// Returns the records of the messages, in their order.
+    /// Returns the records of the messages, in order.
     pub fn sequences(&self) -> impl ExactSizeIterator<Item = SequenceNumber> + '_ {
         self.messages.iter().map(|message| message.sequence)
     }
 
-    /// Hands each record after which other messages count than before it to `visit`, in ascending order. At every position,
-    /// the messages that count are those that [`LogReader::conversation_at`] finds there.
+    /// Passes each record that changes which messages count to `visit`, in ascending order. At
+    /// every position, the messages that count are those that [`LogReader::conversation_at`] finds
+    /// there.
     pub fn changes(&self, mut visit: impl FnMut(SequenceNumber, MessagesChange<'_>)) {
         let conversations = &self.reader.outline.conversations;
         let turning: BTreeSet<SequenceNumber> = conversations.turning_points().collect();

@@ -1,9 +1,11 @@
 //! Reads a log without the host's code, and without disturbing its writer.
 //!
-//! A [`LogReader`] opens a session's directory, in a store or copied from one. It opens files for reading only,
-//! takes no lock, and judges damage by the rules of opening. A [`Follower`] hands over the records of a log
-//! while it is written. Nothing here writes. Only replays of reducers and of versions ([`LogReader::replay_reducers`],
-//! [`replay_versions`]), and whoever asks for it ([`StateReader::items`], [`RecordedEvent::read`]), decode events and items as a host's types.
+//! A [`LogReader`] opens a session's directory, in a store or copied from one. It opens files for
+//! reading only, takes no lock, and detects damage by the rules of opening. A [`Follower`] returns
+//! the records of a log while it is written. No part of this module writes. Events and items are
+//! decoded as a host's types only by replays of reducers and of versions
+//! ([`LogReader::replay_reducers`], [`replay_versions`]), and on request ([`StateReader::items`],
+//! [`RecordedEvent::read`]).
 
 mod captures;
 mod changes;
@@ -72,7 +74,7 @@ pub use damage::{DamagedPlace, SoundEnd, SoundStretch, check_object, damaged_pla
 pub use differences::{Difference, DifferenceKind, VisitDifference};
 pub(crate) use differences::{messages_of, value_bytes};
 pub use feed::{EventFeed, Fed, FedEvent};
-/// What the names in records stand for, as [`Record::to_json`] asks for it.
+/// Meanings of the names in records, as [`Record::to_json`] needs them.
 pub use foldlog_codec::record::RecordNames;
 pub use follow::{Follower, LogUpdate, Progress};
 pub use ledger::{ChildFate, FateInParent, LedgerChild, LedgerEntry, OperationStatus, Settled};
@@ -91,7 +93,7 @@ pub use state::{ItemName, SliceReader, StateReader};
 pub use versions::{VersionOutcome, VersionRow, VersionSubject, VersionsReplayed, replay_versions};
 pub use walk::AlongPath;
 
-/// Describes one frame of a log. Envelope frames, which hold no record of the session, are included.
+/// Describes one frame of a log, including envelope frames, which contain no record of the session.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameInfo<'a> {
     /// Path of the segment file.
@@ -114,7 +116,7 @@ impl<'a> FrameInfo<'a> {
     }
 }
 
-/// Reports what a walk over a log's frames found.
+/// Reports the results of a walk over a log's frames.
 #[derive(Clone, Debug)]
 pub struct WalkSummary {
     /// Id of the session.
@@ -123,18 +125,19 @@ pub struct WalkSummary {
     pub records: u64,
     /// Bytes that the log uses.
     pub log_bytes: u64,
-    /// What opening would report.
+    /// Report that opening the session would return.
     pub report: RecoveryReport,
 }
 
-/// Holds the options of a [`LogReader`].
+/// Options of a [`LogReader`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// Whether the reader skips the slices, for callers that only need records, names or operations. The
-    /// reader then does not notice items that contradict each other, or missing objects.
+    /// Whether the reader skips the slices, for callers that need only records, names or
+    /// operations. The reader then does not detect contradictory items or missing objects.
     pub outline: bool,
-    /// Bytes of memory that the reader's knowledge of the log may take, and what a single record is decoded into for a fold.
-    /// Windows are not counted. `None` stands for 64 MiB, and three times the bytes of the log on top.
+    /// Maximum memory, in bytes, for the reader's index of the log and for a single decoded record
+    /// during a fold. Windows are not counted. `None` is 64 MiB plus three times the bytes of the
+    /// log.
     pub memory_bytes: Option<u64>,
 }
 
@@ -142,15 +145,17 @@ pub struct ReadOptions {
 ///
 /// # Memory
 ///
-/// A reader holds what the log declares, its open and unsettled operations, its rollbacks, and the name of
-/// each item: about 20 bytes for items that come one by one, 112 at most, whatever the items hold. It folds
-/// no more of a log than fits into [`ReadOptions::memory_bytes`] and fails with [`Error::OverBudget`] beyond.
-/// Objects are read piece by piece, each once.
+/// A reader keeps in memory the declarations of the log, its open and unsettled operations, its
+/// rollbacks, and the name of each item: about 20 bytes for items that are added one by one, 112 at
+/// most, regardless of the items' sizes. A fold that does not fit into
+/// [`ReadOptions::memory_bytes`] fails with [`Error::OverBudget`]. Objects are read piece by piece,
+/// each once.
 ///
 /// # Files
 ///
-/// A reader holds the files of its segments open, and reads on what it found there once a compaction has replaced them. All readers of
-/// a process hold 1,024 files at most, and a quarter of those that the process may open; files beyond are opened by their names.
+/// A reader keeps the files of its segments open, and continues to read the original files after a
+/// compaction has replaced them. All readers of a process keep at most 1,024 files open, and at
+/// most a quarter of the files that the process may open. Further files are opened by their names.
 #[derive(Debug)]
 pub struct LogReader {
     storage: Arc<dyn Storage>,
@@ -168,25 +173,26 @@ pub struct LogReader {
     opened_sequence: SequenceNumber,
     log_bytes: u64,
     report: RecoveryReport,
-    /// Where damage ends what is read, if it does.
+    /// Where damage ends the part that is read, if it does.
     sound_end: Option<SoundEnd>,
 }
 
-/// Lends what a reader has read, for a replay of the host.
+/// Lends the contents of a reader to a replay of the host.
 pub(crate) struct RecordedLog<'a> {
     pub(crate) storage: &'a Arc<dyn Storage>,
     pub(crate) places: &'a RecordLocator,
     pub(crate) objects: &'a Objects,
     pub(crate) rollbacks: &'a BTreeMap<SequenceNumber, foldlog_codec::body::Rollback>,
-    /// All that the log declares.
+    /// All declarations of the log.
     pub(crate) names: &'a crate::names::DeclaredNames,
     /// `SessionOpening` records of the session and its ancestors, each with its sequence number.
     pub(crate) openings: &'a [(SequenceNumber, SessionOpening)],
 }
 
-/// Returns whether a session's directory in a store holds only what a crash left before the session's first
-/// record was written. Nobody was told of such a session; it can be [created](crate::Store::create_with)
-/// again under its id. The answer means nothing while another process writes to the directory.
+/// Returns whether a session's directory in a store contains only what a crash left before the
+/// session's first record was written. Such a session was never acknowledged. It can be
+/// [created](crate::Store::create_with) again under its id. The result is meaningless while another
+/// process writes to the directory.
 ///
 /// # Errors
 ///
@@ -196,8 +202,8 @@ pub fn is_leftover(dir: &Path) -> Result<bool> {
     Ok(partial_creation::find(&FileStorage::new(), dir, session)?.is_some())
 }
 
-/// Walks the frames of the log in `dir` and hands each to `visit`, in order. It checks every checksum and
-/// folds no record.
+/// Walks the frames of the log in `dir` and passes each to `visit`, in order. Checks every checksum
+/// and folds no record.
 ///
 /// # Errors
 ///
@@ -207,8 +213,8 @@ pub fn walk(dir: &Path, visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>) -> 
     walk_on(&storage, dir, visit)
 }
 
-/// Walks the frames of the log in the directory `dir` of `storage` and hands each to `visit`, in order. It
-/// checks every checksum and folds no record.
+/// Walks the frames of the log in the directory `dir` of `storage` and passes each to `visit`, in
+/// order. Checks every checksum and folds no record.
 ///
 /// # Errors
 ///
@@ -218,7 +224,8 @@ pub fn walk_on(
     dir: &Path,
     visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>,
 ) -> Result<WalkSummary> {
-    // Where a segment was replaced meanwhile, goes on behind the last record that was handed over.
+    // If a segment was replaced in the meantime, continues after the last record that was passed to
+    // `visit`.
     let mut next = SequenceNumber::MIN;
     let scan = scan::whole(|| {
         let from = next;
@@ -249,20 +256,22 @@ fn exposed_on(storage: &dyn Storage, dir: &Path) -> Option<FileExposure> {
     log::exposure::find(storage, dir, StoreAccess::Private)
 }
 
-/// Describes records among which a compaction has dropped bodies.
+/// Describes a range of records from which a compaction has dropped bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompactedRange {
     /// Sequence number of the first record.
     pub from: SequenceNumber,
-    /// Sequence number of the last record. What the slices held is known again from this position on.
+    /// Sequence number of the last record. From this position on, the contents of the slices are
+    /// known again.
     pub through: SequenceNumber,
-    /// Positions in the range at which it is known, in ascending order.
+    /// Positions in the range at which they are known, in ascending order.
     pub known: Vec<SequenceNumber>,
 }
 
 impl LogReader {
-    /// Returns whether the reader was opened with [`ReadOptions::outline`], and has checked no object.
+    /// Returns whether the reader was opened with [`ReadOptions::outline`] and has checked no
+    /// object.
     pub(crate) fn is_outline(&self) -> bool {
         self.folded.is_none()
     }
@@ -299,17 +308,19 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::NotASession`] if `dir` holds no session, [`Error::NotAFile`] if one of its segments is no
-    /// regular file, [`Error::Corrupt`], [`Error::OlderThanSuccessor`], [`Error::MissingSegment`] or
-    /// [`Error::WrongSession`] if the log is damaged, [`Error::FutureFormat`] if a later version wrote it,
-    /// [`Error::Object`] if an object is missing or damaged, [`Error::Inconsistent`] if a record contradicts
-    /// those before it, [`Error::OverBudget`] if the fold takes more than 64 MiB and three times the bytes of
-    /// the log, [`Error::Io`] if a file cannot be read.
+    /// [`Error::NotASession`] if `dir` contains no session, [`Error::NotAFile`] if one of its
+    /// segments is not a regular file, [`Error::Corrupt`], [`Error::OlderThanSuccessor`],
+    /// [`Error::MissingSegment`] or [`Error::WrongSession`] if the log is damaged,
+    /// [`Error::FutureFormat`] if a later version wrote it, [`Error::Object`] if an object is
+    /// missing or damaged, [`Error::Inconsistent`] if a record contradicts those before it,
+    /// [`Error::OverBudget`] if the fold takes more than 64 MiB plus three times the bytes of the
+    /// log, [`Error::Io`] if a file cannot be read.
     pub fn open(dir: impl AsRef<Path>) -> Result<LogReader> {
         LogReader::open_on(Arc::new(FileStorage::new()), dir)
     }
 
-    /// Opens the log in the directory `dir` of `storage` and folds it, with the default [`ReadOptions`].
+    /// Opens the log in the directory `dir` of `storage` and folds it, with the default
+    /// [`ReadOptions`].
     ///
     /// # Errors
     ///
@@ -322,8 +333,8 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](LogReader::open), except that [`Error::OverBudget`] is returned beyond
-    /// [`ReadOptions::memory_bytes`].
+    /// Those of [`open`](LogReader::open), with [`ReadOptions::memory_bytes`] as the limit for
+    /// [`Error::OverBudget`].
     pub fn open_with(
         storage: Arc<dyn Storage>,
         dir: impl AsRef<Path>,
@@ -363,7 +374,7 @@ impl LogReader {
         }
     }
 
-    /// Holds the files open that were scanned.
+    /// Keeps the scanned files open.
     ///
     /// # Errors
     ///
@@ -374,7 +385,7 @@ impl LogReader {
         Ok(())
     }
 
-    /// Makes a reader of what was scanned, without slices.
+    /// Creates a reader from a scan, without slices.
     fn of_scan(
         storage: Arc<dyn Storage>,
         dir: PathBuf,
@@ -404,7 +415,6 @@ impl LogReader {
         }
     }
 
-    /// Lends what was read.
     pub(crate) fn recorded_log(&self) -> RecordedLog<'_> {
         let (storage, places, objects) = (&self.storage, &self.places, self.objects.as_ref());
         let names = &self.outline.names;
@@ -421,18 +431,18 @@ impl LogReader {
         &self.opened
     }
 
-    /// Returns the sequence number of the session's own first record: 0, or in a fork the one behind the
-    /// records shared with the parent.
+    /// Returns the sequence number of the session's own first record: 0, or in a fork the one after
+    /// the records shared with the parent.
     pub fn opened_sequence(&self) -> SequenceNumber {
         self.opened_sequence
     }
 
-    /// Returns what opening found.
+    /// Returns the report of opening the log.
     pub fn report(&self) -> &RecoveryReport {
         &self.report
     }
 
-    /// Returns how many records the log has, which is also the next sequence number.
+    /// Returns the number of records in the log, which is also the next sequence number.
     pub fn records_len(&self) -> u64 {
         self.places.next_sequence.get()
     }
@@ -442,25 +452,26 @@ impl LogReader {
         self.places.next_sequence.saturating_sub(1)
     }
 
-    /// Returns how many bytes the log uses.
+    /// Returns the number of bytes that the log uses.
     pub fn log_bytes(&self) -> u64 {
         self.log_bytes
     }
 
-    /// Returns how many bytes of memory the reader's knowledge of the log may take:
-    /// [`ReadOptions::memory_bytes`], or 64 MiB and three times the bytes of the log.
+    /// Returns the memory limit for the reader's index of the log, in bytes:
+    /// [`ReadOptions::memory_bytes`], or 64 MiB plus three times the bytes of the log.
     pub fn memory_bytes(&self) -> u64 {
         MemoryLimit::of_reader(self.options.memory_bytes).bytes(self.log_bytes).unwrap_or(u64::MAX)
     }
 
-    /// Returns what the names in records stand for.
+    /// Returns the meanings of the names in records.
     pub fn names(&self) -> RecordNames {
         let mut names = RecordNames::default();
         names.learn(&self.outline.names.all());
         names
     }
 
-    /// Returns all that the log declares: events with the slices that they are bound to, and slices with their policies.
+    /// Returns all declarations of the log: events with the slices that they are bound to, and
+    /// slices with their policies.
     pub fn declarations(&self) -> Declare {
         self.outline.names.all()
     }
@@ -470,24 +481,25 @@ impl LogReader {
         &self.outline.tags
     }
 
-    /// Returns what says that a replica holds the session's records, so that other machines may go on with it; `None` if none does.
-    /// Whether another one did, only the replica tells.
+    /// Returns the record which states that the session is replicated, so that other machines may
+    /// continue it; `None` if it is not. Only the replica can tell whether another machine has done
+    /// so.
     pub fn replicated_record(&self) -> Option<&Replicated> {
         self.outline.replicated.as_deref()
     }
 
-    /// Returns which records are live at the end of the log.
+    /// Returns the records that are live at the end of the log.
     pub fn live_path(&self) -> &LivePath {
         &self.path
     }
 
-    /// Returns the rollbacks in order: the sequence number of each record, and the position that it rolled
-    /// back to.
+    /// Returns the rollbacks in order: the sequence number of each record, and the position that it
+    /// rolled back to.
     pub fn rollbacks(&self) -> impl DoubleEndedIterator<Item = (SequenceNumber, SequenceNumber)> {
         self.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))
     }
 
-    /// Hands the records from `from` through `through` to `visit`, in order.
+    /// Passes the records from `from` through `through` to `visit`, in order.
     ///
     /// # Errors
     ///
@@ -515,20 +527,21 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::OverBudget`] if the fold takes more memory than [`memory_bytes`](LogReader::memory_bytes),
-    /// [`Error::Object`] if an object is missing or damaged, [`Error::Io`] if a segment can no longer be
-    /// read.
+    /// [`Error::OverBudget`] if the fold takes more memory than
+    /// [`memory_bytes`](LogReader::memory_bytes), [`Error::Object`] if an object is missing or
+    /// damaged, [`Error::Io`] if a segment can no longer be read.
     pub fn state(&self) -> Result<State> {
         self.state_reader()?.to_state()
     }
 
-    /// Returns the slices at the end of the log, to be read item by item.
+    /// Returns a reader of the slices at the end of the log. It reads them item by item.
     ///
     /// # Errors
     ///
-    /// [`Error::OverBudget`] if the fold takes more memory than [`memory_bytes`](LogReader::memory_bytes),
-    /// [`Error::Inconsistent`] or [`Error::Object`] if an outline reader finds what other readers find at
-    /// opening, [`Error::Io`] if a segment can no longer be read.
+    /// [`Error::OverBudget`] if the fold takes more memory than
+    /// [`memory_bytes`](LogReader::memory_bytes), [`Error::Inconsistent`] or [`Error::Object`] if
+    /// an outline reader finds damage that other readers find at opening, [`Error::Io`] if a
+    /// segment can no longer be read.
     pub fn state_reader(&self) -> Result<StateReader> {
         match &self.folded {
             Some(folded) => Ok(self.reader_of(folded.clone())),
@@ -536,8 +549,8 @@ impl LogReader {
         }
     }
 
-    /// Returns the slices as they were when the record at `position` had been written, to be read item by
-    /// item.
+    /// Returns a reader of the slices as of `position`, after that record was written. It reads
+    /// them item by item.
     ///
     /// # Errors
     ///
@@ -557,7 +570,7 @@ impl LogReader {
         StateReader::new(projection, source, Some((self.dir.as_path().into(), self.memory_bytes())))
     }
 
-    /// Returns what reads the records of a projection of this log.
+    /// Returns the source from which the records of a projection of this log are read.
     fn log_source(&self, projection: &Projection) -> LogSource {
         LogSource {
             storage: Arc::clone(&self.storage),
@@ -575,7 +588,7 @@ impl LogReader {
         Ok(self.history().fold(end, None, LogSlices::Unread, visit)?.projection)
     }
 
-    /// Returns the slices as they were when the record at `position` had been written, with all items in
+    /// Returns the slices as of `position`, after that record was written, with all items in
     /// memory.
     ///
     /// # Errors
@@ -587,9 +600,9 @@ impl LogReader {
         self.state_reader_at(position)?.to_state()
     }
 
-    /// Returns the slices at `position`, folding only the records that were live then: abandoned records are
-    /// left out, also from LOG slices. CACHE slices hold what they gathered along the path; from a compacted range on, what they
-    /// held when the base was written.
+    /// Returns the slices at `position`, folding only the records that were live then: abandoned
+    /// records are left out, from LOG slices too. CACHE slices contain the items collected along
+    /// the path; after a compacted range, they start with their contents when the base was written.
     ///
     /// # Errors
     ///
@@ -607,8 +620,8 @@ impl LogReader {
         AlongPath::new(self)
     }
 
-    /// Folds the log from its first record on. `visit` gets each record, and a function that returns the
-    /// slices after it.
+    /// Folds the log from its first record on. `visit` receives each record, and a function that
+    /// returns the slices after it.
     ///
     /// # Errors
     ///
@@ -627,20 +640,22 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Object`] if the object is missing or does not match its name, [`Error::Io`] if it cannot be
-    /// read.
+    /// [`Error::Object`] if the object is missing or does not match its name, [`Error::Io`] if it
+    /// cannot be read.
     pub fn payload(&self, payload: Payload<'_>) -> Result<Arc<[u8]>> {
         self.objects.resolve(payload).map(Arc::from)
     }
 
-    /// Checks that the records which a fork shares are those of its parent. It compares the checksum that the
-    /// fork recorded; if a recovery has rewritten the parent's frames since, it compares the contents.
+    /// Checks that the shared records of a fork are those of its parent. Compares the checksum that
+    /// the fork recorded. If a recovery has rewritten the parent's frames since, compares the
+    /// contents.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongSession`] if `parent` is not the parent of this fork, [`Error::NoSuchPosition`] if the
-    /// parent has no record at the fork's position, [`Error::Inconsistent`] if the shared records differ,
-    /// [`Error::Io`] if a segment cannot be read.
+    /// [`Error::WrongSession`] if `parent` is not the parent of this fork,
+    /// [`Error::NoSuchPosition`] if the parent has no record at the fork's position,
+    /// [`Error::Inconsistent`] if the shared records differ, [`Error::Io`] if a segment cannot be
+    /// read.
     pub fn check_lineage(&self, parent: &LogReader) -> Result<()> {
         let (expected, position, chain) = match self.opened.parent {
             Some(Parent::Fork { session, position, chain }) => (session, position, chain),
@@ -659,7 +674,8 @@ impl LogReader {
         Err(Error::Inconsistent { sequence: position, reason })
     }
 
-    /// Returns the digest of the records through `position`. It covers their contents, not their frames.
+    /// Returns the digest of the records through `position`. It covers their contents, not their
+    /// frames.
     ///
     /// # Errors
     ///
@@ -674,7 +690,8 @@ impl LogReader {
         Ok(digest.finish())
     }
 
-    /// Returns the ranges of the log in which a compaction has dropped what slices held, in ascending order.
+    /// Returns the ranges of the log from which a compaction has dropped contents of slices, in
+    /// ascending order.
     pub fn compacted_ranges(&self) -> Vec<CompactedRange> {
         let Some(compaction) = &self.places.compaction else { return Vec::new() };
         let range = |range: &RangeInclusive<SequenceNumber>| CompactedRange {
@@ -685,7 +702,8 @@ impl LogReader {
         compaction.ranges().iter().map(range).collect()
     }
 
-    /// Returns whether no compaction has dropped what the slices held at a position.
+    /// Returns whether the contents of the slices at a position are known, not dropped by a
+    /// compaction.
     pub fn is_known(&self, position: SequenceNumber) -> bool {
         self.places.check_known(position).is_ok()
     }
@@ -731,7 +749,7 @@ mod tests {
         for number in 0..40_u64 {
             session.dispatch(Said(number)).unwrap();
             if number % 3 == 2 {
-                // Now a little back, now far, now onto a path that was abandoned before.
+                // Rolls back a little, then far, then onto a path that was abandoned before.
                 session.rollback_to(number * 7 % (session.position().unwrap().get() + 1)).unwrap();
             }
         }

@@ -1,4 +1,4 @@
-//! How each session of a store stands, at the cost of the tails of their logs.
+//! Overviews of the sessions of a store, at the cost of reading the tails of their logs.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -29,13 +29,14 @@ use crate::options::MemoryLimit;
 use crate::session::{OutlineSource, VisitFrame, read_outline_by, settle};
 use crate::storage::{DirectoryEntry, EntryKind, FileStorage, Storage};
 
-/// Says how a session stands, as its log tells.
+/// Describes the current state of a session according to its log.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SessionOverview {
     /// Id of the session.
     pub session: Uuid,
-    /// Number of records, those shared with a parent included; of a damaged log, of those before the damage.
+    /// Number of records, including those shared with a parent. For a damaged log, the number of
+    /// records before the damage.
     pub records: u64,
     /// Bytes that these records take.
     pub log_bytes: u64,
@@ -47,19 +48,21 @@ pub struct SessionOverview {
     pub tags: BTreeMap<String, String>,
     /// Session that this one was forked from or created for.
     pub parent: Option<Parent>,
-    /// What says that a replica holds the session's records, so that other machines may go on with it; `None` if none does.
+    /// Record which states that the session is replicated, so that other machines may continue it;
+    /// `None` if it is not.
     pub replicated: Option<Replicated>,
     /// Whether the last writer closed the session.
     pub closed: bool,
-    /// Operations that have begun and not ended: they run, or their process is gone.
+    /// Operations that have begun and not ended: they run, or their process has ended.
     pub open: Vec<StandingOperation>,
     /// Operations that were interrupted and have neither run again nor been settled since.
     pub unsettled: Vec<StandingOperation>,
-    /// Operations that wait for somebody to answer.
+    /// Operations that wait for an answer.
     pub suspended: Vec<StandingOperation>,
-    /// Conversations that a host has to resume, since they stopped before their end and wait for no person.
+    /// Conversations that stopped before their end, wait for no person, and have to be resumed by a
+    /// host.
     pub resumable: Vec<ResumableConversation>,
-    /// Where the sound part of the log ends, if the log is damaged.
+    /// Where the intact part of the log ends, if the log is damaged.
     pub sound_end: Option<SoundEnd>,
     /// Number of objects in the session's directory.
     pub objects: u64,
@@ -67,7 +70,7 @@ pub struct SessionOverview {
     pub object_bytes: u64,
 }
 
-/// Names an operation that is not over.
+/// Describes an operation that is not over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandingOperation {
     /// Operation id.
@@ -76,24 +79,24 @@ pub struct StandingOperation {
     pub tool: SmolStr,
     /// Time at which its latest run began, in microseconds since 1970-01-01 UTC.
     pub begun_at_us: i64,
-    /// Workspaces that it captured when it began, by their names, each with the path that its directory had then. A directory may be
-    /// elsewhere by now.
+    /// Workspaces that it captured when it began, by their names, each with the path of its
+    /// directory at that time. The directory may have moved since.
     pub workspaces: BTreeMap<String, String>,
 }
 
-/// Names a conversation that stopped before its end and that a host goes on with.
+/// Describes a conversation that stopped before its end and that a host can continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumableConversation {
     /// Id of the evaluation.
     pub evaluation_id: SmolStr,
-    /// What comes next: the provider, or calls of the last answer.
+    /// Next step: the provider, or calls of the last answer.
     pub point: ResumePoint,
     /// Time of the conversation's last record, in microseconds since 1970-01-01 UTC.
     pub last_at_us: i64,
 }
 
-/// Returns those of the `sessions` in the directory `store` that a process has open for writing, each with what that process
-/// left as a note. Takes no lock.
+/// Returns those of the `sessions` in the directory `store` that a process has open for writing,
+/// each with the note that the process left. Takes no lock.
 ///
 /// # Errors
 ///
@@ -103,15 +106,17 @@ pub fn running_sessions(store: &Path, sessions: &[Uuid]) -> Result<BTreeMap<Uuid
     lock::find_holders(&storage, store, sessions)
 }
 
-/// Returns whether the writer of the session in the directory `dir` was fenced by another one, and from which record on its log was not
-/// acknowledged; `None` if it left no such note, or has opened the session with its replicator since.
+/// Returns the fence note of the session in the directory `dir`: its writer was fenced by another
+/// one, and its log was not acknowledged from some record on. `None` if there is no such note, or
+/// the session has been opened with its replicator since.
 pub fn read_fence(dir: &Path) -> Option<SessionFence> {
     crate::log::fence::read(&FileStorage::new(), dir)
 }
 
-/// Returns how the session in the directory `dir` stands at the time `now_us`, in microseconds since 1970-01-01 UTC: from its
-/// newest image and the records behind it, or from all of its log if there is none. Bytes that an image covers are not read,
-/// so their damage is not noticed. Takes as much memory beside the image as [`ReadOptions::memory_bytes`] says.
+/// Returns an overview of the session in the directory `dir` at the time `now_us`, in microseconds
+/// since 1970-01-01 UTC. It is computed from the newest image and the records after it, or from the
+/// whole log if there is no image. Bytes that an image covers are not read, so their damage is not
+/// noticed. [`ReadOptions::memory_bytes`] limits the memory in addition to the image.
 ///
 /// # Errors
 ///
@@ -120,7 +125,7 @@ pub fn overview(dir: &Path, now_us: i64, memory_bytes: Option<u64>) -> Result<Se
     overview_on(&(Arc::new(FileStorage::new()) as Arc<dyn Storage>), dir, now_us, memory_bytes)
 }
 
-/// Does what [`overview`] does, with a directory of `storage`.
+/// Like [`overview`], for a directory of `storage`.
 pub(crate) fn overview_on(
     storage: &Arc<dyn Storage>,
     dir: &Path,
@@ -143,12 +148,13 @@ pub(crate) fn overview_on(
         }
         told => told,
     };
-    // Of a directory that cannot be looked at, the log tells.
+    // If the directory of objects cannot be read, the overview is still useful without their
+    // number.
     let (objects, object_bytes) = kept_objects_on(storage.as_ref(), dir).unwrap_or_default();
     Ok(SessionOverview { objects, object_bytes, ..told? })
 }
 
-/// Returns how many objects the directory of the session in `dir` holds, and their bytes.
+/// Returns the number of objects in the directory of the session in `dir`, and their bytes.
 ///
 /// # Errors
 ///
@@ -171,7 +177,7 @@ fn kept_objects_on(storage: &dyn Storage, dir: &Path) -> Result<(u64, u64)> {
     Ok(objects.fold((0, 0), |(count, bytes), entry| (count + 1, u64::saturating_add(bytes, entry.len))))
 }
 
-/// Holds what was read of a session.
+/// Result of reading a session.
 struct OverviewScan {
     scan: LogScan,
     outline: Projection,
@@ -198,8 +204,8 @@ fn read(
     Ok(OverviewScan { scan, outline: outline?, created_at_us })
 }
 
-/// Reads the records behind the newest image that the log confirms. `None` if there is none, or if anything contradicts it:
-/// then all records are read, which also tells what is wrong.
+/// Reads the records after the newest image that the log confirms. `None` if there is none, or if a
+/// record contradicts it: then all records are read, which also finds the cause.
 fn read_behind_image(source: OutlineSource<'_>, dir: &Path) -> Option<OverviewScan> {
     let storage = source.storage;
     for (_, path) in image_files::list(storage.as_ref(), dir) {
@@ -262,7 +268,7 @@ impl OverviewScan {
     }
 }
 
-/// Returns how a damaged session stood where its sound part ends.
+/// Returns the overview of a damaged session at the end of its intact part.
 fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
     let (places, storage) = (&reader.places, &reader.storage);
     let time_of = |sequence: SequenceNumber| time_of(places, storage, sequence);
@@ -309,7 +315,7 @@ fn standing_operations<'a>(
         let (mut begun_at_us, mut workspaces) = (0, BTreeMap::new());
         places.read(storage, begin, begin, &mut |record| {
             begun_at_us = record.time_us;
-            // What does not decode is damage of another record's kind, of which the log tells elsewhere.
+            // A start record that does not decode is damage, which other parts report.
             if let (RecordKind::TOOL_BEGIN, Ok(begin)) = (record.kind, ToolBegin::decode(record.body)) {
                 workspaces = begin.resources.iter().filter_map(workspace).collect();
             }
@@ -320,12 +326,13 @@ fn standing_operations<'a>(
     named.collect()
 }
 
-/// Returns the name of a workspace and the path that its directory had when it was captured. `None` for other resources.
+/// Returns the name of a workspace and the path that its directory had when it was captured. `None`
+/// for other resources.
 fn workspace(captured: &ResourceSnapshot<'_>) -> Option<(String, String)> {
     #[derive(serde::Deserialize)]
     struct CapturedWorkspace {
         path: String,
-        // Tells a workspace from a host's own resource.
+        // Distinguishes a workspace from a host's own resource.
         #[serde(rename = "commit")]
         _commit: serde::de::IgnoredAny,
     }
@@ -333,8 +340,9 @@ fn workspace(captured: &ResourceSnapshot<'_>) -> Option<(String, String)> {
     Some((captured.resource.clone().into_owned(), path))
 }
 
-/// Returns the conversations that a host has to resume. One whose id is that of another one, a slash and more works for that one, and is
-/// resumed with it. One that was imported, and for which no provider was ever asked here, is nobody's to resume.
+/// Returns the conversations that a host has to resume. A conversation whose id is that of another
+/// one followed by a slash and more works for that one, and is resumed with it. An imported
+/// conversation for which no provider was ever called here is not resumed.
 fn resumable(
     conversations: &Conversations,
     standings: &Standings<'_>,

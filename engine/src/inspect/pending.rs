@@ -12,8 +12,8 @@ use crate::fold::suspensions::Standings;
 use crate::session::{Settlement, settle};
 
 impl LogReader {
-    /// Returns the questions of suspended operations that nobody has answered yet and that have not expired at the time
-    /// `now`, in the order of their operation ids.
+    /// Returns the questions of suspended operations that are unanswered and have not expired at
+    /// the time `now`, in the order of their operation ids.
     ///
     /// # Errors
     ///
@@ -25,11 +25,13 @@ impl LogReader {
         questions::read(&source, self.opened.session, &standings.waiting_operations(), Some(&budget))
     }
 
-    /// Returns the BLAKE3 of the arguments of an operation about which somebody can decide so at the time `now_us`.
+    /// Returns the BLAKE3 hash of the arguments of an operation that can be settled in this way at
+    /// the time `now_us`.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchOperation`] if the operation waits for no such decision. Those of [`pending`](LogReader::pending).
+    /// [`Error::NoSuchOperation`] if the operation waits for no such decision. Those of
+    /// [`pending_questions`](LogReader::pending_questions).
     pub(crate) fn waits_for_decision(
         &self,
         operation: OperationId,
@@ -52,7 +54,7 @@ impl LogReader {
         digest.ok_or(Error::NoSuchOperation { operation, reason: "the log does not hold its begin" })
     }
 
-    /// Returns the operations that waited for somebody at a position, and are not over since.
+    /// Returns the operations that waited for a decision at a position, and are not over since.
     pub(crate) fn suspended_at(&self, position: SequenceNumber) -> Vec<OperationId> {
         self.standings(i64::MIN).waited_at(position)
     }

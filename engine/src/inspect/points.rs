@@ -1,4 +1,5 @@
-//! Points at which a fold can go on, so that many positions of a log are read without folding it anew for each.
+//! Points at which a fold can continue, so that many positions of a log are read without a new fold
+//! for each.
 
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use crate::fold::memory::Watch;
 use crate::fold::positions::Positions;
 use crate::fold::projection::{FrozenProjection, LogSlices, Projection};
 
-/// Holds the slices of a log at one position, and at those earlier positions that later records go back to. Points of one log
-/// share what they have in common, so one takes little memory beside another.
+/// Stores the slices of a log at one position, and at those earlier positions that are targets of
+/// later rollbacks. Points of one log share common data, so a further one takes little memory.
 #[derive(Clone, Debug)]
 pub struct FoldPoint {
     projection: Projection,
@@ -22,13 +23,15 @@ pub struct FoldPoint {
 }
 
 impl FoldPoint {
-    /// Returns the position: the sequence number of the last record that was folded. `None` before the first.
+    /// Returns the position: the sequence number of the last record that was folded. `None` before
+    /// the first.
     pub fn position(&self) -> Option<SequenceNumber> {
         self.projection.next_sequence().checked_sub(1)
     }
 
-    /// Returns whether a fold can go on from here through the record at `position`: whether the point holds all earlier
-    /// positions that `reader`'s log goes back to on the way there. A log that has grown may go back to others than it did.
+    /// Returns whether a fold can continue from here through the record at `position`: whether the
+    /// point has all earlier positions that are targets of rollbacks on the way there. A log that
+    /// has grown may have further targets.
     pub fn reaches(&self, reader: &LogReader, position: impl Into<SequenceNumber>) -> bool {
         let (next, end) = (self.projection.next_sequence(), position.into() + 1);
         let holds =
@@ -38,15 +41,16 @@ impl FoldPoint {
 }
 
 impl LogReader {
-    /// Folds the log on from a point, or from its beginning, through the record at `position`. `visit` gets each record, and a
-    /// function that returns the slices after it. Positions whose slices a compaction has dropped can be passed, and a fold can go
-    /// on from them; what the slices are said to hold there is not what they held.
+    /// Continues a fold from a point, or from the start of the log, through the record at
+    /// `position`. `visit` receives each record, and a function that returns the slices after it. A
+    /// fold can pass positions that a compaction has dropped, and continue from them. The slices
+    /// that it returns there are not the original ones.
     ///
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`] if the log has no record at `position`, or the point does not
-    /// [reach](FoldPoint::reaches) it; [`Error::CompactedMeanwhile`] if a compaction has replaced a segment since the log was
-    /// opened; else those of [`fold`](LogReader::fold).
+    /// [reach](FoldPoint::reaches) it; [`Error::CompactedMeanwhile`] if a compaction has replaced a
+    /// segment since the log was opened; else those of [`fold`](LogReader::fold).
     pub fn fold_on(
         &self,
         from: Option<&FoldPoint>,
@@ -79,11 +83,11 @@ impl LogReader {
         Ok(FoldPoint { projection, targets: positions.into_targets(), watch })
     }
 
-    /// Returns the slices at a point of this log, to be read item by item.
+    /// Returns a reader of the slices at a point of this log. It reads them item by item.
     ///
     /// # Errors
     ///
-    /// [`Error::Compacted`] if a compaction has dropped what the slices held there.
+    /// [`Error::Compacted`] if a compaction has dropped the contents of the slices there.
     pub fn state_reader_of(&self, point: &FoldPoint) -> Result<StateReader> {
         if let Some(position) = point.position() {
             self.places.check_known(position)?;
@@ -135,7 +139,7 @@ mod tests {
                 );
             }
         }
-        // The log goes back to where no later point has kept anything.
+        // The log now rolls back to a position that later points have not stored.
         session.rollback_to(3).unwrap();
         session.close().unwrap();
         let grown = LogReader::open(&dir).unwrap();

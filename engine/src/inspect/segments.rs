@@ -23,16 +23,19 @@ pub struct SegmentInfo {
     pub session: Uuid,
     /// Sequence number of the segment's first record.
     pub first_sequence: SequenceNumber,
-    /// Number of records that belong to the log. A recovery or a fork may have left out others of the file.
+    /// Number of records that belong to the log. A recovery or a fork may have left out further
+    /// ones of the file.
     pub records: u64,
-    /// Bytes that belong to the log: header, frames and seal. Of a compressed segment, those of the plain one.
+    /// Bytes that belong to the log: header, frames and seal. For a compressed segment, those of
+    /// the plain one.
     pub used_bytes: u64,
-    /// Length of the file in bytes, space allocated ahead included. A compressed segment's file is shorter than what it holds.
+    /// Length of the file in bytes, including preallocated space. The file of a compressed segment
+    /// is shorter than its contents.
     pub allocated_bytes: u64,
-    /// How the file is compressed.
+    /// Compression of the file.
     pub compression: Compression,
-    /// Length of the seal in bytes, 0 if the segment is not sealed. The seal stands behind the frames that
-    /// belong to the chain.
+    /// Length of the seal in bytes, 0 if the segment is not sealed. The seal follows the frames
+    /// that belong to the chain.
     pub seal_bytes: u64,
 }
 
@@ -74,8 +77,8 @@ impl LogReader {
         Ok(infos)
     }
 
-    /// Hands every frame of the log to `visit`, in order, envelope frames included. Seals are not frames of
-    /// the chain and are not handed over; see [`SegmentInfo::seal_bytes`].
+    /// Passes every frame of the log to `visit`, in order, including envelope frames. Seals are not
+    /// frames of the chain and are left out; see [`SegmentInfo::seal_bytes`].
     ///
     /// # Errors
     ///
@@ -88,8 +91,8 @@ impl LogReader {
         })
     }
 
-    /// Returns the segments up to the one in which the log ends. Records that name missing objects may have
-    /// been left out together with whole segments behind them.
+    /// Returns the segments up to the one in which the log ends. Records that name missing objects
+    /// may have been left out together with whole segments after them.
     fn whole_segments(&self) -> &[Segment] {
         let segments = self.places.segments.as_slice();
         let torn = self.report.torn.as_ref();
@@ -107,7 +110,8 @@ impl LogReader {
         if let Some(torn) = torn.filter(|torn| segments.last().is_some_and(|s| s.path == torn.segment)) {
             return Ok(torn.offset);
         }
-        // The scan counted the bytes of all segments; those of the others are known by their ends.
+        // The scan counted the bytes of all segments. Those of the other segments are known from
+        // their ends.
         let mut others = 0;
         for segment in segments.iter().rev().skip(1) {
             let seal = segment.seal(self.storage.as_ref())?;

@@ -1,4 +1,4 @@
-//! Compares slices of two folds by what changed, without visiting the items that they share.
+//! Compares slices of two folds by their changes, without visiting shared items.
 
 use foldlog_codec::body::Policy;
 
@@ -6,7 +6,6 @@ use super::StateReader;
 use crate::items::rows::Rows;
 
 impl StateReader {
-    /// Returns the ids of the slices of a policy.
     fn ids(&self, policy: Policy) -> impl Iterator<Item = u32> {
         let slices = self.projection().names.slices().iter();
         slices.filter(move |slice| slice.policy == policy).map(|slice| slice.id)
@@ -17,8 +16,8 @@ impl StateReader {
     }
 }
 
-/// Compares the slices of two folds of one log that advance side by side. Items that were found equal are not
-/// visited again: as long as both folds change them alike, they stay equal.
+/// Compares the slices of two folds of one log that advance in parallel. Items that were found
+/// equal are not visited again: they stay equal as long as both folds change them in the same way.
 #[derive(Debug, Default)]
 pub struct FoldComparison {
     /// Items of each STATE slice when both folds last had the same ones. Empty if they differed.
@@ -27,13 +26,13 @@ pub struct FoldComparison {
 }
 
 impl FoldComparison {
-    /// Returns how many items were visited so far.
+    /// Returns the number of items that were visited so far.
     pub fn items(&self) -> u64 {
         self.items
     }
 
-    /// Returns whether each LOG slice of `later` is that of `earlier` with items appended. Visits only items
-    /// that the two do not share.
+    /// Returns whether each LOG slice of `later` is that of `earlier` with items appended. Visits
+    /// only items that the two do not share.
     pub fn logs_grew(&mut self, earlier: &StateReader, later: &StateReader) -> bool {
         let empty = Rows::default();
         later.ids(Policy::Log).chain(earlier.ids(Policy::Log)).all(|slice| {
@@ -44,8 +43,8 @@ impl FoldComparison {
         })
     }
 
-    /// Returns whether both have the same STATE, by the names of the items. May return `false` for equal
-    /// slices whose items were inserted before others; the caller must compare these in full.
+    /// Returns whether both have the same STATE, by the names of the items. May return `false` for
+    /// equal slices whose items were inserted before others; the caller must compare these in full.
     pub fn is_same(&mut self, one: &StateReader, other: &StateReader) -> bool {
         let empty = Rows::default();
         let len = one.projection().names.slices().len().max(other.projection().names.slices().len());

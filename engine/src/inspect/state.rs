@@ -16,24 +16,24 @@ use crate::items::rows::Rows;
 use crate::session::{SliceState, State, StoredItem};
 use crate::types::{RecordedBytes, SessionTypes, Slice};
 
-/// Reads the slices at one position. The items' bytes stay in the log until they are read, so a reader takes
-/// a few bytes for each item, however large it is. Cheap to clone.
+/// Reads the slices at one position. The items' bytes stay in the log until they are read, so a
+/// reader takes a few bytes for each item, regardless of its size. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct StateReader {
     projection: Projection,
     source: LogSource,
-    /// Directory of the log, and the bytes of memory that whoever reads may take.
+    /// Directory of the log, and the memory limit of readers, in bytes.
     limit: Option<(Arc<Path>, u64)>,
 }
 
-/// Names an item by the record that inserted it. Within one log and slice, the name is unique.
+/// Names an item by the record that inserted it. The name is unique within one log and slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemName {
     /// Sequence number of the record that inserted the item.
     pub sequence: SequenceNumber,
-    /// Place of the item among those that the record inserted into the slice, from 0.
+    /// Index of the item among those that the record inserted into the slice, from 0.
     pub ordinal: u32,
-    /// Version that the item was recorded at.
+    /// Version at which the item was recorded.
     pub version: u32,
 }
 
@@ -75,7 +75,8 @@ impl StateReader {
         &self.projection
     }
 
-    /// Returns the position: the sequence number of the last record that was folded. `None` before the first.
+    /// Returns the position: the sequence number of the last record that was folded. `None` before
+    /// the first.
     pub fn position(&self) -> Option<SequenceNumber> {
         self.projection.next_sequence().checked_sub(1)
     }
@@ -90,7 +91,7 @@ impl StateReader {
         self.projection.operations.open().map(|open| open.operation).collect()
     }
 
-    /// Returns the slices in the order of their names, empty ones included.
+    /// Returns the slices in the order of their names, including empty ones.
     pub fn slices(&self) -> impl Iterator<Item = SliceReader<'_>> {
         let names = &self.projection.names;
         let by_name: BTreeMap<&str, u32> =
@@ -111,13 +112,14 @@ impl StateReader {
         Some(SliceReader { name, policy, item, id, rows: items.rows_in_memory(), source: &self.source })
     }
 
-    /// Reads the items of a slice as the host's type, in the slice's order. Items of an older version are brought up to date. A
-    /// slice that the log does not know has none.
+    /// Reads the items of a slice as the host's type, in the slice's order. Items of an older
+    /// version are upgraded. A slice that the log does not know has no items.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] if `types` do not declare the slice, [`Error::Decode`] if an item cannot be read,
-    /// [`Error::Io`] if a segment can no longer be read, [`Error::Object`] if an object is missing or damaged.
+    /// [`Error::NoSuchSlice`] if `types` do not declare the slice, [`Error::Decode`] if an item
+    /// cannot be read, [`Error::Io`] if a segment can no longer be read, [`Error::Object`] if an
+    /// object is missing or damaged.
     pub fn items<S: Slice>(&self, types: &SessionTypes) -> Result<Vec<Arc<S::Item>>> {
         let refused = |reason| Error::NoSuchSlice { slice: S::NAME.to_owned(), reason };
         let types = types.slice(S::NAME).ok_or_else(|| refused("the types do not declare it"))?;
@@ -131,7 +133,8 @@ impl StateReader {
         Ok(items)
     }
 
-    /// Reads all slices with all their items into memory. Items that name one object share its bytes.
+    /// Reads all slices with all their items into memory. Items that name one object share its
+    /// bytes.
     ///
     /// # Errors
     ///
@@ -159,7 +162,7 @@ impl StateReader {
         })
     }
 
-    /// Computes the digest that [`State::digest`] computes, with one item in memory at a time.
+    /// Computes the same digest as [`State::digest`], with one item in memory at a time.
     ///
     /// # Errors
     ///
@@ -189,7 +192,7 @@ impl<'a> SliceReader<'a> {
         self.id
     }
 
-    /// Returns the slice's policy, which says what a rollback does to it.
+    /// Returns the slice's policy, which determines the effect of a rollback on it.
     pub fn policy(&self) -> Policy {
         self.policy
     }
@@ -199,7 +202,7 @@ impl<'a> SliceReader<'a> {
         self.item
     }
 
-    /// Returns how many items the slice has.
+    /// Returns the number of items in the slice.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -214,13 +217,15 @@ impl<'a> SliceReader<'a> {
         self.rows.iter().map(|row| ItemName::from_row(&row))
     }
 
-    /// Returns whether the slice holds item number `ordinal` of those that the record `sequence` inserted.
+    /// Returns whether the slice contains item number `ordinal` of those that the record `sequence`
+    /// inserted.
     pub fn contains(&self, sequence: impl Into<SequenceNumber>, ordinal: u32) -> bool {
         let sequence = sequence.into();
         self.rows.contains(ItemId { sequence, ordinal })
     }
 
-    /// Hands the MessagePack of each named item to `visit`, to be kept, in the order of `names`, until it breaks.
+    /// Passes the shared MessagePack bytes of each named item to `visit`, in the order of `names`,
+    /// until it breaks.
     pub(super) fn read_shared(
         &self,
         names: impl Iterator<Item = ItemName>,
@@ -230,24 +235,26 @@ impl<'a> SliceReader<'a> {
         self.source.read_shared_items(self.id, names, &mut visit)
     }
 
-    /// Hands the name and the MessagePack of each item to `visit`, in order, until it breaks.
+    /// Passes the name and the MessagePack of each item to `visit`, in order, until it breaks.
     ///
     /// # Errors
     ///
     /// [`Error::Io`](crate::Error::Io) if a segment can no longer be read,
-    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged; the error of `visit`.
+    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged; the error of
+    /// `visit`.
     pub fn read(&self, visit: impl FnMut(ItemName, &[u8]) -> Result<ControlFlow<()>>) -> Result<()> {
         self.read_these(self.names(), visit)
     }
 
-    /// Hands the name and the MessagePack of each named item to `visit`, in the order of `names`, until it
-    /// breaks.
+    /// Passes the name and the MessagePack of each named item to `visit`, in the order of `names`,
+    /// until it breaks.
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`](crate::Error::Inconsistent) if a record does not hold a named item,
-    /// [`Error::Io`](crate::Error::Io) if a segment can no longer be read,
-    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged; the error of `visit`.
+    /// [`Error::Inconsistent`](crate::Error::Inconsistent) if a record does not contain a named
+    /// item, [`Error::Io`](crate::Error::Io) if a segment can no longer be read,
+    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged; the error of
+    /// `visit`.
     pub fn read_these(
         &self,
         names: impl Iterator<Item = ItemName>,

@@ -1,11 +1,13 @@
-//! Decodes every event and every item of the logs of a store with a host's types, to prove that the host still reads them.
+//! Decodes every event and every item of the logs of a store with a host's types, to prove that the
+//! host still reads them.
 //!
 //! # Invariants
 //!
 //! 1. Nothing is written, and no lock is taken.
-//! 2. An event or a slice that the host does not know is counted as unknown and not decoded: its bytes stay as they are
-//!    whatever the host does.
-//! 3. Memory does not grow with the logs: one record at a time, and one row for each event or slice and version.
+//! 2. Events and slices that the host does not know are counted as unknown and not decoded: no host
+//!    code reads their bytes.
+//! 3. Memory does not grow with the logs: one record at a time, and one row for each event or slice
+//!    and version.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,15 +26,15 @@ use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, FileStorage, Storage};
 use crate::types::{Decoder, RecordedBytes, SessionTypes};
 
-/// Reports how a host reads the logs of a store. Displays as a table, one row for each event or slice and version;
-/// serializes as one object.
+/// Reports how a host reads the logs of a store. Displays as a table, one row for each event or
+/// slice and version; serializes as one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VersionsReplayed {
     /// Number of sessions that were read.
     pub sessions: u64,
-    /// Number of records that were read. Those that a fork shares with its parent count for both.
+    /// Number of records that were read. Records that a fork shares with its parent count for both.
     pub records: u64,
-    /// What was read, in the order of kind, name and version.
+    /// Results, in the order of kind, name and version.
     pub rows: Vec<VersionRow>,
     /// Sessions that cannot be read, each with its error's text.
     pub unreadable: Vec<(PathBuf, String)>,
@@ -53,29 +55,29 @@ pub struct VersionRow {
     pub count: u64,
     /// Number of recordings that do not decode.
     pub failed: u64,
-    /// What came of decoding them.
+    /// Result of decoding them.
     pub outcome: VersionOutcome,
     /// Session, record and error of the first recording that does not decode.
     pub first_failure: Option<String>,
 }
 
-/// Names what a [`VersionRow`] counts.
+/// Describes the recordings that a [`VersionRow`] counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VersionSubject {
     /// Events.
     Event,
-    /// Items that reducers, seeds and imports made. Events that were added to a slice count as events.
+    /// Items from reducers, seeds and imports. Events that were added to a slice count as events.
     Item,
 }
 
-/// Names what came of decoding recordings.
+/// Describes the result of decoding recordings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VersionOutcome {
-    /// All decode as they are.
+    /// All decode at their recorded version.
     Decoded,
-    /// All decode after they were brought up to date from an older version.
+    /// All decode after an upgrade from an older version.
     Upcast,
     /// The host does not know the name. The bytes are kept.
     Unknown,
@@ -95,14 +97,15 @@ impl VersionOutcome {
 }
 
 impl VersionsReplayed {
-    /// Returns whether every session could be read and every recording whose name the host knows decodes.
+    /// Returns whether every session could be read and every recording with a name that the host
+    /// knows decodes.
     pub fn holds(&self) -> bool {
         self.unreadable.is_empty() && self.rows.iter().all(|row| row.outcome != VersionOutcome::Failed)
     }
 }
 
-/// Decodes every event and every item of the logs in the store at `store` with `types`. A session that cannot be read, and a
-/// recording that does not decode, is reported and does not end the reading.
+/// Decodes every event and every item of the logs in the store at `store` with `types`. Unreadable
+/// sessions and recordings that do not decode are reported and do not stop the run.
 ///
 /// # Errors
 ///
@@ -136,7 +139,7 @@ struct VersionCounter<'a> {
     rows: BTreeMap<RecordedVersion, VersionRow>,
 }
 
-/// Names a version of an event, or of the items of a slice, that a log holds.
+/// Names a version of an event, or of the items of a slice, in a log.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct RecordedVersion {
     of: VersionSubject,

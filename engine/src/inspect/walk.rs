@@ -12,20 +12,22 @@ use crate::fold::projection::Projection;
 use crate::log::scan::Location;
 use crate::session::State;
 
-/// Folds along the live paths of several positions, one after the other. If a position that is held lies on the next path, the fold goes
-/// on from there; otherwise it starts over. Held are the last position, and those that are [expected](AlongPath::expecting). An agent
-/// mostly rolls back to ever later positions of one path, and then each fold takes time in proportion to the records since the last.
+/// Folds along the live paths of several positions, one after the other. If a stored position lies
+/// on the next path, the fold continues from there; otherwise it starts over. Stored are the last
+/// position, and [expected](AlongPath::expecting) ones. An agent mostly rolls back to ever later
+/// positions of one path. Then each fold takes time in proportion to the records since the last
+/// one.
 #[derive(Debug)]
 pub struct AlongPath<'a> {
     reader: &'a LogReader,
     held: BTreeMap<SequenceNumber, PositionFold>,
-    /// Position that was asked for last.
+    /// Last requested position.
     last: Option<SequenceNumber>,
-    /// How often each position will be asked for.
+    /// Number of times that each position will be requested.
     expected: BTreeMap<SequenceNumber, u64>,
     /// Location of the next record, if it is known.
     at: Option<(SequenceNumber, Location)>,
-    /// What counts the memory of the projections.
+    /// Counts the memory of the projections.
     watch: Option<Watch>,
 }
 
@@ -33,7 +35,7 @@ pub struct AlongPath<'a> {
 #[derive(Clone, Debug)]
 struct PositionFold {
     projection: Projection,
-    /// What the fold had read.
+    /// Amount that the fold had read.
     read: ReadSoFar,
 }
 
@@ -44,8 +46,9 @@ impl<'a> AlongPath<'a> {
         AlongPath { reader, held, last: None, expected, at: None, watch }
     }
 
-    /// Says which positions will be asked for, each as often as it is listed. A fold that passes such a position holds it until it was
-    /// asked for so often, so that no fold to it starts over.
+    /// Announces the positions that will be requested, each as often as it is listed. A fold that
+    /// passes such a position stores it until it was requested that often, so that no fold to it
+    /// starts over.
     #[must_use]
     pub fn expecting(mut self, positions: impl IntoIterator<Item = SequenceNumber>) -> AlongPath<'a> {
         for position in positions {
@@ -58,17 +61,18 @@ impl<'a> AlongPath<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`](crate::Error::NoSuchPosition) if the log has no record at `position`,
-    /// [`Error::OverBudget`](crate::Error::OverBudget) if the fold takes more memory than
-    /// [`ReadOptions::memory_bytes`](super::ReadOptions::memory_bytes), [`Error::Io`](crate::Error::Io) or
-    /// [`Error::Object`](crate::Error::Object) if a file of the log can no longer be read.
+    /// [`Error::NoSuchPosition`](crate::Error::NoSuchPosition) if the log has no record at
+    /// `position`, [`Error::OverBudget`](crate::Error::OverBudget) if the fold takes more memory
+    /// than [`ReadOptions::memory_bytes`](super::ReadOptions::memory_bytes),
+    /// [`Error::Io`](crate::Error::Io) or [`Error::Object`](crate::Error::Object) if a file of the
+    /// log can no longer be read.
     pub fn state(&mut self, position: impl Into<SequenceNumber>) -> Result<State> {
         let position = position.into();
         self.state_reader(position)?.to_state()
     }
 
-    /// Returns the slices at `position`, folding only the records that were live then, to be read item by
-    /// item.
+    /// Returns a reader of the slices at `position`, folding only the records that were live then.
+    /// It reads them item by item.
     ///
     /// # Errors
     ///
@@ -105,8 +109,8 @@ impl<'a> AlongPath<'a> {
         Ok(self.reader.reader_of(projection))
     }
 
-    /// Finds the last held position on the path to `position`, and the live ranges behind it, in ascending order. Of the path only what
-    /// is behind that position is visited.
+    /// Finds the last stored position on the path to `position`, and the live ranges after it, in
+    /// ascending order. Visits only the part of the path after that position.
     fn way_to(
         &self,
         position: SequenceNumber,
@@ -144,7 +148,7 @@ impl<'a> AlongPath<'a> {
         self.held.insert(position, PositionFold { projection: projection.clone(), read });
     }
 
-    /// Holds a position no longer, unless it will be asked for.
+    /// Drops a stored position, unless it will be requested again.
     fn let_go(&mut self, position: SequenceNumber) {
         if self.expected.contains_key(&position) {
             return;

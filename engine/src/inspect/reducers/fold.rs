@@ -1,7 +1,8 @@
-//! Folds what reducers produce, beside what is recorded.
+//! Folds the effects that reducers produce, next to the recorded ones.
 //!
-//! Three folds go on side by side: the produced effects with the host's types, for the reducers; the produced ones and the
-//! recorded ones without types, whose items are stored bytes and can be compared. A rollback rolls back all of them.
+//! Three folds advance in parallel: the produced effects with the host's types, for the reducers;
+//! and the produced and the recorded ones without types, whose items are stored bytes and can be
+//! compared. A rollback applies to all of them.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +31,7 @@ pub(super) struct ProducedFold<'a> {
     produced: LiveState,
     /// Recorded effects, as stored bytes.
     recorded: LiveState,
-    /// Slices that differ now, each with the record since which it does.
+    /// Slices that differ now, each with the record from which on they differ.
     differ: BTreeMap<u32, SequenceNumber>,
     /// Slices that differed at some record, to which a rollback may return.
     differed: BTreeMap<u32, ()>,
@@ -66,7 +67,7 @@ impl<'a> ProducedFold<'a> {
         self.stop_at(record, folded);
     }
 
-    /// Folds a record that no reducer has a part in.
+    /// Folds a record without reducers.
     pub(super) fn fold_other(&mut self, record: &Record<'_>) {
         let folded = self.try_other(record);
         self.stop_at(record, folded);
@@ -101,7 +102,7 @@ impl<'a> ProducedFold<'a> {
                 continue;
             };
             let of_slice = recorded.iter().find(|effect| effect.slice == id);
-            // An edit that is the same today is folded as it is recorded, in whichever version that is.
+            // An edit that is the same today is folded in its recorded form, whatever its version.
             if self.edits.compare(slice, Some(id), of_slice, effect.as_ref(), reducing)?.is_some() {
                 changed_slices.push(id);
                 produced.extend(effect.map(|effect| (id, effect)));
@@ -109,7 +110,7 @@ impl<'a> ProducedFold<'a> {
         }
         let mut effects: Vec<Effect<'_>> =
             produced.iter().map(|(slice, effect)| effect.to_record(*slice)).collect();
-        // So does what the host no longer reduces.
+        // The same applies to slices that the host no longer reduces.
         effects.extend(recorded.iter().filter(|effect| !changed_slices.contains(&effect.slice)).cloned());
         let changed: Vec<u32> = recorded.iter().chain(&effects).map(|effect| effect.slice).collect();
         let unlike = |slice: u32| {
@@ -145,7 +146,7 @@ impl<'a> ProducedFold<'a> {
         Ok(())
     }
 
-    /// Applies a record to all folds; the recorded one gets it as it is.
+    /// Applies a record to all folds. The recorded fold gets the original record.
     fn fold<'r>(
         &mut self,
         record: &Record<'r>,
@@ -171,7 +172,7 @@ impl<'a> ProducedFold<'a> {
         }
     }
 
-    /// Notes which of the touched slices differ after a record.
+    /// Determines which of the touched slices differ after a record.
     fn compare(&mut self, sequence: SequenceNumber, touched: &[u32]) {
         for slice in touched {
             if same(&self.recorded.projection, &self.produced.projection, *slice) {
@@ -202,7 +203,8 @@ impl<'a> ProducedFold<'a> {
     }
 }
 
-/// Returns what can be done of a change that no reducer made, in slices that hold other items than the recorded ones.
+/// Returns the applicable part of a change that no reducer made, for slices whose items differ from
+/// the recorded ones.
 fn possible<'a>(dispatch: Dispatch<'a>, projection: &Projection) -> Dispatch<'a> {
     let mut dispatch = dispatch;
     for effect in dispatch.effects.iter_mut().flatten() {
@@ -215,7 +217,8 @@ fn possible<'a>(dispatch: Dispatch<'a>, projection: &Projection) -> Dispatch<'a>
     dispatch
 }
 
-/// Returns whether two folds hold the same items of a slice. LOG slices only grow, so one that differed does from then on.
+/// Returns whether two folds have the same items of a slice. LOG slices only grow, so a LOG slice
+/// that differed once differs from then on.
 fn same(recorded: &Projection, produced: &Projection, slice: u32) -> bool {
     match (recorded.items(slice), produced.items(slice)) {
         (Some((Policy::Log, _)), _) => false,

@@ -1,21 +1,25 @@
-//! Runs the reducers of a host again over the events of a log, and compares what they resolve with what is recorded.
+//! Runs the reducers of a host again over the events of a log, and compares the resolved effects
+//! with the recorded ones.
 //!
 //! # Terms
 //!
-//! The *recorded* effect of an event on a slice is the edit that its record holds; the *produced* one is what the reducer
-//! resolves now, of the same event, time, sequence number and generator.
+//! The *recorded* effect of an event on a slice is the edit in its record. The *produced* effect is
+//! the one that the reducer resolves now, from the same event, time, sequence number and generator.
 //!
 //! # Invariants
 //!
-//! 1. A reducer sees the slice as the log has it: the fold goes on along the recorded effects, so that one difference does
-//!    not make the next.
-//! 2. A fold of the produced effects, if it is asked for, is a fold beside it, in which reducers see what they produced.
-//! 3. The fold takes the memory of an open session: its slices, and what changed since the positions of its snapshots. The fold
-//!    of the produced effects takes that three times more. Of the divergences only the first [`ReplayReducers::divergences_max`] are kept.
+//! 1. A reducer sees the slice as the log has it: the fold continues with the recorded effects, so
+//!    that one difference does not cause the next.
+//! 2. On request, a second fold applies the produced effects. In it, reducers see their own
+//!    results.
+//! 3. The fold takes the memory of an open session: its slices, and the changes since the positions
+//!    of its snapshots. The fold of the produced effects takes three times as much in addition.
+//!    Only the first [`ReplayReducers::divergences_max`] divergences are stored.
 //!
-//! What is not run: built-in reducers where log and host name the same ones for the event, since they resolve nothing; and
-//! reducers of a binding that the host has [retired](crate::SessionTypesBuilder::retired). Seeds, clears and imports are no
-//! reducers' work and are applied as recorded.
+//! Built-in reducers are not run if log and host name the same ones for the event, since they
+//! resolve nothing. Neither are reducers of a binding that the host has
+//! [retired](crate::SessionTypesBuilder::retired). Seeds, clears and imports are not made by
+//! reducers and are applied as recorded.
 
 mod fold;
 mod run;
@@ -34,20 +38,21 @@ use crate::error::Result;
 use crate::names::UnregisteredEvent;
 use crate::types::SessionTypes;
 
-/// Number of divergences that a report holds by default.
+/// Default for the maximum number of divergences in a report.
 const DIVERGENCES_MAX: usize = 100;
 
-/// Holds the options of a replay of reducers.
+/// Options of a replay of reducers.
 #[derive(Clone, Debug)]
 pub struct ReplayReducers {
     /// Paths that are not compared.
     pub leave_out: LeaveOut,
-    /// Names of slices that are new, or whose reducers changed on purpose: where their edits differ they are
-    /// [counted](ReducersReplayed::accepted), and are no divergences.
+    /// Names of slices that are new, or whose reducers were changed on purpose. Differing edits of
+    /// these slices are [counted](ReducersReplayed::accepted), and are not divergences.
     pub changed_slices: BTreeSet<String>,
-    /// Whether the produced effects are folded too, to say from which record on STATE differs, and how.
+    /// Whether to fold the produced effects too, to report from which record on STATE differs, and
+    /// how.
     pub fold_produced: bool,
-    /// Number of divergences that the report holds; it counts all of them.
+    /// Maximum number of divergences in the report. All are counted.
     pub divergences_max: usize,
 }
 
@@ -58,7 +63,8 @@ impl Default for ReplayReducers {
     }
 }
 
-/// Reports what a replay of reducers found. Displays as lines, one for each divergence; serializes as one object.
+/// Reports the results of a replay of reducers. Displays as lines, one for each divergence;
+/// serializes as one object.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReducersReplayed {
     /// Id of the session.
@@ -71,13 +77,16 @@ pub struct ReducersReplayed {
     pub compared: u64,
     /// Number of edits that differ.
     pub diverged: u64,
-    /// Number of edits that differ in slices which are [changed on purpose](ReplayReducers::changed_slices).
+    /// Number of edits that differ in slices that were [changed on
+    /// purpose](ReplayReducers::changed_slices).
     pub accepted: u64,
     /// First divergences, in the order of their records.
     pub divergences: Vec<Divergence>,
-    /// Number of dispatches in compacted ranges, whose reducers were not run: what their slices held there is not known.
+    /// Number of dispatches in compacted ranges. Their reducers were not run, since the contents of
+    /// their slices there are unknown.
     pub compacted: u64,
-    /// Events that the log binds to slices for which the host declares no reducers. These were not run.
+    /// Events that the log binds to slices for which the host declares no reducers. These were not
+    /// run.
     pub not_registered: Vec<UnregisteredEvent>,
     /// Slices that differ at the end, if the produced effects were folded.
     pub slices: Vec<SliceDiffers>,
@@ -85,41 +94,43 @@ pub struct ReducersReplayed {
     pub stopped: Option<String>,
 }
 
-/// Describes how a slice would differ at the end of a log if its reducers had been today's.
+/// Describes how a slice would differ at the end of a log with today's reducers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SliceDiffers {
     /// Name of the slice.
     pub slice: String,
     /// Record from which on the slice differs up to the end.
     pub since: SequenceNumber,
-    /// Whether the log does not know the slice. What its reducers produce is not folded, and the numbers of items are 0.
+    /// Whether the log does not know the slice. Results of its reducers are not folded, and the
+    /// numbers of items are 0.
     pub is_new: bool,
-    /// Number of items that the log amounts to.
+    /// Number of items according to the log.
     pub recorded_items: u64,
-    /// Number of items that the produced effects amount to.
+    /// Number of items according to the produced effects.
     pub produced_items: u64,
     /// Path of the first value that differs, such as `$.items[3].status`.
     pub path: String,
-    /// Value that the log amounts to; absent if there is none.
+    /// Value according to the log; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Value>,
-    /// Value that the produced effects amount to; absent if there is none.
+    /// Value according to the produced effects; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub produced: Option<Value>,
-    /// What differs, where the values do not show it.
+    /// Description of the difference, if the values do not show it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
 impl ReducersReplayed {
-    /// Returns whether every reducer that the log names was run and resolved what is recorded.
+    /// Returns whether every reducer that the log names was run and resolved the recorded effects.
     pub fn holds(&self) -> bool {
         self.diverged == 0 && self.not_registered.is_empty()
     }
 }
 
 impl LogReader {
-    /// Runs the reducers of `types` again over all events of the log, and compares each resolved edit with the recorded one.
+    /// Runs the reducers of `types` again over all events of the log, and compares each resolved
+    /// edit with the recorded one.
     ///
     /// ```
     /// # use foldlog::{Event, SessionTypes, Slice, SliceOp, Store};
@@ -156,10 +167,11 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`](crate::Error::Decode) or [`Error::NewerVersion`](crate::Error::NewerVersion) if an item cannot be
-    /// read as the host's type, [`Error::Inconsistent`](crate::Error::Inconsistent) if a record contradicts those before it,
-    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged, [`Error::Io`](crate::Error::Io) if a
-    /// segment can no longer be read.
+    /// [`Error::Decode`](crate::Error::Decode) or
+    /// [`Error::NewerVersion`](crate::Error::NewerVersion) if an item cannot be read as the host's
+    /// type, [`Error::Inconsistent`](crate::Error::Inconsistent) if a record contradicts those
+    /// before it, [`Error::Object`](crate::Error::Object) if an object is missing or damaged,
+    /// [`Error::Io`](crate::Error::Io) if a segment can no longer be read.
     pub fn replay_reducers(
         &self,
         types: &SessionTypes,

@@ -22,13 +22,13 @@ use crate::types::{
     EventTypes, RecordedBytes, ReduceCall, ReducerContext, SessionTypes, SliceEffect, SliceTypes,
 };
 
-/// Holds an event that is reduced again.
+/// An event that is reduced again.
 #[derive(Clone, Copy)]
 pub(super) struct ReducerInput<'a> {
     pub(super) sequence: SequenceNumber,
     pub(super) time_us: i64,
     pub(super) seed: u64,
-    /// Payload of the event, as its record holds it.
+    /// Payload of the event in its record.
     pub(super) data: Payload<'a>,
     pub(super) version: u32,
     pub(super) types: &'a EventTypes,
@@ -77,7 +77,7 @@ pub(super) fn replay(
     Ok(report)
 }
 
-/// Makes the state of no records, for a fold of the whole log.
+/// Creates the state before the first record, for a fold of the whole log.
 pub(super) fn live_state(reader: &LogReader) -> LiveState {
     let projection = Projection::new(LogSlices::InLog).over(reader.places.compaction.as_ref());
     let mut live = LiveState { projection, ..LiveState::default() };
@@ -92,14 +92,15 @@ struct Replay<'a> {
     options: &'a ReplayReducers,
     /// Seed of the session in which the next record was first written.
     seed: u64,
-    /// Of each event id, whether log and host have the same built-in reducers for it.
+    /// For each event id, whether log and host have the same built-in reducers for it.
     as_declared: BTreeMap<u32, bool>,
     produced: Option<ProducedFold<'a>>,
     report: ReducersReplayed,
 }
 
 impl<'a> Replay<'a> {
-    /// Compares one record, and folds what its reducers produce if that is asked for. The projection holds the records before.
+    /// Compares one record, and folds its produced effects on request. `before` is the projection
+    /// of the records before it.
     fn record(&mut self, record: &Record<'_>, before: &Projection) -> Result<()> {
         if record.kind == RecordKind::OPENED {
             self.seed = SessionOpening::decode(record.body).map_err(Error::unread(record.sequence))?.seed;
@@ -129,7 +130,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Returns the event that is to be reduced again; `None` if the host has no reducers for it, or they resolve nothing.
+    /// Returns the event to reduce again; `None` if the host has no reducers for it, or they
+    /// resolve nothing.
     fn reducer_input<'r>(
         &mut self,
         record: &Record<'r>,
@@ -152,7 +154,7 @@ impl<'a> Replay<'a> {
             declared.bindings.len() == types.reducers.len()
                 && declared.bindings.iter().zip(&types.reducers).all(same)
         });
-        // Records of such an event may hold effects all the same, and these are compared.
+        // Records of such an event may still contain effects, and these are compared.
         if as_declared && Dispatch::plain_event(record.body).is_some() {
             return None;
         }
@@ -208,7 +210,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Returns what of a reducer is new to a log with these names: its slice, or that the event reduces into it.
+    /// Returns which part of a reducer is new to a log with these names: its slice, or the binding
+    /// of the event to it.
     fn new_to(names: &DeclaredNames, event: &str, slice: Option<u32>) -> Option<&'static str> {
         let Some(slice) = slice else { return Some("the slice is new: the log does not know it") };
         let bound = names
@@ -233,7 +236,7 @@ pub(super) fn decode_event(reader: &LogReader, reducing: &ReducerInput<'_>) -> R
     Ok(reducing.types.decoder.alone(reducing.version, reducing.sequence, RecordedBytes::Elsewhere(&bytes))?)
 }
 
-/// Runs the reducers of an event. Returns, for each slice, what the event is to do to it, if anything.
+/// Runs the reducers of an event. Returns the effect of the event on each slice, if there is any.
 pub(super) fn run_reducers<'r>(
     reducing: &'r ReducerInput<'r>,
     event: &'r AnyValue,
@@ -258,7 +261,7 @@ pub(super) fn run_reducers<'r>(
     })
 }
 
-/// Compares edits of slices with what today's reducers produce.
+/// Compares recorded edits of slices with those of today's reducers.
 #[derive(Clone, Copy)]
 pub(super) struct Edits<'a> {
     pub(super) reader: &'a LogReader,
@@ -267,7 +270,7 @@ pub(super) struct Edits<'a> {
 }
 
 impl Edits<'_> {
-    /// Compares what was done to one slice.
+    /// Compares the edits of one slice.
     pub(super) fn compare(
         &self,
         slice: &str,
@@ -301,8 +304,8 @@ impl Edits<'_> {
         ))
     }
 
-    /// Returns recorded items as today's host would write them: the bytes of objects, and those of an older version brought up
-    /// to date. `None` if the effect added the event.
+    /// Returns recorded items as today's host would write them: with the bytes of objects, and
+    /// upgraded from older versions. `None` if the effect added the event.
     fn items(
         &self,
         slice: &str,
