@@ -1,4 +1,4 @@
-//! Key indexes: which items of a slice have which key, for `upsert_by` and `keyed_by`.
+//! Key indexes: maps from keys to the items of a slice, for `upsert_by` and `keyed_by`.
 
 use std::any::Any;
 use std::borrow::Borrow;
@@ -12,25 +12,26 @@ use super::row::RowRef;
 use super::runs::Value;
 use super::tree::{CowTree, Weigh};
 
-/// Indexes the items of one slice by a key that the host computes. Views share it as they share the items.
+/// Indexes the items of one slice by a key that the host computes. Views share it as they share the
+/// items.
 ///
-/// A key function that panics makes the index useless, but the fold goes on: the methods then return `None`
-/// or `false`, and the slice drops the index.
+/// A panic in the key function makes the index useless, but the fold continues: the methods then
+/// return `None` or `false`, and the slice drops the index.
 pub(crate) trait KeyIndex: Send + Sync {
     /// Returns the names of the items with the key of `value`, in ascending order.
     fn find(&self, value: &Value) -> Option<Vec<ItemId>>;
-    /// Returns the last of the items with a key, `Some(None)` if there is none. `None` if the keys are of another type.
+    /// Returns the last of the items with a key, `Some(None)` if there is none. `None` if the keys
+    /// are of another type.
     fn find_key(&self, key: &dyn Any) -> Option<Option<ItemId>>;
     /// Adds an item. Returns `false` if it has no key.
     fn insert(&mut self, row: RowRef<'_>) -> bool;
     /// Removes an item. Returns `false` if it has no key.
     fn remove(&mut self, row: RowRef<'_>) -> bool;
-    /// Removes an item and adds another one, which is faster at once if they have the same key. Returns `false` if one of them
-    /// has no key.
+    /// Removes an item and adds another one. This is faster than two steps if they have the same
+    /// key. Returns `false` if one of them has no key.
     fn exchange(&mut self, old: RowRef<'_>, new: RowRef<'_>) -> bool;
-    /// Makes an index of no items with the same key function.
+    /// Creates an empty index with the same key function.
     fn empty_copy(&self) -> Box<dyn KeyIndex>;
-    /// Clones the index.
     fn boxed_clone(&self) -> Box<dyn KeyIndex>;
 }
 
@@ -43,7 +44,8 @@ pub(crate) struct Keys<T, K: Ord> {
     ids: CowTree<IndexKey<K>, ItemIds, 16, 8>,
 }
 
-/// Holds a key in the tree. Cloning a block clones many keys, so keys that own memory are counted.
+/// A key in the tree. Cloning a block clones many keys, so keys that own memory are
+/// reference-counted.
 #[derive(Clone)]
 enum IndexKey<K> {
     Plain(K),
@@ -55,7 +57,7 @@ impl<K> IndexKey<K> {
         if std::mem::needs_drop::<K>() { IndexKey::Counted(Arc::new(key)) } else { IndexKey::Plain(key) }
     }
 
-    /// Counts the key if it owns memory.
+    /// Makes the key reference-counted if it owns memory.
     fn into_counted(self) -> IndexKey<K> {
         match self {
             IndexKey::Plain(key) => IndexKey::new(key),
@@ -97,7 +99,7 @@ impl<K: Ord> PartialEq for IndexKey<K> {
 
 impl<K: Ord> Eq for IndexKey<K> {}
 
-/// Holds the items of one key. There is hardly ever more than one, which costs no memory of its own.
+/// The items of one key. There is rarely more than one, and one item needs no allocation.
 #[derive(Clone)]
 enum ItemIds {
     One(ItemId),
@@ -218,7 +220,7 @@ mod tests {
         SliceRow { id, version: 1, item: RowItem::Typed(Arc::new(value)) }
     }
 
-    /// Upserts and plain items alternate, under keys of which some are shared.
+    /// Upserts alternate with plain items, and some items share a key.
     fn run<K: Ord + Clone + Send + Sync + 'static>(key_of: fn(&u64) -> K) {
         let mut numbers = Generator::from_seed(3);
         let mut rows = Rows::with_index(Some(Box::new(Keys::new(Arc::new(key_of)))));

@@ -1,8 +1,9 @@
 //! The items of a LOG slice, which stay in the log.
 //!
-//! A LOG slice only grows and may be of any length. In memory are its length, its last items, as many as its
-//! reducers see, and *marks*: the records that hold the items of some places. The other items are found by
-//! walking the log from a mark ([`LogSource`](crate::fold::log_source::LogSource)).
+//! A LOG slice only grows and may be of any length. In memory are its length, its last items, as
+//! many as its reducers see, and *marks*: the records that contain the items at some places. The
+//! other items are found by walking the log from a mark
+//! ([`LogSource`](crate::fold::log_source::LogSource)).
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -18,14 +19,14 @@ const MARK_ITEMS: u64 = 256;
 /// Maximum number of records between an item and the mark before it.
 const MARK_RECORDS: u64 = 4096;
 
-/// Locates an item: its place in the slice, and the record that inserted it as its first.
+/// Locates an item: its place in the slice, and the record that inserted it as its first item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ItemMark {
     pub(crate) place: u64,
     pub(crate) sequence: SequenceNumber,
 }
 
-/// Holds what is in memory of a LOG slice.
+/// The part of a LOG slice that is in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct LogItems {
     len: u64,
@@ -38,7 +39,7 @@ pub(crate) struct LogItems {
 }
 
 impl LogItems {
-    /// Makes an empty slice, of whose future items the last `tail_max` are held.
+    /// Creates an empty slice that will keep the last `tail_max` items in memory.
     pub(crate) fn new(tail_max: usize) -> LogItems {
         let tail = Rows::default();
         LogItems {
@@ -50,7 +51,7 @@ impl LogItems {
         }
     }
 
-    /// Makes a slice of `len` items with these marks. Its last items are still to be read.
+    /// Creates a slice of `len` items with these marks. Its last items have yet to be read.
     pub(crate) fn from_marks(
         len: u64,
         marks: Vec<ItemMark>,
@@ -65,7 +66,6 @@ impl LogItems {
         }
     }
 
-    /// Sets the last items.
     pub(crate) fn set_tail(&mut self, tail: Rows) {
         self.tail = tail;
     }
@@ -82,7 +82,6 @@ impl LogItems {
         self.len
     }
 
-    /// Returns the last items.
     pub(crate) fn tail(&self) -> &Rows {
         &self.tail
     }
@@ -91,14 +90,14 @@ impl LogItems {
         self.tail_max
     }
 
-    /// Appends an item.
     pub(crate) fn push(&mut self, row: SliceRow) {
         let sequence = row.id.sequence;
         let near = |mark: &ItemMark| {
             mark.sequence == sequence
                 || (self.len < mark.place + MARK_ITEMS && sequence < mark.sequence + MARK_RECORDS)
         };
-        // The first item of its record, or a walk from the mark would miss those before it.
+        // Only the first item of a record can be marked: a walk from a later one would miss the
+        // items before it.
         if row.id.ordinal == 0 && !self.marks.last().is_some_and(near) {
             Arc::make_mut(&mut self.marks).push(ItemMark { place: self.len, sequence });
         }
@@ -113,15 +112,15 @@ impl LogItems {
         self.tail.push(row);
     }
 
-    /// Rolls the slice back to `then`, its state when record `to` had been written. `at` is the rollback's record.
+    /// Rolls the slice back to `then`, its state after record `to`. `at` is the rollback's record.
     pub(crate) fn roll_back(&mut self, then: &LogItems, to: SequenceNumber, at: SequenceNumber) {
         let mut rolled_back = (*then.rolled_back).clone();
         rolled_back.push(to + 1..=at);
         *self = LogItems { rolled_back: Arc::new(rolled_back), ..then.clone() };
     }
 
-    /// Returns a place that no item of a record behind `sequence` precedes. Returns the slice's length if
-    /// there are no such items.
+    /// Returns a place such that no item of a record after `sequence` comes before it. Returns the
+    /// slice's length if there are no such items.
     pub(crate) fn place_behind(&self, sequence: SequenceNumber) -> u64 {
         if self.tail.last().is_some_and(|last| last.id.sequence <= sequence) {
             return self.len;

@@ -1,15 +1,16 @@
-//! The items of slices in memory: persistent collections, shared between a projection and its views.
+//! The items of slices in memory: persistent collections, shared between a projection and its
+//! views.
 //!
-//! | module | holds |
+//! | module | contains |
 //! |---|---|
 //! | `row` | one item, owned and borrowed |
 //! | `rows` | the items of one slice, shared between views |
 //! | `runs` | consecutive values of one type, in one piece of memory |
-//! | `index` | which items have which key, for `upsert_by` |
+//! | `index` | a map from keys to items, for `upsert_by` |
 //! | `log_items` | the items of a LOG slice, which stay in the log |
-//! | `tree` | the persistent map behind `rows` and `index` |
+//! | `tree` | the persistent map in which `rows` and `index` store their entries |
 //!
-//! Nothing here knows a record, a log or a host's types.
+//! This module knows no records, logs or types of a host.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -28,7 +29,6 @@ use rows::Rows;
 /// Value of a type that only the host knows.
 pub(crate) type AnyValue = Arc<dyn Any + Send + Sync>;
 
-/// Holds the items of one slice.
 #[derive(Clone, Debug)]
 pub(crate) enum SliceItems {
     /// All items.

@@ -1,4 +1,4 @@
-//! One item of a slice, owned ([`SliceRow`]) or borrowed from wherever it is kept ([`RowRef`]).
+//! One item of a slice, owned ([`SliceRow`]) or borrowed from its collection ([`RowRef`]).
 
 use std::sync::Arc;
 
@@ -7,21 +7,19 @@ use foldlog_codec::body::ItemId;
 use super::runs::{AnyRun, Value};
 use crate::items::AnyValue;
 
-/// Holds one item.
 #[derive(Clone)]
 pub(crate) struct SliceRow {
     pub(crate) id: ItemId,
-    /// Version that the item was recorded at.
+    /// Version at which the item was recorded.
     pub(crate) version: u32,
     pub(crate) item: RowItem,
 }
 
-/// Holds the content of an item.
 #[derive(Clone)]
 pub(crate) enum RowItem {
     /// MessagePack of an item whose type is not known.
     Bytes(Arc<[u8]>),
-    /// The host's value. Its MessagePack is read from the log if it is asked for, which is seldom.
+    /// The host's value. If its MessagePack is needed, which is rare, it is read from the log.
     Typed(AnyValue),
     /// The host's value, at this place of a run.
     InRun(Arc<dyn AnyRun>, usize),
@@ -38,11 +36,10 @@ impl SliceRow {
     }
 }
 
-/// Borrows one item.
 #[derive(Clone, Copy)]
 pub(crate) struct RowRef<'a> {
     pub(crate) id: ItemId,
-    /// Version that the item was recorded at.
+    /// Version at which the item was recorded.
     pub(crate) version: u32,
     pub(crate) item: ItemRef<'a>,
 }

@@ -1,18 +1,20 @@
 //! The items of one slice.
 //!
-//! A persistent ordered map holds them, so that a clone costs the same at ten items and at ten million and
-//! shares what did not change. Appended items take a key from their own name, which only grows, and so are in
-//! order of insertion. Items that a reducer inserted before others take keys in the [gap](gaps) between their
-//! neighbours; these few are found by name in a second map.
+//! The items are stored in a persistent ordered map. A clone of it costs the same at ten items and
+//! at ten million, and shares unchanged parts. Keys of appended items are derived from the items'
+//! own names, which only grow, so they are in order of insertion. Items that a reducer inserted
+//! before others take keys in the [gap](gaps) between their neighbours; these few are found by name
+//! in a second map.
 //!
-//! Dispatched values are kept in [runs](super::runs) while nothing is shared and nobody looks items up by
-//! value. A run takes one slot of the map, under its first item's key; the last one, the *open run*, follows
-//! the map. A run is taken apart into rows if one of its items is removed or an item is inserted before one
-//! of them.
+//! Dispatched values are stored in [runs](super::runs) as long as nothing is shared and no item is
+//! looked up by value. A run takes one slot of the map, under its first item's key. The last run,
+//! the *open run*, comes after the map. A run is split into rows if one of its items is removed or
+//! an item is inserted before one of them.
 //!
 //! # Invariants
 //!
-//! 1. Keys ascend: from slot to slot, within a run, and from the map's last to those of the open run.
+//! 1. Keys ascend: from slot to slot, within a run, and from the map's last key to those of the
+//!    open run.
 //! 2. Items in runs have the keys of their own names, and none is in `displaced`.
 //! 3. `len` is the number of items.
 
@@ -34,12 +36,12 @@ mod gaps;
 /// Key of an item in the map: items are in the order of their keys.
 pub(crate) type Key = u128;
 
-// Small blocks: a row holds two counted pointers, and a change beside a view counts all those of a leaf.
+// Small blocks: a row contains two reference-counted pointers, and a change to a leaf that a view
+// shares counts all of its pointers again.
 type ByKey = CowTree<Key, Slot, 8, 8>;
 /// Keys of items that were inserted before others or moved, by their names.
 type DisplacedKeys = CowTree<ItemId, Key, 8, 8>;
 
-/// Holds what is under one key of the map.
 #[derive(Clone)]
 enum Slot {
     Row(SliceRow),
@@ -71,7 +73,7 @@ fn rows_of<'a>(run: &'a (dyn AnyRun + 'static)) -> impl DoubleEndedIterator<Item
     (0..run.len()).map(row)
 }
 
-/// Holds the items of one slice, in order.
+/// The items of one slice, in order.
 pub(crate) struct Rows {
     by_key: ByKey,
     displaced: DisplacedKeys,
@@ -112,7 +114,8 @@ fn natural_key(id: ItemId) -> Key {
     (Key::from(id.sequence.get()) << 64) | (Key::from(id.ordinal) << 32)
 }
 
-/// Returns which items are in the order of insertion: all behind such an item came later.
+/// Returns which items are in the order of insertion: every item after such an item was inserted
+/// later.
 pub(crate) fn in_order(ids: impl DoubleEndedIterator<Item = ItemId>) -> Vec<bool> {
     let mut least: Option<ItemId> = None;
     let mut in_order: Vec<bool> = ids
@@ -128,13 +131,13 @@ pub(crate) fn in_order(ids: impl DoubleEndedIterator<Item = ItemId>) -> Vec<bool
 }
 
 impl Rows {
-    /// Makes an empty slice with an index of its items.
+    /// Creates an empty slice with an index of its items.
     pub(crate) fn with_index(index: Option<Box<dyn KeyIndex>>) -> Rows {
         let (by_key, displaced) = (CowTree::default(), CowTree::default());
         Rows { by_key, displaced, open: None, len: 0, index: index.map(Arc::from) }
     }
 
-    /// Makes an empty slice, indexed as this one is.
+    /// Creates an empty slice with the same kind of index.
     pub(crate) fn empty_copy(&self) -> Rows {
         Rows::with_index(self.index.as_ref().map(|index| index.empty_copy()))
     }
@@ -144,8 +147,8 @@ impl Rows {
         self.index.as_ref()?.find(value.as_ref())
     }
 
-    /// Returns the name of the last item with a key, `Some(None)` if there is none. `None` if there is no index, or one of keys
-    /// of another type.
+    /// Returns the name of the last item with a key, `Some(None)` if there is none. `None` if there
+    /// is no index, or its keys are of another type.
     pub(crate) fn with_key(&self, key: &dyn Any) -> Option<Option<ItemId>> {
         self.index.as_ref()?.find_key(key)
     }
@@ -173,7 +176,7 @@ impl Rows {
         self.len
     }
 
-    /// Estimates the bytes of the items when only their names are held.
+    /// Estimates the bytes of the items when only their names are in memory.
     pub(crate) fn unread_bytes(&self) -> u64 {
         // A slot's share of its block, which may be half full, and of a run.
         const SLOT_BYTES: u64 = 112;
@@ -186,7 +189,7 @@ impl Rows {
         self.len == 0
     }
 
-    /// Returns the slot that holds an item, or would hold it.
+    /// Returns the slot in which an item is, or would be.
     fn slot(&self, id: ItemId) -> Option<(Key, &Slot)> {
         let key = self.displaced.get(&id).copied().unwrap_or_else(|| natural_key(id));
         match self.by_key.get(&key) {
@@ -203,7 +206,7 @@ impl Rows {
         }
     }
 
-    /// Returns the item of this name. Of a slice with an index, which holds no runs.
+    /// Returns the item of this name. Requires a slice with an index, which has no runs.
     pub(crate) fn indexed_row(&self, id: ItemId) -> Option<RowRef<'_>> {
         match self.slot(id)? {
             (_, Slot::Row(row)) => Some(row.borrow()).filter(|row| row.id == id),
@@ -215,7 +218,7 @@ impl Rows {
         self.open.as_deref().is_some_and(|open| runs::find(open, id).is_some())
     }
 
-    /// Takes the run of an item apart, and returns the item's key.
+    /// Splits the run of an item into rows, and returns the item's key.
     fn loosen(&mut self, id: ItemId) -> Option<Key> {
         if self.is_in_open(id) {
             self.seal();
@@ -227,7 +230,7 @@ impl Rows {
                 Arc::clone(run)
             }
         };
-        // The first row takes the run's place.
+        // The first row replaces the run.
         for at in 0..run.len() {
             let (id, version) = (run.id(at), run.version());
             let item = RowItem::InRun(Arc::clone(&run), at);
@@ -281,8 +284,8 @@ impl Rows {
         self.place(natural_key(row.id), row);
     }
 
-    /// Appends the value that `value` holds as the first item of its record. Its name must be higher than all
-    /// before. Does nothing if `value` is `None`.
+    /// Appends the value in `value` as the first item of its record. Its name must be higher than
+    /// all before. Does nothing if `value` is `None`.
     #[inline]
     pub(crate) fn push_value<T: Send + Sync + 'static>(
         &mut self,
@@ -303,8 +306,9 @@ impl Rows {
         }
     }
 
-    /// Appends a value that the open run does not take. If a view shares that run, another one begins only
-    /// after a block of rows: when this happens again and again, runs of one item would cost more than rows.
+    /// Appends a value that the open run does not take. If a view shares that run, the next one
+    /// starts only after a block of rows: if this happens repeatedly, runs of one item would cost
+    /// more than rows.
     #[cold]
     fn push_value_elsewhere<T: Send + Sync + 'static>(
         &mut self,
@@ -324,9 +328,9 @@ impl Rows {
         self.place(natural_key(id), SliceRow { id, version, item: RowItem::Typed(Arc::new(value)) });
     }
 
-    /// Appends a shared value, whose name must be higher than all before. The row is made in its place, from
-    /// registers: a processor that reads what it has just written, but in larger pieces, waits until all of
-    /// that is written out.
+    /// Appends a shared value, whose name must be higher than all before. The row is written in its
+    /// place directly from registers: a processor that reads bytes that it has just written in
+    /// smaller pieces has to wait until all of them are written out.
     #[inline]
     pub(crate) fn push_shared(&mut self, id: ItemId, version: u32, value: AnyValue) {
         let key = natural_key(id);
@@ -340,7 +344,7 @@ impl Rows {
         }
     }
 
-    /// Keeps this item alone, in the memory of the one before if no view shares it.
+    /// Keeps only this item. Reuses the memory of the item before if no view shares it.
     pub(crate) fn hold_only(&mut self, row: SliceRow) {
         if self.index.is_some() || !self.displaced.is_empty() {
             self.clear();
@@ -352,8 +356,8 @@ impl Rows {
         self.len = 1;
     }
 
-    /// Appends items that are in any order to an empty slice. Items that a reducer once inserted before older ones get their
-    /// keys from the items that they precede, as they did then.
+    /// Appends items in any order to an empty slice. Items that a reducer once inserted before
+    /// older ones get their keys from the items that they precede, as they did then.
     pub(crate) fn with_unordered(mut self, items: Vec<SliceRow>) -> Rows {
         let in_order = in_order(items.iter().map(|row| row.id));
         for (row, _) in items.iter().zip(&in_order).filter(|(_, in_order)| **in_order) {
@@ -370,7 +374,8 @@ impl Rows {
         self
     }
 
-    /// Returns the same items in the same order, after making those that are in no run anew.
+    /// Returns the same items in the same order. Replaces items outside of runs by the results of
+    /// `make`.
     pub(crate) fn map<E>(&self, make: impl Fn(RowRef<'_>) -> Result<SliceRow, E>) -> Result<Rows, E> {
         let mut by_key = CowTree::default();
         for (key, slot) in self.by_key.iter() {
@@ -383,7 +388,8 @@ impl Rows {
         Ok(Rows { by_key, ..self.clone() })
     }
 
-    /// Returns items of the same names in the same order, each made anew, without an index.
+    /// Returns items of the same names in the same order, each replaced by the result of `make`,
+    /// without an index.
     pub(crate) fn remade<E>(&self, make: impl Fn(RowRef<'_>) -> Result<SliceRow, E>) -> Result<Rows, E> {
         let mut by_key = CowTree::default();
         for (key, slot) in self.by_key.iter() {
@@ -403,7 +409,8 @@ impl Rows {
         closed.chain(self.open.as_deref().into_iter().flat_map(rows_of))
     }
 
-    /// Returns the item at `place`, counted from 0. Takes time in proportion to the logarithm of their number.
+    /// Returns the item at `place`, counted from 0. Takes time in proportion to the logarithm of
+    /// the number of items.
     pub(crate) fn nth(&self, place: usize) -> Option<RowRef<'_>> {
         let open = self.open.as_deref().filter(|_| place < self.len);
         let in_open = open.and_then(|open| Some((open, place.checked_sub(self.len - open.len())?)));
@@ -424,7 +431,7 @@ impl Rows {
     /// Returns the last `count` items.
     pub(crate) fn tail(&self, count: usize) -> Rows {
         let mut tail = Rows::default();
-        // Appended in their order, since appending is fastest.
+        // Appended in order, since appending is fastest.
         let rows: Vec<RowRef<'_>> = self.iter().rev().take(count).collect();
         for row in rows.into_iter().rev() {
             let displaced = self.displaced.get(&row.id).copied();
@@ -437,11 +444,11 @@ impl Rows {
     }
 }
 
-/// Describes the value of an event that is being folded.
+/// The value of an event that is being folded.
 pub(crate) trait NewValue {
     /// Appends the value as the first item of its record. Its name must be higher than all before.
     fn push(self, rows: &mut Rows, id: ItemId, version: u32);
-    /// Returns the value behind a counted handle.
+    /// Returns the value in a reference-counted handle.
     fn shared(self) -> Option<AnyValue>;
 }
 
@@ -456,8 +463,8 @@ impl NewValue for AnyValue {
     }
 }
 
-/// Owns the value, so that a run can hold it. The value is taken out only when its place is known: otherwise
-/// it would move from call to call, and be read each time before it is written out.
+/// Owns the value, so that a run can store it. The value is taken out only when its place is known:
+/// otherwise it would move from call to call, and be read each time before it is written out.
 pub(crate) struct OwnedValue<'a, T>(pub(crate) &'a mut Option<T>);
 
 impl<T: Send + Sync + 'static> NewValue for OwnedValue<'_, T> {

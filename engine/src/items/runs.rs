@@ -1,16 +1,17 @@
 //! Runs: consecutive values of one type, in one piece of memory.
 //!
-//! A value in a run costs no allocation, no counter and no row of its own. These were a sixth of a dispatch;
-//! and a value of 72 bytes took 162, not counting what it owns elsewhere, where it takes 82 now.
+//! A value in a run needs no allocation, reference count or row of its own. Those took a sixth of
+//! the time of a dispatch. A value of 72 bytes takes 82 bytes in a run, and 162 outside of one, not
+//! counting memory that it owns elsewhere.
 //!
 //! # Invariants
 //!
-//! 1. A run holds at least one item. All are of one type and one version, each the first of its record and
-//!    later than the one before.
-//! 2. A shared run is never written: [`room`] gives none in it.
-//! 3. A run has at most [`RUN_ITEMS_MAX`] items, which take at most [`RUN_BYTES_MAX`], and each at most
-//!    [`VALUE_BYTES_MAX`] when recorded: one remaining item, or a handle of it, holds the whole run in
-//!    memory.
+//! 1. A run contains at least one item. All are of one type and one version, each the first of its
+//!    record and later than the one before.
+//! 2. A shared run is never written: [`room`] returns none in it.
+//! 3. A run has at most [`RUN_ITEMS_MAX`] items, which take at most [`RUN_BYTES_MAX`], and each at
+//!    most [`VALUE_BYTES_MAX`] when recorded: one remaining item, or a handle of it, keeps the
+//!    whole run in memory.
 
 use std::any::Any;
 
@@ -21,23 +22,24 @@ use triomphe::Arc;
 /// Maximum number of items in a run.
 const RUN_ITEMS_MAX: usize = 64;
 
-/// Maximum bytes of the items of a run, not counting what they own elsewhere.
+/// Maximum bytes of the items of a run, not counting memory that they own elsewhere.
 const RUN_BYTES_MAX: usize = 8 << 10;
 
-/// Maximum bytes of the recording of a value in a run. What the value owns elsewhere is about as large.
+/// Maximum bytes of the recording of a value in a run. The memory that the value owns elsewhere is
+/// about as large.
 pub(crate) const VALUE_BYTES_MAX: usize = 1 << 10;
 
 /// Value of any type in a run or a row.
 pub(crate) type Value = dyn Any + Send + Sync;
 
-/// Holds a value of a run, and the sequence number of the record that inserted it.
+/// A value of a run, and the sequence number of the record that inserted it.
 struct RunEntry<T> {
     sequence: SequenceNumber,
     value: T,
 }
 
-/// Holds values of one type. An `Arc` without weak handles counts its owners, so that a writer sees with a
-/// plain read whether it shares the run.
+/// Values of one type. An `Arc` without weak handles lets a writer find out with a plain read
+/// whether the run is shared.
 pub(crate) struct ValueRun<T> {
     version: u32,
     first: RunEntry<T>,
@@ -45,7 +47,7 @@ pub(crate) struct ValueRun<T> {
 }
 
 impl<T> ValueRun<T> {
-    /// Number of items of type `T` that a run holds at most.
+    /// Maximum number of items of type `T` in a run.
     const ITEMS_MAX: usize = {
         let fit = RUN_BYTES_MAX / size_of::<RunEntry<T>>();
         if fit < RUN_ITEMS_MAX { fit } else { RUN_ITEMS_MAX }
@@ -61,16 +63,16 @@ impl<T> ValueRun<T> {
     }
 }
 
-/// Handles a run of any type.
+/// Handle of a run of any type.
 pub(crate) trait AnyRun: Send + Sync {
-    /// Makes another handle of the same run.
+    /// Creates another handle of the same run.
     fn boxed_clone(&self) -> Box<dyn AnyRun>;
     fn as_any(&self) -> &dyn Any;
     fn as_any_mut(&mut self) -> &mut dyn Any;
     /// Returns whether this is the run's only handle.
     fn is_only(&self) -> bool;
     fn len(&self) -> usize;
-    /// Returns the version that all items were recorded at.
+    /// Returns the version at which all items were recorded.
     fn version(&self) -> u32;
     /// Returns the name of the item at place `at`. Beyond the run's length, returns the first.
     fn id(&self, at: usize) -> ItemId;
@@ -112,12 +114,13 @@ impl<T: Send + Sync + 'static> AnyRun for Arc<ValueRun<T>> {
     }
 }
 
-/// Returns whether values of a type are small enough for a run to hold more than one.
+/// Returns whether values of a type are small enough for a run to contain more than one.
 pub(crate) fn is_for<T>() -> bool {
     ValueRun::<T>::ITEMS_MAX > 1
 }
 
-/// Makes a run of one value, the first of its record. Allocates all of its memory if `many` are expected.
+/// Creates a run of one value, the first of its record. Allocates all of its memory if `many` are
+/// expected.
 pub(crate) fn begin<T: Send + Sync + 'static>(
     sequence: SequenceNumber,
     version: u32,
@@ -128,7 +131,7 @@ pub(crate) fn begin<T: Send + Sync + 'static>(
     Box::new(Arc::new(ValueRun { version, first: RunEntry { sequence, value }, others }))
 }
 
-/// Gives room for one value at the end of a run.
+/// Room for one value at the end of a run.
 pub(crate) struct VacantRunEntry<'a, T>(&'a mut ValueRun<T>);
 
 impl<T> VacantRunEntry<'_, T> {
@@ -136,8 +139,9 @@ impl<T> VacantRunEntry<'_, T> {
     #[inline]
     pub(crate) fn push(self, sequence: SequenceNumber, value: T) {
         let others = &mut self.0.others;
-        // Both branches name the entry, so that the value moves from its old place to its new one directly.
-        // It would otherwise be stored on the way, and read again before it is written out.
+        // Both branches name the entry, so that the value moves from its old place to its new one
+        // directly. It would otherwise be stored on the way, and read again before it is written
+        // out.
         if others.len() < others.capacity() {
             others.push(RunEntry { sequence, value });
         } else {

@@ -1,7 +1,8 @@
 //! Compares two states of a slice.
 //!
-//! Two folds of one log may keep the same items in different slots of the map, since where a run ends depends
-//! on who looked when. So changes are reported item by item, whatever slots they are in.
+//! Two folds of one log may store the same items in different slots of the map, since the ends of
+//! runs depend on when views were taken. So changes are reported item by item, whatever slots they
+//! are in.
 
 use std::iter::Peekable;
 use std::ops::ControlFlow;
@@ -15,14 +16,14 @@ pub(crate) struct RowChange<'a> {
     is_new: bool,
 }
 
-/// Returns whether two items have the same name, version and recorded bytes. If the bytes are in the log, the
-/// name tells.
+/// Returns whether two items have the same name, version and recorded bytes. If the bytes are in
+/// the log, compares only name and version.
 fn is_same(one: &RowRef<'_>, other: &RowRef<'_>) -> bool {
     one.id == other.id && one.version == other.version && one.bytes() == other.bytes()
 }
 
 impl RowChange<'_> {
-    /// Returns the key by which the items of the slice are in order.
+    /// Returns the key that determines the item's place in the slice.
     pub(crate) fn key(&self) -> Key {
         self.key
     }
@@ -31,7 +32,7 @@ impl RowChange<'_> {
         &self.item
     }
 
-    /// Returns whether the item was added, in place of removed.
+    /// Returns whether the item was added, not removed.
     pub(crate) fn is_new(&self) -> bool {
         self.is_new
     }
@@ -53,8 +54,9 @@ fn keyed_rows(key: Key, slot: &Slot) -> impl Iterator<Item = KeyedRow<'_>> {
 }
 
 impl Rows {
-    /// Returns what changed since `before`, in the order of keys. If this was made from `before`, takes time
-    /// in proportion to the changes. Items must be those of an audit, which are equal if their names are.
+    /// Returns the changes since `before`, in the order of keys. If this slice was derived from
+    /// `before`, takes time in proportion to the changes. The items must be those of an audit,
+    /// which are equal if their names are.
     pub(crate) fn changes_since<'a>(&'a self, before: &'a Rows) -> RowChanges<'a> {
         let (mut now, mut then) = (Vec::new(), Vec::new());
         let _ = self.by_key.differences(&before.by_key, &mut |key, slot_now, slot_then| {
@@ -64,7 +66,7 @@ impl Rows {
         });
         now.extend(self.in_open());
         then.extend(before.in_open());
-        // They are in order except for a run that was taken apart on one side only.
+        // They are in order except for a run that was split on one side only.
         for keyed in [&mut now, &mut then] {
             keyed.sort_by_key(|(key, _)| *key);
         }
@@ -78,8 +80,8 @@ impl Rows {
         rows.map(|row| (natural_key(row.id), row))
     }
 
-    /// Returns whether this is `before` with items appended, as a LOG slice grows, and how many items were
-    /// visited.
+    /// Returns whether this is `before` with items appended, as a LOG slice grows, and the number
+    /// of items that were visited.
     pub(crate) fn only_grew_since(&self, before: &Rows) -> (bool, u64) {
         let mut changes = self.changes_since(before);
         let looked_at = changes.looked_at;
@@ -97,7 +99,7 @@ impl Rows {
     }
 }
 
-/// Holds the changed items, in the order of their keys; under one key the old one comes first.
+/// The changed items, in the order of their keys. Under one key the old one comes first.
 pub(crate) struct RowChanges<'a> {
     now: Peekable<std::vec::IntoIter<KeyedRow<'a>>>,
     then: Peekable<std::vec::IntoIter<KeyedRow<'a>>>,

@@ -1,11 +1,12 @@
 //! Inserts items before others, with keys from the gaps between their neighbours.
 //!
-//! A new key is taken from one end of the gap between its neighbours: from the end of the newer one, since
-//! the next item is most often inserted beside the last one. So a list that keeps the newest item first, or
-//! one that grows in front of a last item, uses up a gap after millions of items only. When a gap is used up,
-//! the keys around it are spread anew: those of the smallest range of keys, twice as large each time it is
-//! too full, that is so empty that each half of it takes many more items before it is too full again. So an
-//! item moves a few times at most for each that is inserted, in any order.
+//! A new key is taken from one end of the gap between its neighbours: from the end of the newer
+//! one, since the next item is most often inserted next to the last one. So a list that keeps the
+//! newest item first, or one that grows in front of a last item, uses up a gap only after millions
+//! of items. When a gap is used up, the keys around it are spread evenly again. For that, ranges
+//! around the gap are tried, each twice as large as the one before, until one is so sparse that
+//! each half of it takes many more items before it is too full again. So only a few items move for
+//! each insertion, in any order.
 
 use foldlog_codec::body::ItemId;
 
@@ -14,10 +15,11 @@ use super::{Key, Rows, SliceRow, Slot, last_key};
 /// Share of a gap that new items take, as a right shift.
 const SHARE: u32 = 16;
 
-/// How many times as many items a range of twice the size may hold: 4/3, where 2 would be as full.
+/// Factor by which the maximum number of items grows when a range doubles: 4/3. With 2, all ranges
+/// could be equally full.
 const DENSITY: (u128, u128) = (4, 3);
 
-/// Describes a range of keys, and its items.
+/// A range of keys, with its items.
 struct KeyRange {
     low: Key,
     /// Number of keys in the range.
@@ -48,8 +50,8 @@ impl Rows {
         }
     }
 
-    /// Inserts items before the one at `at`, which has not enough keys before it, by spreading the keys
-    /// around it.
+    /// Inserts items before the one at `at`, which does not have enough keys before it, by
+    /// spreading the keys around it.
     fn spread_with(&mut self, at: Key, mut new: Vec<SliceRow>) {
         let KeyRange { low, keys, rows } = self.range_around(at, new.len());
         let behind = rows.partition_point(|(key, _)| *key < at);
@@ -72,20 +74,21 @@ impl Rows {
         }
     }
 
-    /// Returns the smallest range of keys around `at` that is not too full after `more` items are inserted.
+    /// Returns the smallest range of keys around `at` that is not too full after `more` items are
+    /// inserted.
     fn range_around(&mut self, at: Key, more: usize) -> KeyRange {
         self.seal();
-        // What is appended later is to come behind all keys that are given now.
+        // Items that are appended later must come after all keys that are assigned now.
         let last = self.by_key.last().map_or(0, |(key, slot)| last_key(*key, slot));
-        // Of a range of one key, in 2^32nds of an item.
+        // For a range of one key, in units of 2^-32 items.
         let mut most: u128 = 1 << 32;
         for durability in 1..Key::BITS {
             most = most / DENSITY.1 * DENSITY.0;
             let low = at >> durability << durability;
             let high = low.saturating_add((1 << durability) - 1).min(last);
             let keys = high - low + 1;
-            // A range that ends at the last key counts with its own size, not with that of its whole power of
-            // two.
+            // A range that ends at the last key counts with its own size, not with that of its
+            // whole power of two.
             let allowed = if keys >> durability == 0 { most_of(keys) } else { most >> 32 };
             if allowed > more as Key
                 && let Some(rows) = self.rows_within(low, high, (allowed - more as Key) as usize)
@@ -97,8 +100,8 @@ impl Rows {
         KeyRange { low: 0, keys: last, rows }
     }
 
-    /// Returns the items whose keys are in a range, none of them in a run any more. `None` if there are more
-    /// than `most`.
+    /// Returns the items whose keys are in a range, and splits all runs in it. `None` if there are
+    /// more than `most` items.
     fn rows_within(&mut self, low: Key, high: Key, most: usize) -> Option<Vec<(Key, SliceRow)>> {
         let mut rows = Vec::new();
         let mut end = high.saturating_add(1);
@@ -124,7 +127,7 @@ impl Rows {
     }
 }
 
-/// Returns how many items may be in a range of `keys` keys.
+/// Returns the maximum number of items in a range of `keys` keys.
 fn most_of(keys: Key) -> Key {
     let mut most: u128 = 1 << 32;
     for _ in 0..keys.ilog2() {
@@ -149,7 +152,7 @@ mod tests {
         ItemId { sequence: sequence.into(), ordinal: 0 }
     }
 
-    /// Returns how many items got other keys than they had.
+    /// Returns the number of items with changed keys.
     fn moved(before: &Rows, after: &Rows) -> u64 {
         let mut moved = 0;
         let _ = after.by_key.differences(&before.by_key, &mut |_, now, then| {
@@ -159,7 +162,8 @@ mod tests {
         moved
     }
 
-    /// Inserts items, each where `place` says, and returns how many keys were given for each.
+    /// Inserts items, each before the anchor that `place` returns, and returns the number of
+    /// assigned keys per item.
     fn keys_given(count: u64, place: impl Fn(u64, &Rows) -> u64) -> f64 {
         let mut rows = Rows::default();
         (1..=4).for_each(|sequence| rows.push(row(sequence)));
@@ -174,8 +178,8 @@ mod tests {
         given as f64 / count as f64
     }
 
-    /// Newest-first lists took time with the square of their length: all keys were spread anew each time that
-    /// 80 items had been inserted in front.
+    /// Newest-first lists took time with the square of their length: all keys were spread again
+    /// each time that 80 items had been inserted in front.
     #[test]
     fn an_item_that_is_put_before_others_moves_few_of_them() {
         let first = |rows: &Rows| rows.iter().next().map_or(0, |row| row.id.sequence.get());
@@ -221,7 +225,7 @@ mod tests {
         let mut rows = Rows::default();
         (1..=200).for_each(|sequence| rows.push_value(sequence.into(), 1, &mut Some(sequence)));
         rows.insert_before(ItemId { sequence: 100.into(), ordinal: 0 }, vec![row(300)]);
-        // Two neighbours whose keys have nothing between them.
+        // Two neighbours with no keys between them.
         let key = natural_key(id(100));
         let at = rows.displaced.get(&id(300)).copied().unwrap();
         rows.by_key.remove(&at);

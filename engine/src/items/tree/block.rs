@@ -1,17 +1,17 @@
-//! Blocks of the tree: keys in ascending order, and a slot for each. Leaves and inner blocks are both made of
-//! them.
+//! Blocks of the tree: keys in ascending order, and a slot for each. Leaves and inner blocks both
+//! consist of them.
 
 use std::borrow::Borrow;
 
 use arrayvec::ArrayVec;
 
-/// Returns the fewest slots of a block that may hold `most`. Less than half, so that a removal next to an
-/// insertion does not join what the next one splits.
+/// Returns the minimum number of slots of a block with a maximum of `most`. Less than half, so that
+/// a removal next to an insertion does not join blocks that the next insertion splits.
 pub(super) const fn least(most: usize) -> usize {
     most / 4 + 1
 }
 
-/// Holds keys in ascending order, and a slot for each.
+/// Keys in ascending order, and a slot for each.
 #[derive(Clone)]
 pub(super) struct TreeBlock<K, S, const MOST: usize> {
     pub(super) keys: ArrayVec<K, MOST>,
@@ -45,7 +45,7 @@ impl<K: Ord + Clone, S: Clone, const MOST: usize> TreeBlock<K, S, MOST> {
     /// Appends an entry. The block must not be full.
     #[inline]
     pub(super) fn push(&mut self, key: K, slot: S) {
-        // The error that cannot happen is forgotten and not dropped: to be dropped an entry needs a place in
+        // The error, which cannot occur, is forgotten and not dropped: dropping needs the entry in
         // memory, and every push would write it there first, read it again and write it here.
         match self.keys.try_push(key) {
             // As long as the keys, so there is room here too.
@@ -73,8 +73,8 @@ impl<K: Ord + Clone, S: Clone, const MOST: usize> TreeBlock<K, S, MOST> {
         Some(upper)
     }
 
-    /// Joins the right neighbour to this block. If both together hold too many entries, shares them evenly
-    /// and returns the right half.
+    /// Joins the right neighbour to this block. If both together have too many entries, shares them
+    /// evenly and returns the right half.
     pub(super) fn join(&mut self, right: Self) -> Option<Self> {
         let total = self.len() + right.len();
         let left = std::mem::replace(self, TreeBlock::new());

@@ -1,7 +1,7 @@
-//! Finds what differs between two trees, without visiting what they share.
+//! Finds the differences between two trees, without visiting shared blocks.
 //!
-//! Both are walked in the order of their keys. A block that both walks reach is skipped: a tree and the one
-//! that it was made from by a few changes share all others.
+//! Both trees are walked in the order of their keys. A block that both walks reach is skipped: if
+//! one tree was derived from the other by a few changes, they share all other blocks.
 
 use std::ops::ControlFlow;
 
@@ -9,7 +9,7 @@ use triomphe::Arc;
 
 use super::{CowTree, InnerNode, Leaf, Node, Weigh};
 
-/// Names what a walk has before it.
+/// Next part of a walk.
 enum PendingSubtree<'a, K, V, const LEAF: usize, const FAN: usize> {
     /// An inner block, with the depth of the blocks below it: 1 if they are leaves.
     Inner(&'a Arc<InnerNode<K, V, LEAF, FAN>>, usize),
@@ -17,7 +17,7 @@ enum PendingSubtree<'a, K, V, const LEAF: usize, const FAN: usize> {
     Entries(&'a [K], &'a [V]),
 }
 
-/// Walks a tree: what is before it, the next on top.
+/// Walk over a tree: a stack of the parts still to visit, the next one on top.
 struct TreeWalk<'a, K, V, const LEAF: usize, const FAN: usize>(Vec<PendingSubtree<'a, K, V, LEAF, FAN>>);
 
 impl<'a, K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize>
@@ -34,7 +34,7 @@ impl<'a, K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize>
         TreeWalk(tail.into_iter().chain(tree.root.as_ref().map(|root| ahead(root, depth))).collect())
     }
 
-    /// Returns the depth of what is next; 0 for leaves and their entries.
+    /// Returns the depth of the next part; 0 for leaves and their entries.
     fn depth(&self) -> usize {
         match self.0.last() {
             Some(PendingSubtree::Inner(_, depth)) => *depth,
@@ -42,7 +42,7 @@ impl<'a, K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize>
         }
     }
 
-    /// Returns a key that is not above any of what is next.
+    /// Returns a key that is not above any key of the next part.
     fn low(&self) -> Option<&'a K> {
         match self.0.last()? {
             PendingSubtree::Inner(inner, _) => inner.keys.first(),
@@ -51,7 +51,7 @@ impl<'a, K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize>
         }
     }
 
-    /// Replaces the next block by what is in it.
+    /// Replaces the next block by its contents.
     fn descend(&mut self) {
         match self.0.pop() {
             Some(PendingSubtree::Inner(inner, depth)) => {
@@ -86,7 +86,7 @@ fn ahead<K, V, const LEAF: usize, const FAN: usize>(
     }
 }
 
-/// Returns whether both walks have the same block before them.
+/// Returns whether both walks have the same block next.
 fn is_shared<K, V, const LEAF: usize, const FAN: usize>(
     left: &TreeWalk<'_, K, V, LEAF, FAN>,
     right: &TreeWalk<'_, K, V, LEAF, FAN>,
@@ -101,9 +101,10 @@ fn is_shared<K, V, const LEAF: usize, const FAN: usize>(
 }
 
 impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowTree<K, V, LEAF, FAN> {
-    /// Hands every key at which the two trees may differ to `visit`, in order, with its values in this tree
-    /// and in the other, until it breaks. Skips blocks that both share; values that both hold without sharing
-    /// are for `visit` to compare. Takes time in proportion to what is not shared.
+    /// Passes every key at which the two trees may differ to `visit`, in order, with its values in
+    /// this tree and in the other, until it breaks. Skips blocks that both share. `visit` has to
+    /// compare values that both have in blocks that are not shared. Takes time in proportion to the
+    /// blocks that are not shared.
     pub(crate) fn differences<'a>(
         &'a self,
         other: &'a Self,
@@ -126,8 +127,8 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
                 !matches!(walk.0.last(), Some(PendingSubtree::Entries(..)))
             };
             let (left_whole, right_whole) = (whole(&left), whole(&right));
-            // Blocks are opened from the higher one down, so that both walks reach the blocks that they
-            // share.
+            // Blocks are opened from the higher one down, so that both walks reach the blocks that
+            // they share.
             match order {
                 _ if left_whole && right_whole && left.depth() != right.depth() => {
                     if left.depth() > right.depth() { left.descend() } else { right.descend() }

@@ -6,10 +6,10 @@ use std::slice;
 
 use super::{CowTree, Leaf, Node, Weigh};
 
-/// Holds the entries that one end of an iterator has reached.
+/// State of one end of an iterator, with the entries of the current leaf.
 struct Way<'a, K, V, const LEAF: usize, const FAN: usize> {
     entries: Zip<slice::Iter<'a, K>, slice::Iter<'a, V>>,
-    /// What is left of the inner blocks on the way down.
+    /// The remaining slots of the inner blocks on the way down.
     stack: Vec<slice::Iter<'a, Node<K, V, LEAF, FAN>>>,
     root: Option<&'a Node<K, V, LEAF, FAN>>,
     tail: Option<&'a Leaf<K, V, LEAF>>,
@@ -66,8 +66,8 @@ impl<'a, K, V, const LEAF: usize, const FAN: usize> Way<'a, K, V, LEAF, FAN> {
     }
 }
 
-/// Iterates over the entries of a tree, from both ends. The ends do not know each other's place, but how many
-/// entries are left between them.
+/// Iterates over the entries of a tree, from both ends. The ends do not know each other's place,
+/// only the number of entries left between them.
 pub(crate) struct Iter<'a, K, V, const LEAF: usize, const FAN: usize> {
     front: Way<'a, K, V, LEAF, FAN>,
     back: Way<'a, K, V, LEAF, FAN>,

@@ -1,17 +1,18 @@
-//! A persistent B+-tree: the ordered map behind the items of a slice and behind their index.
+//! A persistent B+-tree: the ordered map in which slices and their indexes store their entries.
 //!
-//! A clone shares everything. A change copies the blocks on the way to it that a clone still shares, and
-//! changes the others in place. Blocks are small, because to copy one is to count every slot in it once more;
-//! and what is put behind everything else, which is most of what a log does, goes into a block of its own, the
-//! tail, without a way down the tree.
+//! A clone shares everything. A change copies the blocks on its path that a clone still shares, and
+//! changes the others in place. Blocks are small, because copying a block increments the reference
+//! counts of all its slots. Most changes of a log append an entry after all others. Such entries go
+//! into a separate block, the tail, without a descent through the tree.
 //!
-//! Blocks are counted by `triomphe`'s `Arc`, which has no weak handles: to ask whether a block is one's own is a plain
-//! read then, and not the locked instruction that the standard library's takes, once for each entry put in.
+//! Blocks are counted by `triomphe`'s `Arc`, which has no weak handles. So checking for exclusive
+//! ownership is a plain read, and not the locked instruction of the standard library's `Arc`, once
+//! for each inserted entry.
 //!
 //! ```text
 //!            root                        tail
 //!      ┌──────┴──────┐                    │
-//!    inner         inner               entries     all behind those of the root
+//!    inner         inner               entries     all after those of the root
 //!   ┌──┴──┐       ┌──┴──┐
 //!  leaf  leaf    leaf  leaf     entries in order
 //! ```
@@ -19,15 +20,16 @@
 //! # Invariants
 //!
 //! 1. Keys ascend: within a leaf, from leaf to leaf, and from the root's last to the tail's first.
-//! 2. All leaves are equally deep. No block is empty, and none holds more than `LEAF` or `FAN` slots.
-//! 3. A block holds at least [`least`] slots, unless it is the root, the tail, or the last of its level: those
-//!    on the right edge are begun with a single slot and filled by what comes behind.
-//! 4. An inner block's key is not above any key of its slot's entries, and above all entries of the slot before.
-//! 5. `len` is the number of entries, and an inner block's weight that of all values below it, which finds the value that holds the
-//!    item at some place.
+//! 2. All leaves are equally deep. No block is empty, and none has more than `LEAF` or `FAN` slots.
+//! 3. A block has at least [`least`] slots, unless it is the root, the tail, or the last of its
+//!    level: blocks on the right edge start with a single slot and are filled by later entries.
+//! 4. An inner block's key is not above any key of its slot's entries, and above all entries of the
+//!    slot before.
+//! 5. `len` is the number of entries. An inner block's weight is that of all values below it, which
+//!    locates the value with the item at a given place.
 //! 6. A shared block is never written: all writing goes through [`Arc::make_mut`].
-//! 7. Keys are compared before anything is changed, so that an `Ord` of the host's that panics leaves a tree that
-//!    holds the rest of these.
+//! 7. Keys are compared before anything is changed, so that after a panic in a host's `Ord` the
+//!    other invariants still apply.
 
 use std::borrow::Borrow;
 use std::ops::{Deref, DerefMut, RangeInclusive};
@@ -46,7 +48,8 @@ mod tests;
 
 type Leaf<K, V, const LEAF: usize> = TreeBlock<K, V, LEAF>;
 
-/// Says how many items a value of the tree stands for. A value never changes that while it is in a tree.
+/// Number of items that a value of the tree counts for. It never changes while the value is in a
+/// tree.
 pub(crate) trait Weigh {
     /// Returns the number of items.
     fn weight(&self) -> usize {
@@ -62,7 +65,7 @@ impl Weigh for u128 {}
 impl Weigh for SmolStr {}
 impl Weigh for SequenceNumber {}
 
-/// Holds an inner block, and the weight of all that is below it.
+/// An inner block, and the weight of everything below it.
 struct InnerNode<K, V, const LEAF: usize, const FAN: usize> {
     block: TreeBlock<K, Node<K, V, LEAF, FAN>, FAN>,
     weight: usize,
@@ -93,14 +96,14 @@ enum Node<K, V, const LEAF: usize, const FAN: usize> {
     Inner(Arc<InnerNode<K, V, LEAF, FAN>>),
 }
 
-/// Maps keys to values, in order. Clones share what did not change.
+/// Maps keys to values, in order. Clones share unchanged parts.
 pub(crate) struct CowTree<K, V, const LEAF: usize, const FAN: usize> {
     root: Option<Node<K, V, LEAF, FAN>>,
     tail: Option<Arc<Leaf<K, V, LEAF>>>,
     len: usize,
 }
 
-/// Gives room for one entry behind all others.
+/// Room for one entry after all others.
 pub(crate) struct VacantTailEntry<'a, K, V, const LEAF: usize> {
     tail: &'a mut Leaf<K, V, LEAF>,
     len: &'a mut usize,
@@ -114,7 +117,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize> VacantTailEntry<'_, K, V, LEAF
     }
 }
 
-/// Describes an insertion into a node: the value that was there, and the node's new right neighbour.
+/// Result of an insertion into a node: the replaced value, and the node's new right neighbour.
 struct NodeInsertion<K, V, const LEAF: usize, const FAN: usize> {
     before: Option<V>,
     neighbour: Option<(K, Node<K, V, LEAF, FAN>)>,
@@ -145,7 +148,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node
         }
     }
 
-    /// Returns the value that holds the item at `place`, and the item's place in it.
+    /// Returns the value with the item at `place`, and the item's place in it.
     fn nth(&self, mut place: usize) -> Option<(&V, usize)> {
         let mut node = self;
         loop {
@@ -220,8 +223,8 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node
         }
     }
 
-    /// Returns the last entry before a key. The slot that the key belongs into may hold none, and then it is
-    /// the last of the slot before.
+    /// Returns the last entry before a key. If the slot for the key has none, it is the last entry
+    /// of the slot before.
     fn before(&self, key: &K) -> Option<(&K, &V)> {
         match self {
             Node::Leaf(leaf) => {
@@ -275,7 +278,8 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node
         Some((self.low()?.clone(), self))
     }
 
-    /// Appends a leaf. Returns what must be added beside this node: the leaf, or a node that holds it.
+    /// Appends a leaf. Returns the node to add next to this one: the leaf, or a node that contains
+    /// it.
     fn append(&mut self, leaf: Node<K, V, LEAF, FAN>) -> Option<Self> {
         let Node::Inner(inner) = self else { return Some(leaf) };
         let weight = leaf.weight();
@@ -338,13 +342,13 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node
 }
 
 impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> InnerNode<K, V, LEAF, FAN> {
-    /// Makes an inner block of slots.
+    /// Creates an inner block from slots.
     fn of(block: TreeBlock<K, Node<K, V, LEAF, FAN>, FAN>) -> Self {
         let weight = block.slots.iter().map(Node::weight).sum();
         InnerNode { block, weight }
     }
 
-    /// Repairs a slot that holds too little: removes it, or joins it with a neighbour.
+    /// Repairs a slot with too few entries: removes it, or joins it with a neighbour.
     fn mend(&mut self, at: usize) {
         if self.slots.get(at).is_some_and(|slot| slot.len() == 0) {
             self.take(at);
@@ -358,8 +362,8 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Inne
         }
     }
 
-    /// Repairs the last slot but one: it may hold too little if it was last, without a neighbour to be joined
-    /// with.
+    /// Repairs the last slot but one: it may have too few entries if it was last, without a
+    /// neighbour to join.
     fn mend_last_but_one(&mut self) {
         let Some(at) = self.len().checked_sub(2) else { return };
         if self.slots.get(at).is_some_and(Node::is_scarce) {
@@ -368,7 +372,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Inne
     }
 }
 
-/// Returns the value among these that holds the item at `place`, and the item's place in it.
+/// Returns that of these values with the item at `place`, and the item's place in it.
 fn nth_in<V: Weigh>(values: &[V], mut place: usize) -> Option<(&V, usize)> {
     for value in values {
         match place.checked_sub(value.weight()) {
@@ -418,7 +422,8 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         }
     }
 
-    /// Returns the value at a key, to be changed. Copies shared blocks on the way even if there is no such key.
+    /// Returns the value at a key, to be changed. Copies shared blocks on the path even if there is
+    /// no such key.
     pub(crate) fn get_mut<Q: Ord>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -438,7 +443,8 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         }
     }
 
-    /// Returns the value that holds the item at `place`, and the item's place in it. Takes time in proportion to the tree's depth.
+    /// Returns the value with the item at `place`, and the item's place in it. Takes time in
+    /// proportion to the tree's depth.
     pub(crate) fn nth(&self, place: usize) -> Option<(&V, usize)> {
         let in_root = self.root.as_ref().map_or(0, Node::weight);
         match place.checked_sub(in_root) {
@@ -456,7 +462,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         in_tail.or_else(|| self.root.as_ref()?.before(key))
     }
 
-    /// Inserts a value at a key, and returns the one that was there.
+    /// Inserts a value at a key, and returns the replaced one.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.room_behind(&key) {
             Some(room) => {
@@ -467,7 +473,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         }
     }
 
-    /// Returns room for an entry behind all others, if the tail has any.
+    /// Returns room for an entry after all others, if the tail has any.
     #[inline]
     pub(crate) fn room_behind(&mut self, key: &K) -> Option<VacantTailEntry<'_, K, V, LEAF>> {
         let tail = self.tail.as_mut()?;
@@ -477,12 +483,12 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         Some(VacantTailEntry { tail: Arc::make_mut(tail), len: &mut self.len })
     }
 
-    /// Returns whether appending an entry begins a block.
+    /// Returns whether appending an entry starts a new block.
     pub(crate) fn is_tail_full(&self) -> bool {
         self.tail.as_ref().is_some_and(|tail| tail.is_full())
     }
 
-    /// Keeps this entry alone. Reuses the block of the last one if no clone shares it.
+    /// Keeps only this entry. Reuses the block of the last one if no clone shares it.
     pub(crate) fn hold_only(&mut self, key: K, value: V) {
         let mut tail = self.tail.take();
         let only = match tail.as_mut().and_then(Arc::get_mut) {
@@ -524,8 +530,8 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
             }
             Err(at) => at,
         };
-        // What comes behind a full tail begins the next one, and nothing is copied. What comes within splits
-        // it.
+        // An entry after a full tail starts the next tail, and nothing is copied. An entry within a
+        // full tail splits it.
         let next = if full && at == shared.len() {
             Some(TreeBlock::from_entries([(key, value)]))
         } else {
@@ -537,7 +543,6 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         None
     }
 
-    /// Appends a leaf to the root.
     fn append(&mut self, leaf: Arc<Leaf<K, V, LEAF>>) {
         match &mut self.root {
             None => self.root = Some(Node::Leaf(leaf)),
@@ -549,7 +554,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         }
     }
 
-    /// Adds a root above the present one and its right neighbour.
+    /// Adds a root above the current one and its right neighbour.
     fn grow(&mut self, neighbour: Node<K, V, LEAF, FAN>) {
         let both = [self.root.take(), Some(neighbour)];
         let mut inner =
@@ -559,7 +564,8 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         self.shrink();
     }
 
-    /// Removes a key and returns its value. Copies the blocks on the way even if there is no such key.
+    /// Removes a key and returns its value. Copies the blocks on the path even if there is no such
+    /// key.
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let value = if self.tail_of(key).is_some() {
             let tail = self.tail.as_mut()?;
@@ -578,7 +584,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         Some(value)
     }
 
-    /// Removes roots that hold only one node, and one that holds nothing.
+    /// Removes roots with only one node, and an empty root.
     fn shrink(&mut self) {
         while let Some(Node::Inner(inner)) = &self.root
             && inner.len() == 1
@@ -590,7 +596,6 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         }
     }
 
-    /// Returns all entries, in order.
     pub(crate) fn iter(&self) -> Iter<'_, K, V, LEAF, FAN> {
         Iter::new(self)
     }

@@ -7,7 +7,7 @@ use crate::generator::Generator;
 
 impl Weigh for Arc<()> {}
 
-/// Describes a node: how deep it is, and its first and last key.
+/// Shape of a node: its depth, and its first and last key.
 struct NodeShape<K> {
     depth: usize,
     first: K,
@@ -56,7 +56,7 @@ impl<K: Ord + Clone + Debug, V: Clone + Weigh, const LEAF: usize, const FAN: usi
 impl<K: Ord + Clone + Debug, V: Clone + Weigh + PartialEq + Debug, const LEAF: usize, const FAN: usize>
     CowTree<K, V, LEAF, FAN>
 {
-    /// Checks all invariants, and that the tree holds these entries.
+    /// Checks all invariants, and that the tree has these entries.
     fn check(&self, wanted: &BTreeMap<K, V>) {
         let root = self.root.as_ref().map(|root| root.check_shape(true, true));
         if let Some(Node::Inner(inner)) = &self.root {
@@ -74,8 +74,8 @@ impl<K: Ord + Clone + Debug, V: Clone + Weigh + PartialEq + Debug, const LEAF: u
     }
 }
 
-/// Runs changes and reads of all kinds, and checks that versions kept on the way stay as they were. `bound`
-/// is the number of keys; of 100 changes, `lean` are removals.
+/// Runs changes and reads of all kinds, and checks that earlier versions stay unchanged. `bound` is
+/// the number of keys; of 100 changes, `lean` are removals.
 fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, lean: impl Fn(u64) -> u64) {
     let mut numbers = Generator::from_seed(seed);
     let mut tree: CowTree<u64, u64, LEAF, FAN> = CowTree::default();
@@ -84,7 +84,7 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
     for step in 0..steps {
         let key = numbers.next_below(bound);
         if numbers.next_below(100) < lean(step) {
-            // Half of them at a key that is there, and of those some at an end.
+            // Half of them at an existing key, and of those some at an end.
             let present = match numbers.next_below(8) {
                 0..4 => None,
                 4 => wanted.first_key_value(),
@@ -111,7 +111,7 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
                 let (earlier, was): (CowTree<_, _, LEAF, FAN>, _) = kept.swap_remove(at);
                 earlier.check(&was);
                 check_differences(&tree, &wanted, &earlier, &was);
-                // Sometimes the earlier version is the one that goes on.
+                // Sometimes the run continues with the earlier version.
                 if numbers.next_below(2) == 0 {
                     (tree, wanted) = (earlier, was);
                 }
@@ -123,8 +123,8 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
     kept.iter().for_each(|(earlier, was)| earlier.check(was));
 }
 
-/// Checks that the differences of two trees, without those at which both hold the same, are those of the two
-/// maps.
+/// Checks that the differences of two trees, without those keys at which both values are equal, are
+/// those of the two maps.
 fn check_differences<const LEAF: usize, const FAN: usize>(
     left: &CowTree<u64, u64, LEAF, FAN>,
     left_map: &BTreeMap<u64, u64>,
@@ -189,8 +189,8 @@ fn a_tree_is_the_map_that_it_stands_for_and_its_clones_stay_as_they_were() {
 
 #[test]
 fn a_leaf_that_was_left_with_little_is_mended_when_another_comes_behind_it() {
-    // Where a level begins anew the right edge is a chain of blocks with a single slot, and it takes a removal
-    // for each to put them right.
+    // When a level has just been started, the right edge is a chain of blocks with a single slot.
+    // It takes a removal for each to repair them.
     for len in (1..200).chain(1_020..1_040).chain(4_090..4_110) {
         let mut tree: CowTree<u64, u64, 4, 4> = CowTree::default();
         let mut wanted = BTreeMap::new();
@@ -242,7 +242,8 @@ fn a_window_of_keys_that_moves_on_forever_takes_no_more_memory() {
         }
     }
     assert_eq!(view.len(), 1_000);
-    // A leaf holds three at least, so there are no more than 334 leaves; above them is half of that.
+    // A leaf has at least three entries, so there are no more than 334 leaves, and half as many
+    // blocks above them.
     let blocks = tree.root.as_ref().map_or(0, Node::blocks);
     assert!(blocks < 501, "{blocks} blocks");
     tree.check(&live.into_iter().map(|key| (key, 0)).collect());
@@ -275,7 +276,7 @@ fn one_entry_takes_the_place_of_all_and_views_stay_as_they_were() {
                 wanted.insert(key, key);
             }
             let view = is_shared.then(|| tree.clone());
-            // Below what was there, and behind the one before.
+            // Below the previous entries, and after the one before.
             for key in [0, 7] {
                 tree.hold_only(key, len);
                 tree.check(&BTreeMap::from([(key, len)]));
