@@ -1,43 +1,45 @@
-//! The system's time, carried on by the processor's counter.
+//! The system's time, extrapolated by the processor's counter.
 //!
-//! A reading of the system's clock takes a quarter of the time that an append takes; a reading of the counter takes a
-//! third of that. So each thread keeps its last reading of both, its *anchor*, and for a millisecond adds to it what
-//! the counter has counted since. Then it reads the system's clock once more.
+//! Reading the system's clock takes a quarter of the time of an append; reading the counter takes a
+//! third of that. So each thread stores its last reading of both, its *anchor*. For a millisecond,
+//! the time is the anchor plus the ticks that the counter has counted since. Then the system's
+//! clock is read again.
 //!
 //! # Invariants
 //!
-//! 1. An anchor is carried on by the counter for at most [`CARRIED_NS_MAX`]. Where somebody set the system's clock, or
-//!    a machine slept while its counter stood, readings show that a millisecond later; where two processors count apart
-//!    or a counter was set back, readings are wrong by no more than that. Where counters go on as they should, the
-//!    difference from the system's clock is below a microsecond.
-//! 2. An anchor's two readings are at most [`ANCHOR_NS_MAX`] apart; a thread that was interrupted between them has no
-//!    anchor.
-//! 3. A thread's readings go back only where the system's clock is set back, or its processors count apart: the counter
-//!    is read after the system's clock, so that a carried-on reading is late rather than early.
+//! 1. An anchor is used for at most [`CARRIED_NS_MAX`]. If the system's clock is set, or a machine
+//!    sleeps while its counter is stopped, readings show that a millisecond later. If two
+//!    processors' counters differ or a counter is set back, readings are wrong by no more than
+//!    that. With correct counters, the difference from the system's clock is below a microsecond.
+//! 2. An anchor's two readings are at most [`ANCHOR_NS_MAX`] apart; a thread that was interrupted
+//!    between them has no anchor.
+//! 3. A thread's readings go back only if the system's clock is set back, or its processors'
+//!    counters differ: the counter is read after the system's clock, so that an extrapolated
+//!    reading is late rather than early.
 
 use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// Time for which an anchor holds, in nanoseconds.
+/// Time for which an anchor is valid, in nanoseconds.
 const CARRIED_NS_MAX: u64 = 1_000_000;
 
 /// Maximum distance between the two readings of an anchor, in nanoseconds.
 const ANCHOR_NS_MAX: u64 = 1_000;
 
-/// Number of times that both are read to find out which of them takes longer.
+/// Number of readings of each, to find out which of them takes longer.
 const TRIALS: u32 = 1_000;
 
-/// The counter, once it is known; `None` inside where reading it is not worth while.
+/// The counter, once it is measured; `None` inside if reading it is not worthwhile.
 static COUNTER: OnceLock<Option<Counter>> = OnceLock::new();
 
 thread_local! {
     static ANCHOR: Cell<Anchor> = const { Cell::new(Anchor { ticks: 0, system_ns: 0, ticks_max: 0 }) };
 }
 
-/// Finds out how fast the counter counts, once in a process: this takes a millisecond, at worst a fifth of a second.
-/// Until then every reading comes from the system's clock.
+/// Measures the rate of the counter, once in a process. This takes a millisecond, at worst a fifth
+/// of a second. Until then every reading comes from the system's clock.
 pub(crate) fn learn() {
     COUNTER.get_or_init(Counter::learn);
 }
@@ -47,7 +49,7 @@ pub(crate) fn is_learnt() -> bool {
     COUNTER.get().is_some()
 }
 
-/// Returns nanoseconds since 1970: an anchor carried on, or else what `system_ns` returns.
+/// Returns nanoseconds since 1970: an extrapolated anchor, or else the result of `system_ns`.
 pub(super) fn now_ns(system_ns: impl FnOnce() -> Option<u64>) -> Option<u64> {
     let Some(Some(counter)) = COUNTER.get() else { return system_ns() };
     let (anchor, ticks) = (ANCHOR.get(), counter.ticks.raw());
@@ -66,8 +68,8 @@ struct Counter {
 }
 
 impl Counter {
-    /// Finds the counter and its rate. `None` where the counter is not at least twice as quick to read as the system's
-    /// clock.
+    /// Finds the counter and its rate. `None` if reading the counter is not at least twice as fast
+    /// as reading the system's clock.
     fn learn() -> Option<Counter> {
         let ticks = quanta::Clock::new();
         let rate = Rate { ns_per_4g_ticks: ticks.delta_as_nanos(0, 1 << 32) };
@@ -95,32 +97,33 @@ impl Rate {
         (ns << 32).checked_div(self.ns_per_4g_ticks).unwrap_or(0)
     }
 
-    /// Returns the nanoseconds in `ticks`, rounded down. They must take no longer than [`CARRIED_NS_MAX`].
+    /// Returns the nanoseconds in `ticks`, rounded down. They must be at most [`CARRIED_NS_MAX`].
     fn ns(self, ticks: u64) -> u64 {
         ticks.saturating_mul(self.ns_per_4g_ticks) >> 32
     }
 }
 
-/// Holds what the system's clock said when the counter stood at `ticks`.
+/// The reading of the system's clock when the counter was at `ticks`.
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
     ticks: u64,
     system_ns: u64,
-    /// Number of ticks for which the anchor holds.
+    /// Number of ticks for which the anchor is valid.
     ticks_max: u64,
 }
 
 impl Anchor {
-    /// Makes the anchor of a reading of the system's clock between two readings of the counter.
+    /// Creates the anchor from a reading of the system's clock between two readings of the counter.
     fn new(before: u64, system_ns: u64, after: u64, rate: Rate) -> Anchor {
         let apart = after.wrapping_sub(before);
         let ticks_max = if apart <= rate.ticks(ANCHOR_NS_MAX) { rate.ticks(CARRIED_NS_MAX) } else { 0 };
         Anchor { ticks: after, system_ns, ticks_max }
     }
 
-    /// Returns the time at a later reading of the counter, `None` if the anchor no longer holds.
+    /// Returns the time at a later reading of the counter, `None` if the anchor is no longer valid.
     fn carried_on(self, ticks: u64, rate: Rate) -> Option<u64> {
-        // A counter that was set back has gone almost all the way round, and so further than any anchor holds.
+        // For a counter that was set back, the difference wraps around, and is greater than any
+        // anchor allows.
         let since = ticks.wrapping_sub(self.ticks);
         (since < self.ticks_max).then(|| self.system_ns.saturating_add(rate.ns(since)))
     }
@@ -140,8 +143,8 @@ mod tests {
     }
 
     proptest! {
-        /// However an anchor came about and wherever the counter stands later, the time is the anchor's and what was
-        /// counted since, or none, and never a millisecond beyond.
+        /// For any anchor and any later reading of the counter, the time is that of the anchor plus
+        /// the ticks since then, or none. It is never more than a millisecond later.
         #[test]
         fn an_anchor_is_carried_on_for_a_millisecond_and_no_further(
             rate in rates(),
@@ -167,7 +170,7 @@ mod tests {
         }
     }
 
-    /// Whether or not this machine's counter is of use.
+    /// Independent of whether this machine's counter is used.
     #[test]
     fn what_a_clock_says_is_what_the_system_says() {
         learn();

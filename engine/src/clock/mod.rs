@@ -1,4 +1,4 @@
-//! Clocks, by which the engine reads time. No other module asks the system for it.
+//! Clocks, by which the engine reads time. No other module reads it from the system.
 
 mod counter;
 
@@ -8,15 +8,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) use self::counter::{is_learnt as counter_is_learnt, learn as learn_counter};
 
-/// Returns the present moment on the monotonic clock, which nobody can set.
+/// Returns the current moment on the monotonic clock, which cannot be set.
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// The longest wait that a moment is computed for, about 136 years: nothing that runs sees its end.
+/// Maximum wait, about 136 years: no process runs that long.
 const WAIT_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// Returns the moment `wait` from now on the monotonic clock; waits of over 136 years are as long as that.
+/// Returns the moment `wait` from now on the monotonic clock. Longer waits than 136 years are cut
+/// to that.
 pub(crate) fn after(wait: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(wait.min(WAIT_MAX)).unwrap_or(now)
@@ -27,13 +28,13 @@ pub(crate) fn is_past(moment: Instant) -> bool {
     Instant::now() >= moment
 }
 
-/// Tells the time. A session reads its clock once for each record.
+/// Source of time. A session reads its clock once for each record.
 pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Returns microseconds since 1970-01-01 UTC.
     fn now_us(&self) -> i64;
 
-    /// Returns microseconds since some fixed moment, on a clock that nobody sets; timeouts and delays use this reading.
-    /// The default implementation reads the system's monotonic clock.
+    /// Returns microseconds since some fixed moment, on a clock that cannot be set. Timeouts and
+    /// delays use this reading. The default implementation reads the system's monotonic clock.
     fn steady_us(&self) -> i64 {
         static BEGIN: OnceLock<Instant> = OnceLock::new();
         let since = Instant::now().saturating_duration_since(*BEGIN.get_or_init(Instant::now));
@@ -43,10 +44,10 @@ pub trait Clock: Send + Sync + std::fmt::Debug {
 
 /// Reads the system's clock.
 ///
-/// A thread that asks often gets what the system said within the last millisecond plus what the processor's counter has
-/// counted since, once the store's background thread has learnt how fast that counter counts. The readings agree to a
-/// microsecond, and take half the time. If somebody sets the system's clock, readings show that up to a millisecond
-/// later.
+/// For a thread with frequent readings, the result is a system reading from the last millisecond
+/// plus the time that the processor's counter has counted since. That requires that the store's
+/// background thread has measured the counter's rate. The readings agree to a microsecond, and take
+/// half the time. If the system's clock is set, readings show that up to a millisecond later.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -59,14 +60,16 @@ impl Clock for SystemClock {
     }
 }
 
-/// Returns nanoseconds since 1970 by the system's clock, for the years 1970 to 2554; `None` outside these years.
+/// Returns nanoseconds since 1970 by the system's clock, for the years 1970 to 2554; `None` outside
+/// these years.
 #[expect(clippy::disallowed_methods, reason = "the clock of a session whose host gives none")]
 fn system_ns() -> Option<u64> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     since.as_secs().checked_mul(1_000_000_000)?.checked_add(u64::from(since.subsec_nanos()))
 }
 
-/// Returns microseconds since 1970 by the system's clock, for times that [`system_ns`] cannot tell.
+/// Returns microseconds since 1970 by the system's clock, for times outside the range of
+/// [`system_ns`].
 #[expect(clippy::disallowed_methods, reason = "the clock of a session whose host gives none")]
 fn system_us_out_of_range() -> i64 {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
@@ -75,7 +78,8 @@ fn system_us_out_of_range() -> i64 {
     }
 }
 
-/// Holds a time that stands still until a caller moves it, for tests and for deterministic runs.
+/// Clock that changes only when a caller changes it, or by a fixed step per reading. For tests and
+/// deterministic runs.
 #[derive(Debug, Default)]
 pub struct FixedClock {
     now_us: AtomicI64,
@@ -83,12 +87,12 @@ pub struct FixedClock {
 }
 
 impl FixedClock {
-    /// Makes a clock that always reads `now_us`.
+    /// Creates a clock that always returns `now_us`.
     pub fn new(now_us: i64) -> FixedClock {
         FixedClock { now_us: AtomicI64::new(now_us), step_us: 0 }
     }
 
-    /// Makes a clock that reads `now_us` first, and `step_us` more at each reading after that.
+    /// Creates a clock that returns `now_us` first, and `step_us` more at each reading after that.
     pub fn with_step(now_us: i64, step_us: i64) -> FixedClock {
         FixedClock { now_us: AtomicI64::new(now_us), step_us }
     }
@@ -109,8 +113,8 @@ impl Clock for FixedClock {
         self.now_us.fetch_add(self.step_us, Ordering::Relaxed)
     }
 
-    /// Returns the clock's present value without a step: only a test sets this clock, so it serves as the steady one
-    /// too.
+    /// Returns the clock's current value without a step: only tests set this clock, so it serves as
+    /// the steady one too.
     fn steady_us(&self) -> i64 {
         self.now_us.load(Ordering::Relaxed)
     }

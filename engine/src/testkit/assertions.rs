@@ -1,4 +1,4 @@
-//! Assertions that hold for every history.
+//! Assertions that are valid for every history.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,30 +19,34 @@ use crate::storage::{CrashKind, MemoryStorage};
 use crate::store::Store;
 use crate::types::SessionTypes;
 
-/// Time at which every history begins: 2026-01-01T00:00:00Z, in microseconds since 1970.
+/// Start time of every history: 2026-01-01T00:00:00Z, in microseconds since 1970.
 const BEGIN_US: i64 = 1_767_225_600_000_000;
 
 /// Time between two steps, in microseconds.
 const STEP_US: i64 = 1_000;
 
-/// Size in bytes from which payloads become objects: small, so that histories hold some.
+/// Size in bytes from which payloads become objects: small, so that histories have some.
 const OBJECT_BYTES_MIN: u64 = 512;
 
-/// Asserts, after each step of a history and at its end, what the engine promises of every session:
+/// Asserts the guarantees of the engine for every session, after each step of a history and at its
+/// end:
 ///
-/// - after a rollback STATE is what it was at the rollback's target, CACHE is empty, and LOG is as it was before;
-/// - STATE at each position equals a fold of the records on the path that was live there, and a view of each position
-///   shows what the session showed then;
-/// - opened again, after a close, a kill or a fork, the session shows what it showed before, read with the host's types
-///   and without;
-/// - each reducer is pure: run again over events and items that are decoded from the records, it resolves what is recorded;
+/// - after a rollback, STATE is that of the rollback's target, CACHE is empty, and LOG is
+///   unchanged;
+/// - STATE at each position equals a fold of the records on the path that was live there, and a
+///   view of each position shows the same as the session showed then;
+/// - when opened again, after a close, a kill or a fork, the session shows the same as before, read
+///   with the host's types and without;
+/// - each reducer is pure: when run again over events and items that are decoded from the records,
+///   it resolves the recorded effects;
 /// - an event that a reducer refuses leaves no trace.
 ///
-/// An event that [`dispatch`](super::dispatch) made must also read back from its bytes as it was, as far as its `Debug` form shows.
+/// An event from [`dispatch`](super::dispatch) must also be the same when read back from its bytes,
+/// as far as its `Debug` form shows.
 ///
 /// # Panics
 ///
-/// Panics where one of these does not hold, or where an action fails with anything but a refusal.
+/// Panics if one of these is violated, or if an action fails with anything but a refusal.
 #[track_caller]
 pub fn assert_rollback_equivalence(types: &SessionTypes, history: &History) {
     let mut life = Life::begin(types);
@@ -59,15 +63,16 @@ pub fn assert_rollback_equivalence(types: &SessionTypes, history: &History) {
     life.check_reducers();
 }
 
-/// Asserts that a history gives the same records each time that a session lives through it with the same clock and
-/// seed, also where the session is closed and opened again after every step.
+/// Asserts that a history gives the same records each time that it is run with the same clock and
+/// seed, even if the session is closed and opened again after every step.
 ///
-/// Reducers that read a clock, draw random numbers elsewhere than from their context, or depend on the order of a hash
-/// map fail here, and so do events and items that do not read back as they were written.
+/// This detects reducers that read a clock, draw random numbers from other sources than their
+/// context, or depend on the order of a hash map. It also detects events and items that change when
+/// read back.
 ///
 /// # Panics
 ///
-/// Panics at the first record that differs, or where an action fails with anything but a refusal.
+/// Panics at the first record that differs, or if an action fails with anything but a refusal.
 #[track_caller]
 pub fn assert_deterministic(types: &SessionTypes, history: &History) {
     let live = |reopening: bool| {
@@ -94,7 +99,7 @@ pub fn assert_deterministic(types: &SessionTypes, history: &History) {
     }
 }
 
-/// Holds the parts of a record that two runs must agree on.
+/// The parts of a record that must be the same in two runs.
 struct RecordContent {
     sequence: SequenceNumber,
     kind: RecordKind,
@@ -102,8 +107,9 @@ struct RecordContent {
     body: Vec<u8>,
 }
 
-/// Returns a record in a form that a person can compare. Leaves out the body of a fork's first record: it holds the
-/// checksum of a frame of the parent, which depends on when the parent was synced.
+/// Returns a record in a readable form, for comparisons. Leaves out the body of a fork's first
+/// record: it contains the checksum of a frame of the parent, which depends on when the parent was
+/// synced.
 fn readable_record(record: &RecordContent) -> (RecordKind, i64, String) {
     if record.kind == RecordKind::OPENED {
         return (record.kind, record.time_us, String::new());
@@ -112,7 +118,7 @@ fn readable_record(record: &RecordContent) -> (RecordKind, i64, String) {
     (record.kind, record.time_us, value.unwrap_or_else(|| format!("{:?}", record.body)))
 }
 
-/// Holds a session that lives through a history.
+/// A session during a history.
 struct Life<'a> {
     types: &'a SessionTypes,
     disk: MemoryStorage,
@@ -174,7 +180,7 @@ impl<'a> Life<'a> {
         let (state, position) = (expect_ok(self.session.state()), self.session.position());
         match action.act(&self.session) {
             Ok(()) => {}
-            // An action that makes several calls may have done some of them.
+            // An action with several calls may have done some of them.
             Err(Error::Refused { .. } | Error::ReducerPanicked { .. } | Error::LogOnlyGrows { .. }) => {
                 if self.session.position() == position {
                     assert_eq!(
@@ -250,7 +256,8 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Runs the reducers again over what the log holds: what they know from memory alone is not there.
+    /// Runs the reducers again over the contents of the log. State that they keep only in memory is
+    /// missing there.
     fn check_reducers(&self) {
         let reader = expect_ok(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
         let replayed = expect_ok(reader.replay_reducers(self.types, &ReplayReducers::default()));
@@ -289,7 +296,8 @@ fn store(disk: &MemoryStorage, clock: &Arc<FixedClock>) -> Store {
     ))
 }
 
-/// Returns the slices of a policy that have items: by name, the version and stored bytes of each item.
+/// Returns the slices of a policy that have items: by name, the version and stored bytes of each
+/// item.
 fn slices_of_policy(state: &State, policy: Policy) -> BTreeMap<&str, Vec<(u32, &[u8])>> {
     let slices = state.slices.iter().filter(|(_, slice)| slice.policy == policy && !slice.items.is_empty());
     slices

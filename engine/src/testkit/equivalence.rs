@@ -5,13 +5,14 @@ use crate::error::{Error, Result};
 use crate::session::StoredItem;
 use crate::tools::{CompositeSnapshot, ExecutionState};
 
-/// Checks that two snapshots of one run hold the same: every STATE slice, item by item as recorded, and every resource
-/// that rolls back. LOG, CACHE, and resources that no rollback restores, such as a budget, do not count.
+/// Checks that two snapshots of one run have the same contents: every STATE slice, item by item as
+/// recorded, and every resource that rolls back. LOG, CACHE, and resources that no rollback
+/// restores, such as a budget, are ignored.
 ///
 /// # Errors
 ///
-/// [`Error::SnapshotMismatch`] with the first difference, or if one of the snapshots is of another session than the run; otherwise the error of
-/// reading the log.
+/// [`Error::SnapshotMismatch`] with the first difference, or if one of the snapshots is of another
+/// session than the run; otherwise the error of reading the log.
 pub fn snapshots_equivalent(
     state: &ExecutionState,
     one: &CompositeSnapshot,
@@ -21,8 +22,9 @@ pub fn snapshots_equivalent(
     check_resources(state, one, other)
 }
 
-/// Checks that a snapshot of one run and a snapshot of another one hold the same, as [`snapshots_equivalent`] does for one run. The runs may
-/// be of different sessions, so it does not count which record inserted an item.
+/// Checks that a snapshot of one run and a snapshot of another one have the same contents, as
+/// [`snapshots_equivalent`] does for one run. The runs may be of different sessions, so the records
+/// that inserted the items are not compared.
 ///
 /// # Errors
 ///
@@ -41,10 +43,11 @@ pub fn runs_equivalent(
     check_resources(state, one, other)
 }
 
-/// Holds the items of slices by the slices' names.
+/// Items of slices, by the slices' names.
 type Slices = BTreeMap<String, Vec<StoredItem>>;
 
-/// Returns the STATE slices of a snapshot that have items: an empty slice equals one that was never declared.
+/// Returns the STATE slices of a snapshot that have items: an empty slice equals one that was never
+/// declared.
 fn slices(state: &ExecutionState, snapshot: &CompositeSnapshot) -> Result<Slices> {
     let (own, session) = (state.session().id(), snapshot.session.session);
     if session != own {

@@ -1,4 +1,4 @@
-//! Histories: what a host's session lives through in a property test.
+//! Histories: the steps of a host's session in a property test.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -14,7 +14,7 @@ use crate::types::{Event, decode_strict, encode};
 
 type ActionFn = dyn Fn(&Session) -> Result<()> + Send + Sync;
 
-/// Holds something that a host does with its session.
+/// An operation of a host on its session.
 #[derive(Clone)]
 pub struct Action {
     label: String,
@@ -28,8 +28,8 @@ impl fmt::Debug for Action {
 }
 
 impl Action {
-    /// Makes an action, with the name by which a failing history shows it. The action must do the same each time:
-    /// whatever it draws or reads elsewhere is not part of the history.
+    /// Creates an action, with the label that a failing history shows for it. The action must do
+    /// the same each time: values that it draws or reads elsewhere are not part of the history.
     pub fn new(
         label: impl Into<String>,
         run: impl Fn(&Session) -> Result<()> + Send + Sync + 'static,
@@ -42,10 +42,11 @@ impl Action {
     }
 }
 
-/// Makes the action that dispatches an event.
+/// Creates the action that dispatches an event.
 ///
-/// The action panics if the event does not read back from its bytes as it was, such as one with a field that serde skips: memory would show
-/// what no log holds. The `Debug` forms of both are compared, whose parts may come in any order.
+/// The action panics if the event is not the same when read back from its bytes, for example
+/// because serde skips a field: the session would then show a value that is in no log. Compares the
+/// `Debug` forms of both, whose parts may come in any order.
 pub fn dispatch<E: Event + Clone + fmt::Debug>(event: E) -> Action {
     let shown = format!("{event:?}");
     let label = format!("dispatch {} {shown}", E::NAME);
@@ -59,7 +60,8 @@ pub fn dispatch<E: Event + Clone + fmt::Debug>(event: E) -> Action {
     })
 }
 
-/// Returns whether two texts have the same characters: a hash map shows its parts in another order each time.
+/// Returns whether two texts have the same characters: a hash map shows its parts in another order
+/// each time.
 fn is_same_in_any_order(one: &str, other: &str) -> bool {
     let sorted = |text: &str| {
         let mut characters: Vec<char> = text.chars().collect();
@@ -69,33 +71,33 @@ fn is_same_in_any_order(one: &str, other: &str) -> bool {
     one == other || sorted(one) == sorted(other)
 }
 
-/// Makes the action that dispatches an event by its name.
+/// Creates the action that dispatches an event by its name.
 pub fn dispatch_value(event: impl Into<String>, value: impl Into<Shape>) -> Action {
     let (event, value) = (event.into(), value.into());
     let label = format!("dispatch {event} {value:?}");
     Action::new(label, move |session| session.dispatch_value(&event, value.clone()).map(drop))
 }
 
-/// Names one step of a history.
+/// Describes one step of a history.
 #[derive(Clone, Debug)]
 pub enum HistoryStep {
-    /// The host does something with its session.
+    /// The host runs an action on its session.
     Act(Action),
     /// The host takes a snapshot.
     Snapshot,
     /// The session rolls STATE back to a position, which may be abandoned already.
     RollBack(Index),
-    /// The session rolls STATE back to one of the snapshots, where there are any.
+    /// The session rolls STATE back to one of the snapshots, if there are any.
     RollBackToSnapshot(Index),
     /// The session is closed and opened again.
     Reopen,
     /// The process is killed, and another process opens the session.
     Kill,
-    /// The session is forked at a position, and the history goes on in the fork.
+    /// The session is forked at a position, and the history continues in the fork.
     Fork(Index),
 }
 
-/// Names a step without its argument.
+/// Kind of a step, without its argument.
 #[derive(Clone, Copy, Debug)]
 enum StepKind {
     Act,
@@ -107,7 +109,7 @@ enum StepKind {
     Fork,
 }
 
-/// Holds what happens to a session, step by step.
+/// A list of steps of one session.
 #[derive(Clone, Debug)]
 pub struct History {
     /// Steps, in the order in which they happen.
@@ -124,9 +126,10 @@ pub fn histories_of(
     actions: impl Strategy<Value = Action>,
     steps: RangeInclusive<usize>,
 ) -> impl Strategy<Value = History> {
-    // Shrinking leaves steps out from the first to the last, and then makes each simpler. A step that could not be left
-    // out at first may become superfluous once a later one is gone, so `kept` tries each of them once more. The kind of
-    // a step does not shrink: no shrinking would then leave out the simpler kind.
+    // Shrinking leaves steps out from the first to the last, and then makes each simpler. A step
+    // that could not be left out at first may become superfluous once a later one is removed, so
+    // `kept` tries each of them once more. The kind of a step does not shrink: no shrinking would
+    // then leave out the simpler kind.
     let kept = prop::bool::weighted(0.999);
     let kind = prop_oneof![
         8 => Just(StepKind::Act),

@@ -1,9 +1,9 @@
 //! Tests for a host's own events and reducers (feature `testkit`).
 //!
-//! A *history* is a list of steps that one session lives through. A host names the actions that it may take;
-//! [`histories`] mixes in snapshots, rollbacks to any position, reopenings, kills and forks;
-//! [`assert_rollback_equivalence`] checks after each step what the engine promises. `proptest` shrinks a history that
-//! fails to a few steps.
+//! A *history* is a list of steps of one session. A host provides the actions. [`histories`] mixes
+//! in snapshots, rollbacks to any position, reopenings, kills and forks.
+//! [`assert_rollback_equivalence`] checks the engine's guarantees after each step. `proptest`
+//! shrinks a failing history to a few steps.
 //!
 //! ```
 //! use foldlog::testkit::proptest::prelude::*;
@@ -47,13 +47,15 @@
 //! # the_plan_survives_any_history();
 //! ```
 //!
-//! To dispatch events of several types, combine them: `prop_oneof![a().prop_map(dispatch), b().prop_map(dispatch)]`.
-//! [`Action::new`] makes any other action. Histories run on a disk in memory
-//! ([`MemoryStorage`](crate::storage::MemoryStorage)), which a host's other tests may use too.
+//! To dispatch events of several types, combine them: `prop_oneof![a().prop_map(dispatch),
+//! b().prop_map(dispatch)]`. [`Action::new`] creates any other action. Histories run on a disk in
+//! memory ([`MemoryStorage`](crate::storage::MemoryStorage)), which a host's other tests may use
+//! too.
 //!
 //! Assertions over stored logs are in the crate `foldlog-replay`.
 //!
-//! A [`RawLog`] is a log without events and slices, to measure the time that a disk and the log itself take.
+//! A [`RawLog`] is a log without events and slices, to measure the time that a disk and the log
+//! itself take.
 
 mod assertions;
 mod equivalence;
@@ -71,8 +73,9 @@ use foldlog_codec::SequenceNumber;
 use crate::error::Result;
 use crate::session::{RollbackReport, Session};
 
-/// Rolls a session back to a position, LOG slices included (`preserve_logs = false`): for tests that run one session many
-/// times from one position. A host's logs stay whatever happens, so this is no method of [`Session`].
+/// Rolls a session back to a position, including LOG slices (`preserve_logs = false`): for tests
+/// that run one session many times from one position. This is not a method of [`Session`], since a
+/// host's LOG slices must never shrink.
 ///
 /// # Errors
 ///

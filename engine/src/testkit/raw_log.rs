@@ -1,4 +1,4 @@
-//! A log without a session, to be measured.
+//! A log without a session, for measurements.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,10 +19,11 @@ use crate::session::{
     SyncRequest, SyncSteps, due, poison_on_error, promises_sync, sync_in_time, sync_through,
 };
 
-/// Appends records to a log without events and slices, by the code that sessions use.
+/// Appends records to a log without events and slices, with the same code as sessions.
 ///
-/// An append takes one lock, reads the clock once, writes the frame, and runs the syncs that its durability promises or
-/// that are due. The type is there for measurements: its directory holds sound frames, but no session.
+/// An append takes one lock, reads the clock once, writes the frame, and runs the syncs that its
+/// durability promises or that are due. The type is for measurements: its directory contains valid
+/// frames, but no session.
 #[derive(Debug)]
 pub struct RawLog {
     shared: Arc<RawLogInner>,
@@ -47,12 +48,12 @@ struct State {
 }
 
 impl RawLog {
-    /// Creates a log in the directory `dir`, and the directory if it is missing. Of `options`, only storage, clock,
-    /// segment sizes and background count.
+    /// Creates a log in the directory `dir`, and the directory if it does not exist. Of `options`,
+    /// only storage, clock, segment sizes, background and seed are used.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the directory cannot be made.
+    /// [`Error::Io`] if the directory cannot be created.
     pub fn create(dir: impl AsRef<Path>, options: &StoreOptions) -> Result<RawLog> {
         let background = match options.background {
             BackgroundSync::Thread => Background::thread(),
@@ -63,12 +64,12 @@ impl RawLog {
         RawLog::on(ground, Arc::clone(&options.clock), options.seed.unwrap_or_default(), dir.as_ref())
     }
 
-    /// Creates another log in the directory `dir` that shares storage, clock and background thread with this log, like the
-    /// sessions of one store.
+    /// Creates another log in the directory `dir` that shares storage, clock and background thread
+    /// with this log, like the sessions of one store.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the directory cannot be made.
+    /// [`Error::Io`] if the directory cannot be created.
     pub fn create_beside(&self, dir: impl AsRef<Path>) -> Result<RawLog> {
         let RawLogInner { ground, clock, seed, .. } = &*self.shared;
         RawLog::on(ground.clone(), Arc::clone(clock), *seed, dir.as_ref())
@@ -85,12 +86,13 @@ impl RawLog {
         Ok(RawLog { shared: Arc::new(RawLogInner { id, ground, clock, seed, state, gate }) })
     }
 
-    /// Appends a record with this body, which may be any bytes, and returns its sequence number. Returns once the
-    /// record is durable if `durability` promises that for events.
+    /// Appends a record with this body, which may be any bytes, and returns its sequence number. If
+    /// `durability` promises that events are durable, returns after the record is.
     ///
     /// # Errors
     ///
-    /// The errors of [`Session::dispatch`](crate::Session::dispatch) other than those of reducers and encoding.
+    /// The errors of [`Session::dispatch`](crate::Session::dispatch) other than those of reducers
+    /// and encoding.
     pub fn append(&self, body: &[u8], durability: Durability) -> Result<SequenceNumber> {
         let (shared, kind) = (&self.shared, RecordKind::DISPATCH);
         let mut state = shared.sound()?;
@@ -183,7 +185,8 @@ impl RawLogInner {
         state.log.sync_plan()
     }
 
-    /// Appends a `Synced` frame after a sync. Writes nothing to a log that has failed meanwhile.
+    /// Appends a `Synced` frame after a sync. Writes nothing to a log that has failed in the
+    /// meantime.
     fn attest(&self) -> Result<()> {
         match self.sound() {
             Ok(mut state) => {
@@ -218,7 +221,8 @@ mod tests {
         disk.take_trace().iter().filter(|(op, _)| *op == Op::Write).count()
     }
 
-    /// A record stays durable whatever becomes of the frame that attests it; but nothing may follow half a frame.
+    /// A record stays durable even if writing its attesting frame fails; but nothing may follow
+    /// half a frame.
     #[test]
     fn a_record_is_kept_although_the_frame_that_attests_it_failed_and_nothing_follows_that() {
         // The record is written first.
@@ -239,8 +243,8 @@ mod tests {
         }
     }
 
-    /// A record of another thread failed while a sync ran: the synced records stay acknowledged, and no attesting frame
-    /// is written behind the half of the failed record.
+    /// A record of another thread failed while a sync ran: the synced records stay acknowledged,
+    /// and no attesting frame is written after the half of the failed record.
     #[test]
     fn a_log_that_failed_while_it_was_synced_is_not_written_to_say_that_it_was() {
         let disk = MemoryStorage::new();
@@ -267,9 +271,9 @@ mod tests {
         assert!(matches!(log.close(), Err(Error::Poisoned { .. })));
     }
 
-    /// A background sync that ended when the last record of a full disk had been written once took the room in which
-    /// closing attests everything: the next process took the log for one that was not closed, and had no room to
-    /// recover it.
+    /// A background sync that ended just after the last record was written to a full disk once took
+    /// the room that closing needs to attest everything. The next process took the log for one that
+    /// was not closed, and had no room to recover it.
     #[test]
     fn a_log_that_is_closed_on_a_full_disk_says_that_all_of_it_is_durable() {
         for body_len in 100..200 {
@@ -311,7 +315,7 @@ mod tests {
         let shared = Arc::clone(&log.shared);
         log.close().unwrap();
         assert_eq!(shared.gate.synced_end(), 102);
-        // The frames are sound, but no record says which session they belong to.
+        // The frames are valid, but no record states their session.
         let walked = inspect::walk(&directory.path().join("log"), &mut |_| Ok(()));
         assert!(walked.is_err());
     }
