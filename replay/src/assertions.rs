@@ -10,7 +10,8 @@ use foldlog::replay::{Replay, ReplayReport};
 use foldlog::storage::FileStorage;
 use foldlog::{Session, SessionTypes};
 
-/// Asserts that the reducers of `types` resolve every edit of the log in the session's folder `dir` as it is recorded.
+/// Asserts that the reducers of `types` resolve every edit of the log in the session's directory
+/// `dir` as recorded.
 ///
 /// ```
 /// # use foldlog::{Event, SessionTypes, Slice, Store};
@@ -35,13 +36,14 @@ use foldlog::{Session, SessionTypes};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Slices that are new or changed on purpose are accepted by [`LogReader::replay_reducers`] alone, by their names in
-/// [`ReplayReducers::changed_slices`].
+/// To accept slices that are new or changed on purpose, call [`LogReader::replay_reducers`] with
+/// their names in [`ReplayReducers::changed_slices`].
 ///
 /// # Panics
 ///
-/// Panics with the divergences, one line for each record and slice, and with the slices that would differ at the end; with all
-/// events for which `types` lacks reducers; with the error if the log cannot be read.
+/// Panics with the divergences, one line for each record and slice, and with the slices that would
+/// differ at the end; with all events for which `types` lacks reducers; with the error if the log
+/// cannot be read.
 #[track_caller]
 pub fn assert_reducers_replay(dir: impl AsRef<Path>, types: &SessionTypes) -> ReducersReplayed {
     let options = ReplayReducers { fold_produced: true, ..ReplayReducers::default() };
@@ -53,13 +55,15 @@ pub fn assert_reducers_replay(dir: impl AsRef<Path>, types: &SessionTypes) -> Re
     }
 }
 
-/// Asserts that every event and every item of the logs in the store at `store` decodes with `types`, older versions
-/// [brought up to date](foldlog::Event::upcast). Events that `types` does not know are listed, and are no failure. Returns the table of what was read, which a test may print.
+/// Asserts that every event and every item of the logs in the store at `store` decodes with
+/// `types`, after an [upgrade](foldlog::Event::upcast) of older versions. Events that `types` does
+/// not know are listed, and are not a failure. Returns the table of results, which a test may
+/// print.
 ///
 /// # Panics
 ///
-/// Panics with the table if a recording does not decode or a session cannot be read; with the error if the store has no sessions
-/// or cannot be listed.
+/// Panics with the table if a recording does not decode or a session cannot be read; with the error
+/// if the store has no sessions or cannot be listed.
 #[track_caller]
 pub fn assert_versions_replay(store: impl AsRef<Path>, types: &SessionTypes) -> VersionsReplayed {
     match replay_versions(store.as_ref(), types) {
@@ -70,9 +74,10 @@ pub fn assert_versions_replay(store: impl AsRef<Path>, types: &SessionTypes) -> 
     }
 }
 
-/// Asserts that `host` does again what it did in the log in the session's folder `dir`. It is called once for each recorded
-/// process, and what it returns is not looked at, so let it print its error: see [`replay`](foldlog::replay). No tool runs; for that
-/// there is the [mode](Replay::mode) of [`Replay`]. Returns how many records were compared.
+/// Asserts that `host` repeats its actions from the log in the session's directory `dir`. `host` is
+/// called once for each recorded process. Its result is ignored, so let it print its error: see
+/// [`replay`](foldlog::replay). No tool runs; to run tools, use the [mode](Replay::mode) of
+/// [`Replay`]. Returns the report, with the number of compared records.
 ///
 /// ```
 /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -104,8 +109,9 @@ pub fn assert_versions_replay(store: impl AsRef<Path>, types: &SessionTypes) -> 
 ///
 /// # Panics
 ///
-/// Panics with the first divergence: the record, lane, slice and path, what is recorded and what was produced; if no record was
-/// compared, since the log holds none of a host; with the error if the log cannot be read, or if `types` does not fit it.
+/// Panics with the first divergence: the record, lane, slice and path, and the recorded and the
+/// produced value; if no record was compared, since the log has none of a host; with the error if
+/// the log cannot be read, or if `types` does not fit it.
 #[track_caller]
 pub fn assert_host_replays<T>(
     dir: impl AsRef<Path>,

@@ -1,19 +1,20 @@
-//! Visits the differences of two positions, of one log or of two, one by one.
+//! Visits the differences between two positions, of one log or of two, one by one.
 
 use std::ops::ControlFlow;
 
 use foldlog::SequenceNumber;
 use foldlog::inspect::{Difference, LogReader, StateReader, VisitDifference};
 
-/// Takes one difference after the other. If it fails, no more are looked for.
+/// Callback that receives one difference after the other. An error ends the search.
 pub type DifferenceSink<'a, E> = dyn FnMut(Difference) -> Result<(), E> + 'a;
 
-/// Hands the differences of two states of one log to `sink`: those of slices, in the order of their names, then those of tags.
-/// One pair of items is decoded at a time.
+/// Passes the differences between two states of one log to `sink`: those of slices, in the order of
+/// their names, then those of tags. One pair of items is decoded at a time.
 ///
 /// # Errors
 ///
-/// The engine's error if an item cannot be read, or would take more memory than the reader may; the error of `sink`.
+/// The engine's error if an item cannot be read, or would take more memory than the reader may; the
+/// error of `sink`.
 pub fn states<E: From<foldlog::Error>>(
     before: &StateReader,
     after: &StateReader,
@@ -23,7 +24,7 @@ pub fn states<E: From<foldlog::Error>>(
     before.tag_differences(after).into_iter().try_for_each(sink)
 }
 
-/// Hands the messages that only one of two positions has to `sink`, conversation by conversation.
+/// Passes the messages that only one of two positions has to `sink`, conversation by conversation.
 ///
 /// # Errors
 ///
@@ -37,11 +38,13 @@ pub fn conversations<E: From<foldlog::Error>>(
     handed(sink, |visit| reader.visit_conversation_differences(before, after, visit))
 }
 
-/// Hands the differences of a state of one log and one of another to `sink`: those of slices, then those of tags.
+/// Passes the differences between a state of one log and one of another to `sink`: those of slices,
+/// then those of tags.
 ///
 /// # Errors
 ///
-/// The engine's error if one of them cannot be read, or takes more memory than it may; the error of `sink`.
+/// The engine's error if one of them cannot be read, or takes more memory than it may; the error of
+/// `sink`.
 pub fn states_beside<E: From<foldlog::Error>>(
     before: &StateReader,
     after: &StateReader,
@@ -51,11 +54,13 @@ pub fn states_beside<E: From<foldlog::Error>>(
     before.tag_differences(after).into_iter().try_for_each(sink)
 }
 
-/// Hands the differences of a position of one log and one of another to `sink`: those of slices, of tags and of conversations.
+/// Passes the differences between a position of one log and one of another to `sink`: those of
+/// slices, of tags and of conversations.
 ///
 /// # Errors
 ///
-/// The engine's error if one of them cannot be read, or takes more memory than it may; the error of `sink`.
+/// The engine's error if one of them cannot be read, or takes more memory than it may; the error of
+/// `sink`.
 pub fn beside<E: From<foldlog::Error>>(
     here: &LogReader,
     at: SequenceNumber,
@@ -68,7 +73,7 @@ pub fn beside<E: From<foldlog::Error>>(
     handed(sink, |visit| here.visit_conversation_differences_beside(at, there, other_at, visit))
 }
 
-/// Walks with a visitor that hands on to `sink`, and ends where that fails.
+/// Runs `walk` with a visitor that passes differences to `sink`, and ends when `sink` fails.
 fn handed<E: From<foldlog::Error>>(
     sink: &mut DifferenceSink<'_, E>,
     walk: impl FnOnce(&mut VisitDifference<'_>) -> foldlog::Result<()>,
