@@ -8,8 +8,8 @@ use foldlog::inspect::{Difference, LogReader, StateReader, VisitDifference};
 /// Callback that receives one difference after the other. An error ends the search.
 pub type DifferenceSink<'a, E> = dyn FnMut(Difference) -> Result<(), E> + 'a;
 
-/// Passes the differences between two states of one log to `sink`: those of slices, in the order of
-/// their names, then those of tags. One pair of items is decoded at a time.
+/// Passes the differences between two states of one log to `sink`: first the slices', in the order
+/// of their names, then the tags'. One pair of items is decoded at a time.
 ///
 /// # Errors
 ///
@@ -38,8 +38,8 @@ pub fn conversations<E: From<foldlog::Error>>(
     handed(sink, |visit| reader.visit_conversation_differences(before, after, visit))
 }
 
-/// Passes the differences between a state of one log and one of another to `sink`: those of slices,
-/// then those of tags.
+/// Passes the differences between a state of one log and one of another to `sink`: first the
+/// slices', then the tags'.
 ///
 /// # Errors
 ///
@@ -54,8 +54,8 @@ pub fn states_beside<E: From<foldlog::Error>>(
     before.tag_differences(after).into_iter().try_for_each(sink)
 }
 
-/// Passes the differences between a position of one log and one of another to `sink`: those of
-/// slices, of tags and of conversations.
+/// Passes the differences between a position of one log and one of another to `sink`: the slices',
+/// the tags' and the conversations'.
 ///
 /// # Errors
 ///

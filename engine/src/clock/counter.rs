@@ -28,7 +28,7 @@ const CARRIED_NS_MAX: u64 = 1_000_000;
 /// Maximum distance between the two readings of an anchor, in nanoseconds.
 const ANCHOR_NS_MAX: u64 = 1_000;
 
-/// Number of readings of each, to find out which of them takes longer.
+/// Number of readings of each, to compare their times.
 const TRIALS: u32 = 1_000;
 
 /// The counter, once it is measured; `None` inside if reading it is not worthwhile.

@@ -23,7 +23,6 @@ pub(crate) fn after(wait: Duration) -> Instant {
     now.checked_add(wait.min(WAIT_MAX)).unwrap_or(now)
 }
 
-/// Returns whether a moment on the monotonic clock has passed.
 pub(crate) fn is_past(moment: Instant) -> bool {
     Instant::now() >= moment
 }

@@ -77,7 +77,7 @@ mod reading {
         /// Files that are damaged or missing, each once: the first 100 of each directory of
         /// captures.
         pub damaged: Vec<DamagedObject>,
-        /// Number of damaged or missing files beyond those in `damaged`.
+        /// Number of damaged or missing files beyond `damaged`.
         pub damaged_more: u64,
     }
 
@@ -89,7 +89,7 @@ mod reading {
     ///
     /// # Errors
     ///
-    /// Those of [`LogReader::open`](crate::inspect::LogReader::open) if the log is damaged, or
+    /// The errors of [`LogReader::open`](crate::inspect::LogReader::open) if the log is damaged, or
     /// cannot be read.
     pub fn audit_captures(dir: impl AsRef<Path>) -> Result<CapturesAudited> {
         let dir = dir.as_ref();
@@ -125,7 +125,6 @@ mod reading {
         Ok(audited)
     }
 
-    /// Returns the captures that are snapshots of a workspace.
     pub(crate) fn snapshots(recorded: &BTreeSet<Vec<u8>>) -> Vec<FilesystemSnapshot> {
         recorded.iter().filter_map(|recorded| msgpack::from_slice(recorded).ok()).collect()
     }

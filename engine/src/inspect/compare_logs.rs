@@ -188,13 +188,13 @@ pub struct MessageRow {
 }
 
 impl LogReader {
-    /// Returns the conversations of this log at `position` and those of another at
-    /// `other_position`, message by message: first those of this log, in the order of their first
-    /// records, then those that only the other has.
+    /// Pairs the conversations of this log at `position` with the other log's at `other_position`,
+    /// message by message: first all of this log, in the order of their first records, then the
+    /// ones that only the other has.
     ///
     /// # Errors
     ///
-    /// Those of [`conversation_at`](LogReader::conversation_at), for both.
+    /// The errors of [`conversation_at`](LogReader::conversation_at), for both.
     pub fn conversations_beside(
         &self,
         position: impl Into<SequenceNumber>,
@@ -233,13 +233,14 @@ impl LogReader {
         Ok(())
     }
 
-    /// Passes the messages in which the conversations of this log at `position` and those of
-    /// another at `other_position` differ to `visit`, until it breaks. Keeps one conversation of
-    /// each log in memory.
+    /// Passes the messages that differ between the conversations of this log at `position` and the
+    /// other log's at `other_position` to `visit`, until it breaks. Keeps one conversation of each
+    /// log in memory.
     ///
     /// # Errors
     ///
-    /// Those of [`conversation_at`](LogReader::conversation_at), for both; the error of `visit`.
+    /// The errors of [`conversation_at`](LogReader::conversation_at), for both; the error of
+    /// `visit`.
     pub fn visit_conversation_differences_beside(
         &self,
         position: impl Into<SequenceNumber>,
@@ -257,12 +258,12 @@ impl LogReader {
         })
     }
 
-    /// Returns the messages in which the conversations of this log at `position` and those of
-    /// another at `other_position` differ.
+    /// Returns the messages that differ between the conversations of this log at `position` and the
+    /// other log's at `other_position`.
     ///
     /// # Errors
     ///
-    /// Those of [`conversation_at`](LogReader::conversation_at), for both.
+    /// The errors of [`conversation_at`](LogReader::conversation_at), for both.
     pub fn conversation_differences_beside(
         &self,
         position: impl Into<SequenceNumber>,
@@ -273,12 +274,12 @@ impl LogReader {
         collect_differences(|take| self.visit_conversation_differences_beside(at, other, other_at, take))
     }
 
-    /// Returns the differences between the slices of this log at `position` and those of another at
+    /// Returns the differences between the slices of this log at `position` and the other log's at
     /// `other_position`, in the order of the slices' names.
     ///
     /// # Errors
     ///
-    /// Those of [`state_reader_at`](LogReader::state_reader_at), for both, and of
+    /// The errors of [`state_reader_at`](LogReader::state_reader_at), for both, and of
     /// [`StateReader::slice_differences_beside`].
     pub fn slice_differences_beside(
         &self,
@@ -292,13 +293,13 @@ impl LogReader {
 }
 
 impl StateReader {
-    /// Passes the differences from this state to one of another log to `visit`, until it breaks:
-    /// those of the slices whose policy is `wanted`, in the order of the slices' names. Keeps a
-    /// digest of each item of one slice in memory, and one pair of items.
+    /// Passes the differences from this state to one of another log to `visit`, until it breaks.
+    /// Compares the slices whose policy is `wanted`, in the order of their names. Keeps a digest of
+    /// each item of one slice in memory, and one pair of items.
     ///
     /// # Errors
     ///
-    /// Those of [`slice_differences`](StateReader::slice_differences);
+    /// The errors of [`slice_differences`](StateReader::slice_differences);
     /// [`Error::OverBudget`](crate::Error::OverBudget) also if the names of both states' items and
     /// the digests would take more memory than the reader may.
     pub fn slice_differences_beside(

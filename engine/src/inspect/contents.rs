@@ -263,7 +263,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`contents`](LogReader::contents), except [`Error::Compacted`].
+    /// The errors of [`contents`](LogReader::contents), except [`Error::Compacted`].
     pub fn contents_left(
         &self,
         from: impl Into<SequenceNumber>,
@@ -292,7 +292,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`LogReader::contents`].
+    /// The errors of [`LogReader::contents`].
     pub fn contents(
         &self,
         from: impl Into<SequenceNumber>,
@@ -309,7 +309,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`LogReader::contents_left`].
+    /// The errors of [`LogReader::contents_left`].
     pub fn contents_left(
         &self,
         from: impl Into<SequenceNumber>,
@@ -334,7 +334,6 @@ impl Session {
     }
 }
 
-/// Decodes records, with the meanings of their names and the place of their objects.
 pub(super) struct ContentReading<'a> {
     pub(super) names: &'a RecordNames,
     pub(super) objects: &'a Objects,

@@ -16,7 +16,7 @@ impl LogReader {
     }
 
     /// Returns the ids of all evaluations whose conversation had begun by `position`, including
-    /// those that a rollback has abandoned since, in the order of their first records.
+    /// conversations that a rollback has abandoned since, in the order of their first records.
     pub fn evaluations_through(&self, position: impl Into<SequenceNumber>) -> Vec<SmolStr> {
         self.outline.conversations.evaluations_through(self.at_most(position.into()))
     }
@@ -70,7 +70,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`conversation_at`](LogReader::conversation_at).
+    /// The errors of [`conversation_at`](LogReader::conversation_at).
     pub fn adapter_states_at(
         &self,
         position: impl Into<SequenceNumber>,

@@ -81,8 +81,8 @@ impl From<DamageSite> for DamagedPlace {
 /// segments. Passes every intact frame to `visit`, including those after damaged places.
 ///
 /// A log that [`walk`](super::walk) walks without an error has no damaged frame and need not be
-/// searched: a torn tail is not damage. The search takes time in proportion to the bytes of the
-/// log. Objects, seals and the meaning of records are not checked.
+/// searched: a torn tail is not damage. The search takes time proportional to the bytes of the log.
+/// Objects, seals and the meaning of records are not checked.
 ///
 /// # Errors
 ///
@@ -101,7 +101,7 @@ pub fn damaged_places(
 ///
 /// # Errors
 ///
-/// Those of [`damaged_places`].
+/// The errors of [`damaged_places`].
 pub fn damaged_places_on(
     storage: &dyn Storage,
     dir: &Path,
@@ -156,9 +156,9 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`open_with`](LogReader::open_with). Errors that describe damage are returned only
-    /// if no record before the damage is intact, or with [`Error::WrongSession`] if the directory
-    /// has another session's name.
+    /// The errors of [`open_with`](LogReader::open_with). Errors that describe damage are returned
+    /// only if no record before the damage is intact, or with [`Error::WrongSession`] if the
+    /// directory has another session's name.
     pub fn open_sound(
         storage: Arc<dyn Storage>,
         dir: impl AsRef<Path>,
@@ -268,7 +268,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`damaged_places`].
+    /// The errors of [`damaged_places`].
     pub fn beyond_damage(&self, mut visit: impl FnMut(&FrameInfo<'_>) -> Result<()>) -> Result<()> {
         let next = self.places.next_sequence;
         survey::survey(self.storage.as_ref(), &self.dir, &mut |found| {

@@ -87,7 +87,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`state_reader_at`](LogReader::state_reader_at) and of
+    /// The errors of [`state_reader_at`](LogReader::state_reader_at) and of
     /// [`StateReader::slice_differences`].
     pub fn slice_differences(
         &self,
@@ -102,7 +102,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`state_reader_at`](LogReader::state_reader_at).
+    /// The errors of [`state_reader_at`](LogReader::state_reader_at).
     pub fn tag_differences(
         &self,
         from: impl Into<SequenceNumber>,
@@ -116,7 +116,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`conversation_at`](LogReader::conversation_at); the error of `visit`.
+    /// The errors of [`conversation_at`](LogReader::conversation_at); the error of `visit`.
     pub fn visit_conversation_differences(
         &self,
         from: impl Into<SequenceNumber>,
@@ -140,7 +140,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`conversation_at`](LogReader::conversation_at).
+    /// The errors of [`conversation_at`](LogReader::conversation_at).
     pub fn conversation_differences(
         &self,
         from: impl Into<SequenceNumber>,
@@ -151,8 +151,8 @@ impl LogReader {
 }
 
 impl StateReader {
-    /// Passes the differences from this position to a later one to `visit`, until it breaks: those
-    /// of the slices whose policy is `wanted`, in the order of the slices' names. Both must be
+    /// Passes the differences from this position to a later one to `visit`, until it breaks.
+    /// Compares the slices whose policy is `wanted`, in the order of their names. Both must be
     /// positions of one log: items in both are equal, and are not read. A slice that only one
     /// position knows counts as empty at the other.
     ///
@@ -181,7 +181,7 @@ impl StateReader {
     }
 
     /// Compares the slices whose policy is `wanted` with those of another state, in the order of
-    /// their names. `unpaired` returns the items of a slice that only this state has, and those
+    /// their names. `unpaired` returns the items of a slice that only this state has, and the ones
     /// that only the other has.
     pub(super) fn compare_slices<'a>(
         &'a self,
@@ -281,8 +281,7 @@ pub(super) fn hold_decoded(budget: &TextBudget<'_>, sequence: SequenceNumber, by
     budget.hold(sequence, decoded_bytes(values))
 }
 
-/// Returns the bytes that this many values take, doubled for the values that they are compared
-/// with.
+/// Returns the memory of this many values, doubled for the values that they are compared with.
 fn decoded_bytes(values: u64) -> u64 {
     values.saturating_mul(2 * size_of::<Value>() as u64)
 }
@@ -351,7 +350,7 @@ impl<'a> UnpairedItems<'a> {
     }
 }
 
-/// Estimates the bytes that a value takes in memory.
+/// Estimates the memory of a value, in bytes.
 pub(crate) fn value_bytes(value: &Value) -> u64 {
     let own = size_of::<Value>() as u64;
     let others = match value {
@@ -376,8 +375,7 @@ pub(super) fn collect_differences(
     Ok(found)
 }
 
-/// Returns the ids of the evaluations of either of two positions: first those of the first, in
-/// their order.
+/// Returns the ids of the evaluations of either of two positions, the first position's first.
 pub(super) fn of_both(mut evaluations: Vec<SmolStr>, others: Vec<SmolStr>) -> Vec<SmolStr> {
     let known: BTreeSet<_> = evaluations.iter().cloned().collect();
     evaluations.extend(others.into_iter().filter(|one| !known.contains(one)));
@@ -442,7 +440,6 @@ pub(super) fn message_value(message: &ConversationMessage) -> Value {
     Value::Map(fields)
 }
 
-/// Tells whether the visitor wants more.
 pub(super) type VisitorFlow = Result<ControlFlow<()>>;
 
 struct Collector<'a, 'b> {

@@ -77,7 +77,6 @@ impl Serialize for Slices<'_> {
     }
 }
 
-/// Serializes a slice as its policy and its items.
 struct OneSlice<'a> {
     slice: &'a SliceReader<'a>,
     failure: &'a DeferredError,
@@ -158,7 +157,6 @@ impl Serialize for ExportDocument<'_> {
     }
 }
 
-/// Serializes the slices of an export, one by one.
 struct ExportedSlices<'a> {
     slices: &'a [SliceReader<'a>],
     /// Slices of conversations and adapters' states, sorted among the others by their names.
@@ -222,8 +220,7 @@ impl LogReader {
     /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::Decode`] if an
     /// item is not MessagePack, [`Error::Io`] if `out` fails or the log cannot be read,
     /// [`Error::Object`] if an object is missing or damaged, [`Error::OverBudget`] if the fold
-    /// takes more memory than [`LogReader::memory_bytes`]. Part of the JSON may have been written
-    /// by then.
+    /// exceeds [`LogReader::memory_bytes`]. Part of the JSON may have been written by then.
     pub fn write_export(
         &self,
         position: impl Into<SequenceNumber>,
@@ -240,7 +237,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`write_export`](LogReader::write_export).
+    /// The errors of [`write_export`](LogReader::write_export).
     pub fn write_export_without(
         &self,
         position: impl Into<SequenceNumber>,

@@ -48,7 +48,7 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// A read model stores the sequence number of the last processed event together with its own data,
 /// and continues after that number the next time. It sees every dispatched event, even if a
 /// rollback abandons it later. The rollback is returned too. It lists the records that no longer
-/// count, and those that count again.
+/// count, and the ones that count again.
 ///
 /// ```
 /// # use foldlog::{Event, SessionTypes, Store};
@@ -195,7 +195,7 @@ impl EventFeed {
     ///
     /// # Errors
     ///
-    /// Those of [`Follower::open`].
+    /// The errors of [`Follower::open`].
     pub fn open(dir: impl AsRef<Path>, from: impl Into<SequenceNumber>) -> Result<EventFeed> {
         EventFeed::open_on(Arc::new(FileStorage::new()), dir, from)
     }
@@ -205,7 +205,7 @@ impl EventFeed {
     ///
     /// # Errors
     ///
-    /// Those of [`Follower::open`].
+    /// The errors of [`Follower::open`].
     pub fn open_on(
         storage: Arc<dyn Storage>,
         dir: impl AsRef<Path>,
@@ -239,8 +239,8 @@ impl EventFeed {
     /// # Errors
     ///
     /// [`Error::Compacted`] for an event that a compaction has dropped: a read model then starts
-    /// with the contents of the slices at the earliest known position, and continues after it.
-    /// Those of [`Follower::poll`], after everything before the damage was returned;
+    /// with the contents of the slices at the earliest known position, and continues after it. The
+    /// errors of [`Follower::poll`], after everything before the damage was returned;
     /// [`Error::Inconsistent`] if the body of a record cannot be read, [`Error::Object`] if an
     /// object is missing or damaged.
     pub fn try_next(&mut self) -> Result<Option<Fed>> {
@@ -259,7 +259,7 @@ impl EventFeed {
     ///
     /// # Errors
     ///
-    /// Those of [`try_next`](EventFeed::try_next).
+    /// The errors of [`try_next`](EventFeed::try_next).
     pub fn next_within(&mut self, limit: Duration) -> Result<Option<Fed>> {
         let until = clock::after(limit);
         loop {
@@ -338,7 +338,6 @@ fn enough() -> Error {
     Error::NoSuchPosition { position: SequenceNumber::MAX, last: None }
 }
 
-/// Returns the error for an event that a compaction has dropped.
 fn dropped_event_error(storage: &dyn Storage, dir: &Path, position: SequenceNumber) -> Result<Error> {
     let compaction = Compaction::read(storage, &chain::discover(storage, dir)?.segments)?;
     let nothing = Error::Compacted { position, earliest: position };
@@ -402,7 +401,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`EventFeed::open`].
+    /// The errors of [`EventFeed::open`].
     pub fn events_from(&self, from: impl Into<SequenceNumber>) -> Result<EventFeed> {
         EventFeed::open_on(Arc::clone(&self.storage), self.dir(), from)
     }
@@ -416,7 +415,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`EventFeed::open`].
+    /// The errors of [`EventFeed::open`].
     pub fn events_from(&self, from: impl Into<SequenceNumber>) -> Result<EventFeed> {
         let told = Arc::<FeedSignal>::default();
         let tells = Tells(Arc::clone(&told));

@@ -113,7 +113,7 @@ impl Follower {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Follower::open).
+    /// The errors of [`open`](Follower::open).
     pub fn open_on(
         storage: Arc<dyn Storage>,
         dir: impl AsRef<Path>,
@@ -136,8 +136,8 @@ impl Follower {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Follower::open) and of [`poll`](Follower::poll), which finds the log's
-    /// end.
+    /// The errors of [`open`](Follower::open) and of [`poll`](Follower::poll), which finds the
+    /// log's end.
     pub fn open_last(dir: impl AsRef<Path>, count: u64) -> Result<Follower> {
         let mut scout = Follower::open(&dir, SequenceNumber::MAX)?;
         scout.poll(|_| Ok(()))?;
@@ -149,8 +149,8 @@ impl Follower {
         self.cursor.session()
     }
 
-    /// Returns the number of records in the log at the last poll, including those before the first
-    /// followed one.
+    /// Returns the number of records in the log at the last poll, including the ones before the
+    /// first followed one.
     pub fn records_len(&self) -> u64 {
         self.cursor.next_sequence().get()
     }

@@ -243,7 +243,6 @@ fn as_unknown<S: Serializer>(_: &bool, serializer: S) -> std::result::Result<S::
     serializer.serialize_str("unknown")
 }
 
-/// Collects the entries of a ledger from the records of a log.
 #[derive(Default)]
 struct Ledger {
     entries: BTreeMap<OperationId, LedgerEntry>,

@@ -55,7 +55,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`conversation_at`](LogReader::conversation_at),
+    /// The errors of [`conversation_at`](LogReader::conversation_at),
     /// [`Error::OverBudget`](crate::Error::OverBudget) only if one message takes more than
     /// [`memory_bytes`](LogReader::memory_bytes); the error of `visit`.
     pub fn message_history(
@@ -82,7 +82,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`conversation_at`](LogReader::conversation_at).
+    /// The errors of [`conversation_at`](LogReader::conversation_at).
     pub fn shortened_parts(&self, evaluation_id: &str) -> Result<Vec<ConversationRecord>> {
         let mut parts = Vec::new();
         self.each_entry(evaluation_id, |kind| kind == EntryKind::Shortened, &mut |entry| {
@@ -116,7 +116,6 @@ impl LogReader {
     }
 }
 
-/// Returns whether records of a kind may add a message.
 fn brings_a_message(kind: EntryKind) -> bool {
     use EntryKind::{Answer, Committed, Decided, Failed, Input, Result, Settled};
     matches!(kind, Input | Result | Answer | Committed | Failed | Settled | Decided)
@@ -139,8 +138,7 @@ impl MessageHistory<'_> {
     }
 
     /// Passes each record that changes which messages count to `visit`, in ascending order. At
-    /// every position, the messages that count are those that [`LogReader::conversation_at`] finds
-    /// there.
+    /// every position, these are the messages that [`LogReader::conversation_at`] finds there.
     pub fn changes(&self, mut visit: impl FnMut(SequenceNumber, MessagesChange<'_>)) {
         let conversations = &self.reader.outline.conversations;
         let turning: BTreeSet<SequenceNumber> = conversations.turning_points().collect();

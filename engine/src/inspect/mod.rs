@@ -207,7 +207,7 @@ pub fn is_leftover(dir: &Path) -> Result<bool> {
 ///
 /// # Errors
 ///
-/// Those of [`LogReader::open`], except for objects and the fold, and the error of `visit`.
+/// The errors of [`LogReader::open`], except for objects and the fold, and the error of `visit`.
 pub fn walk(dir: &Path, visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>) -> Result<WalkSummary> {
     let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
     walk_on(&storage, dir, visit)
@@ -218,7 +218,7 @@ pub fn walk(dir: &Path, visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>) -> 
 ///
 /// # Errors
 ///
-/// Those of [`LogReader::open`], except for objects and the fold, and the error of `visit`.
+/// The errors of [`LogReader::open`], except for objects and the fold, and the error of `visit`.
 pub fn walk_on(
     storage: &Arc<dyn Storage>,
     dir: &Path,
@@ -270,8 +270,6 @@ pub struct CompactedRange {
 }
 
 impl LogReader {
-    /// Returns whether the reader was opened with [`ReadOptions::outline`] and has checked no
-    /// object.
     pub(crate) fn is_outline(&self) -> bool {
         self.folded.is_none()
     }
@@ -313,8 +311,8 @@ impl LogReader {
     /// [`Error::MissingSegment`] or [`Error::WrongSession`] if the log is damaged,
     /// [`Error::FutureFormat`] if a later version wrote it, [`Error::Object`] if an object is
     /// missing or damaged, [`Error::Inconsistent`] if a record contradicts those before it,
-    /// [`Error::OverBudget`] if the fold takes more than 64 MiB plus three times the bytes of the
-    /// log, [`Error::Io`] if a file cannot be read.
+    /// [`Error::OverBudget`] if the fold exceeds 64 MiB plus three times the bytes of the log,
+    /// [`Error::Io`] if a file cannot be read.
     pub fn open(dir: impl AsRef<Path>) -> Result<LogReader> {
         LogReader::open_on(Arc::new(FileStorage::new()), dir)
     }
@@ -324,7 +322,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](LogReader::open).
+    /// The errors of [`open`](LogReader::open).
     pub fn open_on(storage: Arc<dyn Storage>, dir: impl AsRef<Path>) -> Result<LogReader> {
         LogReader::open_with(storage, dir, ReadOptions::default())
     }
@@ -333,7 +331,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](LogReader::open), with [`ReadOptions::memory_bytes`] as the limit for
+    /// The errors of [`open`](LogReader::open), with [`ReadOptions::memory_bytes`] as the limit for
     /// [`Error::OverBudget`].
     pub fn open_with(
         storage: Arc<dyn Storage>,
@@ -527,9 +525,9 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::OverBudget`] if the fold takes more memory than
-    /// [`memory_bytes`](LogReader::memory_bytes), [`Error::Object`] if an object is missing or
-    /// damaged, [`Error::Io`] if a segment can no longer be read.
+    /// [`Error::OverBudget`] if the fold exceeds [`memory_bytes`](LogReader::memory_bytes),
+    /// [`Error::Object`] if an object is missing or damaged, [`Error::Io`] if a segment can no
+    /// longer be read.
     pub fn state(&self) -> Result<State> {
         self.state_reader()?.to_state()
     }
@@ -538,10 +536,9 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::OverBudget`] if the fold takes more memory than
-    /// [`memory_bytes`](LogReader::memory_bytes), [`Error::Inconsistent`] or [`Error::Object`] if
-    /// an outline reader finds damage that other readers find at opening, [`Error::Io`] if a
-    /// segment can no longer be read.
+    /// [`Error::OverBudget`] if the fold exceeds [`memory_bytes`](LogReader::memory_bytes),
+    /// [`Error::Inconsistent`] or [`Error::Object`] if an outline reader finds damage that other
+    /// readers find at opening, [`Error::Io`] if a segment can no longer be read.
     pub fn state_reader(&self) -> Result<StateReader> {
         match &self.folded {
             Some(folded) => Ok(self.reader_of(folded.clone())),
@@ -554,7 +551,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] if the log has no record at `position`; else those of
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`; otherwise the errors of
     /// [`state_reader`](LogReader::state_reader).
     pub fn state_reader_at(&self, position: impl Into<SequenceNumber>) -> Result<StateReader> {
         let position = position.into();
@@ -593,7 +590,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] if the log has no record at `position`; else those of
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`; otherwise the errors of
     /// [`state`](LogReader::state).
     pub fn state_at(&self, position: impl Into<SequenceNumber>) -> Result<State> {
         let position = position.into();
@@ -606,7 +603,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] if the log has no record at `position`; else those of
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`; otherwise the errors of
     /// [`state`](LogReader::state).
     pub fn state_along(&self, position: impl Into<SequenceNumber>) -> Result<State> {
         let position = position.into();
@@ -625,7 +622,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`state_reader`](LogReader::state_reader), and the error of `visit`.
+    /// The errors of [`state_reader`](LogReader::state_reader), and the error of `visit`.
     pub fn fold(
         &self,
         mut visit: impl FnMut(&Record<'_>, &dyn Fn() -> StateReader) -> Result<()>,

@@ -35,7 +35,7 @@ use crate::storage::{DirectoryEntry, EntryKind, FileStorage, Storage};
 pub struct SessionOverview {
     /// Id of the session.
     pub session: Uuid,
-    /// Number of records, including those shared with a parent. For a damaged log, the number of
+    /// Number of records, including records shared with a parent. For a damaged log, the number of
     /// records before the damage.
     pub records: u64,
     /// Bytes that these records take.
@@ -95,8 +95,8 @@ pub struct ResumableConversation {
     pub last_at_us: i64,
 }
 
-/// Returns those of the `sessions` in the directory `store` that a process has open for writing,
-/// each with the note that the process left. Takes no lock.
+/// Returns which of the `sessions` in the directory `store` are open for writing, each with the
+/// note that its process left. Takes no lock.
 ///
 /// # Errors
 ///
@@ -120,7 +120,7 @@ pub fn read_fence(dir: &Path) -> Option<SessionFence> {
 ///
 /// # Errors
 ///
-/// Those of [`LogReader::open_sound`], for an outline.
+/// The errors of [`LogReader::open_sound`], for an outline.
 pub fn overview(dir: &Path, now_us: i64, memory_bytes: Option<u64>) -> Result<SessionOverview> {
     overview_on(&(Arc::new(FileStorage::new()) as Arc<dyn Storage>), dir, now_us, memory_bytes)
 }
@@ -169,7 +169,7 @@ fn kept_objects_on(storage: &dyn Storage, dir: &Path) -> Result<(u64, u64)> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok((0, 0)),
         entries => entries.map_err(|error| Error::io("list", &directory, error))?,
     };
-    // A file that a crash left half-written has a name of another form.
+    // A file that a crash left half-written has a different form of name.
     let is_object = |entry: &&DirectoryEntry| {
         entry.kind == EntryKind::File && ObjectId::from_file_name(&entry.name, entry.len).is_some()
     };
@@ -177,11 +177,10 @@ fn kept_objects_on(storage: &dyn Storage, dir: &Path) -> Result<(u64, u64)> {
     Ok(objects.fold((0, 0), |(count, bytes), entry| (count + 1, u64::saturating_add(bytes, entry.len))))
 }
 
-/// Result of reading a session.
 struct OverviewScan {
     scan: LogScan,
     outline: Projection,
-    /// Time of the session's own first record, if the record was among those read.
+    /// Time of the session's own first record, if the record was read.
     created_at_us: Option<i64>,
 }
 
@@ -340,8 +339,8 @@ fn workspace(captured: &ResourceSnapshot<'_>) -> Option<(String, String)> {
     Some((captured.resource.clone().into_owned(), path))
 }
 
-/// Returns the conversations that a host has to resume. A conversation whose id is that of another
-/// one followed by a slash and more works for that one, and is resumed with it. An imported
+/// Returns the conversations that a host has to resume. If the id of a conversation starts with the
+/// id of an outer one and a slash, it works for the outer one, and is resumed with it. An imported
 /// conversation for which no provider was ever called here is not resumed.
 fn resumable(
     conversations: &Conversations,

@@ -17,7 +17,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// Those of [`conversation_at`](LogReader::conversation_at).
+    /// The errors of [`conversation_at`](LogReader::conversation_at).
     pub fn pending_questions(&self, now: DateTime<Utc>) -> Result<Vec<PendingQuestion>> {
         let standings = self.standings(now.timestamp_micros());
         let budget = self.text_budget();
@@ -30,7 +30,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchOperation`] if the operation waits for no such decision. Those of
+    /// [`Error::NoSuchOperation`] if the operation waits for no such decision. The errors of
     /// [`pending_questions`](LogReader::pending_questions).
     pub(crate) fn waits_for_decision(
         &self,

@@ -12,8 +12,8 @@ use crate::fold::memory::Watch;
 use crate::fold::positions::Positions;
 use crate::fold::projection::{FrozenProjection, LogSlices, Projection};
 
-/// Stores the slices of a log at one position, and at those earlier positions that are targets of
-/// later rollbacks. Points of one log share common data, so a further one takes little memory.
+/// Stores the slices of a log at one position, and at earlier positions that are targets of later
+/// rollbacks. Points of one log share common data, so a further one takes little memory.
 #[derive(Clone, Debug)]
 pub struct FoldPoint {
     projection: Projection,
@@ -50,7 +50,7 @@ impl LogReader {
     ///
     /// [`Error::NoSuchPosition`] if the log has no record at `position`, or the point does not
     /// [reach](FoldPoint::reaches) it; [`Error::CompactedMeanwhile`] if a compaction has replaced a
-    /// segment since the log was opened; else those of [`fold`](LogReader::fold).
+    /// segment since the log was opened; otherwise the errors of [`fold`](LogReader::fold).
     pub fn fold_on(
         &self,
         from: Option<&FoldPoint>,

@@ -26,8 +26,8 @@ pub struct SegmentInfo {
     /// Number of records that belong to the log. A recovery or a fork may have left out further
     /// ones of the file.
     pub records: u64,
-    /// Bytes that belong to the log: header, frames and seal. For a compressed segment, those of
-    /// the plain one.
+    /// Bytes that belong to the log: header, frames and seal. For a compressed segment, the bytes
+    /// of the plain one.
     pub used_bytes: u64,
     /// Length of the file in bytes, including preallocated space. The file of a compressed segment
     /// is shorter than its contents.
@@ -110,7 +110,7 @@ impl LogReader {
         if let Some(torn) = torn.filter(|torn| segments.last().is_some_and(|s| s.path == torn.segment)) {
             return Ok(torn.offset);
         }
-        // The scan counted the bytes of all segments. Those of the other segments are known from
+        // The scan counted the bytes of all segments. The other segments' bytes are known from
         // their ends.
         let mut others = 0;
         for segment in segments.iter().rev().skip(1) {

@@ -17,7 +17,7 @@ use crate::session::{SliceState, State, StoredItem};
 use crate::types::{RecordedBytes, SessionTypes, Slice};
 
 /// Reads the slices at one position. The items' bytes stay in the log until they are read, so a
-/// reader takes a few bytes for each item, regardless of its size. Cloning is cheap.
+/// reader needs only a few bytes for each item, regardless of its size. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct StateReader {
     projection: Projection,
@@ -31,7 +31,7 @@ pub struct StateReader {
 pub struct ItemName {
     /// Sequence number of the record that inserted the item.
     pub sequence: SequenceNumber,
-    /// Index of the item among those that the record inserted into the slice, from 0.
+    /// Index of the item among the items that the record inserted into the slice, from 0.
     pub ordinal: u32,
     /// Version at which the item was recorded.
     pub version: u32,
@@ -217,7 +217,7 @@ impl<'a> SliceReader<'a> {
         self.rows.iter().map(|row| ItemName::from_row(&row))
     }
 
-    /// Returns whether the slice contains item number `ordinal` of those that the record `sequence`
+    /// Returns whether the slice contains the item number `ordinal` that the record `sequence`
     /// inserted.
     pub fn contains(&self, sequence: impl Into<SequenceNumber>, ordinal: u32) -> bool {
         let sequence = sequence.into();

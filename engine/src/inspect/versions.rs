@@ -139,7 +139,6 @@ struct VersionCounter<'a> {
     rows: BTreeMap<RecordedVersion, VersionRow>,
 }
 
-/// Names a version of an event, or of the items of a slice, in a log.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct RecordedVersion {
     of: VersionSubject,

@@ -15,8 +15,7 @@ use crate::session::State;
 /// Folds along the live paths of several positions, one after the other. If a stored position lies
 /// on the next path, the fold continues from there; otherwise it starts over. Stored are the last
 /// position, and [expected](AlongPath::expecting) ones. An agent mostly rolls back to ever later
-/// positions of one path. Then each fold takes time in proportion to the records since the last
-/// one.
+/// positions of one path. Then each fold takes time proportional to the records since the last one.
 #[derive(Debug)]
 pub struct AlongPath<'a> {
     reader: &'a LogReader,
@@ -62,8 +61,8 @@ impl<'a> AlongPath<'a> {
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`](crate::Error::NoSuchPosition) if the log has no record at
-    /// `position`, [`Error::OverBudget`](crate::Error::OverBudget) if the fold takes more memory
-    /// than [`ReadOptions::memory_bytes`](super::ReadOptions::memory_bytes),
+    /// `position`, [`Error::OverBudget`](crate::Error::OverBudget) if the fold exceeds
+    /// [`ReadOptions::memory_bytes`](super::ReadOptions::memory_bytes),
     /// [`Error::Io`](crate::Error::Io) or [`Error::Object`](crate::Error::Object) if a file of the
     /// log can no longer be read.
     pub fn state(&mut self, position: impl Into<SequenceNumber>) -> Result<State> {
@@ -76,7 +75,7 @@ impl<'a> AlongPath<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`state`](AlongPath::state).
+    /// The errors of [`state`](AlongPath::state).
     pub fn state_reader(&mut self, position: impl Into<SequenceNumber>) -> Result<StateReader> {
         let position = position.into();
         self.reader.check_position(position)?;

@@ -27,18 +27,16 @@ pub(crate) trait KeyIndex: Send + Sync {
     fn insert(&mut self, row: RowRef<'_>) -> bool;
     /// Removes an item. Returns `false` if it has no key.
     fn remove(&mut self, row: RowRef<'_>) -> bool;
-    /// Removes an item and adds another one. This is faster than two steps if they have the same
-    /// key. Returns `false` if one of them has no key.
+    /// Replaces an item by a new one. This is faster than two steps if they have the same key.
+    /// Returns `false` if one of them has no key.
     fn exchange(&mut self, old: RowRef<'_>, new: RowRef<'_>) -> bool;
     /// Creates an empty index with the same key function.
     fn empty_copy(&self) -> Box<dyn KeyIndex>;
     fn boxed_clone(&self) -> Box<dyn KeyIndex>;
 }
 
-/// The host's function that computes an item's key.
 pub(crate) type KeyFn<T, K> = Arc<dyn Fn(&T) -> K + Send + Sync>;
 
-/// Indexes items of type `T` by keys of type `K`.
 pub(crate) struct Keys<T, K: Ord> {
     key_of: KeyFn<T, K>,
     ids: CowTree<IndexKey<K>, ItemIds, 16, 8>,

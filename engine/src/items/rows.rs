@@ -13,7 +13,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Keys ascend: from slot to slot, within a run, and from the map's last key to those of the
+//! 1. Keys ascend: from slot to slot, within a run, and from the map's last key to the keys of the
 //!    open run.
 //! 2. Items in runs have the keys of their own names, and none is in `displaced`.
 //! 3. `len` is the number of items.
@@ -131,7 +131,6 @@ pub(crate) fn in_order(ids: impl DoubleEndedIterator<Item = ItemId>) -> Vec<bool
 }
 
 impl Rows {
-    /// Creates an empty slice with an index of its items.
     pub(crate) fn with_index(index: Option<Box<dyn KeyIndex>>) -> Rows {
         let (by_key, displaced) = (CowTree::default(), CowTree::default());
         Rows { by_key, displaced, open: None, len: 0, index: index.map(Arc::from) }
@@ -257,7 +256,7 @@ impl Rows {
         }
     }
 
-    /// Removes an item and appends another one, whose name must be higher than all before.
+    /// Removes an item and appends a new one. Its name must be higher than all before.
     pub(crate) fn exchange(&mut self, id: ItemId, row: SliceRow) {
         let removed = self.loosen(id).and_then(|key| self.by_key.remove(&key));
         self.seal();
@@ -278,7 +277,7 @@ impl Rows {
         *self = self.empty_copy();
     }
 
-    /// Appends an item, whose name must be higher than all before.
+    /// Appends an item. Its name must be higher than all before.
     pub(crate) fn push(&mut self, row: SliceRow) {
         self.seal();
         self.place(natural_key(row.id), row);
@@ -328,7 +327,7 @@ impl Rows {
         self.place(natural_key(id), SliceRow { id, version, item: RowItem::Typed(Arc::new(value)) });
     }
 
-    /// Appends a shared value, whose name must be higher than all before. The row is written in its
+    /// Appends a shared value. Its name must be higher than all before. The row is written in its
     /// place directly from registers: a processor that reads bytes that it has just written in
     /// smaller pieces has to wait until all of them are written out.
     #[inline]
@@ -409,8 +408,8 @@ impl Rows {
         closed.chain(self.open.as_deref().into_iter().flat_map(rows_of))
     }
 
-    /// Returns the item at `place`, counted from 0. Takes time in proportion to the logarithm of
-    /// the number of items.
+    /// Returns the item at `place`, counted from 0. Takes time proportional to the logarithm of the
+    /// number of items.
     pub(crate) fn nth(&self, place: usize) -> Option<RowRef<'_>> {
         let open = self.open.as_deref().filter(|_| place < self.len);
         let in_open = open.and_then(|open| Some((open, place.checked_sub(self.len - open.len())?)));

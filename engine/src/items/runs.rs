@@ -1,7 +1,7 @@
 //! Runs: consecutive values of one type, in one piece of memory.
 //!
-//! A value in a run needs no allocation, reference count or row of its own. Those took a sixth of
-//! the time of a dispatch. A value of 72 bytes takes 82 bytes in a run, and 162 outside of one, not
+//! A value in a run needs no separate allocation, reference count or row. They took a sixth of the
+//! time of a dispatch. A value of 72 bytes needs 82 bytes in a run, and 162 outside of one, not
 //! counting memory that it owns elsewhere.
 //!
 //! # Invariants
@@ -32,7 +32,6 @@ pub(crate) const VALUE_BYTES_MAX: usize = 1 << 10;
 /// Value of any type in a run or a row.
 pub(crate) type Value = dyn Any + Send + Sync;
 
-/// A value of a run, and the sequence number of the record that inserted it.
 struct RunEntry<T> {
     sequence: SequenceNumber,
     value: T,
@@ -65,7 +64,7 @@ impl<T> ValueRun<T> {
 
 /// Handle of a run of any type.
 pub(crate) trait AnyRun: Send + Sync {
-    /// Creates another handle of the same run.
+    /// Clones the handle.
     fn boxed_clone(&self) -> Box<dyn AnyRun>;
     fn as_any(&self) -> &dyn Any;
     fn as_any_mut(&mut self) -> &mut dyn Any;
@@ -165,12 +164,10 @@ pub(crate) fn room<T: Send + Sync + 'static>(
     (run.version == version && run.others.len() + 1 < ValueRun::<T>::ITEMS_MAX).then_some(VacantRunEntry(run))
 }
 
-/// Returns the run by its type.
 pub(crate) fn of_type<T: 'static>(run: &dyn AnyRun) -> Option<Arc<ValueRun<T>>> {
     run.as_any().downcast_ref::<Arc<ValueRun<T>>>().cloned()
 }
 
-/// Returns the place of an item in a run.
 pub(crate) fn find(run: &dyn AnyRun, id: ItemId) -> Option<usize> {
     let (mut from, mut to) = (0, run.len());
     while from < to {

@@ -28,7 +28,7 @@
 //! 4. An object, and a file of a capture, has its name before records that name it count: before
 //!    their segment has its name, or the end segment before them is removed. A segment has its name
 //!    before its successor. The names of one step are durable before the next step begins,
-//!    including those from an earlier backup that was killed.
+//!    including names from an earlier backup that was killed.
 //! 5. Captures that new records name are marked as unread before these records count, until they
 //!    have been read and found intact (`captures.rs`).
 //! 6. A copy is extended only if each of its records is also in the session, and no segment that it
@@ -81,9 +81,9 @@ pub struct BackupOptions {
     /// it, opening the copy folds its records.
     pub images: bool,
     /// Whether to read and check all captures of the copy, in the copy and in the session.
-    /// Otherwise a backup checks only captures that it copies, and those that an earlier backup
-    /// left unread or damaged. It then misses later disk damage to files that were copied before.
-    /// It also misses captures left unread or damaged, if the file `.foldlog-backup.unread` next to
+    /// Otherwise a backup checks only captures that it copies, or that an earlier backup left
+    /// unread or damaged. It then misses later disk damage to files that were copied before. It
+    /// also misses captures left unread or damaged, if the file `.foldlog-backup.unread` next to
     /// the copy's log, which records that, was deleted.
     pub check_captures: bool,
 }
@@ -98,14 +98,13 @@ pub struct BackupReport {
     pub dir: PathBuf,
     /// Number of records in the copy.
     pub records: u64,
-    /// Number of records in the older copy; 0 if there was none.
+    /// Number of records in the older copy; 0 without one.
     pub records_before: u64,
     /// Number of segments that were copied, completely or only their end.
     pub segments: u64,
     /// Number of objects that were copied.
     pub objects: u64,
-    /// Number of other files that were copied, such as those of captures in the session's
-    /// directory.
+    /// Number of other files that were copied, such as captures in the session's directory.
     pub files: u64,
     /// Number of bytes that were copied.
     pub bytes: u64,
@@ -114,8 +113,7 @@ pub struct BackupReport {
     /// checked; a [`LogReader`](crate::inspect::LogReader) of the copy reports them.
     pub verified: u64,
     /// Number of captures of workspaces that the copied records name and the copy has. Copied files
-    /// of captures were read back and checked. Files that the copy had before were checked for
-    /// existence.
+    /// of captures were read back and checked. Older files were only checked for existence.
     #[serde(default)]
     pub captures: u64,
     /// Number of captures that the copied records name and the session's directory lacks: they were
@@ -129,13 +127,13 @@ pub struct BackupReport {
     /// Workspaces without captures in the session's directory. The copy has none of theirs either.
     #[serde(default)]
     pub elsewhere: Vec<CapturesElsewhere>,
-    /// Damaged or missing files of captures, and entries next to the log that have the name of a
-    /// file or a directory but are of another kind: the first 100. Such entries are left alone. The
-    /// backup contains everything else. Each later backup reads these captures again and lists the
-    /// remaining damage, until there is none.
+    /// Damaged or missing files of captures, and entries next to the log of a different kind than
+    /// their names indicate: the first 100. Such entries are left alone. The backup contains
+    /// everything else. Each later backup reads these captures again and lists the remaining
+    /// damage, until there is none.
     #[serde(default)]
     pub damaged: Vec<DamagedCapture>,
-    /// Number of damaged or missing files of captures beyond those in `damaged`.
+    /// Number of damaged or missing files of captures beyond `damaged`.
     #[serde(default)]
     pub damaged_more: u64,
 }
@@ -204,7 +202,8 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::NoSuchSession`] if this store has no such session, [`Error::WithinStore`] if `to`
-    /// is this store or lies within it; else those of [`backup_from`](Store::backup_from).
+    /// is this store or lies within it; otherwise the errors of
+    /// [`backup_from`](Store::backup_from).
     pub fn backup(
         &self,
         session: Uuid,
@@ -243,8 +242,8 @@ impl Store {
     /// - [`Error::Locked`] if the copy is open for writing, or another backup of it is in progress;
     ///   [`Error::ReadOnly`] if this store is read-only; [`Error::Full`] if it has no space.
     /// - [`Error::WithinSession`] if this store is inside `dir`.
-    /// - Those of [`LogReader::open`](crate::inspect::LogReader::open) if the session is damaged.
-    ///   [`salvage`](Store::salvage) copies its intact part.
+    /// - The errors of [`LogReader::open`](crate::inspect::LogReader::open) if the session is
+    ///   damaged. [`salvage`](Store::salvage) copies its intact part.
     pub fn backup_from(&self, dir: impl AsRef<Path>, options: BackupOptions) -> Result<BackupReport> {
         let dir = dir.as_ref();
         let (root, whole_dir) = (whole_path(&self.inner.root), whole_path(dir));
@@ -331,7 +330,6 @@ struct BackupRun<'a> {
     mark: Option<SequenceNumber>,
 }
 
-/// Counts copied data.
 #[derive(Default)]
 struct CopyTotals {
     segments: u64,
@@ -343,8 +341,8 @@ struct CopyTotals {
     before: SequenceNumber,
     /// Whether a file of a capture is damaged in the session, so that the copy keeps its own.
     found_damaged: bool,
-    /// Entries next to the log, in the session or in the copy, with the name of a file or a
-    /// directory but of another kind.
+    /// Entries next to the log, in the session or in the copy, of a different kind than their names
+    /// indicate.
     irregular: Vec<DamagedCapture>,
     /// Files next to the log that were copied, by their paths in the session's directory.
     beside: BTreeSet<PathBuf>,

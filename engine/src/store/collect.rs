@@ -10,8 +10,8 @@
 //! | a session that was being built or deleted | its lock is free, so that process was killed |
 //! | a session's directory without a record | it contains only what a crash left before the first record |
 //!
-//! Segments stay, including those that a recovery left out: they are evidence. Files that the
-//! engine did not make stay too.
+//! Segments stay as evidence, even if a recovery left them out. Files from other sources than the
+//! engine stay too.
 //!
 //! # Invariants
 //!
@@ -25,7 +25,7 @@
 //! 3. No removal relies on anything that a power cut may undo. The names of a session's files are
 //!    made durable first, since a killed compaction may have dropped a body in a file whose name is
 //!    not durable. Captures are left unchanged while the last records of a log that names some may
-//!    not be durable: those records may end a call that would be open without them.
+//!    not be durable: a call may be open without them.
 //! 4. A file with more than one name, as in a fork, loses only the name in this session.
 //! 5. A collection that is killed has removed some of the files. The next one removes the others.
 //! 6. If an entry has the name of a file but is not a regular file, or the name of a directory but
@@ -91,7 +91,7 @@ impl Default for CollectOptions {
     }
 }
 
-/// Counts collected files, or those that a dry run would collect.
+/// Counts files that were or would be collected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CollectedFiles {
@@ -103,7 +103,7 @@ pub struct CollectedFiles {
     pub images: u64,
     /// Number of files and directories left by crashes.
     pub leftovers: u64,
-    /// Bytes freed on the disk: those of files without another name.
+    /// Bytes freed on the disk. Files with further names are not counted.
     pub bytes: u64,
 }
 
@@ -117,11 +117,11 @@ impl CollectedFiles {
     }
 }
 
-/// Names an entry that a collection left alone because the engine does not make such entries there.
+/// Names an entry that a collection skipped because the engine does not make such entries there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LeftAlone {
-    /// Path of the entry. Nothing below it was read or removed.
+    /// Path of the entry. The collection read and removed no files below it.
     #[serde(serialize_with = "escape::serialize_path")]
     pub path: PathBuf,
     /// Kind of the entry in words, such as `a symbolic link`.
@@ -189,8 +189,8 @@ impl Store {
     ///
     /// [`Error::NoSuchSession`] if the store lacks the requested session, [`Error::ReadOnly`] if
     /// the store is read-only, [`Error::Io`] if a directory cannot be listed or a file cannot be
-    /// removed, [`Error::OverBudget`] if the log of the requested session takes more memory than
-    /// the store's [limit](crate::MemoryLimit).
+    /// removed, [`Error::OverBudget`] if the log of the requested session exceeds the store's
+    /// memory [limit](crate::MemoryLimit).
     pub fn collect(&self, options: &CollectOptions) -> Result<CollectReport> {
         let mut report = CollectReport::default();
         let ids = match options.session {
@@ -221,8 +221,8 @@ impl Store {
         Ok(report)
     }
 
-    /// Removes from the pool the files that only the session to be deleted has. Failures are
-    /// ignored: the next collection removes those files.
+    /// Removes from the pool the files that only the session to be deleted has. The next collection
+    /// retries failures.
     pub(super) fn unpool(&self, dir: &Path) {
         let directory = layout::objects_dir(dir);
         for entry in self.storage().list(&directory).unwrap_or_default() {
@@ -243,7 +243,7 @@ impl Store {
     }
 
     /// Returns the store's pool. `None` if it does not exist or is not a directory, but for example
-    /// a link to another one.
+    /// a link to a directory elsewhere.
     fn own_pool(&self) -> Option<PathBuf> {
         let pool = layout::pool_dir(&self.inner.root);
         (self.kind_of(&pool) == Some(EntryKind::Directory)).then_some(pool)
@@ -254,8 +254,8 @@ impl Store {
     }
 
     /// Returns the captures of workspaces that the log of a session needs, as a
-    /// [collection](Store::collect) with these options keeps them, and those that it names but does
-    /// not need. For hosts that store captures outside of
+    /// [collection](Store::collect) with these options keeps them, and the unneeded ones that it
+    /// names. For hosts that store captures outside of
     /// [`captures_dir`](crate::Session::captures_dir): they pass the result to
     /// [`collect_snapshots`](crate::filesystem::collect_snapshots) while the session is not open.
     ///
@@ -263,7 +263,7 @@ impl Store {
     ///
     /// [`Error::NoSuchSession`] if the store has no such session, [`Error::Object`] if an object
     /// with a capture is missing, [`Error::UnsupportedKind`] if the log has a record of a kind that
-    /// this version does not know; those of [`LogReader::open`] if the session is damaged.
+    /// this version does not know; the errors of [`LogReader::open`] if the session is damaged.
     pub fn captures_in_use(&self, session: Uuid, options: &CollectOptions) -> Result<CapturesInUse> {
         let dir = self.find_session_dir(session)?;
         let read = self.read_whole(&dir)?;
@@ -322,7 +322,6 @@ impl Store {
         Ok(WriterGuard::Locked { _lock: lock_to_write(&self.inner, session)? })
     }
 
-    /// Reads all records of a session.
     fn read_whole(&self, dir: &Path) -> Result<LoadedSession> {
         let read = open_read(self.read_ground(), dir, None, LogSlices::Unread)?;
         match read.folded.projection.unsupported {
@@ -409,7 +408,6 @@ impl Store {
     }
 }
 
-/// Tells whether a session descends from another one.
 enum Ancestry {
     Descends,
     None,
@@ -417,11 +415,10 @@ enum Ancestry {
     Unknown,
 }
 
-/// Parents of sessions: those they were forked from or created for.
+/// Parents of sessions, by fork or by creation.
 #[derive(Default)]
 struct SessionLineage {
     parents: BTreeMap<Uuid, Option<Uuid>>,
-    /// A session that cannot be read.
     unread: Option<Uuid>,
 }
 

@@ -10,7 +10,7 @@
 //! elsewhere can be proven to be the dropped body. A body stays if it is no longer than its
 //! replacement, and the log is changed only if it gets shorter.
 //!
-//! Kept positions are those of snapshots that the options keep, the targets of rollbacks after the
+//! Kept positions are the snapshots that the options keep, the targets of rollbacks after the
 //! compaction's position, and the position before the last rewind, so that it can be undone. Any
 //! other position in the compacted range gives [`Error::Compacted`].
 //!
@@ -79,7 +79,7 @@ use crate::options::CompactOptions;
 use crate::sabotage::{self, Breakage};
 use crate::session::{LoadedSession, Session, lock_to_write, open_read};
 
-/// Bytes that finishing a segment takes: the observation, and the head of the segment that starts
+/// Bytes that finishing a segment needs: the observation, and the head of the segment that starts
 /// with it.
 const FINISHING_BYTES: u64 = 512;
 
@@ -104,7 +104,7 @@ pub struct CompactReport {
     /// the disk for the fork.
     pub bytes: u64,
     /// Bytes of the objects that the dropped bodies named. A [collection](Store::collect) removes
-    /// those that no other record names.
+    /// them unless other records name them.
     pub object_bytes: u64,
     /// Result for the files of finished segments; `None` unless [`CompactOptions::compression`] is
     /// set.
@@ -118,7 +118,6 @@ impl CompactReport {
     }
 }
 
-/// Set of records, by their sequence numbers.
 #[derive(Default)]
 struct RecordSet(Vec<u64>);
 
@@ -145,7 +144,6 @@ impl RecordSet {
     }
 }
 
-/// Plan of a compaction.
 struct CompactionPlan {
     through: SequenceNumber,
     bases: Vec<(SequenceNumber, Vec<BaseSlice>)>,
@@ -153,11 +151,9 @@ struct CompactionPlan {
     dropped: u64,
     /// Bytes saved in the segments, without the cost of their new heads.
     bytes: u64,
-    /// Bytes of the objects that the dropped bodies name.
     object_bytes: u64,
 }
 
-/// Describes a segment that is rewritten.
 struct SegmentReplacement<'a> {
     segment: &'a Segment,
     /// The segment after it; `None` if this one has yet to be finished.
@@ -221,7 +217,8 @@ impl Store {
     /// - [`Error::Interrupted`] if an operation was left open: recover the session first.
     /// - [`Error::CompressionUnavailable`] if the options ask for a compression that this build
     ///   lacks.
-    /// - Those of [`LogReader::open`](crate::inspect::LogReader::open) if the session is damaged.
+    /// - The errors of [`LogReader::open`](crate::inspect::LogReader::open) if the session is
+    ///   damaged.
     pub fn compact(&self, session: Uuid, options: &CompactOptions) -> Result<CompactReport> {
         let dir = self.find_session_dir(session)?;
         let nothing = CompactReport { session, ..CompactReport::default() };
@@ -248,7 +245,6 @@ impl Store {
         Ok(report)
     }
 
-    /// Compacts the finished segments, and stores their files as the options say.
     fn compact_finished(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<CompactReport> {
         let storage = self.storage().as_ref();
         let read = open_read(self.read_ground(), dir, None, LogSlices::Unread)?;
@@ -313,7 +309,6 @@ impl Store {
         })
     }
 
-    /// Plans the compaction; `None` if there is nothing to drop.
     fn plan(
         &self,
         dir: &Path,
@@ -459,7 +454,7 @@ impl Session {
     /// # Errors
     ///
     /// - [`Error::InsideTransaction`] if an operation is open.
-    /// - Those of [`sync`](Session::sync) and of [`Store::compact`]. If the log cannot be read
+    /// - The errors of [`sync`](Session::sync) and of [`Store::compact`]. If the log cannot be read
     ///   after a compaction, the session rejects further writes.
     pub fn compact(&self, options: &CompactOptions) -> Result<CompactReport> {
         let (store, session, dir) = (self.store(), self.id(), self.dir());
@@ -484,7 +479,7 @@ impl Session {
 }
 
 impl CompactionPlan {
-    /// Plans to drop the bodies at or before `through` that no kept position needs.
+    /// Plans to drop the bodies at or before `through` that only other positions need.
     fn from_history(
         history: &History<'_>,
         through: SequenceNumber,
@@ -571,8 +566,8 @@ fn check_available(dir: &Path, options: &CompactOptions) -> Result<()> {
     }
 }
 
-/// Returns whether these arguments of a restore are those of a rewind, which can be undone. Returns
-/// `true` for arguments that cannot be read here, such as those in an object.
+/// Returns whether a restore with these arguments is a rewind, which can be undone. Returns `true`
+/// if the arguments cannot be read here, for example because they are in an object.
 fn is_rewind(arguments: Payload<'_>) -> bool {
     RestoreArguments::read(arguments.bytes()).is_none_or(|arguments| arguments.rewind.is_some())
 }

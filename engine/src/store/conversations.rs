@@ -27,7 +27,7 @@ pub(super) struct ImportedConversations {
     pub(super) large: Vec<Vec<u8>>,
     next: u64,
     object_bytes_min: u64,
-    /// State whose first message has yet to be recorded.
+    /// State with a first message that is not recorded yet.
     begins: Option<(Uuid, DateTime<Utc>)>,
 }
 

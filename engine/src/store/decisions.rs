@@ -20,7 +20,6 @@ use crate::storage::Storage;
 #[derive(Clone, Debug)]
 pub struct LeftDecision {
     storage: Arc<dyn Storage>,
-    /// Directory of the session.
     dir: PathBuf,
     path: PathBuf,
 }
@@ -67,7 +66,7 @@ impl Store {
     /// - [`Error::NoSuchOperation`] if the operation waits for no such decision according to the
     ///   log now; see [`Session::settle`](crate::Session::settle). Also if the decision is longer
     ///   than 1 MiB.
-    /// - Those of reading the log; [`Error::Io`] if the decision cannot be written.
+    /// - The errors of reading the log; [`Error::Io`] if the decision cannot be written.
     pub fn leave_decision(
         &self,
         session: Uuid,
@@ -122,7 +121,7 @@ impl LeftDecision {
     ///
     /// # Errors
     ///
-    /// Those of [`fate`](LeftDecision::fate).
+    /// The errors of [`fate`](LeftDecision::fate).
     pub fn wait(&self, limit: Duration) -> Result<LeftFate> {
         let (until, bell) = (clock::after(limit), Arc::<Bell>::default());
         let _watch = bell.watch(self.storage.as_ref(), &self.dir);

@@ -114,8 +114,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] if the log has no record at the snapshot's position; else those of
-    /// [`export`](Session::export).
+    /// [`Error::NoSuchPosition`] if the log has no record at the snapshot's position; otherwise the
+    /// errors of [`export`](Session::export).
     pub fn export_snapshot(&self, snapshot: &Snapshot) -> Result<Export> {
         let state = self.state_at(snapshot.position)?;
         self.export_state(&state, snapshot.time_us, snapshot.position, &snapshot.policies)
@@ -125,7 +125,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] if the log has no record at `position`; else those of
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`; otherwise the errors of
     /// [`export`](Session::export).
     pub fn export_at(
         &self,
@@ -169,7 +169,7 @@ impl LogReader {
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::Decode`] if a
-    /// recorded item is not MessagePack, [`Error::OverBudget`] if the fold takes more memory than
+    /// recorded item is not MessagePack, [`Error::OverBudget`] if the fold exceeds
     /// [`LogReader::memory_bytes`], [`Error::Object`] if an object is missing or damaged,
     /// [`Error::Io`] if the log cannot be read.
     pub fn export_at(
@@ -197,7 +197,7 @@ impl LogReader {
 
 impl Store {
     /// Creates a session with the slices of an export, including LOG slices. Tags in the options
-    /// override those of the export.
+    /// override the export's.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl Store {
     /// open, or waited for a decision, when the export was taken, or if an item does not fit the
     /// host's type; [`Error::PolicyMismatch`] if the host declares another policy for a slice;
     /// [`Error::Decode`] or [`Error::NewerVersion`] if an item of another version cannot be read;
-    /// [`Error::TooLarge`] if the import exceeds a limit; else those of
+    /// [`Error::TooLarge`] if the import exceeds a limit; otherwise the errors of
     /// [`create_with`](Store::create_with). On errors no session remains.
     pub fn import(&self, export: &Export, types: &SessionTypes, options: ImportOptions) -> Result<Session> {
         if !export.open_operations.is_empty() {
@@ -303,7 +303,7 @@ impl Store {
 /// bytes and in values.
 const IMPORT_BYTES: usize = 4_000_000;
 
-/// Maximum bytes that an item takes in a record in addition to its own.
+/// Maximum bytes of an item's overhead in a record.
 const ITEM_REST_BYTES: usize = 12;
 
 /// Divides the items of all slices, in order, into parts that each fit into a record. There is at
@@ -362,7 +362,6 @@ fn with_foreign_calls_renamed(export: &Export, types: &SessionTypes) -> Result<O
     Ok(Some(renamed))
 }
 
-/// Returns the error of an item that does not fit the host's type.
 fn unfit(slice: &ExportedSlice, place: usize, error: Error) -> Error {
     match error {
         Error::Decode { reason, .. } => {
@@ -373,8 +372,8 @@ fn unfit(slice: &ExportedSlice, place: usize, error: Error) -> Error {
 }
 
 /// Encodes the items of a slice. Items of a declared slice go through the host's type, so that the
-/// bytes are those that the host itself would have written. `exact` tells whether the items are in
-/// their recorded form, and not the JSON of another program.
+/// host itself would have written the same bytes. `exact` tells whether the items are in their
+/// recorded form, and not the JSON of another program.
 fn import_items(types: &SessionTypes, slice: &ExportedSlice, exact: bool) -> Result<RecordedItems> {
     let known = types.slice(&slice.slice_type);
     let version_at = |place: usize| slice.item_versions.get(place).copied().unwrap_or(1);

@@ -57,7 +57,7 @@ impl Store {
     /// A workspace is not shared. A fork works in its own directory, which this does not fill.
     /// [`ExecutionState::fill`](crate::ExecutionState::fill) fills it with the files that the last
     /// shared call left. A call that runs before that starts with the directory's current contents,
-    /// and leaves a notice that it is another directory.
+    /// and leaves a notice that the directory differs.
     ///
     /// The cost does not depend on the number of shared records, if the parent is open for writing
     /// in this store with the same `types` and `position` is its last record or one of its latest
@@ -95,7 +95,7 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`] if the parent has no record at `position`,
-    /// [`Error::InsideTransaction`] if an operation was open there; else those of
+    /// [`Error::InsideTransaction`] if an operation was open there; otherwise the errors of
     /// [`open_session`](Store::open_session) for the parent and of
     /// [`create_with`](Store::create_with) for the fork.
     pub fn fork(

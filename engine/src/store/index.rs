@@ -1,8 +1,9 @@
 //! The index of a store: a file with the results of a listing, so that the next listing reads only
 //! logs that have changed since.
 //!
-//! The file is a cache. Only the time of a listing depends on it. If it is missing, damaged, of
-//! another version or out of date, it is ignored. It may be removed at any time. It is not synced.
+//! The file is a cache. Only the time of a listing depends on it. If it is missing, damaged,
+//! outdated or of a different version, it is ignored. It may be removed at any time. It is not
+//! synced.
 //!
 //! ```text
 //! <store>/sessions.index, all numbers little-endian
@@ -43,8 +44,8 @@
 //!    stamp.
 //!
 //! Bytes that rot on the disk change no stamp, and earlier segments and objects have no stamps
-//! here. So a listing does not notice manual changes in place to those. Nor does a reading that
-//! starts from an image; `foldlog verify` reads them.
+//! here. So a listing does not notice manual changes in place there. Nor does a reading that starts
+//! from an image; `foldlog verify` reads them.
 
 use std::path::Path;
 
@@ -66,7 +67,6 @@ const ENTRY_BYTES_MAX: usize = 4096;
 /// the coarsest clock of a file system, which counts in steps of two seconds.
 const SETTLED_NS: i64 = 2_500_000_000;
 
-/// Stamps of a session's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamps {
     directory: Stamp,

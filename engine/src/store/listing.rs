@@ -23,7 +23,6 @@ const READ_ANEW_MAX: usize = 64;
 /// Number of sessions that justify the start of one more thread.
 const SESSIONS_PER_THREAD: usize = 64;
 
-/// Overview of a session, and its entry in the index if it has one.
 struct ListedSession<'a> {
     session: Uuid,
     overview: Result<SessionOverview>,

@@ -65,9 +65,9 @@ pub struct Store {
 pub struct SessionSummary {
     /// Id of the session.
     pub session: Uuid,
-    /// Number of records in the log, including those shared with a parent.
+    /// Number of records in the log, including records shared with a parent.
     pub records: u64,
-    /// Bytes that the log uses, including those shared with a parent.
+    /// Bytes that the log uses, including records shared with a parent.
     pub log_bytes: u64,
     /// Time of the session's own first record, in microseconds since 1970-01-01 UTC.
     pub created_at_us: i64,
@@ -264,7 +264,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`create_with`](Store::create_with).
+    /// The errors of [`create_with`](Store::create_with).
     pub fn create(&self, types: &SessionTypes) -> Result<Session> {
         self.create_with(types, SessionOptions::default())
     }
@@ -287,7 +287,8 @@ impl Store {
         self.begin(types, options, parent, Vec::new(), &[])
     }
 
-    /// Creates a session whose records after the first are `rest`. Those name the objects `large`.
+    /// Creates a session with the records `rest` after the first one, which name the objects
+    /// `large`.
     fn begin(
         &self,
         types: &SessionTypes,
@@ -362,7 +363,7 @@ impl Store {
         Ok((id, options.seed.unwrap_or_else(|| generator.next_u64())))
     }
 
-    /// Opens a session for reading and writing. Opening writes nothing: recovery writes its changes
+    /// Opens a session for reading and writing. Opening does not write: recovery writes its changes
     /// with the first append. On a read-only disk the session can only be read.
     ///
     /// ```
@@ -411,7 +412,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`open_session`](Store::open_session).
+    /// The errors of [`open_session`](Store::open_session).
     pub fn open_session_at(
         &self,
         session: Uuid,
@@ -424,8 +425,8 @@ impl Store {
         open(&self.inner, &dir, OpenAs { types, durability, lock, read_only })
     }
 
-    /// Returns another handle of a session that is open for writing in this store; `None` if it is
-    /// not. The session closes when its last handle is dropped. While it closes, this returns
+    /// Returns a further handle of a session that is open for writing in this store; `None` if it
+    /// is not. The session closes when its last handle is dropped. While it closes, this returns
     /// `None`, and opening it fails with [`Error::Locked`].
     ///
     /// ```
@@ -451,7 +452,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`open_session`](Store::open_session), except [`Error::Locked`].
+    /// The errors of [`open_session`](Store::open_session), except [`Error::Locked`].
     pub fn open_read_only(&self, session: Uuid, types: &SessionTypes) -> Result<Session> {
         let dir = self.find_session_dir(session)?;
         let read_only = Some("it was opened for reading".to_owned());
@@ -459,12 +460,12 @@ impl Store {
         open(&self.inner, &dir, OpenAs { types, durability, lock: None, read_only })
     }
 
-    /// Opens a session for reading, without types. It can be read, exported and forked, but takes
-    /// no dispatches.
+    /// Opens a session for reading, without types. It can be read, exported and forked, but rejects
+    /// dispatches.
     ///
     /// # Errors
     ///
-    /// Those of [`open_read_only`](Store::open_read_only) that do not concern types.
+    /// The errors of [`open_read_only`](Store::open_read_only) that do not concern types.
     pub fn open_untyped(&self, session: Uuid) -> Result<Session> {
         let dir = self.find_session_dir(session)?;
         let read_only = Some("it was opened without types".to_owned());
@@ -473,11 +474,11 @@ impl Store {
     }
 
     /// Opens a session without types, to [recover](crate::tools::ToolRunner::recover) it and to
-    /// settle its operations. It takes no dispatches. Close it afterwards.
+    /// settle its operations. It rejects dispatches. Close it afterwards.
     ///
     /// # Errors
     ///
-    /// [`Error::Locked`] if the session is open for writing elsewhere; else those of
+    /// [`Error::Locked`] if the session is open for writing elsewhere; otherwise the errors of
     /// [`open_untyped`](Store::open_untyped).
     pub fn open_to_recover(&self, session: Uuid) -> Result<Session> {
         let dir = self.find_session_dir(session)?;
@@ -487,12 +488,12 @@ impl Store {
 
     /// Opens a session without types, to [preview](crate::tools::ExecutionState::preview_rewind)
     /// rewinds of it. The session is read-only. STATE stays in the log and cannot be viewed: only
-    /// the names of its items are in memory. A preview takes memory in proportion to the changes of
+    /// the names of its items are in memory. A preview takes memory proportional to the changes of
     /// the rewind. Close the session afterwards.
     ///
     /// # Errors
     ///
-    /// Those of [`open_to_recover`](Store::open_to_recover).
+    /// The errors of [`open_to_recover`](Store::open_to_recover).
     pub fn open_to_preview(&self, session: Uuid) -> Result<Session> {
         let dir = self.find_session_dir(session)?;
         let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
@@ -507,7 +508,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Locked`] if the session is open for writing; else those of [`Session::settle`].
+    /// [`Error::Locked`] if the session is open for writing; otherwise the errors of
+    /// [`Session::settle`].
     pub fn settle(
         &self,
         session: Uuid,
@@ -548,9 +550,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`open_untyped`](Store::open_untyped) that do not concern items, and
-    /// [`Error::OverBudget`] if that takes more memory than 64 MiB plus three times the bytes of
-    /// the log.
+    /// The errors of [`open_untyped`](Store::open_untyped) that do not concern items, and
+    /// [`Error::OverBudget`] if that exceeds 64 MiB plus three times the bytes of the log.
     pub fn summary(&self, session: Uuid) -> Result<SessionSummary> {
         self.summary_within(session, None)
     }
@@ -560,7 +561,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`open_untyped`](Store::open_untyped) that do not concern items, and
+    /// The errors of [`open_untyped`](Store::open_untyped) that do not concern items, and
     /// [`Error::OverBudget`] if that takes more memory.
     pub fn summary_within(&self, session: Uuid, memory_bytes: Option<u64>) -> Result<SessionSummary> {
         let dir = self.find_session_dir(session)?;
@@ -596,7 +597,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSession`] if the store has no such session; else those of
+    /// [`Error::NoSuchSession`] if the store has no such session; otherwise the errors of
     /// [`LogReader::open`].
     pub fn read_log(&self, session: Uuid) -> Result<LogReader> {
         self.read_log_in(&self.find_session_dir(session)?)

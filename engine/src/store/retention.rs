@@ -1,8 +1,8 @@
 //! Compaction of all sessions of a store, by the store's own policy.
 //!
 //! A policy contains the [`CompactOptions`] for every session. Compaction never starts by itself: a
-//! host calls [`Store::compact_old`] when it has time, since reading all logs takes as long as
-//! opening them.
+//! host calls [`Store::compact_old`] when it has time, since it reads all logs, as opening them
+//! would.
 
 use uuid::Uuid;
 
@@ -16,7 +16,7 @@ use crate::options::CompactOptions;
 pub struct StoreCompactReport {
     /// Reports of the sessions that were changed.
     pub compacted: Vec<CompactReport>,
-    /// Number of sessions with nothing worth dropping.
+    /// Number of sessions without anything worth dropping.
     pub unchanged: u64,
     /// Sessions that are open for writing, in this process or another. They are unchanged.
     pub open: Vec<Uuid>,
@@ -66,7 +66,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`compact_old`](Store::compact_old).
+    /// The errors of [`compact_old`](Store::compact_old).
     pub fn compact_all(&self, options: &CompactOptions) -> Result<StoreCompactReport> {
         let mut report = StoreCompactReport::default();
         for session in self.session_ids()? {

@@ -58,9 +58,9 @@ pub struct SalvageReport {
     pub dir: PathBuf,
     /// Id of the session that was salvaged.
     pub from: Uuid,
-    /// Number of records that were taken: those below this sequence number.
+    /// Number of taken records: all below this sequence number.
     pub records: u64,
-    /// Number of objects that were taken: all that those records name.
+    /// Number of taken objects: all that the taken records name.
     pub objects: u64,
     /// Error with which opening the salvaged session fails. `None` if it opens.
     pub damage: Option<Error>,
@@ -142,7 +142,7 @@ impl Store {
     /// open for writing; [`Error::WrongSession`] if the intact records in the directory belong to
     /// another session; [`Error::WithinSession`] if this store is inside `dir`;
     /// [`Error::NotASession`] or [`Error::NotAFile`] if `dir` contains no segment;
-    /// [`Error::FutureFormat`] if a later version wrote the log; else those of
+    /// [`Error::FutureFormat`] if a later version wrote the log; otherwise the errors of
     /// [`create_with`](Store::create_with). On errors no session remains.
     pub fn salvage(&self, dir: impl AsRef<Path>, options: SessionOptions) -> Result<SalvageReport> {
         let dir = dir.as_ref();

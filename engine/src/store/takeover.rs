@@ -12,8 +12,8 @@
 //!    new records are read, written, checked and folded, and the claim is tried again.
 //! 4. The directory gets its name.
 //! 5. The session is opened under that claim with the folded state, as after any crash: a call that
-//!    the other worker left open is recovered here. Its workspace is another directory than that of
-//!    the captures, so the recovery fills an empty one (`ExecutionState::fill`).
+//!    the other worker left open is recovered here. Its workspace is not the captured directory, so
+//!    the recovery fills an empty one (`ExecutionState::fill`).
 //!
 //! A kill leaves at most a directory with a temporary name, which the next takeover removes, and a
 //! claim that is never used.
@@ -58,7 +58,7 @@ pub struct PullReport {
     pub session: Uuid,
     /// Number of records that the copy has now.
     pub records: u64,
-    /// Number of records that are new.
+    /// Number of new records among them.
     pub new: u64,
 }
 
@@ -86,19 +86,19 @@ impl Store {
     /// - [`Error::SessionExists`] if this store has the session: open it instead.
     /// - [`Error::Fenced`] or [`Error::ReplicaUnknown`] if another worker claimed it in the
     ///   meantime, or the result of the claim is unknown.
-    /// - Those of [`create_with`](Store::create_with) and [`open_session`](Store::open_session). No
-    ///   session remains unless opening fails.
+    /// - The errors of [`create_with`](Store::create_with) and
+    ///   [`open_session`](Store::open_session). No session remains unless opening fails.
     pub fn take_over(&self, session: Uuid, types: &SessionTypes) -> Result<Session> {
         self.take_over_as(session, Some(types.clone()), None)
     }
 
     /// Takes over a session without types, as [`open_to_recover`](Store::open_to_recover) opens
-    /// one: it can be recovered and settled, but takes no dispatches. An observation named
+    /// one: it can be recovered and settled, but rejects dispatches. An observation named
     /// `foldlog.taken_over` records `by` and `reason`; it is replicated when this returns.
     ///
     /// # Errors
     ///
-    /// Those of [`take_over`](Store::take_over) that do not concern types.
+    /// The errors of [`take_over`](Store::take_over) that do not concern types.
     pub fn take_over_to_recover(&self, session: Uuid, by: &str, reason: &str) -> Result<Session> {
         self.take_over_as(session, None, Some(TakeoverNote { by, reason }))
     }
@@ -114,8 +114,8 @@ impl Store {
     ///   their bodies before they were replicated: delete the copy, and pull it again.
     /// - [`Error::Superseded`] if the local log differs from the replica: it is another history,
     ///   and is unchanged.
-    /// - [`Error::Locked`] if the session is open for writing here; those of reading and writing
-    ///   the log.
+    /// - [`Error::Locked`] if the session is open for writing here; the errors of reading and
+    ///   writing the log.
     pub fn pull(&self, session: Uuid) -> Result<PullReport> {
         let replicator = self.replicator(session)?;
         let (_lock, is_there) = self.lock_to_fetch(session)?;
@@ -152,7 +152,6 @@ impl Store {
         made.inspect_err(|_| drop(self.storage().remove_dir_all(&building)))
     }
 
-    /// Returns the store's replicator.
     fn replicator(&self, session: Uuid) -> Result<Arc<dyn Replicator>> {
         let replication = self.inner.options.replication.as_ref();
         let reason = || "the store has no replicator".to_owned();

@@ -118,7 +118,6 @@ fn readable_record(record: &RecordContent) -> (RecordKind, i64, String) {
     (record.kind, record.time_us, value.unwrap_or_else(|| format!("{:?}", record.body)))
 }
 
-/// A session during a history.
 struct Life<'a> {
     types: &'a SessionTypes,
     disk: MemoryStorage,

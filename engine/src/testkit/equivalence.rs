@@ -28,7 +28,7 @@ pub fn snapshots_equivalent(
 ///
 /// # Errors
 ///
-/// Those of [`snapshots_equivalent`]; each snapshot must be of the session of its own run.
+/// The errors of [`snapshots_equivalent`]; each snapshot must be of the session of its own run.
 pub fn runs_equivalent(
     state: &ExecutionState,
     one: &CompositeSnapshot,
@@ -43,7 +43,6 @@ pub fn runs_equivalent(
     check_resources(state, one, other)
 }
 
-/// Items of slices, by the slices' names.
 type Slices = BTreeMap<String, Vec<StoredItem>>;
 
 /// Returns the STATE slices of a snapshot that have items: an empty slice equals one that was never

@@ -60,8 +60,8 @@ pub fn dispatch<E: Event + Clone + fmt::Debug>(event: E) -> Action {
     })
 }
 
-/// Returns whether two texts have the same characters: a hash map shows its parts in another order
-/// each time.
+/// Returns whether two texts have the same characters: a hash map shows its parts in a different
+/// order each time.
 fn is_same_in_any_order(one: &str, other: &str) -> bool {
     let sorted = |text: &str| {
         let mut characters: Vec<char> = text.chars().collect();
@@ -97,7 +97,6 @@ pub enum HistoryStep {
     Fork(Index),
 }
 
-/// Kind of a step, without its argument.
 #[derive(Clone, Copy, Debug)]
 enum StepKind {
     Act,

@@ -64,8 +64,8 @@ impl RawLog {
         RawLog::on(ground, Arc::clone(&options.clock), options.seed.unwrap_or_default(), dir.as_ref())
     }
 
-    /// Creates another log in the directory `dir` that shares storage, clock and background thread
-    /// with this log, like the sessions of one store.
+    /// Creates a log in the directory `dir` that shares storage, clock and background thread with
+    /// this log, like the sessions of one store.
     ///
     /// # Errors
     ///

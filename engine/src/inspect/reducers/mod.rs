@@ -12,8 +12,8 @@
 //!    that one difference does not cause the next.
 //! 2. On request, a second fold applies the produced effects. In it, reducers see their own
 //!    results.
-//! 3. The fold takes the memory of an open session: its slices, and the changes since the positions
-//!    of its snapshots. The fold of the produced effects takes three times as much in addition.
+//! 3. The fold needs the memory of an open session: its slices, and the changes since the positions
+//!    of its snapshots. The fold of the produced effects needs three times as much in addition.
 //!    Only the first [`ReplayReducers::divergences_max`] divergences are stored.
 //!
 //! Built-in reducers are not run if log and host name the same ones for the event, since they

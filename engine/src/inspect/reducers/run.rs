@@ -22,7 +22,6 @@ use crate::types::{
     EventTypes, RecordedBytes, ReduceCall, ReducerContext, SessionTypes, SliceEffect, SliceTypes,
 };
 
-/// An event that is reduced again.
 #[derive(Clone, Copy)]
 pub(super) struct ReducerInput<'a> {
     pub(super) sequence: SequenceNumber,
@@ -261,7 +260,7 @@ pub(super) fn run_reducers<'r>(
     })
 }
 
-/// Compares recorded edits of slices with those of today's reducers.
+/// Compares recorded edits of slices with the edits of today's reducers.
 #[derive(Clone, Copy)]
 pub(super) struct Edits<'a> {
     pub(super) reader: &'a LogReader,
@@ -270,7 +269,6 @@ pub(super) struct Edits<'a> {
 }
 
 impl Edits<'_> {
-    /// Compares the edits of one slice.
     pub(super) fn compare(
         &self,
         slice: &str,

@@ -43,7 +43,6 @@ impl RowChange<'_> {
     }
 }
 
-/// An item with its key.
 type KeyedRow<'a> = (Key, RowRef<'a>);
 
 /// Returns the items of the slot that is under `key`.

@@ -11,7 +11,6 @@ pub(super) const fn least(most: usize) -> usize {
     most / 4 + 1
 }
 
-/// Keys in ascending order, and a slot for each.
 #[derive(Clone)]
 pub(super) struct TreeBlock<K, S, const MOST: usize> {
     pub(super) keys: ArrayVec<K, MOST>,

@@ -103,7 +103,7 @@ fn is_shared<K, V, const LEAF: usize, const FAN: usize>(
 impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowTree<K, V, LEAF, FAN> {
     /// Passes every key at which the two trees may differ to `visit`, in order, with its values in
     /// this tree and in the other, until it breaks. Skips blocks that both share. `visit` has to
-    /// compare values that both have in blocks that are not shared. Takes time in proportion to the
+    /// compare values that both have in blocks that are not shared. Takes time proportional to the
     /// blocks that are not shared.
     pub(crate) fn differences<'a>(
         &'a self,

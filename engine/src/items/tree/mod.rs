@@ -51,7 +51,6 @@ type Leaf<K, V, const LEAF: usize> = TreeBlock<K, V, LEAF>;
 /// Number of items that a value of the tree counts for. It never changes while the value is in a
 /// tree.
 pub(crate) trait Weigh {
-    /// Returns the number of items.
     fn weight(&self) -> usize {
         1
     }
@@ -342,7 +341,6 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node
 }
 
 impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> InnerNode<K, V, LEAF, FAN> {
-    /// Creates an inner block from slots.
     fn of(block: TreeBlock<K, Node<K, V, LEAF, FAN>, FAN>) -> Self {
         let weight = block.slots.iter().map(Node::weight).sum();
         InnerNode { block, weight }
@@ -443,8 +441,8 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         }
     }
 
-    /// Returns the value with the item at `place`, and the item's place in it. Takes time in
-    /// proportion to the tree's depth.
+    /// Returns the value with the item at `place`, and the item's place in it. Takes time
+    /// proportional to the tree's depth.
     pub(crate) fn nth(&self, place: usize) -> Option<(&V, usize)> {
         let in_root = self.root.as_ref().map_or(0, Node::weight);
         match place.checked_sub(in_root) {
@@ -453,7 +451,6 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         }
     }
 
-    /// Returns the last entry before a key.
     pub(crate) fn before(&self, key: &K) -> Option<(&K, &V)> {
         let in_tail = self.tail.as_deref().and_then(|tail| {
             let at = tail.keys.partition_point(|present| present < key).checked_sub(1)?;
@@ -600,7 +597,6 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         Iter::new(self)
     }
 
-    /// Returns the entries of a range of keys, in order.
     pub(crate) fn range(&self, keys: RangeInclusive<K>) -> TreeRange<'_, K, V, LEAF, FAN, true> {
         TreeRange::new(self, keys)
     }

@@ -7,7 +7,6 @@ use crate::generator::Generator;
 
 impl Weigh for Arc<()> {}
 
-/// Shape of a node: its depth, and its first and last key.
 struct NodeShape<K> {
     depth: usize,
     first: K,
@@ -84,7 +83,7 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
     for step in 0..steps {
         let key = numbers.next_below(bound);
         if numbers.next_below(100) < lean(step) {
-            // Half of them at an existing key, and of those some at an end.
+            // Half of them at an existing key, some of these at an end.
             let present = match numbers.next_below(8) {
                 0..4 => None,
                 4 => wanted.first_key_value(),
@@ -123,8 +122,8 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
     kept.iter().for_each(|(earlier, was)| earlier.check(was));
 }
 
-/// Checks that the differences of two trees, without those keys at which both values are equal, are
-/// those of the two maps.
+/// Checks that the differences of two trees, without keys at which both values are equal, match the
+/// two maps.
 fn check_differences<const LEAF: usize, const FAN: usize>(
     left: &CowTree<u64, u64, LEAF, FAN>,
     left_map: &BTreeMap<u64, u64>,

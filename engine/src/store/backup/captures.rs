@@ -27,7 +27,6 @@ use crate::storage::{Access, EntryKind, Storage};
 
 pub(super) use reading::is_damaged;
 
-/// Name of the mark.
 pub(super) const MARK: &str = ".foldlog-backup.unread";
 
 /// Longer files are not marks.
@@ -114,8 +113,8 @@ impl BackupRun<'_> {
         }
     }
 
-    /// Reads the captures in the copy that its new records name: each copied file, and for the
-    /// others whether they exist. If there is a mark, or all captures are to be read, it reads each
+    /// Reads the captures in the copy that its new records name: each copied file, and the
+    /// existence of older files. If there is a mark, or all captures are to be read, it reads each
     /// file of the captures, in the session too.
     pub(super) fn read_captures(&self, copied: &mut CopyTotals) -> Result<CapturesRead> {
         let before = copied.before;
@@ -189,7 +188,7 @@ impl BackupRun<'_> {
         let Some(from) = path.strip_prefix(self.to).ok().map(|path| self.from.join(path)) else {
             return Ok(false);
         };
-        // Entries of another kind, at its path or at that of a directory above it, must not be
+        // Entries of a different kind, at its path or at that of a directory above it, must not be
         // replaced.
         for (root, path) in [(self.to, path), (self.from, &from)] {
             let mut places: Vec<&Path> =
@@ -372,7 +371,7 @@ mod reading {
         }
 
         /// Reads copied files of captures that no new record names: the copy lacked them, or had
-        /// files of another length.
+        /// files of a different length.
         fn add_others(&mut self, copying: &BackupRun<'_>, copied: &CopyTotals) {
             let objects = copied.beside.iter().filter(|path| super::super::other_files::is_git_object(path));
             let is_told = |path: &Path| self.damaged.iter().any(|one| one.path == path);

@@ -39,7 +39,6 @@ impl SegmentPart {
     }
 }
 
-/// Findings about copied segments.
 #[derive(Default)]
 pub(super) struct SegmentFindings {
     verified: u64,
@@ -59,7 +58,7 @@ impl BackupRun<'_> {
     ///
     /// # Errors
     ///
-    /// Those of `copy`; [`Error::Corrupt`] or [`Error::Inconsistent`] for the first place that
+    /// The errors of `copy`; [`Error::Corrupt`] or [`Error::Inconsistent`] for the first place that
     /// fails the check. It names the session's own file if the session is damaged there, otherwise
     /// the file's path in the copy.
     pub(super) fn check_meanwhile(
@@ -136,7 +135,7 @@ impl BackupRun<'_> {
             foldlog_codec::body::check(header.kind, frame.body).map_err(Error::unread(header.sequence))?;
             if let Some(record) = record_of(frame) {
                 checked.verified += 1;
-                // Decoding the body again takes longer than checking whether it may contain a
+                // Decoding the body again is slower than checking whether it may contain a
                 // reference.
                 if may_refer(frame.body) {
                     checked.objects.extend(record.objects());
@@ -150,7 +149,7 @@ impl BackupRun<'_> {
         Ok((checked, end))
     }
 
-    /// Reports damage with the name that the copied segment has, or will have, in the copy.
+    /// Names the path that the copied segment has, or will have, in the copy.
     fn told_of(&self, part: &SegmentPart, error: Error) -> Error {
         match error {
             Error::Corrupt(mut corruption) => {

@@ -15,7 +15,6 @@ use crate::storage::{Access, Storage};
 
 /// End of an older copy, as its files show without a full check.
 pub(super) struct Tip {
-    /// Headers of its segments.
     headers: Vec<SegmentHeader>,
     /// Its last segment, with the end of the copy.
     last: Segment,

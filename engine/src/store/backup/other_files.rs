@@ -7,8 +7,8 @@
 //! the engine, by their temporary names: objects of captures and files of a backup. Files of the
 //! host are copied under any name.
 //!
-//! An entry in the session or in the copy with the name of a file or a directory, but of another
-//! kind, is reported as damage and left alone. All other entries are copied.
+//! An entry of a different kind than its name indicates, in the session or in the copy, is reported
+//! as damage and left alone. All other entries are copied.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub(in crate::store) const COPIED: &str = ".foldlog-backup.new";
 const OBJECT: &str = "tmp_obj_";
 
 impl BackupRun<'_> {
-    /// Copies the files next to the log into `dir`, unless they are there.
+    /// Copies files next to the log into `dir` that it lacks.
     pub(super) fn copy_beside(&self, dir: &Path, copied: &mut CopyTotals) -> Result<()> {
         let mut directories = vec![(self.from.to_owned(), dir.to_owned())];
         while let Some((from, to)) = directories.pop() {
@@ -68,8 +68,8 @@ impl BackupRun<'_> {
         Ok(())
     }
 
-    /// Returns the expected kind of an entry in the session's captures, if another kind was found.
-    /// At other paths a host may create entries of any kind.
+    /// Returns the expected kind of an entry in the session's captures, if a different kind was
+    /// found. Elsewhere a host may create entries of any kind.
     fn expected_kind(&self, path: &Path, found: EntryKind) -> Option<EntryKind> {
         let captures = layout::captures_dir(self.from);
         let name = path.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
@@ -184,7 +184,7 @@ impl BackupRun<'_> {
 }
 
 impl CopyTotals {
-    /// Reports an entry with the name of a file or a directory, but of another kind.
+    /// Reports an entry of a different kind than its name indicates.
     pub(super) fn note_irregular(&mut self, path: &Path, found: EntryKind, wanted: EntryKind) {
         if self.irregular.iter().any(|one| one.path == path) {
             return;

@@ -1,6 +1,6 @@
 //! Determines which captures of resources the log of a session needs.
 //!
-//! A capture is kept if a record names it that belongs to
+//! A capture is kept if a record that names it belongs to
 //!
 //! 1. a call that is open, unsettled or suspended, with all its runs;
 //! 2. one of the latest calls, as many as the options say, not counting rewinds; or a call or a
@@ -55,7 +55,6 @@ impl CapturesInUse {
     }
 }
 
-/// Set of resources, by their indices among the names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Resources(Vec<u64>);
 
@@ -105,7 +104,7 @@ struct CapturedRun {
     /// Whether its changes were rolled back, and whether that replaced something.
     rolled_back: bool,
     has_replaced: bool,
-    /// Resources that its start record names, and those that its end record names.
+    /// Resources in its start record, and in its end record.
     before: Resources,
     after: Resources,
 }
@@ -126,9 +125,8 @@ impl CapturedRun {
 /// References to captures, collected in one pass over a log.
 #[derive(Default)]
 struct CaptureReferences {
-    /// Runs in the order of their start records.
     runs: Vec<CapturedRun>,
-    /// Indices into `runs` of those that have ended, in the order of their end records.
+    /// Ended runs, as indices into `runs`, in the order of their end records.
     ended: Vec<(SequenceNumber, usize)>,
     /// Snapshots, and whether each has a tag.
     snapshots: Vec<(SequenceNumber, bool)>,
@@ -216,7 +214,6 @@ impl CaptureReferences {
     }
 }
 
-/// Chooses the records whose captures are kept.
 struct CaptureSelection<'a> {
     named: &'a CaptureReferences,
     path: LivePath,
@@ -265,9 +262,9 @@ impl CaptureSelection<'_> {
         last_end
     }
 
-    /// Keeps the captures that a later rewind attributes to tools alone: those left by the last
-    /// call that had ended before `limit`, even if it was rolled back since. If that call is a
-    /// rewind, keeps the captures at its target, and follows that target in turn.
+    /// Keeps the captures that a later rewind attributes to tools: the ones left by the last call
+    /// that had ended before `limit`, even if it was rolled back since. If that call is a rewind,
+    /// keeps the captures at its target, and follows that target in turn.
     fn keep_by_tools(&mut self, mut limit: SequenceNumber) {
         let named = self.named;
         let (all, mut found) = (named.all(), Resources::default());
@@ -296,7 +293,7 @@ impl CaptureSelection<'_> {
         let is_young = |run: &&CapturedRun| run.begin >= first || run.end.is_some_and(|end| end >= first);
         named.runs.iter().filter(is_young).for_each(|run| self.keep(run));
         self.kept.extend(named.snapshots.iter().map(|(position, _)| *position).filter(|it| *it >= first));
-        // The captures in effect after a rollback are those at its target, however old they are.
+        // After a rollback, the captures at its target are in effect, however old they are.
         let turns = self.rollbacks.range(first..).map(|(at, _)| *at);
         for position in first.checked_sub(1).into_iter().chain(turns) {
             self.keep_at(position);
@@ -370,7 +367,7 @@ fn rewind_of(
     Ok(rewind.map(|(position, rewind)| (position, rewind.undoes, rewind.undoes_rollback)))
 }
 
-/// Returns the captures that the log of a session needs, and the other ones that it names.
+/// Returns the captures that the log of a session needs, and the unneeded ones that it names.
 pub(super) fn in_use(
     store: &Store,
     dir: &Path,
@@ -419,7 +416,6 @@ pub(super) fn in_use(
     Ok(in_use)
 }
 
-/// Counts removed files, and lists entries that were left because they are not files of the store.
 #[derive(Default)]
 pub(super) struct SweepOutcome {
     pub(super) collected: CollectedFiles,

@@ -42,7 +42,6 @@ impl FileSweeper<'_> {
         Ok(())
     }
 
-    /// Collects a directory with all its contents.
     fn remove_directory(&mut self, directory: &Path) -> Result<()> {
         let mut directories = vec![directory.to_owned()];
         while let Some(directory) = directories.pop() {

@@ -1,4 +1,4 @@
-//! Removes files of a store, counts them, and leaves other entries alone.
+//! Removes and counts files of a store, and skips entries of other kinds.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,7 +23,6 @@ pub(in crate::store) fn check_removal(op: &'static str, path: &Path, done: io::R
     }
 }
 
-/// Removes files, counts them, and lists the entries that were left alone.
 pub(super) struct FileSweeper<'a> {
     pub(super) store: &'a Store,
     pub(super) dry_run: bool,
@@ -36,7 +35,7 @@ impl FileSweeper<'_> {
         FileSweeper { store, dry_run, collected: CollectedFiles::default(), left: Vec::new() }
     }
 
-    /// Adds the counts, and the entries that were left alone, to a report. Returns the counts.
+    /// Adds the counts and the skipped entries to a report. Returns the counts.
     pub(super) fn end(self, report: &mut CollectReport) -> CollectedFiles {
         report.all.add(self.collected);
         report.left.extend(self.left);
@@ -47,7 +46,7 @@ impl FileSweeper<'_> {
         self.store.storage()
     }
 
-    /// Lists a directory. If it is not a directory, it is left alone, and the list is empty.
+    /// Lists a directory. An entry of a different kind is reported as skipped, with an empty list.
     pub(super) fn list(&mut self, directory: &Path) -> Result<Vec<DirectoryEntry>> {
         if !self.is_directory(directory)? {
             return Ok(Vec::new());
@@ -58,7 +57,8 @@ impl FileSweeper<'_> {
         }
     }
 
-    /// Returns whether a directory exists at `path`. An entry of another kind is left alone.
+    /// Returns whether a directory exists at `path`. An entry of a different kind is reported as
+    /// skipped.
     pub(super) fn is_directory(&mut self, path: &Path) -> Result<bool> {
         match self.storage().entry(path).map_err(|error| Error::io("look up", path, error))? {
             Some(entry) if entry.kind == EntryKind::Directory => Ok(true),
@@ -70,8 +70,8 @@ impl FileSweeper<'_> {
         }
     }
 
-    /// Lists the regular files in a directory whose names the engine uses there. Other kinds of
-    /// entries with such a name are left alone.
+    /// Lists the regular files in a directory that have names which the engine uses there. Entries
+    /// of different kinds with such a name are reported as skipped.
     pub(super) fn files(
         &mut self,
         directory: &Path,

@@ -21,7 +21,7 @@ const FINISHED_BYTES_MIN: u64 = 4 * 4096;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CompressReport {
-    /// Compression of the segments now, except for those that would save too little.
+    /// Current compression of the segments that it makes small enough.
     pub compression: Compression,
     /// Number of files that were rewritten, or would be.
     pub segments: u64,
