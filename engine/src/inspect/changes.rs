@@ -6,9 +6,9 @@
 use super::{ItemName, StateReader};
 use crate::items::rows::Rows;
 
-/// Position of an item in its slice: items are in ascending order of their places. An item keeps
-/// its place while the slice contains it, unless so many items are inserted before it that it gets
-/// a new one.
+/// Place of an item in its slice: items are in ascending order of their places. An item keeps its
+/// place while the slice contains it, unless so many items are inserted before it that it gets a
+/// new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemPlace(u128);
 

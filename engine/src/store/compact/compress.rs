@@ -21,7 +21,7 @@ const FINISHED_BYTES_MIN: u64 = 4 * 4096;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CompressReport {
-    /// Current compression of the segments that it makes small enough.
+    /// Compression of the segments now, unless it would save too little.
     pub compression: Compression,
     /// Number of files that were rewritten, or would be.
     pub segments: u64,
