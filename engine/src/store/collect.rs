@@ -117,7 +117,7 @@ impl CollectedFiles {
     }
 }
 
-/// Names an entry that a collection skipped because the engine does not make such entries there.
+/// Names an entry that a collection left alone because the engine does not make such entries there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LeftAlone {

@@ -1,4 +1,4 @@
-//! Removes and counts files of a store, and skips entries of other kinds.
+//! Removes and counts files of a store, and leaves entries of other kinds alone.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -35,7 +35,7 @@ impl FileSweeper<'_> {
         FileSweeper { store, dry_run, collected: CollectedFiles::default(), left: Vec::new() }
     }
 
-    /// Adds the counts and the skipped entries to a report. Returns the counts.
+    /// Adds the counts and the entries left alone to a report. Returns the counts.
     pub(super) fn end(self, report: &mut CollectReport) -> CollectedFiles {
         report.all.add(self.collected);
         report.left.extend(self.left);
@@ -46,7 +46,7 @@ impl FileSweeper<'_> {
         self.store.storage()
     }
 
-    /// Lists a directory. An entry of a different kind is reported as skipped, with an empty list.
+    /// Lists a directory. An entry of a different kind is left alone and listed as empty.
     pub(super) fn list(&mut self, directory: &Path) -> Result<Vec<DirectoryEntry>> {
         if !self.is_directory(directory)? {
             return Ok(Vec::new());
@@ -57,8 +57,7 @@ impl FileSweeper<'_> {
         }
     }
 
-    /// Returns whether a directory exists at `path`. An entry of a different kind is reported as
-    /// skipped.
+    /// Returns whether a directory exists at `path`. An entry of a different kind is left alone.
     pub(super) fn is_directory(&mut self, path: &Path) -> Result<bool> {
         match self.storage().entry(path).map_err(|error| Error::io("look up", path, error))? {
             Some(entry) if entry.kind == EntryKind::Directory => Ok(true),
@@ -71,7 +70,7 @@ impl FileSweeper<'_> {
     }
 
     /// Lists the regular files in a directory that have names which the engine uses there. Entries
-    /// of different kinds with such a name are reported as skipped.
+    /// of different kinds with such a name are left alone.
     pub(super) fn files(
         &mut self,
         directory: &Path,
