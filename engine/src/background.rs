@@ -1,15 +1,15 @@
-//! A store's one background thread, which does what no call waits for.
+//! The background thread of a store, which runs tasks that no call waits for.
 //!
 //! | rank | task | why it has this rank |
 //! |---|---|---|
-//! | space | brings pages in, makes the next segment | the writer is about to need them |
-//! | sync | syncs what became due | bounds what a power cut loses |
+//! | space | brings pages in, creates the next segment | the writer is about to need them |
+//! | sync | syncs due records | limits the loss in a power cut |
 //! | seal | writes the digest of a finished segment | only later openings and audits read it |
-//! | image | writes a projection beside the log | only later openings read it |
-//! | rest | closes the files of a session that nobody writes | frees a file handle, which nobody may need |
+//! | image | writes a projection next to the log | only later openings read it |
+//! | rest | closes the files of an idle session | frees a file handle, which may not be needed |
 //!
-//! The thread begins with the first task and ends when it has had nothing to do for a second: an idle store keeps no
-//! thread. A task of many steps is asked for one step at a time, and a step that is long by nature calls
+//! The thread starts with the first task and ends after a second without work, so an idle store has
+//! no thread. A task of many steps runs one step at a time, and a long step calls
 //! [`Background::let_pass`], so that more urgent tasks never wait long.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use crate::clock;
 
-/// How long a sync that is not urgent may wait, and how long the thread stays without work.
+/// Maximum delay of a sync that is not urgent, and of the thread's end when there is no work.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Rank of a task, the most urgent first; the module's table describes each.
@@ -35,7 +35,7 @@ pub(crate) enum Rank {
     Rest,
 }
 
-/// Says whether a task has more steps to do.
+/// Outcome of a task's step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RemainingWork {
     Nothing,
@@ -44,22 +44,22 @@ pub(crate) enum RemainingWork {
 
 type BackgroundTask = Box<dyn FnMut() -> RemainingWork + Send>;
 
-/// Says who does the tasks that no call waits for.
+/// Runs tasks that no call waits for.
 #[derive(Clone, Debug)]
 pub(crate) enum Background {
-    /// The calling thread, at once. The calls of one thread then do the same each time.
+    /// On the calling thread, at once. A single thread then has the same effects each time.
     Inline,
-    /// The store's background thread.
+    /// On the store's background thread.
     Thread(Arc<Worker>),
 }
 
 impl Background {
-    /// Returns a background with a thread of its own, which begins when a task first needs it.
+    /// Returns a background with its own thread, which starts with the first task.
     pub(crate) fn thread() -> Background {
         Background::Thread(Arc::default())
     }
 
-    /// Hands over a task, to be done step by step.
+    /// Adds a task, which runs step by step.
     pub(crate) fn offer(&self, rank: Rank, mut task: impl FnMut() -> RemainingWork + Send + 'static) {
         match self {
             Background::Inline => while task() == RemainingWork::More {},
@@ -67,8 +67,8 @@ impl Background {
         }
     }
 
-    /// Does the tasks that are more urgent than `rank`, from within a long step of a task of that rank. In a thread
-    /// that is not the background thread this does nothing.
+    /// Runs the tasks that are more urgent than `rank`. Called from a long step of a task of that
+    /// rank; does nothing on other threads than the background thread.
     pub(crate) fn let_pass(&self, rank: Rank) {
         if let Background::Thread(worker) = self {
             worker.shared.let_pass(rank);
@@ -76,7 +76,6 @@ impl Background {
     }
 }
 
-/// Holds the background thread and its tasks.
 #[derive(Default)]
 pub(crate) struct Worker {
     shared: Arc<BackgroundQueue>,
@@ -91,7 +90,8 @@ struct BackgroundQueue {
 #[derive(Default)]
 struct State {
     tasks: BTreeMap<Rank, VecDeque<BackgroundTask>>,
-    /// Tasks that may wait, by rank and session: a sync, and a look whether the session is to rest. `later_until` says until when.
+    /// Deferred tasks, by rank and session: syncs, and idle checks. They become due at
+    /// `later_until`.
     later: BTreeMap<(Rank, Uuid), BackgroundTask>,
     later_until: Option<Instant>,
     running: bool,
@@ -101,7 +101,7 @@ struct State {
 }
 
 impl State {
-    /// Takes the most urgent task; where `rank` is given, the most urgent of those above that rank.
+    /// Takes the most urgent task, or if `rank` is given, the most urgent one above that rank.
     fn take_above(&mut self, rank: Option<Rank>) -> Option<(Rank, BackgroundTask)> {
         let mut tasks = self.tasks.iter_mut().take_while(|(other, _)| rank.is_none_or(|rank| **other < rank));
         tasks.find_map(|(rank, tasks)| Some((*rank, tasks.pop_front()?)))
@@ -122,12 +122,14 @@ impl Worker {
         self.see_to_it(state);
     }
 
-    /// Hands over the sync of a session, to be done once [`PATIENCE`] has passed, unless somebody offers it before.
+    /// Adds a sync of a session that runs once [`PATIENCE`] has passed, unless it is offered
+    /// earlier.
     pub(crate) fn offer_later(&self, session: Uuid, sync: impl FnMut() -> RemainingWork + Send + 'static) {
         self.do_later(Rank::Sync, session, Box::new(sync));
     }
 
-    /// Hands over a look whether a session is to rest, to be done once [`PATIENCE`] has passed or a little earlier.
+    /// Adds an idle check of a session, which runs once [`PATIENCE`] has passed or a little
+    /// earlier.
     pub(crate) fn rest_later(&self, session: Uuid, look: impl FnMut() -> RemainingWork + Send + 'static) {
         self.do_later(Rank::Rest, session, Box::new(look));
     }
@@ -143,7 +145,7 @@ impl Worker {
         }
     }
 
-    /// Forgets what was to be done later for a session that has closed.
+    /// Drops the deferred tasks of a closed session.
     pub(crate) fn forget(&self, session: Uuid) {
         let mut state = self.shared.state.lock();
         for rank in [Rank::Sync, Rank::Rest] {
@@ -156,7 +158,7 @@ impl Worker {
             let shared = Arc::clone(&self.shared);
             let spawned =
                 std::thread::Builder::new().name("foldlog-background".to_owned()).spawn(move || shared.run());
-            // Where the system gives no thread, the next call that offers a task tries again.
+            // If no thread can be spawned, the next call that offers a task tries again.
             state.running = spawned.is_ok();
         } else if state.waiting {
             // The woken thread must not hold up a caller that holds a session's lock.
@@ -200,7 +202,7 @@ impl BackgroundQueue {
         }
     }
 
-    /// Waits for the most urgent task. `None` once the thread is to end.
+    /// Waits for the most urgent task. Returns `None` once the thread should end.
     fn next(&self) -> Option<(Rank, BackgroundTask)> {
         let mut state = self.state.lock();
         let idle_until = clock::after(PATIENCE);
@@ -223,7 +225,7 @@ impl BackgroundQueue {
                 return None;
             }
             if !clock::counter_is_learnt() {
-                // Tasks offered meanwhile wait for a millisecond, once in a process.
+                // Tasks that are offered during this wait a millisecond, once per process.
                 MutexGuard::unlocked(&mut state, clock::learn_counter);
                 continue;
             }

@@ -1,7 +1,8 @@
-//! Waking the threads and the futures that wait for something to change.
+//! Notification of threads and futures that wait for a change.
 //!
-//! Whoever wakes a future runs its host's code: a waker may take locks of its own, such as that of a Python interpreter, call into
-//! the session, or drop other futures. So a waker is cloned, called and dropped with no lock held.
+//! Waking a future runs code of its host. A waker may take its own locks, such as that of a Python
+//! interpreter, call into the session, or drop other futures. Wakers are therefore cloned, called
+//! and dropped while no lock is held.
 
 #[cfg(feature = "async")]
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ use parking_lot::{Condvar, MutexGuard, WaitTimeoutResult};
 #[cfg(feature = "async")]
 use crate::sabotage::{self, Breakage};
 
-/// Wakes those that wait for a change of what a lock guards.
+/// Wakes waiters after a change of the data that a lock guards.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeNotifier {
     threads: Condvar,
@@ -33,8 +34,8 @@ pub(crate) struct ChangeNotifier {
 }
 
 impl ChangeNotifier {
-    /// Wakes all that wait, after a change that was made under the lock. Call this once the lock is given back, wherever futures
-    /// may wait.
+    /// Wakes all waiters after a change that was made under the lock. Call it after releasing the
+    /// lock, if futures may wait.
     pub(crate) fn notify_all(&self) {
         self.threads.notify_all();
         #[cfg(feature = "async")]
@@ -43,19 +44,19 @@ impl ChangeNotifier {
         }
     }
 
-    /// Waits on this thread for a change, until that moment at the latest.
+    /// Blocks the thread until a change or until the given time.
     pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) -> WaitTimeoutResult {
         self.threads.wait_until(guard, until)
     }
 
-    /// Returns a future that ends with the next change from now on.
+    /// Returns a future that completes with the next change.
     #[cfg(feature = "async")]
     pub(crate) fn listen(&self) -> Listener {
         self.futures.listen()
     }
 }
 
-/// Wakes futures that wait for something to happen.
+/// Wakes futures that wait for an event.
 #[cfg(feature = "async")]
 #[derive(Debug, Default)]
 pub(crate) struct Wakers(Arc<WakerSet>);
@@ -63,37 +64,38 @@ pub(crate) struct Wakers(Arc<WakerSet>);
 #[cfg(feature = "async")]
 #[derive(Debug, Default)]
 struct WakerSet {
-    /// How often it has happened.
+    /// Number of events so far.
     happened: AtomicU64,
     listeners: AtomicU64,
-    /// Wakers of the listeners that wait, by their numbers.
+    /// Wakers of the pending listeners, by number.
     wakers: Mutex<BTreeMap<u64, Waker>>,
 }
 
 #[cfg(feature = "async")]
 impl Wakers {
-    /// Ends each future that has listened until now.
+    /// Completes all futures that are listening.
     pub(crate) fn wake_all(&self) {
-        // First, so that a listener either sees this, or has its waker here by now.
+        // First, so that a listener either observes the increment or has registered its waker by
+        // now.
         self.0.happened.fetch_add(1, Ordering::SeqCst);
         let woken = std::mem::take(&mut *self.0.wakers.lock());
         woken.into_values().for_each(Waker::wake);
     }
 
-    /// Returns a future that ends when it happens next from now on.
+    /// Returns a future that completes with the next event.
     pub(crate) fn listen(&self) -> Listener {
         let seen = self.0.happened.load(Ordering::SeqCst);
         Listener { waiting: Arc::clone(&self.0), seen, number: None }
     }
 }
 
-/// Ends when something happens.
+/// Completes with the next event.
 #[cfg(feature = "async")]
 #[derive(Debug)]
 pub(crate) struct Listener {
     waiting: Arc<WakerSet>,
     seen: u64,
-    /// Under which its waker is kept.
+    /// Key of its registered waker.
     number: Option<u64>,
 }
 

@@ -33,13 +33,13 @@ use text::{
     unregistered_text, waiting_text,
 };
 
-/// Holds the result of a call to the engine.
+/// Result of a call to the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Reports what went wrong, with the facts.
+/// Describes an error, with the facts.
 ///
-/// No message holds a control character: whatever an error quotes of a log, a path or the system is
-/// [escaped](foldlog_codec::escape). The fields hold the values as they were found, not escaped.
+/// No message contains a control character: text from a log, a path or the system is
+/// [escaped](foldlog_codec::escape). The fields contain the unescaped values.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -50,35 +50,36 @@ pub enum Error {
         op: &'static str,
         /// File or directory that the call was made on.
         path: PathBuf,
-        /// Error that the system answered.
+        /// Error that the system returned.
         source: Arc<std::io::Error>,
     },
-    /// The disk has no space for something that was to be made: a segment, an object, a session. Nothing was written,
-    /// and the session goes on once there is space.
+    /// The disk has no space for a new segment, object or session. Nothing was written, and the
+    /// session continues once there is space.
     #[error("the disk has no space for {bytes} bytes at {}: {}", escape::path(path), escape::display(source))]
     Full {
-        /// File that could not be made.
+        /// File that could not be created.
         path: PathBuf,
-        /// Number of bytes asked for.
+        /// Number of bytes requested.
         bytes: u64,
-        /// Error that the system answered.
+        /// Error that the system returned.
         source: Arc<std::io::Error>,
     },
-    /// The process, or the system, has as many files open as it may, and something that was to be made or written needs one more.
-    /// Nothing was written, and the session goes on once there are handles.
+    /// The process or the system has reached its limit of open files, and a file was to be created
+    /// or written. Nothing was written, and the session continues once there are handles.
     #[error("no file handle is left to open {}: {}", escape::path(path), escape::display(source))]
     NoHandle {
-        /// File that could not be opened or made.
+        /// File that could not be opened or created.
         path: PathBuf,
-        /// Error that the system answered.
+        /// Error that the system returned.
         source: Arc<std::io::Error>,
     },
-    /// Bytes that a frame attests, or that were written in the same boot, do not check: this is damage and no torn tail. Nothing
-    /// was changed.
+    /// The check fails for bytes that a frame attests or that were written in the same boot. This
+    /// is damage, not a torn tail. Nothing was changed.
     #[error("{0}")]
     Corrupt(Box<Corruption>),
-    /// A segment is older at one place than the frames that follow, and sound up to there: somebody copied the directory
-    /// while the session was written, the older files first, or the disk lost the bytes between.
+    /// A segment is intact up to a place where it is older than the frames that follow. The
+    /// directory was copied while the session was written, older files first, or the disk lost the
+    /// bytes between.
     #[error(
         "{} holds no whole frame from byte {offset}, where record {sequence} should begin, to byte {end}, although {} goes \
          on behind that: somebody copied the folder while the session was written, or the disk lost these bytes",
@@ -90,17 +91,17 @@ pub enum Error {
         session: Uuid,
         /// Segment that is older.
         segment: PathBuf,
-        /// Offset in bytes at which the sound part of the segment ends.
+        /// Offset in bytes at which the intact part of the segment ends.
         offset: u64,
-        /// Sequence number of the record that should stand there.
+        /// Sequence number of the record that is expected there.
         sequence: SequenceNumber,
         /// Segment whose frames follow: the next one, or the same one.
         successor: PathBuf,
-        /// Offset in the older segment, in bytes, up to which its frames are not there: its end, as the header of the next
-        /// segment has it, or the end of a page.
+        /// Offset in bytes at which the missing part of the older segment ends: its end, as the
+        /// header of the next segment states it, or the end of a page.
         end: u64,
     },
-    /// A segment between or behind others is missing.
+    /// A segment between or after others is missing.
     #[error("session {session}: segment {ordinal} is missing ({})", escape::path(path))]
     MissingSegment {
         /// Session that the segment belongs to.
@@ -120,21 +121,21 @@ pub enum Error {
         /// Session that the segment names.
         found: Uuid,
     },
-    /// The directory holds no session.
+    /// The directory contains no session.
     #[error("{} is not a session: {}", escape::path(path), escape::text(reason))]
     NotASession {
         /// Directory that was to be opened.
         path: PathBuf,
-        /// What the directory lacks or holds instead.
+        /// Missing or unexpected contents of the directory.
         reason: String,
     },
-    /// Something else stands where a session or its store should have a regular file. Nothing was read of it, and no
-    /// link was followed.
+    /// The path of a regular file of a session or store has another kind. Nothing was read from it,
+    /// and no link was followed.
     #[error("{} is {found}, where a regular file should be", escape::path(path))]
     NotAFile {
         /// Path of the file.
         path: PathBuf,
-        /// Kind of what stands there.
+        /// Kind of the entry at that path.
         found: EntryKind,
     },
     /// The log was written in a later version of the format.
@@ -177,7 +178,8 @@ pub enum Error {
         /// Number of the codec.
         codec: u8,
     },
-    /// The log holds a record of a kind that this version cannot fold: the session can be read, but not written.
+    /// The log contains a record of a kind that this version cannot fold. The session can be read,
+    /// but not written.
     #[error(
         "record {sequence} has kind {kind}, which this version of foldlog cannot fold: open the session for reading"
     )]
@@ -192,7 +194,7 @@ pub enum Error {
     Locked {
         /// Session that was to be opened.
         session: Uuid,
-        /// Process that holds the lock, as far as that is known.
+        /// Process that holds the lock, if known.
         holder: Holder,
     },
     /// The session was opened by the process that forked this one, and only that process may write it.
@@ -204,8 +206,9 @@ pub enum Error {
         /// Session that was to be written.
         session: Uuid,
     },
-    /// Another writer has the session open too, since the locks of this file system keep nobody apart: records that either of
-    /// them wrote since may be lost. The session takes no writes until it is opened again.
+    /// Another writer has the session open too, because locks on this file system exclude no other
+    /// process. Recent records of either writer may be lost. The session takes no writes until it
+    /// is opened again.
     #[error(
         "session {session} has a second writer, since locks exclude nobody on this file system: {}",
         escape::text(found)
@@ -213,7 +216,7 @@ pub enum Error {
     SecondWriter {
         /// Session that both write.
         session: Uuid,
-        /// What the other one was found by.
+        /// Evidence of the other writer.
         found: String,
     },
     /// An earlier write or sync failed, so the session takes no writes until it is opened again.
@@ -222,8 +225,9 @@ pub enum Error {
         /// First failure of a write or sync.
         cause: Arc<Error>,
     },
-    /// A sync failed after the record was written: after reopening, the session may or may not hold the record. Where the
-    /// cause is [`NoHandle`](Error::NoHandle), the session goes on, and a later sync makes the record durable.
+    /// A sync failed after the record was written: after reopening, the session may or may not
+    /// contain the record. If the cause is [`NoHandle`](Error::NoHandle), the session continues,
+    /// and a later sync makes the record durable.
     #[error("record {sequence} may or may not be durable, because its sync failed: {cause}")]
     DurabilityUnknown {
         /// Sequence number of the record.
@@ -231,8 +235,8 @@ pub enum Error {
         /// Error of the sync.
         cause: Arc<Error>,
     },
-    /// Another writer has claimed the session at the store's [replicator](crate::replication). Nothing of this one is
-    /// acknowledged any more; its records stay where they are, to be read.
+    /// Another writer has claimed the session at the store's [replicator](crate::replication). No
+    /// further record of this writer is acknowledged; its records remain readable.
     #[error(
         "another writer claimed session {session} (epoch {epoch}, `{}`), and this one must stop writing",
         escape::text(by)
@@ -242,11 +246,11 @@ pub enum Error {
         session: Uuid,
         /// Epoch of the other writer.
         epoch: u64,
-        /// Who it is.
+        /// Name of the other writer.
         by: String,
     },
-    /// The local log differs from what the store's [replicator](crate::replication) holds, or goes on behind another writer's claim.
-    /// Its records can be read, and are never merged.
+    /// The local log differs from the records at the store's [replicator](crate::replication), or
+    /// continues after another writer's claim. Its records can be read, and are never merged.
     #[error(
         "the records of session {session} from {sequence} on are superseded: another writer claimed the session in front of them. \
          They stay readable here; leave the session to that writer, or remove it here (`Store::delete`) and take it over (`Store::take_over`), which fences that \
@@ -258,8 +262,9 @@ pub enum Error {
         /// Sequence number of the first such record.
         sequence: SequenceNumber,
     },
-    /// The store's [replicator](crate::replication) holds records that the local log does not have, and that are not its own: another
-    /// writer appended them. What the log has lost of its own is fetched, and no error.
+    /// The store's [replicator](crate::replication) has records that the local log lacks, and that
+    /// another writer appended. Records of its own that the log has lost are fetched without an
+    /// error.
     #[error(
         "the local log of session {session} ends before record {local}, and the replicator holds records up to {} that it never had: \
          remove it here (`Store::delete`) and take it over (`Store::take_over`) to go on",
@@ -268,13 +273,14 @@ pub enum Error {
     ReplicaAhead {
         /// Session that was to be opened.
         session: Uuid,
-        /// Sequence number behind the last local record.
+        /// Sequence number after the last local record.
         local: SequenceNumber,
-        /// Sequence number behind the last record that is held.
+        /// Sequence number after the last replicated record.
         held: SequenceNumber,
     },
-    /// The log says that a replica holds the session, and the store's [replicator](crate::replication) never heard of that claim: it looks
-    /// in another place, or the place has lost what it held. Written from here, the session would be fenced by nobody.
+    /// The log records that the session is replicated, but the store's
+    /// [replicator](crate::replication) does not know that claim: it looks in another place, or the
+    /// place has lost its data. A writer here would not be fenced.
     #[error(
         "the log of session {session} says that `{}` claimed it with epoch {epoch} in {}, and this store's replicator finds epoch {held} \
          in {}: open the store with the place that holds the session, or say by `StoreOptions::unreplicated` that this one shall hold it \
@@ -286,19 +292,20 @@ pub enum Error {
     ReplicaElsewhere {
         /// Session that was to be opened for writing.
         session: Uuid,
-        /// Where the log says that the replica is.
+        /// Place of the replica, according to the log.
         at: String,
-        /// Who claimed the session there first.
+        /// Name under which the session was first claimed there.
         by: String,
         /// Epoch of that claim.
         epoch: u64,
-        /// Where the store's replicator looks.
+        /// Place where the store's replicator looks.
         here: String,
         /// Epoch of the last claim that it finds there; 0 if there is none.
         held: u64,
     },
-    /// A replica holds the session's records, and the store was opened without its [replicator](crate::replication): whoever writes
-    /// here is fenced by nobody, and another worker may have gone on with the session.
+    /// The session is replicated, and the store was opened without its
+    /// [replicator](crate::replication). A writer here would not be fenced, and another worker may
+    /// have continued the session.
     #[error(
         "a replica holds session {session} ({}, first claimed by `{}`), and this store was opened without a replicator: another \
          worker may have gone on with it. Open the store with `StoreOptions::replication`, read the session by `open_read_only`, or say by \
@@ -309,13 +316,14 @@ pub enum Error {
     Replicated {
         /// Session that was to be opened for writing.
         session: Uuid,
-        /// Where the replica is.
+        /// Place of the replica.
         at: String,
-        /// Who claimed the session there first, as far as its log says.
+        /// Name under which the session was first claimed there, according to the log.
         by: String,
     },
-    /// The store's [replicator](crate::replication) is further behind than it may be, and the host has writes refused then. Nothing was
-    /// written; the write succeeds once the replicator has caught up.
+    /// The store's [replicator](crate::replication) lags further than allowed, and the host chose
+    /// to refuse writes in this case. Nothing was written; the write succeeds once the replicator
+    /// has caught up.
     #[error(
         "the replicator is too far behind session {session}, by {records} records and {bytes} bytes, the oldest {} s old: \
          try again once it has caught up",
@@ -324,34 +332,34 @@ pub enum Error {
     ReplicaBehind {
         /// Session that was to be written.
         session: Uuid,
-        /// Number of records that are not held.
+        /// Number of records that are not replicated.
         records: u64,
-        /// Number of bytes of the log that these are, about.
+        /// Approximate number of their bytes in the log.
         bytes: u64,
-        /// How long the oldest of them has been written.
+        /// Age of the oldest of them.
         time: Duration,
     },
-    /// Nobody knows whether the store's [replicator](crate::replication) holds the last records. They are in the local log, and
-    /// the next opening settles it.
+    /// It is unknown whether the store's [replicator](crate::replication) has the last records.
+    /// They are in the local log, and the next opening resolves the question.
     #[error(
         "it is unknown whether the replicator holds the last records of session {session}: {}",
         escape::display(reason)
     )]
     ReplicaUnknown {
-        /// Session whose records are in doubt.
+        /// Session with the uncertain records.
         session: Uuid,
-        /// Why.
+        /// Cause of the failure.
         reason: String,
     },
-    /// The store's [replicator](crate::replication) could not be asked, or what it holds cannot be used.
+    /// The store's [replicator](crate::replication) could not be reached, or its data is unusable.
     #[error("the replicator failed for session {session}: {}", escape::display(reason))]
     ReplicaFailed {
         /// Session that was to be replicated.
         session: Uuid,
-        /// Why.
+        /// Cause of the failure.
         reason: String,
     },
-    /// The session was opened for reading, or lies on a disk that takes no writes.
+    /// The session was opened for reading, or is on a read-only disk.
     #[error("session {session} is open for reading only: {}", escape::text(reason))]
     ReadOnly {
         /// Session that was to be written.
@@ -371,26 +379,27 @@ pub enum Error {
         /// Session that was to be written.
         session: Uuid,
     },
-    /// The store holds no such session.
+    /// The store contains no such session.
     #[error("there is no session {session} in {}", escape::path(path))]
     NoSuchSession {
-        /// Session that was asked for.
+        /// Requested session.
         session: Uuid,
         /// Directory of the store.
         path: PathBuf,
     },
-    /// What a store holds of a session is no older copy of it, so a backup does not go on there. Nothing was changed.
+    /// The store's data of the session is not an older copy of it, so a backup does not continue
+    /// there. Nothing was changed.
     #[error("{} is no older copy of session {session}: {}", escape::path(path), escape::text(reason))]
     NotACopy {
         /// Session that was to be copied.
         session: Uuid,
-        /// Directory that should hold the older copy.
+        /// Directory that should contain the older copy.
         path: PathBuf,
-        /// What differs.
+        /// Description of the difference.
         reason: String,
     },
-    /// A store whose directory lies within a session's directory was to import or salvage that session, which would change
-    /// the directory that it reads.
+    /// The store's directory is within the directory of the session that it was to import or
+    /// salvage. This would change the directory that it reads.
     #[error(
         "the store {} lies within the session that it is to read: {}",
         escape::path(path),
@@ -402,7 +411,7 @@ pub enum Error {
         /// Directory of the session.
         session_dir: PathBuf,
     },
-    /// Sessions of a store were to be copied into that store, or among its sessions.
+    /// Sessions of a store were to be copied into that store, or into a directory within it.
     #[error(
         "the copies would stand in the store that they are copied from: {} lies within {}",
         escape::path(path),
@@ -414,38 +423,40 @@ pub enum Error {
         /// Directory of the store.
         store: PathBuf,
     },
-    /// The store already holds a session with this id.
+    /// The store already contains a session with this id.
     #[error("session {session} already exists in this store")]
     SessionExists {
         /// Session that was to be created.
         session: Uuid,
     },
-    /// The log binds events to reducers that the host did not declare; the error names all of them. Those that a host has removed
-    /// on purpose it names with [`retired`](crate::SessionTypesBuilder::retired).
+    /// The log binds events to reducers that the host did not declare; the error lists all of them.
+    /// A host lists events with intentionally removed reducers with
+    /// [`retired`](crate::SessionTypesBuilder::retired).
     #[error("{}", unregistered_text(.0))]
     NotRegistered(Vec<UnregisteredEvent>),
-    /// An import holds slices that the host did not declare; the error lists their names.
+    /// An import contains slices that the host did not declare; the error lists their names.
     #[error("Slice types not registered: {}", escape::text(&.0.join(", ")))]
     SlicesNotRegistered(Vec<String>),
-    /// A slice is declared with another policy than it was first declared with.
+    /// A slice is declared with another policy than in its first declaration.
     #[error("slice `{}` is declared as {declared}, but was first declared as {recorded}", escape::text(slice), declared = .declared.name(), recorded = .recorded.name())]
     PolicyMismatch {
         /// Name of the slice.
         slice: String,
         /// Policy that the host declares now.
         declared: Policy,
-        /// Policy that was declared first.
+        /// Policy of the first declaration.
         recorded: Policy,
     },
-    /// The host declared one name twice, in ways that do not agree.
+    /// The host declared one name twice, with contradictory declarations.
     #[error("`{}` is declared twice: {reason}", escape::text(name))]
     DeclaredTwice {
         /// Name of the slice or event.
         name: String,
-        /// What does not agree: what both declarations say.
+        /// Description of the contradiction.
         reason: String,
     },
-    /// The host declared a slice that no event changes: what it dispatches would be appended to an implicit slice of another name.
+    /// The host declared a slice that no event changes. Its events would be appended to an implicit
+    /// slice of another name.
     #[error(
         "slice `{}` is declared, and no event changes it: bind one, such as with `append_all`, or declare the slice as `seeded`",
         escape::text(slice)
@@ -454,7 +465,7 @@ pub enum Error {
         /// Name of the slice.
         slice: String,
     },
-    /// A slice is declared at run time by a path that is none.
+    /// The run-time declaration of a slice contains an invalid path.
     #[error(
         "slice `{}`: `{}` is no path of a value, such as `card.id` or `ids[0]`",
         escape::text(slice),
@@ -463,33 +474,33 @@ pub enum Error {
     NotAPath {
         /// Name of the slice.
         slice: String,
-        /// Text that is no path.
+        /// Invalid text.
         path: String,
     },
-    /// A slice or event that the host asked for was never declared, or has another type.
+    /// A requested slice or event was never declared, or has another type.
     #[error("slice `{}`: {reason}", escape::text(slice))]
     NoSuchSlice {
         /// Name of the slice or event.
         slice: String,
-        /// Why the host cannot have the slice.
+        /// Reason why the slice is not available.
         reason: &'static str,
     },
-    /// An event was dispatched by a name that the host does not declare, and the store's
+    /// An event was dispatched under an undeclared name, and the store's
     /// [options](crate::StoreOptions::undeclared_events) refuse that.
     #[error("event `{}` is not declared{}", escape::text(event), or_nearest(nearest.as_deref()))]
     UndeclaredEvent {
-        /// Name that was given.
+        /// Name of the dispatched event.
         event: String,
-        /// The declared name that is the most like it; `None` if no event is declared.
+        /// Most similar declared name; `None` if no event is declared.
         nearest: Option<String>,
     },
-    /// A slice has no keys of the type by which one of its items is looked for.
+    /// A slice has no keys of the type of a lookup.
     #[error("the slice has no keys of type `{key}`: declare it with `keyed_by` or `upsert_by`")]
     NotKeyed {
         /// Rust type of the key.
         key: &'static str,
     },
-    /// A value was recorded at a later version than the host's code knows.
+    /// A value was recorded at a later version than the host's code supports.
     #[error(
         "`{}` was recorded at version {stored}, which is newer than version {supported} of the host's code",
         escape::text(name)
@@ -497,19 +508,19 @@ pub enum Error {
     NewerVersion {
         /// Name of the event or item type.
         name: String,
-        /// Version that the log holds.
+        /// Version in the log.
         stored: u32,
-        /// Newest version that the host's code knows.
+        /// Newest version that the host's code supports.
         supported: u32,
     },
-    /// A recorded value does not read as the host's type.
+    /// A recorded value does not decode as the host's type.
     #[error("`{}` at record {sequence}: {}", escape::text(name), escape::text(reason))]
     Decode {
         /// Name of the event or slice.
         name: String,
-        /// Sequence number of the record that holds the value.
+        /// Sequence number of the record that contains the value.
         sequence: SequenceNumber,
-        /// What is wrong with the value.
+        /// Description of the mismatch.
         reason: String,
     },
     /// A host's value cannot be written into a record.
@@ -517,11 +528,11 @@ pub enum Error {
     Encode {
         /// Name of the event or slice.
         name: String,
-        /// What is wrong with the value.
+        /// Reason why the value cannot be encoded.
         reason: String,
     },
-    /// What a type of the log's format was to read is not well formed: the bytes of a [`Value`](crate::Value), or the body of a
-    /// [`Record`](crate::Record).
+    /// Malformed input for a type of the log's format: the bytes of a [`Value`](crate::Value), or
+    /// the body of a [`Record`](crate::Record).
     #[error(transparent)]
     Format(#[from] foldlog_codec::Error),
     /// A reducer refused the event. Nothing was recorded and nothing changed.
@@ -536,7 +547,7 @@ pub enum Error {
         slice: String,
         /// Name of the event.
         event: String,
-        /// Reason that the reducer gave.
+        /// Reason given by the reducer.
         reason: String,
     },
     /// A reducer panicked. Nothing was recorded and nothing changed.
@@ -554,7 +565,8 @@ pub enum Error {
         /// Message of the panic.
         message: String,
     },
-    /// A reducer or a recorded effect was to change or remove items of a LOG slice, which only takes new ones.
+    /// A reducer or a recorded effect was to change or remove items of a LOG slice, which accepts
+    /// only new items.
     #[error("slice `{}` is a LOG slice, which only grows: {operation} is refused", escape::text(slice))]
     LogOnlyGrows {
         /// Name of the slice.
@@ -562,36 +574,39 @@ pub enum Error {
         /// Operation that was refused.
         operation: &'static str,
     },
-    /// The log holds no record at that position.
+    /// The log contains no record at that position.
     #[error("there is no position {position}: {}", last_text(*last))]
     NoSuchPosition {
-        /// Position that the caller asked for.
+        /// Requested position.
         position: SequenceNumber,
-        /// Position of the last record; `None` where the log holds no record.
+        /// Position of the last record; `None` if the log is empty.
         last: Option<SequenceNumber>,
     },
-    /// A compaction replaced a segment while it was read. What reads a log begins anew then; it is an error only if that happens
-    /// again and again.
+    /// A compaction replaced a segment while it was read. Readers start again in this case, and
+    /// report the error only if it happens repeatedly.
     #[error("segment {} was replaced by a compaction while it was read; read it again", escape::path(path))]
     CompactedMeanwhile {
         /// Path of the segment.
         path: PathBuf,
     },
-    /// A compaction has dropped what was to be read at a position: what the slices held there, or the body of that record.
+    /// A compaction has dropped data of the requested position: the slices' contents there, or the
+    /// body of that record.
     #[error(
         "position {position} cannot be read, since a compaction has dropped bodies of records up to position {earliest}; what the slices \
          held is known from position {earliest} on"
     )]
     Compacted {
-        /// Position that was to be read.
+        /// Requested position.
         position: SequenceNumber,
-        /// Last position of the compacted range. What the slices held is known there, and behind it up to the next compacted range.
+        /// Last position of the compacted range. The slices' contents are known there, and after it
+        /// up to the next compacted range.
         earliest: SequenceNumber,
     },
-    /// A capture of a workspace was [collected](crate::Store::collect), since nobody was to need it any more. Nothing was changed.
+    /// A capture of a workspace was [collected](crate::Store::collect), because it was no longer
+    /// needed. Nothing was changed.
     #[error("the capture {} was collected from {}", escape::text(capture), escape::path(store))]
     Collected {
-        /// Directory that keeps the captures.
+        /// Directory of the captures.
         store: PathBuf,
         /// Id of the capture's commit, or of its metadata, in hexadecimal.
         capture: String,
@@ -601,7 +616,7 @@ pub enum Error {
     Object {
         /// File of the object.
         path: PathBuf,
-        /// What is wrong with the object.
+        /// Description of the fault.
         reason: String,
     },
     /// A record contradicts the records before it.
@@ -609,10 +624,10 @@ pub enum Error {
     Inconsistent {
         /// Sequence number of the record.
         sequence: SequenceNumber,
-        /// What contradicts what.
+        /// Description of the contradiction.
         reason: String,
     },
-    /// A file or text is no readable snapshot export; the error says what is wrong with it.
+    /// A file or text is not a readable snapshot export; the error contains the reason.
     #[error("not a snapshot export: {}", escape::text(.0))]
     Export(String),
     /// The process that wrote the session ended while operations were open. The session takes no writes until they are
@@ -624,31 +639,33 @@ pub enum Error {
     Interrupted {
         /// Session that was to be written.
         session: Uuid,
-        /// Open operations, in the order in which they began.
+        /// Open operations, in the order in which they started.
         operations: Vec<OpenOperation>,
     },
-    /// The session cannot roll back to a position within an operation: half of what the operation did would stay.
+    /// The session cannot roll back to a position within an operation, because half of the
+    /// operation's changes would remain.
     #[error("position {position} lies within operation {operation}, half of which would stay")]
     InsideTransaction {
-        /// Position that the caller asked for.
+        /// Requested position.
         position: SequenceNumber,
-        /// Operation that the position lies in.
+        /// Operation that contains the position.
         operation: OperationId,
     },
-    /// A tool's handle cannot roll back to a position before the tool began: it would roll back changes that others
-    /// made.
+    /// A tool's handle cannot roll back to a position before the tool's start, because that would
+    /// roll back changes of others.
     #[error(
         "position {position} lies before operation {operation} began: its handle cannot roll back that far"
     )]
     OutsideTransaction {
-        /// Position that the caller asked for.
+        /// Requested position.
         position: SequenceNumber,
         /// Operation that the handle belongs to.
         operation: OperationId,
     },
-    /// A thread that runs a tool, or that [began](crate::tools::ToolRunner::begin) an operation and has not ended it, called the
-    /// session, and the call would wait for that operation to end. A tool writes through the session of its own context, and
-    /// holds conversations of its own in a child session.
+    /// The call would wait for an operation that runs on the calling thread. The thread runs a
+    /// tool, or has [started](crate::tools::ToolRunner::begin) an operation and not ended it. A
+    /// tool writes through the session of its own context, and has its own conversations in a child
+    /// session.
     #[error(
         "operation {operation} runs on this thread: write through the session of its context, end it first, hand it over if \
          another thread ends it, or hold a conversation in a child session"
@@ -657,58 +674,60 @@ pub enum Error {
         /// Operation that runs on the thread.
         operation: OperationId,
     },
-    /// A call waited for something to end as long as it [may](crate::StoreOptions::wait). Nothing was recorded.
+    /// A call reached its [maximum wait](crate::StoreOptions::wait). Nothing was recorded.
     #[error("waited {} s for {blocker}", seconds(*waited))]
     WaitedTooLong {
         /// Time that the call waited.
         waited: Duration,
-        /// What it waited for.
+        /// Cause of the wait.
         blocker: Box<Blocker>,
     },
-    /// A session has the id of an operation's child session, but was not begun by that operation.
+    /// A session has the id of an operation's child session, but was not created by that operation.
     #[error(
         "session {session} has the id of a child session of operation {operation} of session {parent}, which did not begin \
          it: delete that session, or give the child another number"
     )]
     WrongChild {
-        /// Session that was found.
+        /// Existing session.
         session: Uuid,
         /// Session of the operation.
         parent: Uuid,
         /// Operation that was to open its child session.
         operation: OperationId,
     },
-    /// Somebody used an operation's handle after the operation had ended.
+    /// The handle of an operation was used after the operation had ended.
     #[error("the handle of operation {operation} is revoked: {reason}")]
     Revoked {
         /// Operation that the handle belongs to.
         operation: OperationId,
-        /// What ended the handle.
+        /// Reason why the handle was revoked.
         reason: &'static str,
     },
-    /// A tool that was declared to read only, or to act outside only, tried to change something here.
+    /// A tool that was declared to only read, or to act only outside, tried to change STATE or a
+    /// resource.
     #[error("operation {operation} was declared to change neither STATE nor resources, and tried to {tried}")]
     ReadsOnly {
         /// Operation of the tool.
         operation: OperationId,
-        /// What the tool tried to do.
+        /// Attempted action of the tool.
         tried: &'static str,
     },
-    /// The deadline of a call passed: before the call began, or before the call's handle was used, whose changes are rolled back
-    /// when the call ends.
+    /// The deadline of a call passed: before the call started, or before its handle was used. In
+    /// the second case the call's changes are rolled back when the call ends.
     #[error("the deadline of {} passed", operation_text(*operation))]
     DeadlineExceeded {
-        /// Operation whose deadline passed; `None` where it passed while the call waited for other calls to end.
+        /// Operation whose deadline passed; `None` if the deadline passed while the call waited for
+        /// other calls.
         operation: Option<OperationId>,
     },
-    /// A tool goes on running long after its deadline or its cancellation, so no other call can begin.
+    /// A tool runs long after its deadline or its cancellation, so no other call can start.
     #[error("operation {operation} still runs long after its deadline or cancellation")]
     Stuck {
-        /// Operation that still runs.
+        /// Operation that is still running.
         operation: OperationId,
     },
-    /// A tool asks for more sections of the prompt to be shown. Its changes were rolled back; call the tool again with
-    /// these sections shown.
+    /// A tool requests more sections of the prompt. Its changes were rolled back; call the tool
+    /// again with these sections shown.
     #[error(
         "operation {operation} asks for more sections of the prompt to be shown: {}",
         escape::text(reason)
@@ -716,13 +735,13 @@ pub enum Error {
     VisibilityExpansion {
         /// Operation of the tool.
         operation: OperationId,
-        /// What is to be shown, as JSON in the tool's own form.
+        /// Requested sections, as JSON in the tool's own form.
         overrides: serde_json::Value,
-        /// Why the tool asks.
+        /// Reason for the request.
         reason: String,
     },
-    /// A call waits for somebody: it asked before it did anything, or its result comes later. Settle the operation, and run
-    /// the call again or resume its conversation.
+    /// A call waits: it asked before it changed anything, or its result comes later. Settle the
+    /// operation, and run the call again or resume its conversation.
     #[error(
         "operation {operation} of session {session} waits for {}: {}",
         waiting_text(*form),
@@ -733,12 +752,12 @@ pub enum Error {
         session: Uuid,
         /// Operation that waits.
         operation: OperationId,
-        /// What it waits for.
+        /// Kind of the wait.
         form: SuspensionForm,
         /// Text of the question.
         question: String,
     },
-    /// An interrupted tool cannot safely run again. Somebody has to settle the operation.
+    /// An interrupted tool cannot safely run again. The operation has to be settled.
     #[error(
         "tool `{}` of operation {operation} was interrupted and may have done its work: settle the operation by hand",
         escape::text(tool)
@@ -749,56 +768,59 @@ pub enum Error {
         /// Name of the tool.
         tool: String,
     },
-    /// The session holds no such operation, or the operation is not in a state that the call accepts.
+    /// The session contains no such operation, or the operation is not in a state that the call
+    /// accepts.
     #[error("operation {operation}: {reason}")]
     NoSuchOperation {
-        /// Operation that was asked for.
+        /// Requested operation.
         operation: OperationId,
-        /// Why the call does not accept the operation.
+        /// Reason why the call does not accept the operation.
         reason: &'static str,
     },
-    /// Somebody has decided about the operation, so it waits for no decision.
+    /// A decision about the operation exists, so it waits for none.
     #[error(
         "operation {operation} is already settled: `{}` by {}, in record {sequence}",
         decision.shown_name(arguments.is_some()),
         escape::text(by)
     )]
     AlreadySettled {
-        /// Operation that was asked for.
+        /// Requested operation.
         operation: OperationId,
-        /// What was decided.
+        /// Existing decision.
         decision: Decision,
         /// BLAKE3 of the arguments that were approved; `None` if the decision is no approval.
         arguments: Option<[u8; 32]>,
-        /// Who decided.
+        /// Author of the decision.
         by: String,
         /// Record of the decision.
         sequence: SequenceNumber,
     },
-    /// A decision does not say who makes it. Nothing was recorded.
+    /// A decision names no author. Nothing was recorded.
     #[error("`{argument}` is blank: a decision says who makes it")]
     Blank {
-        /// Name of the argument that has no text.
+        /// Name of the blank argument.
         argument: &'static str,
     },
-    /// The session holds no such conversation, or the conversation is not in a state that the call accepts.
+    /// The session contains no such conversation, or the conversation is not in a state that the
+    /// call accepts.
     #[error("evaluation `{}`: {reason}", escape::text(evaluation))]
     NoSuchConversation {
-        /// Id of the evaluation that was asked for.
+        /// Id of the requested evaluation.
         evaluation: String,
-        /// Why the call does not accept the conversation.
+        /// Reason why the call does not accept the conversation.
         reason: &'static str,
     },
-    /// The registry holds no tool of this name.
+    /// The registry contains no tool of this name.
     #[error("there is no tool `{}`", escape::text(.0))]
     NoSuchTool(String),
-    /// The session keeps no checkpoint for a tool call; the error holds the call's id.
+    /// The session has no checkpoint for a tool call; the error contains the call's id.
     #[error("No checkpoint for tool call: {}", escape::text(.0))]
     NoCheckpoint(String),
-    /// The session has no rewind on its live path, and no rollback of a call that replaced files, that could be undone.
+    /// There is nothing to undo: the session has no rewind on its live path, and no rollback of a
+    /// call that replaced files.
     #[error("session {0} has no rewind and no rollback to be undone")]
     NoRewind(Uuid),
-    /// A provider's id of a tool call stands for several operations.
+    /// A provider's id of a tool call belongs to several operations.
     #[error("tool call `{}` stands for several operations: {}", escape::text(call_id), numbers(operations))]
     AmbiguousCall {
         /// Id that the provider gave the call.
@@ -806,12 +828,13 @@ pub enum Error {
         /// Operations with this id.
         operations: Vec<OperationId>,
     },
-    /// A snapshot belongs to another session or to other resources, or two snapshots that a caller compares differ; the
-    /// error says in what.
+    /// A snapshot belongs to another session or to other resources, or two compared snapshots
+    /// differ; the error describes the difference.
     #[error("the snapshot does not match: {}", escape::text(.0))]
     SnapshotMismatch(String),
-    /// Some resources could not be restored; the others were. If a call was to be rolled back, it is left open, and the
-    /// session takes no writes until it is recovered, which restores the resources again.
+    /// Some resources could not be restored; the others were. If a call was to be rolled back, it
+    /// is left open. The session then takes no writes until it is recovered, which restores the
+    /// resources again.
     #[error("resources not restored: {}{}", failures(failed), also_restored(restored))]
     RestoreFailed {
         /// Names of the resources that were restored.
@@ -824,15 +847,17 @@ pub enum Error {
     Resource {
         /// Name of the resource.
         resource: String,
-        /// What the resource says.
+        /// Message of the resource.
         reason: String,
     },
-    /// A workspace could not be used, captured or restored. A lack of space is [`Full`](Error::Full) instead, and a
-    /// deadline that passed [`DeadlineExceeded`](Error::DeadlineExceeded).
+    /// A workspace could not be used, captured or restored. Lack of space is reported as
+    /// [`Full`](Error::Full), and a passed deadline as
+    /// [`DeadlineExceeded`](Error::DeadlineExceeded).
     #[error(transparent)]
     Filesystem(filesystem::Error),
-    /// A call of another session was interrupted while it worked on the workspace, and recovering that session would
-    /// roll back whatever is done there before. Nothing was changed.
+    /// A call of another session was interrupted while it worked on the workspace. Recovering that
+    /// session would roll back all changes there, including those of this session. Nothing was
+    /// changed.
     #[error(
         "operation {operation} (`{}`) of session {session} in {} was interrupted while it changed workspace {}: recover \
          that session first, or delete it; if neither is possible, remove the attribute `user.foldlog.work` of the \
@@ -848,13 +873,13 @@ pub enum Error {
         session: Uuid,
         /// Directory of that session.
         session_dir: PathBuf,
-        /// Operation of that session that is open.
+        /// Open operation of that session.
         operation: OperationId,
-        /// Name of the tool that was interrupted.
+        /// Name of the interrupted tool.
         tool: String,
     },
-    /// Another session worked on the workspace, and its log cannot be read, so nobody can say whether a call of it was
-    /// interrupted there. Nothing was changed.
+    /// Another session worked on the workspace, and its log cannot be read. It is therefore unknown
+    /// whether one of its calls was interrupted there. Nothing was changed.
     #[error(
         "a call of session {session} in {} may have been interrupted while it changed workspace {}, and the session's log \
          cannot be read: {cause}; make the log readable and recover the session, or delete it; if neither is possible, \
@@ -869,22 +894,25 @@ pub enum Error {
         session: Uuid,
         /// Directory of that session.
         session_dir: PathBuf,
-        /// Why the log cannot be read.
+        /// Error of reading the log.
         cause: Arc<Error>,
     },
-    /// What the rollback of a call would replace or remove can neither be captured nor set aside, so nothing was touched, and the call is
-    /// left open. A run [without captures](crate::tools::ExecutionStateBuilder::without_capture) goes on, and loses what is there.
+    /// A rollback would replace or remove content that can neither be captured nor set aside.
+    /// Nothing was changed, and the call is left open. A run [without
+    /// captures](crate::tools::ExecutionStateBuilder::without_capture) continues, and loses that
+    /// content.
     #[error(
         "nothing was rolled back: what is there now cannot be captured ({capture}), nor be moved aside ({aside})"
     )]
     Uncaptured {
-        /// Why it cannot be captured.
+        /// Error of the capture.
         capture: Arc<Error>,
-        /// Why it cannot be moved aside.
+        /// Error of setting the content aside.
         aside: Arc<Error>,
     },
-    /// Reading a log would take more memory than the reader's budget. If the caller sets no budget, a reader that asks
-    /// for no STATE has 64 MiB, and other readers three times the bytes of the log in addition.
+    /// Reading a log would take more memory than the reader's budget. The default budget is 64 MiB
+    /// for readers without STATE; for other readers it is larger by three times the bytes of the
+    /// log.
     #[error(
         "reading {} takes {needed} bytes of memory up to record {sequence}, more than the budget of {budget} bytes",
         escape::path(session_dir)
@@ -894,35 +922,36 @@ pub enum Error {
         session_dir: PathBuf,
         /// Sequence number of the record up to which the log was read.
         sequence: SequenceNumber,
-        /// Number of bytes held there, approximately.
+        /// Approximate number of bytes in memory at that record.
         needed: u64,
-        /// Number of bytes that the reader may hold.
+        /// Number of bytes that the reader may use.
         budget: u64,
     },
-    /// A replayed host produced something else than the log holds. The replay has stopped there.
+    /// A replayed host differs from the log. The replay has stopped there.
     #[error("the replay diverged: {0}")]
     Diverged(Box<Divergence>),
-    /// A replayed host has come to the end of what its process recorded, or of what was to be replayed. A live host
-    /// would have gone on; return from it as from a crash.
+    /// A replayed host has reached the end of its process's records, or of the replayed range. A
+    /// live host would have continued; return from it as from a crash.
     #[error("the replay is over: record {position} is the last one")]
     ReplayEnded {
         /// Sequence number of the last record that was replayed.
         position: SequenceNumber,
     },
-    /// Something exceeds a limit. Nothing was recorded.
+    /// A value exceeds a limit. Nothing was recorded.
     #[error("{what}: {found} exceeds the limit of {max}")]
     TooLarge {
-        /// What is too large.
+        /// Name of the value.
         what: &'static str,
-        /// Its size; where parts are counted one by one, the count at which counting stopped.
+        /// Its size. If parts are counted one by one, the count at which counting stopped.
         found: u64,
-        /// Largest size that is accepted.
+        /// Largest accepted size.
         max: u64,
     },
 }
 
 impl Error {
-    /// Returns whether the log itself is damaged or incomplete, as opposed to a wrong use or a failing system.
+    /// Returns whether the log itself is damaged or incomplete, as opposed to a misuse or a failing
+    /// system.
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
@@ -948,7 +977,7 @@ impl From<filesystem::Error> for Error {
     }
 }
 
-/// Unboxes the errors of those who decode values, who box them to keep their results small.
+/// Unboxes errors of decoders, which box them to keep their results small.
 impl From<Box<Error>> for Error {
     fn from(error: Box<Error>) -> Error {
         *error

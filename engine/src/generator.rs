@@ -1,8 +1,9 @@
-//! Random numbers. No other module draws any.
+//! Random numbers. No other module generates any.
 //!
-//! Session ids and seeds come from the store's generator; salts and the numbers that reducers see come from the
-//! session's seed. The generator is ChaCha with 8 rounds (`rand_chacha`, whose streams are promised to stay the same),
-//! so that one seed gives one log on every machine and in every version.
+//! Session ids and seeds are drawn from the store's generator. Salts and the numbers for reducers
+//! are drawn from the session's seed. The generator is ChaCha with 8 rounds (`rand_chacha`, whose
+//! streams are guaranteed to be stable), so one seed gives one log on every machine and in every
+//! version.
 
 use foldlog_codec::SequenceNumber;
 use rand_chacha::ChaCha8Rng;
@@ -18,32 +19,33 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Returns the generator of a seed: the same seed gives the same numbers on every machine and in every version.
+    /// Creates a generator from a seed. The same seed gives the same numbers on every machine and
+    /// in every version.
     pub fn from_seed(seed: u64) -> Generator {
         Generator { rng: ChaCha8Rng::seed_from_u64(seed) }
     }
 
-    /// Returns a generator whose seed comes from the system's entropy.
+    /// Creates a generator with a seed from the system's entropy.
     #[expect(clippy::disallowed_methods, reason = "the seed of a session whose host gives none")]
     pub(crate) fn from_entropy() -> Generator {
         let entropy = Uuid::new_v4().as_u128();
         Generator::from_seed((entropy >> 64) as u64 ^ entropy as u64)
     }
 
-    /// Returns the generator that reducers see at one record. It depends on the seed of the session in which the record
-    /// was first written and on the record's sequence number, and on nothing else.
+    /// Returns the generator for reducers at one record. It depends only on the seed of the session
+    /// in which the record was first written, and on the record's sequence number.
     pub(crate) fn for_record(seed: u64, sequence: SequenceNumber) -> Generator {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        // Stream 0 is the session's own, so the streams of records begin at 1.
+        // Stream 0 belongs to the session, so the streams of records start at 1.
         rng.set_stream(sequence.get().wrapping_add(1));
         Generator { rng }
     }
 
-    /// Returns the generator of the token that identifies a workspace's directory, for a session that first binds the
-    /// directory behind the record at `position`.
+    /// Returns the generator of the token that identifies a workspace's directory. `position` is
+    /// the last record before the session first binds the directory.
     pub(crate) fn for_directory(seed: u64, position: SequenceNumber) -> Generator {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        // Records take their streams from the other end.
+        // Streams of records count from the other end.
         rng.set_stream(!position.get());
         Generator { rng }
     }
@@ -61,13 +63,13 @@ impl Generator {
         self.rng.next_u64()
     }
 
-    /// Returns a random number below `bound`; 0 if `bound` is 0. Each number is as likely as the others but for a bias
-    /// below `bound / 2^64`.
+    /// Returns a random number below `bound`; 0 if `bound` is 0. All numbers are equally likely, up
+    /// to a bias below `bound / 2^64`.
     pub fn next_below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Returns a random number from 0 up to but not including 1.
+    /// Returns a random number from 0 (inclusive) to 1 (exclusive).
     pub fn next_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -89,7 +91,7 @@ mod tests {
         let first: Vec<u64> = (0..3).map(|n| Generator::for_record(7, n.into()).next_u64()).collect();
         assert_eq!(first.len(), first.iter().collect::<std::collections::BTreeSet<_>>().len());
         assert_ne!(Generator::salt(7, 0), Generator::salt(7, 1));
-        // ChaCha8 of `rand_chacha`, seeded with 42: another number here means other logs everywhere.
+        // ChaCha8 of `rand_chacha`, seeded with 42. If this number changes, all logs change.
         assert_eq!(Generator::from_seed(42).next_u64(), 12_578_764_544_318_200_737);
     }
 

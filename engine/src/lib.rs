@@ -35,7 +35,7 @@ pub mod testkit;
 pub mod tools;
 mod types;
 
-/// Crates whose types stand in signatures here, so that a host need not name their versions itself.
+/// Crates whose types appear in public signatures, so that a host need not name their versions.
 pub use {schemars, serde_json, uuid};
 
 pub use clock::{Clock, FixedClock, SystemClock};
@@ -43,14 +43,14 @@ pub use divergence::{Divergence, DivergenceKind, LaneName, LeaveOut, OtherRecord
 pub use error::{Blocker, Corruption, Error, Holder, Result};
 pub use fold::path::Path as LivePath;
 pub use fold::questions::PendingQuestion;
-/// Says why bytes are not what the log's format requires: what [`Value::decode`] and [`Record::to_json`] return, and
-/// [`Error::Format`] holds.
+/// Describes how bytes violate the log's format. [`Value::decode`] and [`Record::to_json`] return
+/// it, and [`Error::Format`] wraps it.
 pub use foldlog_codec::Error as FormatError;
 pub use foldlog_codec::body::{
     CallOrigin, Cause, Decision, ExternalEffects, Idempotency, InnerCall, ObjectId, Outcome, Parent, Policy,
     Replicated, Suspension, SuspensionForm,
 };
-/// Makes text from outside fit for terminals, error messages and JSON.
+/// Escapes untrusted text for terminals, error messages and JSON.
 pub use foldlog_codec::escape;
 pub use foldlog_codec::msgpack::{NotJson, Value};
 pub use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
@@ -69,8 +69,8 @@ pub use session::{
     RecordedReply, RecoveryReport, RefusedDecision, RollbackReport, Session, Settlement, SliceState,
     Snapshot, SnapshotOptions, State, StoredItem, SubscriberPanic, Subscription, TakenDecision,
 };
-/// String type of a call's tool name and call id. Up to 23 bytes are stored inline; longer ones are reference
-/// counted.
+/// String type of a call's tool name and call id. Up to 23 bytes are stored inline; longer strings
+/// are reference counted.
 pub use smol_str::SmolStr;
 pub use snapshot_json::{Export, ExportedSlice};
 pub use storage::StoreAccess;

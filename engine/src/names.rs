@@ -1,4 +1,4 @@
-//! Names: the events and slices that a log has declared.
+//! Names of the events and slices that a log has declared.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use foldlog_codec::body::{Declare, EventDeclaration, SliceDeclaration};
 use foldlog_codec::escape;
 use serde::Serialize;
 
-/// Names an event that a log binds to slices for which the host declares no reducers.
+/// Describes an event that a log binds to slices without a declared reducer of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnregisteredEvent {
     /// Name of the event.
@@ -23,29 +23,29 @@ impl fmt::Display for UnregisteredEvent {
     }
 }
 
-/// Lists names, each in backticks.
+/// Formats names as a list, each in backticks.
 pub(crate) fn list(names: &[String]) -> String {
     names.iter().map(|name| format!("`{}`", escape::text(name))).collect::<Vec<_>>().join(", ")
 }
 
-/// Holds declared events and slices. They are never rolled back.
+/// Declared events and slices. They are never rolled back.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeclaredNames {
     events: BTreeMap<u32, EventDeclaration>,
     slices: Vec<SliceDeclaration>,
     event_ids: BTreeMap<String, u32>,
     slice_ids: BTreeMap<String, u32>,
-    /// Upper bound of the bytes that a segment's head takes to repeat all declarations.
+    /// Upper bound of the bytes for repeating all declarations in a segment's head.
     bytes: usize,
 }
 
 impl DeclaredNames {
-    /// Returns an upper bound of the bytes that a segment's head takes to repeat all declarations and this one.
+    /// Returns an upper bound of the bytes for repeating all declarations and this one in a
+    /// segment's head.
     pub(crate) fn bytes_with(&self, declare: &Declare) -> usize {
         self.bytes.saturating_add(self.new_bytes(declare))
     }
 
-    /// Returns how many bytes a declaration adds.
     fn new_bytes(&self, declare: &Declare) -> usize {
         let events = declare.events.iter().filter(|event| !self.events.contains_key(&event.id));
         let slices = declare.slices.iter().filter(|slice| slice.id as usize >= self.slices.len());
@@ -53,7 +53,7 @@ impl DeclaredNames {
         lens.fold(0, usize::saturating_add)
     }
 
-    /// Adds a declaration that was checked.
+    /// Adds a declaration that was validated before.
     pub(crate) fn learn(&mut self, declare: Declare) {
         self.bytes = self.bytes_with(&declare);
         for slice in declare.slices {
@@ -94,7 +94,6 @@ impl DeclaredNames {
         &self.slices
     }
 
-    /// Returns the highest event id.
     pub(crate) fn last_event_id(&self) -> Option<u32> {
         self.events.keys().next_back().copied()
     }

@@ -1,8 +1,9 @@
-//! Work that would block an executor, done by threads of a pool that all stores share; and what brings the futures of a
-//! thread that must block to the executor.
+//! Offloads blocking work from executors to a thread pool that all stores share, and passes futures
+//! from blocked threads back to the executor.
 //!
-//! A tool may be a future, and a future may only work where its runtime polls it. [`carried`] runs a job on the pool and
-//! polls, in its own place, the futures that [`wait_for`] is asked for on the job's thread.
+//! A tool may be a future, and some futures work only where their runtime polls them.
+//! [`offload_and_poll`] runs a job on the pool. The futures that the job passes to [`wait_for`] are
+//! polled by the task that awaits the job.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,10 +20,9 @@ use parking_lot::Mutex;
 use crate::changes::{Listener, Wakers};
 use crate::clock;
 
-/// Future of any kind, for an executor that may move it between threads.
 pub(crate) type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Waits for work that a thread of the pool does. The work goes on if the wait is given up.
+/// Waits for work on a thread of the pool. The work continues if the handle is dropped.
 pub(crate) struct OffloadHandle<T>(Option<Task<T>>);
 
 impl<T> Future for OffloadHandle<T> {
@@ -46,12 +46,12 @@ impl<T> Drop for OffloadHandle<T> {
     }
 }
 
-/// Has a thread of the pool do some work.
+/// Runs work on a thread of the pool.
 pub(crate) fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> OffloadHandle<T> {
     OffloadHandle(Some(unblock(work)))
 }
 
-/// Returns once one of these has happened, or at that moment.
+/// Returns after the first of these events, or at the given time.
 pub(crate) async fn wait_for_any(happened: impl IntoIterator<Item = Listener>, until: Option<Instant>) {
     let mut happened: Vec<Listener> = happened.into_iter().collect();
     let mut over = until.map(Alarm::at);
@@ -63,10 +63,10 @@ pub(crate) async fn wait_for_any(happened: impl IntoIterator<Item = Listener>, u
     .await;
 }
 
-/// Longest time for which a timer is set at once: it cannot be set for an eternity.
+/// Longest delay of a timer; longer waits set it again.
 const ALARM_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// Wakes a task at a moment.
+/// Wakes a task at a given time.
 pub(crate) struct Alarm {
     at: Instant,
     delay: Delay,
@@ -77,7 +77,7 @@ impl Alarm {
         Alarm { at, delay: Delay::new(time_left(at)) }
     }
 
-    /// Returns whether the moment is over, and else has the task woken then.
+    /// Returns whether the time has passed; otherwise registers the task to be woken.
     pub(crate) fn is_over(&mut self, context: &mut Context<'_>) -> bool {
         while !clock::is_past(self.at) {
             if Pin::new(&mut self.delay).poll(context).is_pending() {
@@ -89,25 +89,25 @@ impl Alarm {
     }
 }
 
-/// Returns for how long a timer is set that is to end at that moment.
+/// Returns the delay of a timer that should end at that time.
 fn time_left(at: Instant) -> Duration {
     at.saturating_duration_since(clock::now()).min(ALARM_MAX)
 }
 
 thread_local! {
-    /// Where the futures go that this thread waits for.
+    /// Receiver of the futures that this thread waits for.
     static CARRIER: RefCell<Option<Arc<Carrier>>> = const { RefCell::new(None) };
 }
 
-/// Takes the futures that a job waits for to where they are polled.
+/// Transfers the futures of a job to the task that polls them.
 struct Carrier {
-    /// Futures on their way; `None` once nobody polls them any more.
+    /// Futures in transit; `None` once the polling task is dropped.
     asked: Mutex<Option<VecDeque<BoxedFuture<()>>>>,
     changed: Wakers,
 }
 
 impl Carrier {
-    /// Passes a future on. Returns `false` if nobody polls it.
+    /// Passes a future on. Returns `false` if the polling task is dropped.
     fn pass(&self, future: BoxedFuture<()>) -> bool {
         let refused = match self.asked.lock().as_mut() {
             Some(asked) => {
@@ -125,7 +125,7 @@ impl Carrier {
     }
 }
 
-/// Drops the futures that nobody polls any more, so that the job hears of it.
+/// Drops the unpolled futures, which notifies the job.
 struct CarrierGuard(Arc<Carrier>);
 
 impl Drop for CarrierGuard {
@@ -135,18 +135,18 @@ impl Drop for CarrierGuard {
     }
 }
 
-/// Returns whether nobody polls the futures any more that this thread [waits for](wait_for).
+/// Returns whether the task is dropped that polls the futures this thread [waits for](wait_for).
 pub(crate) fn is_given_up() -> bool {
     CARRIER.with_borrow(|carrier| carrier.as_ref().is_some_and(|carrier| carrier.asked.lock().is_none()))
 }
 
-/// Has a thread of the pool do a job, and polls the futures that the job [waits for](wait_for). If the wait is given up, the
-/// job goes on, and such a future is dropped.
+/// Runs a job on a thread of the pool, and polls the futures that the job [waits for](wait_for). If
+/// this future is dropped, the job continues, and its pending future is dropped.
 pub(crate) async fn offload_and_poll<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
     let carrier = Arc::new(Carrier { asked: Mutex::new(Some(VecDeque::new())), changed: Wakers::default() });
     let asked = CarrierGuard(Arc::clone(&carrier));
     let mut job = offload(move || {
-        // Put back by a guard, since another job runs on this thread later.
+        // A guard restores the previous carrier, because other jobs run on this thread later.
         struct PreviousCarrier(Option<Arc<Carrier>>);
         impl Drop for PreviousCarrier {
             fn drop(&mut self) {
@@ -178,14 +178,15 @@ pub(crate) async fn offload_and_poll<T: Send + 'static>(job: impl FnOnce() -> T 
     .await
 }
 
-/// Waits on this thread for a future: where [`carried`] polls it, or else here. Returns `None` if nobody polls it to its end.
+/// Blocks until a future completes. It is polled by [`offload_and_poll`] if this thread runs such a
+/// job, else on this thread. Returns `None` if the polling task is dropped first.
 pub(crate) fn wait_for<T: Send + 'static>(future: BoxedFuture<T>) -> Option<T> {
     let Some(carrier) = CARRIER.with_borrow(Option::clone) else {
         return Some(futures_lite::future::block_on(future));
     };
     let (answers, answer) = mpsc::sync_channel(1);
     let asked = Box::pin(async move {
-        // Nobody reads it if the thread is gone.
+        // The receiver is dropped if the thread has ended.
         let _ = answers.send(future.await);
     });
     if !carrier.pass(asked) {

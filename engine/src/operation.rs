@@ -1,5 +1,5 @@
-//! What a log says of an operation: that it is open, that it is unsettled, what of it could not be undone, and
-//! which child sessions work for it.
+//! Records of an operation: open, unsettled and suspended operations, changes that could not be
+//! undone, replaced content, and child sessions.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,37 +15,39 @@ use crate::error::Error;
 use crate::log::objects::Objects;
 use crate::session::operation_records::RecordedCaptures;
 
-/// Describes an operation that has begun and not ended.
+/// Describes an operation that has started and not ended.
 pub type OpenOperation = image::OpenOperation<SmolStr>;
 
-/// Describes an operation that was interrupted and has neither run again nor been settled since.
+/// Describes an operation that was interrupted, and has neither run again nor been settled since.
 pub type UnsettledOperation = image::UnsettledOperation<SmolStr>;
 
-/// Describes an operation that waits for somebody: it asked before it did anything, or left its result to others.
+/// Describes an operation that waits: it asked before it changed anything, or its result comes from
+/// elsewhere.
 pub type SuspendedOperation = image::SuspendedOperation<SmolStr>;
 
-/// Name of a restore in the log, in place of a tool's. The arguments hold the position that the restore returns to.
+/// Tool name of a restore in the log. Its arguments contain the position that the restore returns
+/// to.
 pub(crate) const RESTORE: &str = "foldlog.restore";
 
-/// Holds the arguments of a [restore](RESTORE) in the log, as JSON.
+/// Arguments of a [restore](RESTORE), recorded as JSON.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct RestoreArguments {
     pub(crate) position: SequenceNumber,
-    /// What tells a rewind from another restore.
+    /// Distinguishes a rewind from other restores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rewind: Option<RewindArguments>,
 }
 
 impl RestoreArguments {
-    /// Reads the arguments from their recorded form: JSON in one MessagePack string. `None` if they are not there, as where an
-    /// object holds them.
+    /// Decodes the recorded form: JSON in one MessagePack string. Returns `None` if the arguments
+    /// have another form, for example if they are stored as an object.
     pub(crate) fn read(recorded: &[u8]) -> Option<RestoreArguments> {
         let text: String = msgpack::from_slice(recorded).ok()?;
         serde_json::from_str(&text).ok()
     }
 }
 
-/// Holds what the arguments of a rewind say beside its position.
+/// Arguments of a rewind, in addition to its position.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct RewindArguments {
     pub(crate) overwrite: bool,
@@ -55,58 +57,63 @@ pub(crate) struct RewindArguments {
     pub(crate) by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// Whether it fills directories that the session has not worked in.
+    /// Whether the rewind fills directories in which the session has not worked.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) fills: bool,
-    /// Whether it brings back files alone: it undoes the rollback of the call `undoes`, which is no rewind, or such an undo.
+    /// Whether only files are restored. True if the rewind undoes the rollback of the call
+    /// `undoes`, which is no rewind, or undoes such an undo.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) undoes_rollback: bool,
 }
 
-/// Names the records that announce a child session. The ids of child sessions are hashed from it too.
+/// Name of the records that announce a child session. The ids of child sessions are also hashed
+/// from it.
 pub(crate) const CHILD_SESSION: &str = "foldlog.child_session";
 
-/// Names the records that say by which the programs of a call are found, once a process is gone.
+/// Name of the records that identify the programs of a call after the process has ended.
 pub(crate) const PROGRAMS: &str = "foldlog.programs";
 
-/// Names the records that say what the resources were before a rollback. An end names that too, but only once all is restored.
+/// Name of the records with the captures of the resources before a rollback. An end record names
+/// these captures too, but only after the restore is complete.
 pub(crate) const ROLLBACK: &str = "foldlog.rollback";
 
-/// Says what the resources were when the rollback of a call began: the programs of the call had ended by then.
+/// State of the resources when the rollback of a call started. The programs of the call had ended
+/// by then.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct RollbackBegun {
-    /// Record with which the call began.
+    /// Start record of the call.
     pub(crate) begin: SequenceNumber,
-    /// Captures by the resources' names, as the resources recorded them.
+    /// Captures by resource name, in the form that the resources recorded.
     pub(crate) resources: BTreeMap<String, Value>,
 }
 
 impl RollbackBegun {
-    /// Reads the observation of a rollback; `None` if it is another one, or is not what this version writes.
+    /// Decodes the observation of a rollback. Returns `None` for other observations, and for forms
+    /// that this version does not write.
     pub(crate) fn read(observed: &body::Observed<'_>, objects: &Objects) -> Option<RollbackBegun> {
         let data = (observed.name == ROLLBACK).then(|| objects.resolve(observed.data).ok())?;
         msgpack::from_slice(&data?).ok()
     }
 
-    /// Returns the captures in their recorded form.
     pub(crate) fn into_recorded(self) -> RecordedCaptures {
         self.resources.into_iter().map(|(name, value)| (name, Some(value.encode()))).collect()
     }
 }
 
-/// Announces a child session in the log of its parent: before the session is created or opened again, and before it
-/// begins to change the resources in a run of the operation, or goes on after another child did.
+/// Announces a child session in the log of its parent. It is written before the session is created
+/// or opened again, before the child first changes the resources in a run of the operation, and
+/// before the child continues after another child changed them.
 ///
-/// The changes of a child between two such announcements are a *stint*. The stints of an operation are numbered from 1 on,
-/// over all its runs.
+/// The changes of a child between two such announcements are a *stint*. Stints of an operation are
+/// numbered from 1, over all its runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ChildAnnounced {
     pub(crate) operation: OperationId,
     pub(crate) ordinal: u32,
     /// Id of the session, as text.
     session: String,
-    /// Last stint of each child, by its number, that the resources hold once the child has begun its own. `None` if the
-    /// child is only opened.
+    /// Last stint of each child, by the child's number, that the resources contain once this child
+    /// has started its own. `None` if the child is only opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) holds: Option<Vec<(u32, u64)>>,
 }
@@ -116,32 +123,32 @@ impl ChildAnnounced {
         ChildAnnounced { operation, ordinal, session: session.to_string(), holds: None }
     }
 
-    /// Returns the announcement of a stint of the child, once the resources hold these stints.
+    /// Returns the announcement of a stint of the child. `holds` contains the stints that are then
+    /// in the resources.
     pub(crate) fn of_stint(&self, holds: &BTreeMap<u32, u64>) -> ChildAnnounced {
         let holds = holds.iter().map(|(child, stint)| (*child, *stint)).collect();
         ChildAnnounced { holds: Some(holds), ..self.clone() }
     }
 
-    /// Returns the id of the session; `None` if the record holds none.
+    /// Returns the session's id; `None` if the record has no valid id.
     pub(crate) fn session(&self) -> Option<Uuid> {
         self.session.parse().ok()
     }
 }
 
-/// Describes a change that a call made to a resource and that its rollback could not undo. The rest of the
+/// Describes a change of a resource that the rollback of a call could not undo. The rest of the
 /// resource was restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotUndone {
     /// Name of the resource.
     pub resource: String,
-    /// What part of the resource kept its change: in a workspace, a path.
+    /// Part of the resource that still has the change: in a workspace, a path.
     pub path: String,
-    /// What the change is, and why it could not be undone.
+    /// Description of the change, and the reason why it could not be undone.
     pub reason: String,
 }
 
-/// Maximum number of entries that are recorded for a resource of a call. One more entry counts those left
-/// out.
+/// Maximum number of recorded entries per resource of a call. One more entry counts those left out.
 const NOT_UNDONE_MAX: usize = 100;
 
 impl NotUndone {
@@ -149,17 +156,18 @@ impl NotUndone {
         NotUndone { resource: resource.to_owned(), path: path.into(), reason: reason.into() }
     }
 
-    /// Says that what a call had left was not captured before it was rolled back. It names no resource, since it is no change.
+    /// Records that the state after the call was not captured before the rollback. It names no
+    /// resource, because it is not a change.
     pub(crate) fn from_capture_error(error: &Error) -> NotUndone {
         NotUndone::new("", "", format!("what the call had left was not captured: {error}"))
     }
 
-    /// Returns whether this says that what a call had left was not captured, so that its rollback cannot be undone.
+    /// Returns whether the state after a call was not captured, so that its rollback cannot be
+    /// undone.
     pub fn is_uncaptured(&self) -> bool {
         self.resource.is_empty()
     }
 
-    /// Converts the recorded form.
     pub(crate) fn of_record(recorded: &body::NotUndone<'_>) -> NotUndone {
         NotUndone::new(&recorded.resource, &*recorded.path, &*recorded.reason)
     }
@@ -173,7 +181,7 @@ impl NotUndone {
         }
     }
 
-    /// Converts what `resource` reports, keeping the first [`NOT_UNDONE_MAX`] entries and a count of the
+    /// Converts the report of `resource`: the first [`NOT_UNDONE_MAX`] entries, and a count of the
     /// others.
     pub(crate) fn of_resource(resource: &str, mut told: Vec<UnrestoredPath>) -> Vec<NotUndone> {
         let more = told.len().saturating_sub(NOT_UNDONE_MAX);
@@ -184,19 +192,20 @@ impl NotUndone {
     }
 }
 
-/// Names what the rollback of a call replaced or removed in a resource, whoever had changed it. The call's end names a capture of
-/// what was there, which [`undo_rewind`](crate::ExecutionState::undo_rewind) brings back.
+/// Lists the contents of a resource that the rollback of a call replaced or removed, including
+/// changes by others. The end record names a capture of these contents, which
+/// [`undo_rewind`](crate::ExecutionState::undo_rewind) restores.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplacedContent {
     /// Name of the resource.
     pub resource: String,
-    /// What was given an earlier content or earlier permissions: in a workspace, paths.
+    /// Parts that were given an earlier content or earlier permissions: in a workspace, paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
-    /// What was removed.
+    /// Parts that were removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<String>,
-    /// Number of paths that are not named.
+    /// Number of paths that are counted but not listed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: u64,
 }
@@ -205,11 +214,11 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Maximum number of paths that are recorded for a resource of a call.
+/// Maximum number of recorded paths per resource of a call.
 const REPLACED_MAX: usize = 1_000;
 
 impl ReplacedContent {
-    /// Names the first [`REPLACED_MAX`] paths; `None` if there are none.
+    /// Lists the first [`REPLACED_MAX`] paths. Returns `None` if there are none.
     pub(crate) fn of_resource(
         resource: &str,
         mut changed: Vec<String>,
@@ -222,7 +231,7 @@ impl ReplacedContent {
         (all > 0).then(|| ReplacedContent { resource: resource.to_owned(), changed, removed, more })
     }
 
-    /// Adds what another restore replaced of the resource.
+    /// Adds the content of the resource that another restore replaced.
     fn append(&mut self, other: ReplacedContent) {
         let known: BTreeSet<&String> = self.changed.iter().chain(&self.removed).collect();
         let is_new = |path: &String| !known.contains(path);
@@ -235,7 +244,7 @@ impl ReplacedContent {
         self.more = self.more.max(other.more);
     }
 
-    /// Returns the same, with all paths counted and none named: for a record on a full disk.
+    /// Returns a copy that counts all paths and lists none: for a record on a full disk.
     pub(crate) fn without_paths(&self) -> ReplacedContent {
         let named = (self.changed.len() + self.removed.len()) as u64;
         let (resource, more) = (self.resource.clone(), self.more + named);
@@ -285,7 +294,7 @@ impl From<&body::ReplacedParts<'_>> for ReplacedContent {
 /// Maximum number of paths in a [text](ReplacedContent::text).
 const TOLD_MAX: usize = 20;
 
-/// Describes what a restore of resources did.
+/// Outcome of a restore of resources.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PutBack {
     pub(crate) not_undone: Vec<NotUndone>,
@@ -304,9 +313,9 @@ impl PutBack {
     }
 }
 
-/// Adds what follows from the facts of a suspended operation.
 pub(crate) trait SuspendedOperationExt {
-    /// Returns whether the operation may run again as the log stands: it was approved, or it waits for a call within it.
+    /// Returns whether the operation may run again: it was approved, or it waits for a call within
+    /// it.
     fn may_run_again(&self) -> bool;
 }
 

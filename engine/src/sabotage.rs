@@ -1,4 +1,4 @@
-//! The ways to break the engine on purpose, for its tests: see [`foldlog_codec::sabotage`].
+//! Deliberate faults of the engine, for its tests: see [`foldlog_codec::sabotage`].
 
 foldlog_codec::breakages! {
     // Frames.
