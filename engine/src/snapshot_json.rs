@@ -1,4 +1,5 @@
-//! Snapshot JSON: the slices of a session in a form that other tools read, and that a new session can import.
+//! Snapshot JSON: the slices of a session in a form for other tools, which a new session can
+//! import.
 //!
 //! ```json
 //! {
@@ -13,14 +14,16 @@
 //! }
 //! ```
 //!
-//! With `"values": "exact"`, which every export has, each item is in its [JSON form](foldlog_codec::msgpack#json-forms):
-//! an import takes in the very value that was recorded. Items of a document without that field, which another program
-//! wrote, are JSON as it stands, and are read as serde reads JSON: a `Uuid` is text, and so is a map's integer key.
+//! With `"values": "exact"`, which every export has, each item is in its [JSON
+//! form](foldlog_codec::msgpack#json-forms): an import reads exactly the recorded value. Documents
+//! of other programs may lack the field. Their items are plain JSON, read as serde reads JSON: a
+//! `Uuid` is text, and so is a map's integer key.
 //!
-//! Slices are sorted by name and empty ones are left out. Times are ISO 8601 with offset. A slice whose items
-//! were not all recorded at version 1 also has `item_versions`, one for each item. An export that was taken
-//! within tool calls also has `open_operations`, their operation ids, and cannot be imported; so is one that was
-//! taken while calls waited for somebody, by `suspended_operations`. Reading ignores all other fields.
+//! Slices are sorted by name, without empty ones. Times are ISO 8601 with offset. If some items of
+//! a slice were not recorded at version 1, the slice also has `item_versions`, one for each item.
+//! An export taken within tool calls also has `open_operations`, their operation ids, and cannot be
+//! imported. The same applies to one taken while calls were suspended, with `suspended_operations`.
+//! Reading ignores all other fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,15 +41,16 @@ use crate::error::{Error, Result};
 /// Version of the JSON form.
 const VERSION: &str = "1";
 
-/// Content of the field `values` where each item is in its JSON form.
+/// Content of the field `values` if each item is in its JSON form.
 const EXACT: &str = "exact";
 
-/// Holds the slices of a session, as snapshot JSON has them.
+/// Contains the slices of a session, as in snapshot JSON.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Export {
     version: String,
     created_at: String,
-    /// [`EXACT`]; `None` if the items are JSON of another program, which has no values that JSON lacks.
+    /// [`EXACT`]; `None` if the items are plain JSON of another program, which has no values beyond
+    /// JSON's.
     #[serde(default)]
     values: Option<String>,
     /// Session that the exported one was forked from or created for.
@@ -60,19 +64,20 @@ pub struct Export {
     /// Policy of each slice by the slice's name: `state`, `log` or `cache`.
     #[serde(default)]
     pub policies: BTreeMap<String, String>,
-    /// Operations that were open when the export was taken, so that it may hold half of their changes. An
-    /// export with open operations cannot be imported. Left out of the JSON if empty.
+    /// Operations that were open when the export was taken. The slices may contain half of their
+    /// changes, so an export with open operations cannot be imported. Left out of the JSON if
+    /// empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub open_operations: Vec<OperationId>,
-    /// Operations that waited for somebody when the export was taken. The answers would find no call in another
-    /// session, so such an export cannot be imported. Left out of the JSON if empty.
+    /// Operations that were suspended when the export was taken. Their answers would find no call
+    /// in another session, so such an export cannot be imported. Left out of the JSON if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suspended_operations: Vec<OperationId>,
     /// Slices in the order of their names, without the empty ones.
     pub slices: Vec<ExportedSlice>,
 }
 
-/// Holds an export without its slices, for writers that stream these.
+/// Export without its slices, for writers that stream these.
 pub(crate) struct ExportHead {
     pub(crate) export: Export,
 }
@@ -106,7 +111,7 @@ impl ExportHead {
         self
     }
 
-    /// Adds the operations that waited for somebody when the export was taken.
+    /// Adds the operations that were suspended when the export was taken.
     pub(crate) fn with_suspended_operations(mut self, suspended_operations: Vec<OperationId>) -> ExportHead {
         self.export.suspended_operations = suspended_operations;
         self
@@ -118,7 +123,7 @@ impl ExportHead {
     }
 }
 
-/// Returns the versions of a slice's items, or nothing if all are 1.
+/// Returns the versions of a slice's items; empty if all are 1.
 pub(crate) fn item_versions<I: Iterator<Item = u32>>(versions: impl Fn() -> I) -> Vec<u32> {
     if versions().all(|version| version == 1) { Vec::new() } else { versions().collect() }
 }
@@ -158,14 +163,14 @@ impl Serialize for Export {
     }
 }
 
-/// Holds one slice of an export.
+/// Contains one slice of an export.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct ExportedSlice {
     /// Name of the slice.
     pub slice_type: String,
     /// Name of the type of its items.
     pub item_type: String,
-    /// Items in the slice's order, as they were recorded, or as JSON of another program has them.
+    /// Items in the slice's order: the recorded values, or plain JSON of another program.
     pub items: Vec<Value>,
     /// Version that each item was recorded at. Empty if all are 1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -178,7 +183,7 @@ impl ExportedSlice {
         WrittenSlice { slice: self, exact: true }
     }
 
-    /// Replaces the JSON form of each item by the value of which it is the form.
+    /// Replaces the JSON form of each item by its value.
     fn read_exact(&mut self) -> Result<()> {
         for (place, item) in self.items.iter_mut().enumerate() {
             *item = std::mem::take(item).into_exact().map_err(|error| {
@@ -190,7 +195,8 @@ impl ExportedSlice {
 }
 
 impl Export {
-    /// Returns whether the items are the values that were recorded, rather than JSON of another program.
+    /// Returns whether the items are the recorded values, rather than plain JSON of another
+    /// program.
     pub(crate) fn is_exact(&self) -> bool {
         self.values.is_some()
     }
@@ -214,18 +220,18 @@ impl Export {
         Ok(())
     }
 
-    /// Returns when the export was taken, in microseconds since 1970-01-01 UTC.
+    /// Returns the time of the export, in microseconds since 1970-01-01 UTC.
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] if `created_at` is no time of ISO 8601 with offset.
+    /// [`Error::Export`] if `created_at` is not an ISO 8601 time with offset.
     pub fn created_at_us(&self) -> Result<i64> {
         DateTime::parse_from_rfc3339(&self.created_at)
             .map(|time| time.timestamp_micros())
             .map_err(|error| Error::Export(format!("created_at {:?}: {error}", self.created_at)))
     }
 
-    /// Writes the export as indented JSON text, control characters and bidirectional marks
+    /// Writes the export as indented JSON text, with control characters and bidirectional marks
     /// [escaped](foldlog_codec::escape).
     ///
     /// # Errors
@@ -241,8 +247,9 @@ impl Export {
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] if the text is not JSON of this form, its version is not 1, `created_at` is no time, an
-    /// item is no JSON form of a value although the document has `"values": "exact"`, a slice occurs twice, the numbers of a slice's items and versions differ, or a policy is unknown.
+    /// [`Error::Export`] if the text is not JSON of this form, its version is not 1, `created_at`
+    /// is not a time, a slice occurs twice, the numbers of a slice's items and versions differ, a
+    /// policy is unknown, or, with `"values": "exact"`, an item is not the JSON form of a value.
     pub fn from_json(text: &str) -> Result<Export> {
         let bad = |reason: String| Err(Error::Export(reason));
         let mut export: Export =

@@ -1,91 +1,98 @@
-//! Runs tools as transactions: a call that fails leaves no trace in STATE, files or memory, and a truthful
-//! one in the log.
+//! Runs tools as transactions: a failed call leaves STATE, files and memory unchanged, and is
+//! recorded in the log.
 //!
-//! A *call* executes a tool once. An *operation* is a call and its repetitions: if a process ends within the
-//! call, a recovery may run the tool again under the same operation id. A *run* ([`ExecutionState`]) is a
-//! session with the resources that its tools work on.
+//! A *call* executes a tool once. An *operation* is a call and its repetitions: if a process ends
+//! within the call, a recovery may run the tool again under the same operation id. A *run*
+//! ([`ExecutionState`]) is a session with the resources that its tools work on.
 //!
 //! Each module uses only those above it in this table.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | [`resources`] | what a tool works on beside the session: registry, captures of one resource, budget, leases, marks |
+//! | [`resources`] | resources of a run besides the session: registry, captures of one resource, budget, leases, marks |
 //! | `captures` | [`CompositeSnapshot`]: a position of the session, and a capture of each resource at that position |
 //! | `checkpoints` | [`CheckpointStore`]: snapshots before and after tool calls |
 //! | `execution` | [`ExecutionState`]: one run, its session and its resources |
-//! | `previous_process` | what earlier processes spent, and left of the resources |
+//! | `previous_process` | budget use and resource captures of earlier processes |
 //! | `call` | one call: [`Tool`], [`ToolContext`], [`ToolCommand`], [`Operation`], [`ToolReport`] |
-//! | `replay` | calls in a session that replays: what they did and answered comes from the log |
-//! | `scratch` | the copies that a run of such a session shows in the place of its resources |
-//! | `restore` | rolling back to a composite snapshot, as an operation of its own |
-//! | `rewind` | [`ExecutionState::rewind`]: going back to any position, with what was changed by hand kept; undoing that |
-//! | `runner` | [`ToolRunner`]: begins a call, runs its handler, ends it |
-//! | `recorded_call` | what the log says of an earlier call with the same origin |
-//! | `children` | [`ChildReport`]: where the child sessions of an operation stopped, and what may be done |
-//! | `recovery` | ending calls that a process left open, and running them again |
-//! | `child_run` | [`ToolContext::child`]: a child session as a run on the resources of the call that it works for |
-//! | `suspension` | calls that wait for somebody: what becomes of one when it is asked for again |
-//! | `execute` | [`ToolRunner::execute`]: the one path that every call takes |
-//! | `futures` | [`ToolRunner::execute_async`] and the other forms for async hosts (feature `async`) |
-//! | `state_futures` | [`ExecutionState::snapshot_async`], [`ExecutionState::rewind_async`] and their like (feature `async`) |
-//! | `parallel_calls` | what an answer with several calls needs: running some together, and closing some without running them |
+//! | `replay` | calls in a session that replays: their effects and results come from the log |
+//! | `scratch` | copies that a run of such a session uses in place of its resources |
+//! | `restore` | rollback to a composite snapshot, as its own operation |
+//! | `rewind` | [`ExecutionState::rewind`]: returns to any position and preserves changes by hand; undoing a rewind |
+//! | `runner` | [`ToolRunner`]: starts a call, runs its handler, ends it |
+//! | `recorded_call` | earlier calls with the same origin, as recorded in the log |
+//! | `children` | [`ChildReport`]: where the child sessions of an operation stopped, and the possible decisions |
+//! | `recovery` | ends calls that a process left open, and runs them again |
+//! | `child_run` | [`ToolContext::child`]: a child session as a run on the resources of its parent's call |
+//! | `suspension` | suspended calls: the outcome when one is requested again |
+//! | `execute` | [`ToolRunner::execute`]: the common path of every call |
+//! | `futures` | [`ToolRunner::execute_async`] and the other methods for async hosts (feature `async`) |
+//! | `state_futures` | [`ExecutionState::snapshot_async`], [`ExecutionState::rewind_async`] and similar methods (feature `async`) |
+//! | `parallel_calls` | answers with several calls: running some together, and closing some without running them |
 //!
 //! # The order of a call
 //!
-//! 1. The runner waits until the schedule admits the call, and takes the lease of each resource that other
-//!    sessions may work on. It refuses the call if another session left one of these resources half done.
-//! 2. The runner captures the resources, durably if the session's durability asks for it, and then records
-//!    the begin.
-//! 3. The tool runs. The engine holds no lock meanwhile.
+//! 1. The runner waits until the schedule admits the call, and takes the lease of each resource
+//!    that is shared with other sessions. If another session left one of these resources half
+//!    changed, the call is refused.
+//! 2. The runner captures the resources, durably if the session's durability requires it, and then
+//!    writes the start record.
+//! 3. The tool runs. The engine holds no lock during this time.
 //! 4. The runner revokes the call's handle and ends the programs that the tool started.
-//! 5. The runner captures the resources as they are now. If the tool failed, it then restores them to the captures from before the
-//!    call: see [`RecoveredOperation::replaced`] and [`ToolReport::replaced`] for what that replaces.
-//! 6. The runner records the end. If the call failed, the same record rolls STATE back.
+//! 5. The runner captures the current resources. If the tool failed, it then restores them to the
+//!    captures from before the call. [`RecoveredOperation::replaced`] and [`ToolReport::replaced`]
+//!    list the replaced contents.
+//! 6. The runner writes the end record. If the call failed, the same record rolls STATE back.
 //!
 //! # A call that cannot be ended
 //!
-//! If a resource cannot be restored, or the end cannot be recorded, the call is left open, as by a process
-//! that is killed within the call: the log holds no end, the session shows STATE as it was before the call,
-//! and the session takes no writes until [`ToolRunner::recover`] has restored the resources and recorded the
-//! end. A run that recovers its own call can also restore those resources whose captures do not outlive the
-//! process.
+//! If a resource cannot be restored, or the end record cannot be written, the call is left open, as
+//! if the process had been killed within the call. The log then has no end record, and the session
+//! shows STATE as it was before the call. The session takes no writes until [`ToolRunner::recover`]
+//! has restored the resources and written the end record. A run that recovers its own call can also
+//! restore resources whose captures do not outlive the process.
 //!
 //! # A child session
 //!
-//! A tool that drives a sub-agent may give it a session of its own: [`ToolContext::child`] opens a *child session* on the
-//! resources of the call, under the call's leases. The two logs name each other: the child's first record holds parent
-//! and operation, and a record in the parent's log announces the child before the child exists. The captures of the child's
-//! calls are in the stores of the parent's resources, so whoever [collects](foldlog_filesystem) what no snapshot needs keeps
-//! those that the children's logs name too.
+//! A tool that drives a sub-agent may give it its own session: [`ToolContext::child`] opens a
+//! *child session* on the resources of the call, under the call's leases. The two logs name each
+//! other: the child's first record names parent and operation, and a record in the parent's log
+//! announces the child before the child exists. The captures of the child's calls are in the stores
+//! of the parent's resources, so a [collection](foldlog_filesystem) of unneeded captures also keeps
+//! those that the children's logs name.
 //!
-//! 1. Nothing works on the resources of a call but the call, what is nested in it, and its children, one at a time where
-//!    something may change.
-//! 2. The calls of its children end before the call captures or restores its resources. If one was left open, the call
-//!    cannot commit.
-//! 3. What a child committed is rolled back in the resources with the call. The child's records stay; both ledgers call
-//!    its operations abandoned.
-//! 4. A call that runs again finds the same children, as long as it gives them the same numbers. What they committed does
-//!    not run again.
-//! 5. Before a child begins to change the resources in a run of the call, or goes on after another child did, a record in
-//!    the parent's log says whose changes the resources hold then. It is durable before the child's own records are, with
-//!    [`Durability::Boundary`](crate::Durability::Boundary) and [`Durability::Every`](crate::Durability::Every). So a
-//!    restore to what one child left never loses what another one did: the call is refused instead.
+//! 1. Only the call, its nested calls and its children work on the resources of a call, and one at
+//!    a time if the work may change them.
+//! 2. The calls of its children end before the call captures or restores its resources. If one was
+//!    left open, the call cannot commit.
+//! 3. When the call is rolled back, its children's committed changes of the resources are rolled
+//!    back too. The child's records remain; both ledgers list its operations as abandoned.
+//! 4. A call that runs again finds the same children, as long as it gives them the same numbers.
+//!    Their committed calls do not run again.
+//! 5. Before a child first changes the resources in a run of the call, or continues after another
+//!    child changed them, a record in the parent's log lists the changes that the resources contain
+//!    at that time. With [`Durability::Boundary`](crate::Durability::Boundary) and
+//!    [`Durability::Every`](crate::Durability::Every) it is durable before the child's own records
+//!    are. A restore to the state after one child therefore never loses changes of another: the
+//!    call is refused instead.
 //!
-//! | the process ends | what follows |
+//! | the process ends | consequence |
 //! |---|---|
 //! | before the child has a record | the call that runs again creates it |
-//! | within a call of the child | other sessions are refused the resources, since the parent's call is open. The recovery of the parent ends the child's programs, restores the resources to the begin of the parent's call, ends the child's open calls as interrupted, and then its own |
-//! | behind a call of the child, within the parent's | the same, without an open call in the child |
-//! | within that recovery | the next one does it again |
+//! | within a call of the child | other sessions cannot use the resources, because the parent's call is open. The recovery of the parent ends the child's programs, restores the resources to the start of the parent's call, ends the child's open calls as interrupted, and then its own |
+//! | after a call of the child, within the parent's | the same, without an open call in the child |
+//! | within that recovery | the next one repeats it |
 //!
-//! After the recovery, the parent's operation runs again, or waits to be settled, as its tool declares;
-//! [`RecoveredOperation::children`] and [`Session::children_of`](crate::Session::children_of) say where each child stopped, and
-//! [`ChildReport::choices`] what may be done. Where the operation runs again and opens the child, the resources are restored
-//! to what they were at the child's last end, and the child's conversation goes on with
-//! [`Session::resume`](crate::Session::resume). Where the operation is settled otherwise, its children are abandoned.
+//! After the recovery, the parent's operation runs again, or waits to be settled, as its tool
+//! declares. [`RecoveredOperation::children`] and
+//! [`Session::children_of`](crate::Session::children_of) report where each child stopped, and
+//! [`ChildReport::choices`] lists the possible decisions. If the operation runs again and opens the
+//! child, the resources are restored to the child's last end, and
+//! [`Session::resume`](crate::Session::resume) continues the child's conversation. If the operation
+//! is settled otherwise, its children are abandoned.
 //!
-//! A call cannot be run within a call of another session in any other way, and a conversation cannot be held in the session
-//! of a call that runs: it would wait for that call, and is refused with
+//! A call cannot run within a call of another session in any other way. A conversation in the
+//! session of a running call would wait for that call; it is refused with
 //! [`Error::InsideOperation`](crate::Error::InsideOperation).
 
 mod call;

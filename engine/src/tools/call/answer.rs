@@ -1,12 +1,12 @@
-//! Results and errors of tools, and the form in which the end of a call records them.
+//! Results and errors of tools, and their form in the end record of a call.
 //!
-//! A tool that returns a [`ToolError`], or a [`ToolResult`] without success, has failed: the engine rolls
-//! back what the call changed in STATE and in its resources. *Effects outside* are those that no rollback
-//! undoes, such as a request to a server.
+//! A tool that returns a [`ToolError`], or a [`ToolResult`] without success, has failed: the engine
+//! rolls back the call's changes of STATE and of its resources. *Effects outside* are those that no
+//! rollback undoes, such as a request to a server.
 //!
-//! A tool may also leave its answer to somebody: it *asks* for an approval before it does anything
-//! ([`ToolError::Ask`]), or it does its part and *awaits* the result ([`ToolResult::awaits`]). Its call is
-//! suspended then, and holds nothing.
+//! A tool may also leave its answer to others: it *asks* for an approval before it does anything
+//! ([`ToolError::Ask`]), or it does its part and *awaits* the result ([`ToolResult::awaits`]). Its
+//! call is then suspended, and holds no locks and no leases.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::types::encode;
 
-/// Puts a question to a person or the host, on which a call is suspended.
+/// Contains a question to a person or the host. The call is suspended until the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// Text of the question.
     pub text: String,
-    /// Time after which nobody needs to answer any more: the call has failed then, and the model reads so.
-    /// `None` if the question never expires.
+    /// Time after which the question expires: the call has then failed, and the model receives that
+    /// result. `None` if the question never expires.
     pub expires_after: Option<Duration>,
 }
 
 impl Question {
-    /// Makes a question that never expires.
+    /// Creates a question that never expires.
     pub fn new(text: impl Into<String>) -> Question {
         Question { text: text.into(), expires_after: None }
     }
@@ -39,30 +39,31 @@ impl Question {
     }
 }
 
-/// Holds what a tool answers to a call.
+/// Contains a tool's answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolResult<T> {
-    /// Whether the tool did what the call asked for. If not, the call fails and its changes are rolled back.
+    /// Whether the call succeeded. If not, the call fails and its changes are rolled back.
     pub success: bool,
     /// Text that the model sees.
     pub message: String,
-    /// The answer itself, which the end of the call records as one MessagePack value.
+    /// The answer itself, recorded in the end record as one MessagePack value.
     pub value: Option<T>,
     /// Effects outside, if the tool knows them. If `None`, a tool that only reads or is
     /// [`Natural`](crate::Idempotency::Natural) has none, and any other has unknown ones.
     pub outside: Option<ExternalEffects>,
-    /// What the tool waits for, having done its part. The call's changes are kept, and
-    /// [`Session::settle`](crate::Session::settle) brings its result. `None` if this is the result.
+    /// The pending result, after the tool has done its part. The call's changes are kept, and
+    /// [`Session::settle`](crate::Session::settle) supplies its result. `None` if this is the
+    /// result.
     pub awaits: Option<Question>,
-    /// Exit code of the command that the tool ran. `None` if it ran none, or the code is unknown. A code other than 0 is no
-    /// failure: whether the call failed is what `success` says.
+    /// Exit code of the command that the tool ran. `None` if it ran none, or the code is unknown. A
+    /// code other than 0 is no failure: `success` decides whether the call failed.
     pub exit_code: Option<i32>,
 }
 
 impl<T> ToolResult<T> {
-    /// Leaves the result to somebody: the call's changes are kept, and the call is suspended until
-    /// [`Session::settle`](crate::Session::settle) brings its result. A call within another one fails with
-    /// this, since the outer one would be rolled back.
+    /// Leaves the result to others: the call's changes are kept, and the call is suspended until
+    /// [`Session::settle`](crate::Session::settle) supplies its result. A call within another one
+    /// fails instead, because the outer call would be rolled back.
     pub fn awaits(question: Question) -> ToolResult<T> {
         let message = question.text.clone();
         ToolResult {
@@ -92,7 +93,7 @@ impl<T> ToolResult<T> {
         }
     }
 
-    /// Declares that the tool had no effects outside: a rollback undoes whatever it did.
+    /// Declares that the tool had no effects outside: a rollback undoes all its changes.
     #[must_use]
     pub fn without_outside_effects(self) -> ToolResult<T> {
         ToolResult { outside: Some(ExternalEffects::None), ..self }
@@ -105,11 +106,11 @@ impl<T> ToolResult<T> {
     }
 }
 
-/// Says why a tool gave no answer. The call fails and its changes are rolled back.
+/// Describes why a tool has no answer. The call fails and its changes are rolled back.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToolError {
-    /// The tool failed for a reason of its own.
+    /// The tool failed.
     #[error("{message}")]
     Failed {
         /// Text that the model sees.
@@ -117,46 +118,46 @@ pub enum ToolError {
         /// Effects outside, if the tool knows them. `None` means the same as in [`ToolResult::outside`].
         outside: Option<ExternalEffects>,
     },
-    /// The arguments do not fit the tool's parameters. The text, which the model sees, says why. The call
-    /// counts as one without effects outside.
+    /// The arguments do not match the tool's parameters. The text, which the model sees, states the
+    /// reason. The call counts as one without effects outside.
     #[error("{0}")]
     InvalidArguments(String),
-    /// The tool needs more of the prompt to be shown before it can answer. The caller gets
-    /// [`Error::VisibilityExpansion`], and calls the tool again with these parts shown.
+    /// The tool needs more sections of the prompt before it can answer. The caller gets
+    /// [`Error::VisibilityExpansion`], and calls the tool again with these sections shown.
     #[error("{reason}")]
     VisibilityExpansion {
-        /// Parts of the prompt to be shown, as JSON in a form that tool and host agree on.
+        /// Requested sections of the prompt, as JSON in a form that tool and host agree on.
         overrides: serde_json::Value,
-        /// Why the tool needs them.
+        /// Reason for the request.
         reason: String,
     },
-    /// The tool asks for an approval before it does anything; what it did is rolled back. The caller gets
-    /// [`Error::Suspended`]. Once somebody has [approved](crate::Settlement::approved) the call, it runs under
-    /// the same operation id, and its context holds the
+    /// The tool asks for an approval before it does anything; its changes are rolled back. The
+    /// caller gets [`Error::Suspended`]. Once the call is [approved](crate::Settlement::approved),
+    /// it runs under the same operation id, and its context contains the
     /// [approval](crate::tools::ToolContext::approval).
     ///
-    /// If the call ran within another one, that one is rolled back too, and runs again with all its inner calls:
-    /// what any of them did outside, it does again. So ask before such work. An inner call is known again by its
-    /// tool and its arguments.
+    /// If the call ran within another one, that one is rolled back too, and runs again with all its
+    /// inner calls, including their effects outside. So ask before such work. An inner call is
+    /// recognized by its tool and its arguments.
     #[error("{}", .0.text)]
     Ask(Question),
-    /// The tool stopped early, since its context said that the call
-    /// [is cancelled](crate::tools::ToolContext::is_cancelled).
+    /// The tool stopped early, because the call [is
+    /// cancelled](crate::tools::ToolContext::is_cancelled).
     #[error("cancelled")]
     Cancelled,
-    /// The engine refused something that the tool tried, such as a dispatch after the deadline.
+    /// The engine refused an action of the tool, such as a dispatch after the deadline.
     #[error("{0}")]
     Engine(#[from] Error),
 }
 
 impl ToolError {
-    /// Returns a [`Failed`](ToolError::Failed) whose `message` the model sees, with nothing said of effects
-    /// outside.
+    /// Returns a [`Failed`](ToolError::Failed) whose `message` the model sees, without a statement
+    /// about effects outside.
     pub fn failed(message: impl Into<String>) -> ToolError {
         ToolError::Failed { message: message.into(), outside: None }
     }
 
-    /// Returns the cause that the end of the call records for the error.
+    /// Returns the cause for the end record of the call.
     pub(in crate::tools) fn cause(&self) -> Cause {
         match self {
             ToolError::Failed { .. } | ToolError::Ask(_) => Cause::Error,
@@ -183,12 +184,12 @@ impl From<foldlog_filesystem::Error> for ToolError {
     }
 }
 
-/// Holds a tool's answer with its value encoded as the end of the call records it.
+/// Answer of a tool, with its value encoded for the end record.
 #[derive(Clone, Debug)]
 pub(in crate::tools) struct EncodedToolResult {
     pub(in crate::tools) success: bool,
     pub(in crate::tools) message: String,
-    /// The answer's value: one MessagePack value.
+    /// One MessagePack value.
     pub(in crate::tools) value: Option<Vec<u8>>,
     pub(in crate::tools) outside: Option<ExternalEffects>,
     pub(in crate::tools) awaits: Option<Question>,

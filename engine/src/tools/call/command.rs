@@ -1,6 +1,6 @@
-//! Programs that a tool runs, and what they print.
+//! Programs that a tool runs, and their output.
 //!
-//! How the programs of a call are found and terminated is the matter of [`programs`](super::programs).
+//! [`programs`](super::programs) finds and terminates the programs of a call.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -18,44 +18,45 @@ use crate::clock;
 use crate::error::Error;
 use crate::sabotage::{self, Breakage};
 
-/// Time for which the output of a program is read after the program has ended. What the program started may
-/// hold its output open.
+/// Time for which output is read after a program has ended. Its own child programs may still have
+/// the output open.
 const PRINTED_WITHIN: Duration = Duration::from_millis(200);
 
-/// Greatest number of bytes that [`ToolCommand::output`] keeps of each stream, unless the tool says otherwise: 16 MiB.
+/// Default number of bytes of each stream that [`ToolCommand::output`] keeps: 16 MiB.
 const KEPT_MAX: usize = 16 << 20;
 
-/// Greatest number of pieces of output that wait for the tool. A program that prints more waits for it.
+/// Maximum number of buffered pieces of output. A program that prints more is blocked.
 const PIECES_MAX: usize = 64;
 
 /// Length of a piece of output, in bytes.
 const PIECE_LEN: usize = 8 << 10;
 
-/// Pause between two looks at a program that prints nothing.
+/// Interval between two polls of a program that prints nothing.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Describes a program that a tool runs, with its arguments, environment, input and directory.
 ///
-/// What the program inherits of this process:
+/// The program inherits from this process:
 ///
 /// | of this process | the program has |
 /// |---|---|
-/// | environment | the variables that the host [lets through](crate::tools::INHERITED), what the tool [sets](ToolCommand::env), and `FOLDLOG_CALL`; nothing else, so that no key of the host reaches a program of the model's |
-/// | directory | the workspace, if the run has a [`HostFilesystem`](foldlog_filesystem) as a resource, else this process's; or what the tool [says](ToolCommand::current_dir) |
-/// | standard input | none of it: it is empty, or what the tool [gives](ToolCommand::stdin) |
+/// | environment | the variables that the host [lets through](crate::tools::INHERITED), those that the tool [sets](ToolCommand::env), and `FOLDLOG_CALL`; no others, so that no key of the host reaches a program of the model |
+/// | directory | the workspace, if the run has a [`HostFilesystem`](foldlog_filesystem) as a resource, else this process's; or the one that the tool [sets](ToolCommand::current_dir) |
+/// | standard input | none of it: it is empty, or the tool's [input](ToolCommand::stdin) |
 /// | standard output and error | none of it: the tool gets them, or they are discarded |
 /// | user, limits, other open files that are not closed on exec | these |
 ///
-/// The engine terminates the program and all that it starts when the call ends, when this process ends, and,
-/// while the tool waits for a program of the call, as soon as the call is cancelled or its deadline passes.
-/// The engine finds them in three ways: they are one process group, they stand in a control group of the call if the
-/// system lets this process make one, and their environment has the variable `FOLDLOG_CALL`.
+/// The engine terminates the program and its descendants when the call ends, when this process
+/// ends, and, while the tool waits for a program of the call, as soon as the call is cancelled or
+/// its deadline passes. The engine finds them in three ways: they are one process group, they are
+/// in a control group of the call if the system lets this process create one, and their environment
+/// has the variable `FOLDLOG_CALL`.
 ///
-/// - A program that leaves the process group, by `setsid` or as a daemon does, is terminated when the call
-///   ends all the same. If this process is killed, such a program is terminated at once if the call has a
-///   control group, and otherwise when the session is recovered.
-/// - A program that is in no control group of the call and has cleared its environment is not found, and runs
-///   on.
+/// - A program that leaves the process group, by `setsid` or like a daemon, is still terminated
+///   when the call ends. If this process is killed, such a program is terminated at once if the
+///   call has a control group, and otherwise when the session is recovered.
+/// - A program that is in no control group of the call and has cleared its environment is not
+///   found, and continues to run.
 #[must_use]
 pub struct ToolCommand {
     command: Command,
@@ -70,7 +71,7 @@ impl fmt::Debug for ToolCommand {
     }
 }
 
-/// Names a stream to which a program prints.
+/// Names an output stream of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProgramStream {
     /// Standard output.
@@ -79,16 +80,16 @@ pub enum ProgramStream {
     Stderr,
 }
 
-/// Holds what a program printed, and how it ended.
+/// Contains the output of a program, and its exit status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProgramOutput {
-    /// Status with which the program ended.
+    /// Exit status of the program.
     pub status: ExitStatus,
-    /// Standard output, as much of it as was to be kept.
+    /// Standard output, up to the limit.
     pub stdout: Vec<u8>,
-    /// Standard error, as much of it as was to be kept.
+    /// Standard error, up to the limit.
     pub stderr: Vec<u8>,
-    /// Number of bytes of both that were not kept.
+    /// Number of bytes of both that were discarded.
     pub left_out: u64,
 }
 
@@ -132,44 +133,45 @@ impl ToolCommand {
         self
     }
 
-    /// Sets a variable of the program's environment. The engine sets `FOLDLOG_CALL` itself.
+    /// Sets an environment variable of the program. The engine sets `FOLDLOG_CALL` itself.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    /// Sets the directory in which the program runs, in place of the workspace.
+    /// Sets the working directory of the program, in place of the workspace.
     pub fn current_dir(mut self, directory: impl AsRef<Path>) -> Self {
         self.command.current_dir(directory);
         self
     }
 
-    /// Sets what the program reads from its standard input, which ends behind it.
+    /// Sets the program's standard input, which ends after these bytes.
     pub fn stdin(self, bytes: impl Into<Vec<u8>>) -> Self {
         ToolCommand { stdin: bytes.into(), ..self }
     }
 
-    /// Sets how many bytes of each stream [`output`](ToolCommand::output) keeps: the first ones. The rest is read, so that the
-    /// program goes on, and counted. By default 16 MiB.
+    /// Sets how many bytes of each stream [`output`](ToolCommand::output) keeps, from the start.
+    /// Further output is read, so that the program continues, and counted. By default 16 MiB.
     pub fn keeping_at_most(self, bytes: usize) -> Self {
         ToolCommand { kept_max: bytes, ..self }
     }
 
-    /// Returns the names of the variables that the program's environment has beside `FOLDLOG_CALL`, in ascending order.
+    /// Returns the names of the program's environment variables except `FOLDLOG_CALL`, in ascending
+    /// order.
     pub fn environment(&self) -> impl Iterator<Item = &OsStr> {
         self.command.get_envs().filter_map(|(name, value)| value.map(|_| name))
     }
 
-    /// Runs the program to its end, and returns its status and what it printed. A status other than 0 is not
+    /// Runs the program to its end, and returns its status and output. A status other than 0 is not
     /// an error.
     ///
     /// # Errors
     ///
-    /// [`ToolError::Failed`] if the program cannot be started. [`ToolError::Cancelled`] if the call is
-    /// cancelled or over, and [`ToolError::Engine`] with
-    /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) if its deadline passes, before the program
-    /// ends: the program is terminated then. [`ToolError::Engine`] if the log cannot record the programs of
-    /// the call, which it does before the first of them starts.
+    /// [`ToolError::Failed`] if the program cannot be started. [`ToolError::Cancelled`] if the call
+    /// is cancelled or over before the program ends, and [`ToolError::Engine`] with
+    /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) if its deadline passes before
+    /// that: the program is terminated then. [`ToolError::Engine`] if the programs of the call
+    /// cannot be recorded, which happens before the first of them starts.
     pub fn output(self) -> Result<ProgramOutput, ToolError> {
         let kept_max = self.kept_max;
         let mut output = ProgramOutput::default();
@@ -177,8 +179,9 @@ impl ToolCommand {
         Ok(output)
     }
 
-    /// Runs the program to its end, and hands what it prints to `printed` as it comes, on this thread. Returns the program's
-    /// status. A program that prints faster than `printed` takes it waits.
+    /// Runs the program to its end, and passes its output to `printed` as it arrives, on this
+    /// thread. Returns the program's status. A program that prints faster than `printed` processes
+    /// is blocked.
     ///
     /// # Errors
     ///
@@ -193,7 +196,7 @@ impl ToolCommand {
         if let Some(stderr) = child.stderr.take() {
             read(ProgramStream::Stderr, stderr, tells);
         }
-        // The program is looked at as often while it prints.
+        // While it prints, the program is polled at the same interval.
         let mut wait = |at_most: Duration| {
             let until = clock::after(at_most);
             loop {
@@ -212,7 +215,7 @@ impl ToolCommand {
                 thread::sleep(LOOK);
             }
         })?;
-        // The time that the tool takes for what it hears does not count.
+        // The time that the tool spends in `printed` does not count.
         let mut waited = Duration::ZERO;
         while waited < PRINTED_WITHIN && !self.call.begun.within.is_cancelled() {
             let since = clock::now();
@@ -226,7 +229,7 @@ impl ToolCommand {
         Ok(status)
     }
 
-    /// Runs the program to its end, and returns its status. What the program prints is discarded.
+    /// Runs the program to its end, and returns its status. Its output is discarded.
     ///
     /// # Errors
     ///
@@ -237,22 +240,23 @@ impl ToolCommand {
         self.call.wait_for_program(&mut child, || thread::sleep(LOOK))
     }
 
-    /// Starts the program and returns at once. The program runs beside the tool until the call ends, and what
-    /// it prints is discarded. Its standard input is empty.
+    /// Starts the program and returns at once. The program runs in parallel with the tool until the
+    /// call ends, and its output is discarded. Its standard input is empty.
     ///
     /// # Errors
     ///
-    /// [`ToolError::Failed`] if the program cannot be started. [`ToolError::Cancelled`] if the call is
-    /// cancelled or over, and [`ToolError::Engine`] with
+    /// [`ToolError::Failed`] if the program cannot be started. [`ToolError::Cancelled`] if the call
+    /// is cancelled or over, and [`ToolError::Engine`] with
     /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) if its deadline has passed.
-    /// [`ToolError::Engine`] if the log cannot record the programs of the call.
+    /// [`ToolError::Engine`] if the programs of the call cannot be recorded.
     pub fn start(mut self) -> Result<(), ToolError> {
         self.check()?;
         self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.call.start_background_program(&mut self.command)
     }
 
-    /// Fails for a tool that acts outside only: nobody could tell what a program changes.
+    /// Fails for a tool that acts only outside, because the changes of a program cannot be
+    /// determined.
     fn check(&self) -> Result<(), ToolError> {
         if !self.call.info.outside_only {
             return Ok(());
@@ -268,7 +272,8 @@ impl ToolCommand {
         self.command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
         let mut child = self.call.spawn_program(&mut self.command)?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A program that ends without reading its input is no error. If no thread can be started, it reads none.
+            // A program that ends without reading its input is not an error. If no thread can be
+            // started, the input is empty.
             let write = move || drop(stdin.write_all(&input));
             drop(thread::Builder::new().name("foldlog-input".to_owned()).spawn(write));
         }
@@ -276,14 +281,13 @@ impl ToolCommand {
     }
 }
 
-/// Holds a piece of what a program prints.
 struct Piece {
     stream: ProgramStream,
     bytes: Vec<u8>,
 }
 
-/// Reads what a program prints in a thread of its own, until nobody wants it any more. If no thread can be started, nothing is
-/// read.
+/// Reads the output of a program in a separate thread, until the receiver is dropped. If no thread
+/// can be started, nothing is read.
 fn read(stream: ProgramStream, mut from: impl Read + Send + 'static, tells: SyncSender<Piece>) {
     let read = move || {
         let mut piece = vec![0; PIECE_LEN];

@@ -1,33 +1,34 @@
-//! One tool call as a transaction: the request, the tool, the context that the tool gets, the programs that
-//! it starts, and the operation that leads from the call's begin to its end.
+//! One tool call as a transaction: the request, the tool, its context, the programs that it starts,
+//! and the operation from the call's start to its end.
 //!
-//! A *call* is one run of a tool, recorded by a begin and an end; an *operation* is a call with all its
-//! re-runs.
+//! A *call* is one run of a tool, recorded by a start record and an end record; an *operation* is a
+//! call with all its re-runs.
 //!
-//! | module | holds | uses |
+//! | module | contents | uses |
 //! |---|---|---|
-//! | `info` | [`ToolCall`], [`ExecuteOptions`], and the facts that begin and end both record | |
+//! | `info` | [`ToolCall`], [`ExecuteOptions`], and the facts that both start and end record contain | |
 //! | `answer` | [`ToolResult`], [`ToolError`] | |
 //! | `report` | [`ToolReport`] | |
-//! | `end` | how a call ends, before the end is recorded | `answer` |
+//! | `end` | outcome of a call, before the end is recorded | `answer` |
 //! | `programs` | the programs of a call: how they are found and terminated when it ends | `answer`, `process` |
-//! | `run` | the state of a running call, which its operation and its tool share | `info`, `programs` |
+//! | `run` | the state of a running call, shared by its operation and its tool | `info`, `programs` |
 //! | `command` | [`ToolCommand`]: a program that a tool starts | `run` |
-//! | `context` | [`ToolContext`]: what a tool gets to work with; [`FencingToken`] | `command`, `run` |
-//! | `interruption` | [`InterruptedCall`]: facts of the interrupted call that a tool undoes or asks about | |
-//! | `verify` | [`CallVerification`]: what a tool found out about an interrupted call | `answer`, `report` |
+//! | `context` | [`ToolContext`]: the interface of a tool to its call; [`FencingToken`] | `command`, `run` |
+//! | `interruption` | [`InterruptedCall`]: facts of the interrupted call that a tool undoes or verifies | |
+//! | `verify` | [`CallVerification`]: a tool's finding about an interrupted call | `answer`, `report` |
 //! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context`, `interruption`, `verify` |
-//! | `dynamic_tool` | [`DynTool`]: a tool that is made at run time | `tool` |
+//! | `dynamic_tool` | [`DynTool`]: a tool that is created at run time | `tool` |
 //! | `async_tool` | tools that are futures (feature `async`) | `answer`, `context`, `tool` |
-//! | `operation` | [`Operation`]: one call from its begin to its end | all but the tools |
+//! | `operation` | [`Operation`]: one call from its start to its end | all but the tools |
 //!
 //! # Invariants
 //!
-//! 1. The begin of a call that may change something is recorded after the resources are captured, and before
-//!    the tool runs.
-//! 2. The programs of a call are terminated before its resources are captured or restored at its end.
-//! 3. A call whose resources cannot be restored, or whose end cannot be recorded, is left open: the session
-//!    takes no writes until a recovery has ended the call.
+//! 1. The start record of a call that may change something is written after the resources are
+//!    captured, and before the tool runs.
+//! 2. The programs of a call are terminated before its resources are captured or restored at its
+//!    end.
+//! 3. A call whose resources cannot be restored, or whose end cannot be recorded, is left open: the
+//!    session takes no writes until a recovery has ended the call.
 
 mod answer;
 #[cfg(feature = "async")]

@@ -1,7 +1,7 @@
 //! Tools that run in this process, and the registry that finds them by name.
 //!
-//! A [`Tool`] has types for its parameters and its output. The registry holds tools of any type, and passes
-//! arguments as JSON and results as MessagePack.
+//! A [`Tool`] has types for its parameters and its output. The registry contains tools of any type,
+//! and passes arguments as JSON and results as MessagePack.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,62 +51,65 @@ use crate::error::{Error, Result};
 /// }
 /// ```
 pub trait Tool: Send + Sync + 'static {
-    /// Name by which the model calls the tool. A [`ToolRegistry`] holds one tool of each name.
+    /// Name by which the model calls the tool. A [`ToolRegistry`] contains one tool of each name.
     const NAME: &'static str;
-    /// What the tool does, in words for the model.
+    /// Description of the tool for the model.
     const DESCRIPTION: &'static str = "";
-    /// Parameters of the tool, read from the JSON of a call. A call with a parameter that this type does not
-    /// name fails with [`Cause::InvalidArguments`](crate::Cause::InvalidArguments); a call with no arguments at all, not even
-    /// `{}`, counts as one with `{}`.
+    /// Parameters of the tool, read from the JSON of a call. A call with an unknown parameter fails
+    /// with [`Cause::InvalidArguments`](crate::Cause::InvalidArguments). Empty arguments count as
+    /// `{}`.
     type Parameters: DeserializeOwned + JsonSchema;
     /// Value of the tool's answer.
     type Output: Serialize;
 
-    /// Says whether a recovery may run an interrupted call of the tool again; the begin of each call records
-    /// it. By default [`Idempotency::Manual`]: a person or the host decides. An interrupted call that only
-    /// reads counts as [`Idempotency::Natural`].
+    /// Returns whether a recovery may run an interrupted call of the tool again; the start record
+    /// of each call contains it. By default [`Idempotency::Manual`]: a person or the host decides.
+    /// An interrupted call that only reads counts as [`Idempotency::Natural`].
     fn idempotency(&self) -> Idempotency {
         Idempotency::Manual
     }
 
-    /// Returns whether the tool changes neither STATE nor resources. Calls of such tools may run beside each
-    /// other; nothing is captured for them, and their handle refuses changes of STATE and calls of tools that
-    /// change something with [`Error::ReadsOnly`]. By default `false`.
+    /// Returns whether the tool changes neither STATE nor resources. Calls of such tools may run in
+    /// parallel, and nothing is captured for them. Their handle refuses changes of STATE and calls
+    /// of tools that change something, with [`Error::ReadsOnly`]. By default `false`.
     fn reads_only(&self) -> bool {
         false
     }
 
-    /// Returns whether the tool acts outside only, as by a request to a server: it changes neither STATE nor resources. Its calls
-    /// run beside each other and beside those of tools that [only read](Tool::reads_only), and nothing is captured for them;
-    /// unlike those, an interrupted one runs again only as the tool's [idempotency](Tool::idempotency) says. Its handle refuses
-    /// changes of STATE, calls of tools that change something, and programs, with [`Error::ReadsOnly`], and it gets no resource
-    /// that is captured. By default `false`.
+    /// Returns whether the tool acts only outside, for example by a request to a server: it changes
+    /// neither STATE nor resources. Its calls run in parallel with each other and with those of
+    /// tools that [only read](Tool::reads_only), and nothing is captured for them. Unlike those, an
+    /// interrupted call runs again only as the tool's [idempotency](Tool::idempotency) allows. Its
+    /// handle refuses changes of STATE, calls of tools that change something, and programs, with
+    /// [`Error::ReadsOnly`], and it gets no captured resource. By default `false`.
     fn outside_only(&self) -> bool {
         false
     }
 
-    /// Runs the tool with the parameters of one call. The engine holds none of its locks meanwhile.
+    /// Runs the tool with the parameters of one call. The engine holds none of its locks during
+    /// this time.
     ///
     /// # Errors
     ///
-    /// A [`ToolError`] if the tool gives no answer: the call fails, its changes are rolled back, and the
-    /// model sees the error's text. The engine catches a panic and treats it as a failure too.
+    /// A [`ToolError`] if the tool has no answer: the call fails, its changes are rolled back, and
+    /// the model sees the error's text. The engine catches a panic and treats it as a failure too.
     fn call(
         &self,
         parameters: Self::Parameters,
         context: &ToolContext,
     ) -> Result<ToolResult<Self::Output>, ToolError>;
 
-    /// Undoes the effects that an interrupted call had outside of STATE and resources. Only a recovery calls
-    /// it, and only for a tool that declares [`Idempotency::Compensate`]: possibly more than once for one
-    /// call, and possibly for a call that had no effects. `parameters` are those of the interrupted call, and `interrupted` says which
-    /// call that was; what the call did under its operation id is found by
-    /// [`InterruptedCall::operation`](super::InterruptedCall::operation).
+    /// Undoes the effects of an interrupted call outside of STATE and resources. Only a recovery
+    /// calls it, and only for a tool that declares [`Idempotency::Compensate`]: possibly more than
+    /// once for one call, and possibly for a call that had no effects. `parameters` are those of
+    /// the interrupted call, and `undone` identifies that call.
+    /// [`InterruptedCall::operation`](super::InterruptedCall::operation) is the id under which the
+    /// call acted.
     ///
     /// # Errors
     ///
-    /// A [`ToolError`] if the effects could not be undone; the next recovery tries again. The default
-    /// implementation always fails with [`ToolError::Failed`].
+    /// A [`ToolError`] if the effects could not be undone; the next recovery tries again. The
+    /// default implementation always fails with [`ToolError::Failed`].
     fn undo(
         &self,
         parameters: Self::Parameters,
@@ -117,26 +120,29 @@ pub trait Tool: Send + Sync + 'static {
         Err(ToolError::failed(format!("`{}` has no way to undo what it did", Self::NAME)))
     }
 
-    /// Returns whether the tool can [find out](Tool::verify) what an interrupted call had done. By default that is so for
-    /// [`Idempotency::Verify`]; a [`Keyed`](Idempotency::Keyed) or [`Compensate`](Idempotency::Compensate) tool may say so too.
+    /// Returns whether the tool can [verify](Tool::verify) the effects of an interrupted call. By
+    /// default `true` for [`Idempotency::Verify`]; a [`Keyed`](Idempotency::Keyed) or
+    /// [`Compensate`](Idempotency::Compensate) tool may return `true` too.
     fn verifies(&self) -> bool {
         Tool::idempotency(self) == Idempotency::Verify
     }
 
-    /// Finds out what an interrupted call had done outside of STATE and resources, by asking there. Only a recovery calls it, for a
-    /// tool that [verifies](Tool::verifies), before it does anything else about the call; possibly more than once for one call. Its
-    /// handle refuses changes of STATE. `parameters` are those of the interrupted call, and `interrupted` says which call that
-    /// was.
+    /// Determines the effects of an interrupted call outside of STATE and resources, by a query
+    /// there. Only a recovery calls it, for a tool that [verifies](Tool::verifies), before any
+    /// other step for the call; possibly more than once for one call. Its handle refuses changes of
+    /// STATE. `parameters` are those of the interrupted call, and `interrupted` identifies that
+    /// call.
     ///
-    /// | answer | what follows |
+    /// | answer | consequence |
     /// |---|---|
     /// | done | that result becomes the operation's, and the tool does not run again |
     /// | not done | the tool runs again, as the same operation |
-    /// | unknown, or an error | what the [idempotency](Tool::idempotency) says: a [`Keyed`](Idempotency::Keyed) tool runs again, a [`Compensate`](Idempotency::Compensate) tool undoes first, and with [`Verify`](Idempotency::Verify) somebody has to settle |
+    /// | unknown, or an error | the [idempotency](Tool::idempotency) decides: a [`Keyed`](Idempotency::Keyed) tool runs again, a [`Compensate`](Idempotency::Compensate) tool undoes first, and with [`Verify`](Idempotency::Verify) the operation has to be settled |
     ///
     /// # Errors
     ///
-    /// A [`ToolError`] if the outside cannot be asked. The default implementation answers that nobody can say.
+    /// A [`ToolError`] if the query fails. The default implementation returns
+    /// [`CallVerification::Unknown`].
     fn verify(
         &self,
         parameters: Self::Parameters,
@@ -148,7 +154,7 @@ pub trait Tool: Send + Sync + 'static {
     }
 }
 
-/// Erases the types of a [`Tool`], so that a registry can hold any: arguments are JSON text, and answers are
+/// Erases the types of a [`Tool`] for the registry: arguments are JSON text, and answers are
 /// encoded.
 pub(in crate::tools) trait AnyTool: Send + Sync {
     fn description(&self) -> &str;
@@ -165,7 +171,7 @@ pub(in crate::tools) trait AnyTool: Send + Sync {
         context: &ToolContext,
     ) -> Result<EncodedToolResult, ToolError>;
 
-    /// Starts a tool that is a future; `None` if it is none.
+    /// Starts a tool that is a future; `None` for other tools.
     #[cfg(feature = "async")]
     fn start(&self, arguments: &str, context: &ToolContext) -> Option<ToolFuture> {
         let _ = (arguments, context);
@@ -216,7 +222,8 @@ impl<T: Tool> AnyTool for T {
     }
 }
 
-/// Returns the JSON schema of parameters. It refuses additional ones, unless the type says otherwise.
+/// Returns the JSON schema of parameters. It forbids additional properties, unless the type
+/// specifies otherwise.
 pub(super) fn schema_of<P: JsonSchema>() -> serde_json::Value {
     let mut schema = schemars::schema_for!(P);
     let is_object = schema.get("type").is_some_and(|kind| kind == "object");
@@ -226,17 +233,18 @@ pub(super) fn schema_of<P: JsonSchema>() -> serde_json::Value {
     schema.to_value()
 }
 
-/// Returns the JSON of a call's arguments. A provider may send nothing at all for a call without arguments.
+/// Returns the JSON of a call's arguments. A provider may send an empty text for a call without
+/// arguments.
 pub(super) fn arguments_text(arguments: &str) -> &str {
     if arguments.trim().is_empty() { "{}" } else { arguments }
 }
 
-/// Reads the parameters of a call from its JSON.
+/// Decodes the parameters of a call from JSON.
 ///
 /// # Errors
 ///
-/// [`ToolError::InvalidArguments`] if `arguments` is not JSON of that type, or names a parameter that the
-/// type does not have.
+/// [`ToolError::InvalidArguments`] if `arguments` is not JSON of that type, or contains a parameter
+/// that the type lacks.
 pub(super) fn parameters<P: DeserializeOwned>(arguments: &str) -> Result<P, ToolError> {
     let mut unknown = Vec::new();
     let mut json = serde_json::Deserializer::from_str(arguments_text(arguments));
@@ -249,7 +257,7 @@ pub(super) fn parameters<P: DeserializeOwned>(arguments: &str) -> Result<P, Tool
     Err(ToolError::InvalidArguments(format!("unknown parameters: {}", unknown.join(", "))))
 }
 
-/// Holds tools by their names. Clones share the tools and cost little.
+/// Contains tools by name. Clones share the tools and are cheap.
 #[derive(Clone, Default)]
 pub struct ToolRegistry {
     tools: Arc<BTreeMap<SmolStr, Arc<dyn AnyTool>>>,
@@ -262,26 +270,26 @@ impl fmt::Debug for ToolRegistry {
 }
 
 impl ToolRegistry {
-    /// Returns a registry without tools.
+    /// Creates an empty registry.
     pub fn new() -> ToolRegistry {
         ToolRegistry::default()
     }
 
-    /// Adds a tool to the registry, in place of an earlier one of the same name.
+    /// Adds a tool to the registry. It replaces an earlier tool of the same name.
     #[must_use]
     pub fn with<T: Tool>(mut self, tool: T) -> ToolRegistry {
         Arc::make_mut(&mut self.tools).insert(SmolStr::new_static(T::NAME), Arc::new(tool));
         self
     }
 
-    /// Adds a tool that is made at run time to the registry, in place of an earlier one of the same name.
+    /// Adds a tool that was created at run time. It replaces an earlier tool of the same name.
     #[must_use]
     pub fn with_dynamic(mut self, tool: DynTool) -> ToolRegistry {
         Arc::make_mut(&mut self.tools).insert(tool.name().into(), Arc::new(tool));
         self
     }
 
-    /// Adds a tool that is a future to the registry, in place of an earlier one of the same name.
+    /// Adds a tool that is a future. It replaces an earlier tool of the same name.
     #[cfg(feature = "async")]
     #[must_use]
     pub fn with_async<T: AsyncTool>(mut self, tool: T) -> ToolRegistry {
@@ -294,8 +302,9 @@ impl ToolRegistry {
         self.tools.keys().map(SmolStr::as_str).collect()
     }
 
-    /// Returns a tool's description and the JSON schema of its parameters, as a model needs them. The schema of a tool with a
-    /// Rust type refuses additional properties, unless the type of the parameters says otherwise.
+    /// Returns a tool's description and the JSON schema of its parameters, for a model. The schema
+    /// of a tool with a Rust type forbids additional properties, unless the type of the parameters
+    /// specifies otherwise.
     ///
     /// # Errors
     ///
@@ -305,11 +314,6 @@ impl ToolRegistry {
         Ok((tool.description(), tool.schema()))
     }
 
-    /// Returns the tool of that name.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoSuchTool`] if the registry has no tool of that name.
     pub(in crate::tools) fn get(&self, name: &str) -> Result<&Arc<dyn AnyTool>> {
         self.tools.get(name).ok_or_else(|| Error::NoSuchTool(name.to_owned()))
     }
