@@ -1,6 +1,7 @@
 //! Tools that are futures (feature `async`).
 //!
-//! The thread that polls the future is inside of the call for that long: a wait there for the call's own end is refused.
+//! While a thread polls the future, it is inside the call: a wait there for the call's own end is
+//! refused.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -24,14 +25,15 @@ use crate::error::Error;
 use crate::offload::{Alarm, BoxedFuture, wait_for};
 use crate::session::schedule::inside_call;
 
-/// Answer of a tool that is a future, encoded; or what it panicked with.
+/// Future of a tool's encoded answer, or of its panic.
 pub(in crate::tools) type ToolFuture = BoxedFuture<thread::Result<Result<EncodedToolResult, ToolError>>>;
 
-/// Defines a tool as a future. Everything else is as with a [`Tool`](crate::tools::Tool).
+/// Defines a tool as a future. Everything else is the same as for a [`Tool`](crate::tools::Tool).
 ///
-/// [`execute_async`](crate::tools::ToolRunner::execute_async) polls it where the host polls that future, so that the tool may
-/// use the host's runtime; if the call's deadline passes or the call is cancelled, the tool is dropped at once and the call
-/// rolled back. [`execute`](crate::tools::ToolRunner::execute) waits for it on its thread.
+/// [`execute_async`](crate::tools::ToolRunner::execute_async) polls the tool in the host's task, so
+/// that the tool may use the host's runtime. If the call's deadline passes or the call is
+/// cancelled, the tool is dropped at once and the call rolled back.
+/// [`execute`](crate::tools::ToolRunner::execute) waits for the tool on its thread.
 ///
 /// ```
 /// use foldlog::tools::{AsyncTool, ToolContext, ToolError, ToolResult};
@@ -59,52 +61,55 @@ pub(in crate::tools) type ToolFuture = BoxedFuture<thread::Result<Result<Encoded
 /// }
 /// ```
 pub trait AsyncTool: Send + Sync + 'static {
-    /// Name by which the model calls the tool. A [`ToolRegistry`](crate::tools::ToolRegistry) holds one tool of each name.
+    /// Name by which the model calls the tool. A [`ToolRegistry`](crate::tools::ToolRegistry)
+    /// contains one tool of each name.
     const NAME: &'static str;
-    /// What the tool does, in words for the model.
+    /// Description of the tool for the model.
     const DESCRIPTION: &'static str = "";
-    /// Parameters of the tool, as of a [`Tool`](crate::tools::Tool::Parameters).
+    /// Parameters of the tool, see [`Tool::Parameters`](crate::tools::Tool::Parameters).
     type Parameters: DeserializeOwned + JsonSchema + Send;
     /// Value of the tool's answer.
     type Output: Serialize + Send;
 
-    /// Says whether a recovery may run an interrupted call of the tool again, as of a
-    /// [`Tool`](crate::tools::Tool::idempotency).
+    /// Returns whether a recovery may run an interrupted call of the tool again, see
+    /// [`Tool::idempotency`](crate::tools::Tool::idempotency).
     fn idempotency(&self) -> Idempotency {
         Idempotency::Manual
     }
 
-    /// Returns whether the tool changes neither STATE nor resources, as of a [`Tool`](crate::tools::Tool::reads_only).
+    /// Returns whether the tool changes neither STATE nor resources, see
+    /// [`Tool::reads_only`](crate::tools::Tool::reads_only).
     fn reads_only(&self) -> bool {
         false
     }
 
-    /// Returns whether the tool acts outside only, as of a [`Tool`](crate::tools::Tool::outside_only).
+    /// Returns whether the tool acts only outside, see
+    /// [`Tool::outside_only`](crate::tools::Tool::outside_only).
     fn outside_only(&self) -> bool {
         false
     }
 
-    /// Runs the tool with the parameters of one call. A future that blocks its thread, such as by a
-    /// [`dispatch`](crate::Session::dispatch) that waits for the disk, blocks the host's executor:
-    /// [`dispatch_async`](crate::Session::dispatch_async) does not.
+    /// Runs the tool with the parameters of one call. A future that blocks its thread, for example
+    /// by a [`dispatch`](crate::Session::dispatch) that waits for the disk, blocks the host's
+    /// executor; [`dispatch_async`](crate::Session::dispatch_async) does not.
     ///
     /// # Errors
     ///
-    /// A [`ToolError`] if the tool gives no answer: the call fails, its changes are rolled back, and the model sees the
-    /// error's text. The engine catches a panic and treats it as a failure too.
+    /// A [`ToolError`] if the tool has no answer: the call fails, its changes are rolled back, and
+    /// the model sees the error's text. The engine catches a panic and treats it as a failure too.
     fn call(
         &self,
         parameters: Self::Parameters,
         context: &ToolContext,
     ) -> impl Future<Output = Result<ToolResult<Self::Output>, ToolError>> + Send;
 
-    /// Undoes the effects that an interrupted call had outside of STATE and resources, as
-    /// [`Tool::undo`](crate::tools::Tool::undo) does.
+    /// Undoes the effects of an interrupted call outside of STATE and resources, see
+    /// [`Tool::undo`](crate::tools::Tool::undo).
     ///
     /// # Errors
     ///
-    /// A [`ToolError`] if the effects could not be undone; the next recovery tries again. The default implementation always
-    /// fails with [`ToolError::Failed`].
+    /// A [`ToolError`] if the effects could not be undone; the next recovery tries again. The
+    /// default implementation always fails with [`ToolError::Failed`].
     fn undo(
         &self,
         parameters: Self::Parameters,
@@ -115,18 +120,19 @@ pub trait AsyncTool: Send + Sync + 'static {
         async { Err(ToolError::failed(format!("`{}` has no way to undo what it did", Self::NAME))) }
     }
 
-    /// Returns whether the tool can find out what an interrupted call had done, as of a
-    /// [`Tool`](crate::tools::Tool::verifies).
+    /// Returns whether the tool can verify the effects of an interrupted call, see
+    /// [`Tool::verifies`](crate::tools::Tool::verifies).
     fn verifies(&self) -> bool {
         self.idempotency() == Idempotency::Verify
     }
 
-    /// Finds out what an interrupted call had done outside of STATE and resources, as
-    /// [`Tool::verify`](crate::tools::Tool::verify) does.
+    /// Determines the effects of an interrupted call outside of STATE and resources, see
+    /// [`Tool::verify`](crate::tools::Tool::verify).
     ///
     /// # Errors
     ///
-    /// A [`ToolError`] if the outside cannot be asked. The default implementation answers that nobody can say.
+    /// A [`ToolError`] if the query fails. The default implementation returns
+    /// [`CallVerification::Unknown`].
     fn verify(
         &self,
         parameters: Self::Parameters,
@@ -138,14 +144,13 @@ pub trait AsyncTool: Send + Sync + 'static {
     }
 }
 
-/// Says what a tool is asked to do.
 enum ToolMethod {
     Call,
     Undo(InterruptedCall),
     Verify(InterruptedCall),
 }
 
-/// Holds a tool that is a future as one of any kind.
+/// Adapts an [`AsyncTool`] to [`AnyTool`].
 pub(in crate::tools) struct AsyncToolAdapter<T>(Arc<T>);
 
 impl<T: AsyncTool> AsyncToolAdapter<T> {
@@ -223,7 +228,7 @@ impl<T: AsyncTool> AnyTool for AsyncToolAdapter<T> {
     }
 }
 
-/// Makes a tool's future one that runs inside of its call.
+/// Wraps a tool's future so that it runs inside its call.
 pub(super) fn inside(
     context: &ToolContext,
     answer: impl Future<Output = Result<EncodedToolResult, ToolError>> + Send + 'static,
@@ -236,7 +241,7 @@ pub(super) fn inside(
     })
 }
 
-/// Waits for the answer of a tool on this thread, which panics as the tool does.
+/// Blocks until the tool's answer, and propagates the tool's panic.
 pub(super) fn wait_for_answer(answering: ToolFuture) -> Result<EncodedToolResult, ToolError> {
     match wait_for(answering) {
         Some(Ok(answer)) => answer,
@@ -245,18 +250,19 @@ pub(super) fn wait_for_answer(answering: ToolFuture) -> Result<EncodedToolResult
     }
 }
 
-/// Polls a tool inside of its call, and ends with its panic, with its deadline, or when the call is cancelled.
+/// Polls a tool inside its call. Completes early with the tool's panic, at its deadline, or when
+/// the call is cancelled.
 struct InsideCall {
     context: ToolContext,
-    /// `None` once it has ended.
+    /// `None` once the future is dropped.
     future: Option<BoxedFuture<Result<EncodedToolResult, ToolError>>>,
-    /// Futures that end with an order to stop the call.
+    /// Futures that complete when the call should stop.
     stopped: Vec<Listener>,
     late: Option<Alarm>,
 }
 
 impl InsideCall {
-    /// Returns why the tool has to stop, and else has the task woken when it has to.
+    /// Returns the reason if the tool has to stop; otherwise registers the task to be woken then.
     fn must_stop(&mut self, waker: &mut Context<'_>) -> Option<ToolError> {
         if self.late.as_mut().is_some_and(|late| late.is_over(waker)) {
             let operation = Some(self.context.operation());
@@ -289,7 +295,7 @@ impl Drop for InsideCall {
     fn drop(&mut self) {
         let future = self.future.take();
         let dropped = || inside_call(&self.context.session, || drop(future));
-        // What is dropped with the call it belongs to has nobody to tell.
+        // A panic while the tool is dropped cannot be reported.
         let _ = catch_unwind(AssertUnwindSafe(dropped));
     }
 }

@@ -1,4 +1,4 @@
-//! Tools that are made at run time, of a schema and closures.
+//! Tools that are created at run time, from a schema and closures.
 
 use std::fmt;
 #[cfg(feature = "async")]
@@ -17,13 +17,15 @@ use super::interruption::InterruptedCall;
 use super::tool::{AnyTool, arguments_text};
 use super::verify::CallVerification;
 
-/// Makes a tool at run time, such as one that another process describes: a name, a JSON schema of its arguments, and a closure
-/// that gets them as JSON. A [`ToolRegistry`](crate::tools::ToolRegistry) holds it beside tools of Rust types, and it runs as
-/// they do.
+/// Defines a tool at run time, for example one that another process describes: a name, a JSON
+/// schema of its arguments, and a closure that receives them as JSON. A
+/// [`ToolRegistry`](crate::tools::ToolRegistry) contains it like tools of Rust types, and runs it
+/// in the same way.
 ///
-/// The arguments are checked as far as a tool with a Rust type without nested fields has them checked: they are JSON, an object if
-/// the schema says `"type": "object"`, with all names that its `required` lists, and with none that `"additionalProperties":
-/// false` excludes. The rest of the schema is for the model; the closure checks what it relies on.
+/// The arguments are checked only at the outermost level. They must be JSON; an object if the
+/// schema contains `"type": "object"`; with all names in `required`, and without names that
+/// `"additionalProperties": false` excludes. The rest of the schema is for the model; the closure
+/// checks its own assumptions.
 ///
 /// ```
 /// use foldlog::tools::{DynTool, ToolRegistry, ToolResult};
@@ -47,7 +49,7 @@ pub struct DynTool {
     reads_only: bool,
     outside_only: bool,
     call: Arc<CallFn>,
-    /// Starts a call of a tool that is a future.
+    /// Starts a call of an async tool.
     #[cfg(feature = "async")]
     start: Option<Arc<StartFn>>,
     undo: Option<Arc<UndoFn>>,
@@ -70,8 +72,8 @@ impl fmt::Debug for DynTool {
 }
 
 impl DynTool {
-    /// Makes a tool of a name, the JSON schema of its arguments, and what it does. It has no description, is
-    /// [`Manual`](Idempotency::Manual), and may change something.
+    /// Creates a tool from a name, the JSON schema of its arguments, and its function. It has no
+    /// description, is [`Manual`](Idempotency::Manual), and may change something.
     pub fn new<T: Serialize>(
         name: impl Into<SmolStr>,
         schema: serde_json::Value,
@@ -102,8 +104,8 @@ impl DynTool {
         }
     }
 
-    /// Makes a tool as [`new`](DynTool::new) does, of what a future does, for async hosts. It runs as an
-    /// [`AsyncTool`](super::AsyncTool) does.
+    /// Creates a tool like [`new`](DynTool::new), from an async function, for async hosts. It runs
+    /// like an [`AsyncTool`](super::AsyncTool).
     ///
     /// ```
     /// use foldlog::tools::{DynTool, ToolRegistry, ToolResult};
@@ -136,7 +138,7 @@ impl DynTool {
         DynTool { start: Some(start), ..DynTool::with_call(name, schema, call) }
     }
 
-    /// Sets what the tool does, in words for the model.
+    /// Sets the description of the tool for the model.
     #[must_use]
     pub fn description(self, description: impl Into<String>) -> DynTool {
         DynTool { description: description.into(), ..self }
@@ -154,14 +156,15 @@ impl DynTool {
         DynTool { reads_only, ..self }
     }
 
-    /// Sets whether the tool acts outside only; see [`Tool::outside_only`](super::Tool::outside_only).
+    /// Sets whether the tool acts only outside; see
+    /// [`Tool::outside_only`](super::Tool::outside_only).
     #[must_use]
     pub fn outside_only(self, outside_only: bool) -> DynTool {
         DynTool { outside_only, ..self }
     }
 
-    /// Sets what undoes the effects of an interrupted call, and makes the tool [`Compensate`](Idempotency::Compensate); see
-    /// [`Tool::undo`](super::Tool::undo).
+    /// Sets the function that undoes the effects of an interrupted call, and makes the tool
+    /// [`Compensate`](Idempotency::Compensate); see [`Tool::undo`](super::Tool::undo).
     #[must_use]
     pub fn undo<T: Serialize>(
         self,
@@ -177,8 +180,9 @@ impl DynTool {
         DynTool { idempotency: Idempotency::Compensate, undo: Some(undo), ..self }
     }
 
-    /// Sets what finds out what an interrupted call had done; see [`Tool::verify`](super::Tool::verify). A tool that is
-    /// [`Manual`](Idempotency::Manual) so far becomes [`Verify`](Idempotency::Verify).
+    /// Sets the function that verifies the effects of an interrupted call; see
+    /// [`Tool::verify`](super::Tool::verify). A tool that is [`Manual`](Idempotency::Manual)
+    /// becomes [`Verify`](Idempotency::Verify).
     #[must_use]
     pub fn verify<T: Serialize>(
         self,
@@ -217,7 +221,7 @@ impl DynTool {
     }
 }
 
-/// Returns what of the arguments the outermost level of their schema refuses.
+/// Returns the first mismatch of the arguments with the outermost level of their schema.
 fn misfit(schema: &serde_json::Value, arguments: &serde_json::Value) -> Option<String> {
     let wants_object = schema.get("type").is_some_and(|kind| kind == "object");
     let Some(given) = arguments.as_object() else {
@@ -314,7 +318,7 @@ mod tests {
         assert_eq!(refused(&closed, json!({"b": 1, "a": 1})), Some("unknown parameters: b".to_owned()));
         assert_eq!(refused(&closed, json!({})), Some("missing parameters: a".to_owned()));
         assert_eq!(refused(&closed, json!([1])), Some("the arguments are not a JSON object".to_owned()));
-        // What the schema may allow after all is left to the tool.
+        // Arguments that the schema might allow are left to the tool.
         assert_eq!(refused(&object(json!({})), json!({"b": 1})), None);
         assert_eq!(
             refused(&object(json!({"additionalProperties": {"type": "string"}})), json!({"b": 1})),

@@ -1,6 +1,7 @@
-//! The ending of a call before it is recorded: what its tool answered, or why it failed.
+//! The ending of a call before it is recorded: the tool's answer, or the cause of a failure.
 //!
-//! An [`CallEnd`] without a cause commits the call; one with a cause fails it, and one that waits suspends it.
+//! A [`CallEnd`] without a cause commits the call. One with a cause fails it, and one that waits
+//! suspends it.
 
 use std::any::Any;
 use std::time::Duration;
@@ -16,53 +17,54 @@ use crate::sabotage::{self, Breakage};
 use crate::session::schedule::CallScope;
 use crate::types::encode;
 
-/// Says what a call waits for that is to be suspended.
+/// Reason why a call is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tools) enum Wait {
-    /// An approval; nothing has run.
+    /// It waits for an approval; nothing has run.
     Asks(Option<Duration>),
-    /// Its result; what it did is kept.
+    /// It waits for its result; its changes are kept.
     Awaits(Option<Duration>),
-    /// A call that it made: of this session, or of another one.
+    /// It waits for a call within it, of this session or of another one.
     Within(Uuid, OperationId),
 }
 
-/// Describes how a call is to end, from which its record and its report are made.
+/// Ending of a call, from which its end record and its report are built.
 pub(in crate::tools) struct CallEnd {
-    /// Why the call fails. `None` commits it.
+    /// Cause of a failure. `None` commits the call.
     pub(in crate::tools) cause: Option<Cause>,
-    /// What the call waits for, if it is suspended: no cause is set then.
+    /// Reason of a suspension. No cause is set then.
     pub(in crate::tools) wait: Option<Wait>,
-    /// What the end records of that.
+    /// Form of the suspension for the end record.
     pub(in crate::tools) suspension: Option<Suspension>,
     /// Text that the model sees, or the question.
     pub(in crate::tools) message: String,
     /// The tool's answer: one MessagePack value.
     pub(in crate::tools) value: Option<Vec<u8>>,
-    /// Parts of the prompt that the tool asks to be shown: as JSON, and encoded as the end records them.
+    /// Sections of the prompt that the tool requests: as JSON, and encoded for the end record.
     pub(in crate::tools) overrides: Option<(serde_json::Value, Vec<u8>)>,
-    /// Exit code of the command that the tool ran, if it is known.
+    /// Exit code of the tool's command, if known.
     pub(in crate::tools) exit_code: Option<i32>,
     /// Effects outside, if the tool knows them.
     pub(in crate::tools) outside: Option<ExternalEffects>,
-    /// Changes to resources that a rollback or a restore could not undo.
+    /// Changes of resources that a rollback or a restore could not undo.
     pub(in crate::tools) not_undone: Vec<NotUndone>,
-    /// What the rollback replaced or removed in resources.
+    /// Contents of resources that the rollback replaced or removed.
     pub(in crate::tools) replaced: Vec<ReplacedContent>,
 }
 
 impl CallEnd {
-    /// Fails the call for `cause`, with the text that the model sees.
+    /// Fails the call for `cause`, with a text for the model.
     pub(in crate::tools) fn with_cause(cause: Cause, message: impl Into<String>) -> CallEnd {
         CallEnd { cause: Some(cause), ..CallEnd::with_message(message) }
     }
 
-    /// Fails the call, since its handler panicked.
+    /// Fails the call because its handler panicked.
     pub(in crate::tools) fn from_panic(panic: &(dyn Any + Send)) -> CallEnd {
         CallEnd::with_cause(Cause::Panic, format!("panicked: {}", panic_message(panic)))
     }
 
-    /// Returns how a call ends whose time is over before its handler begins; `None` if it is not.
+    /// Returns the ending of a call whose deadline has passed before its handler starts; `None` if
+    /// it has not.
     pub(in crate::tools) fn too_late(within: &CallScope) -> Option<CallEnd> {
         let late = || CallEnd::with_cause(Cause::Deadline, "its time was over before it began").harmless();
         within.is_late().then(late)
@@ -84,8 +86,8 @@ impl CallEnd {
         }
     }
 
-    /// Describes the ending that follows from what the tool returned. An error that another operation's
-    /// deadline or cancellation caused counts as a plain error of this call.
+    /// Converts the tool's answer to an ending. An error due to another operation's deadline or
+    /// cancellation counts as a plain error of this call.
     pub(in crate::tools) fn from_answer(
         answer: std::result::Result<EncodedToolResult, ToolError>,
         within: &CallScope,
@@ -131,12 +133,12 @@ impl CallEnd {
         }
     }
 
-    /// Suspends the call on a question.
+    /// Suspends the call with a question.
     fn with_wait(wait: Wait, question: impl Into<String>) -> CallEnd {
         CallEnd { wait: Some(wait), ..CallEnd::with_message(question) }
     }
 
-    /// Returns the outcome that the end records.
+    /// Returns the outcome for the end record.
     pub(in crate::tools) fn outcome(&self) -> Outcome {
         match (self.cause, self.wait) {
             (Some(_), _) => Outcome::Failed,
@@ -145,7 +147,7 @@ impl CallEnd {
         }
     }
 
-    /// Returns whether what the call did is kept.
+    /// Returns whether the changes of the call are kept.
     pub(in crate::tools) fn keeps(&self) -> bool {
         self.cause.is_none()
             && match self.wait {
@@ -156,7 +158,6 @@ impl CallEnd {
             }
     }
 
-    /// Returns the form in which a waiting call is suspended.
     pub(in crate::tools) fn form(&self) -> Option<SuspensionForm> {
         self.wait.map(|wait| match wait {
             Wait::Asks(_) => SuspensionForm::Asks,
@@ -165,7 +166,7 @@ impl CallEnd {
         })
     }
 
-    /// Adds what a restore of resources could not undo, and what it replaced.
+    /// Adds the outcome of a restore of resources.
     pub(in crate::tools) fn tell(&mut self, put_back: PutBack) {
         self.not_undone.extend(put_back.not_undone);
         self.replaced.extend(put_back.replaced);

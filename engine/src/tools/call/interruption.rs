@@ -1,4 +1,4 @@
-//! Facts of an interrupted call, for the tool that undoes its effects or asks the outside what came of it.
+//! Facts of an interrupted call, for the tool that undoes or verifies its effects outside.
 
 use std::collections::BTreeMap;
 
@@ -10,34 +10,38 @@ use smol_str::SmolStr;
 use crate::error::{Error, Result};
 use crate::session::Session;
 
-/// Describes an interrupted call to the tool that undoes, or finds out, what it did outside of STATE and resources.
+/// Describes an interrupted call to the tool that undoes or verifies its effects outside of STATE
+/// and resources.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct InterruptedCall {
-    /// Operation id, which the interrupted call had as its [`ToolContext::operation`](super::ToolContext::operation): the key of
-    /// what it did. The operation of the undoing itself is another one.
+    /// Operation id of the interrupted call, as its
+    /// [`ToolContext::operation`](super::ToolContext::operation) returned it: the key of its
+    /// effects. The undoing call has another operation id.
     pub operation: OperationId,
-    /// Sequence number of the begin of the interrupted run.
+    /// Sequence number of the start record of the interrupted run.
     pub begin: SequenceNumber,
-    /// Which run of the operation was interrupted, counted from 1. Earlier ones were interrupted too.
+    /// Number of the interrupted run of the operation, counted from 1. Earlier runs were
+    /// interrupted too.
     pub run: u32,
-    /// Time at which that run began, in microseconds since 1970-01-01 UTC.
+    /// Start time of that run, in microseconds since 1970-01-01 UTC.
     pub began_us: i64,
-    /// Id that the model's provider gave to the call.
+    /// Id that the model's provider assigned to the call.
     pub call_id: Option<SmolStr>,
-    /// Model answer that asked for the call; `None` if the host asked.
+    /// Model's answer that requested the call; `None` if the host requested it.
     pub origin: Option<CallOrigin>,
     /// Operation within which the call ran; `None` if it was not nested.
     pub parent: Option<OperationId>,
-    /// Arguments of the call as they arrived: JSON text.
+    /// Arguments of the call as received: JSON text.
     pub arguments: String,
-    /// Captures of the resources before the run, as the resources recorded them, by the resources' names; `None` for one that did
-    /// not outlive its process. Empty for a call that only reads.
+    /// Captures of the resources before the run, by resource name, in the form that the resources
+    /// recorded; `None` for a capture that did not outlive its process. Empty for a call that only
+    /// reads.
     pub captures: BTreeMap<String, Option<Vec<u8>>>,
 }
 
 impl InterruptedCall {
-    /// Reads what the log says of the run of `operation` that began with the record `begin`.
+    /// Reads the run of `operation` with the start record `begin` from the log.
     pub(in crate::tools) fn read(
         session: &Session,
         operation: OperationId,

@@ -1,22 +1,24 @@
-//! One call from its begin to its end: admission, captures and begin; then ending, restoring and the report.
+//! One call from its start to its end: admission, captures and start record; then ending, restoring
+//! and the report.
 //!
 //! # Terms
 //!
-//! An operation is *abandoned* if its [`Operation`] is dropped without an end: whoever waits for it next ends
-//! it as [`Cause::Dropped`]. It is *left open* if its end cannot be recorded or its resources cannot be
-//! restored: a recovery ends it.
+//! An operation is *abandoned* if its [`Operation`] is dropped without an end: the next caller that
+//! waits for it ends it as [`Cause::Dropped`]. It is *left open* if its end cannot be recorded or
+//! its resources cannot be restored: a recovery ends it.
 //!
 //! # Invariants
 //!
-//! 1. A call that may change something captures its resources before it records its begin.
-//! 2. The nested calls of a call end, and its programs are terminated, before its resources are captured or
-//!    restored.
-//! 3. The resources of a call that fails are restored before its end is recorded. The end itself rolls STATE
-//!    back.
-//! 4. Before that restore they are captured as they are, or [set aside](crate::tools::rollback). If the restore replaces or
-//!    removes anything, the end names that capture.
-//! 5. From the moment that the call's captures and leases are taken for its end, the operation either ends or
-//!    is left open.
+//! 1. A call that may change something captures its resources before it writes its start record.
+//! 2. The nested calls of a call end, and its programs are terminated, before its resources are
+//!    captured or restored.
+//! 3. The resources of a failed call are restored before its end is recorded. The end record itself
+//!    rolls STATE back.
+//! 4. Before that restore the current resources are captured, or [set
+//!    aside](crate::tools::rollback). If the restore replaces or removes anything, the end record
+//!    names that capture.
+//! 5. Once the call's captures and leases are taken for its end, the operation either ends or is
+//!    left open.
 
 use foldlog_codec::{OperationId, SequenceNumber};
 use std::collections::BTreeMap;
@@ -52,18 +54,19 @@ use crate::tools::replay;
 use crate::tools::rollback::{Rollback, RollbackPlan};
 use crate::types::encode;
 
-/// Holds a call that has begun, for a tool that runs elsewhere. [`end`](Operation::end),
+/// Contains a started call, for a tool that runs elsewhere. [`end`](Operation::end),
 /// [`fail`](Operation::fail) or [`abort`](Operation::abort) ends the call.
 ///
-/// If the `Operation` is dropped instead, the call stays open until another call or write has to wait for it,
-/// the call around it ends, or the session closes; one that was begun for an async host, until a thread is free. Then the
-/// engine ends the call with [`Cause::Dropped`] and rolls its changes back.
+/// If the `Operation` is dropped instead, the call stays open until another call or write has to
+/// wait for it, the enclosing call ends, or the session closes. A call that was started for an
+/// async host ends as soon as a thread is free. The engine then ends the call with
+/// [`Cause::Dropped`] and rolls its changes back.
 #[must_use]
 pub struct Operation {
     context: ToolContext,
     /// Whether the end is known to be recorded.
     ended: bool,
-    /// Whether the engine ends the call without being waited for, once this is dropped.
+    /// Whether dropping this ends the call soon, even if no other call waits for it.
     #[cfg(feature = "async")]
     ends_soon: bool,
 }
@@ -111,35 +114,39 @@ impl Operation {
         &self.context.running
     }
 
-    /// Returns the operation id: the sequence number of its first `tool_begin`. Stable across re-runs.
+    /// Returns the operation id: the sequence number of its first `tool_begin`. It is stable across
+    /// re-runs.
     pub fn id(&self) -> OperationId {
         self.running_call().begun.within.operation()
     }
 
-    /// Returns the context of the call, for the tool to work with.
+    /// Returns the context of the call, for the tool.
     pub fn context(&self) -> &ToolContext {
         &self.context
     }
 
-    /// Cancels the call and its nested calls: writes through their handles fail with [`Error::Revoked`], and
-    /// a program that a tool waits for is terminated with the call's other programs. The call still has to be
-    /// ended; its changes are rolled back even if it reports success. If it has not ended after the store's
-    /// [grace](crate::StoreOptions::grace), it counts as [stuck](Session::stuck_operations).
+    /// Cancels the call and its nested calls: writes through their handles fail with
+    /// [`Error::Revoked`], and a program that a tool waits for is terminated with the call's other
+    /// programs. The call still has to be ended; its changes are rolled back even if it reports
+    /// success. If it has not ended after the store's [grace](crate::StoreOptions::grace), it
+    /// counts as [stuck](Session::stuck_operations).
     pub fn cancel(&self) {
         self.running_call().begun.cancel();
     }
 
-    /// Says that another thread ends the call. Until then, the thread that began it is refused with
-    /// [`Error::InsideOperation`] where it would have to wait for the call; from then on it waits, as other threads do.
+    /// Declares that another thread ends the call. Before this, the thread that started the call
+    /// gets [`Error::InsideOperation`] where it would have to wait for the call; afterwards it
+    /// waits like other threads.
     pub fn hand_over(&self) {
         self.running_call().begun.hand_over();
     }
 
-    /// Ends the call with what the tool answered. The call's changes are rolled back if the result reports
-    /// failure or cannot be recorded, if a program of the call cannot be terminated, or if the call, or one
-    /// within which it runs, was [cancelled](Operation::cancel) before.
+    /// Ends the call with the tool's result. The call's changes are rolled back if the result
+    /// reports failure or cannot be recorded, if a program of the call cannot be terminated, or if
+    /// the call or an enclosing one was [cancelled](Operation::cancel) before.
     ///
-    /// The end is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// The end is durable when this returns, with
+    /// [`Durability::Boundary`](crate::Durability::Boundary) and
     /// [`Durability::Every`](crate::Durability::Every).
     ///
     /// ```
@@ -181,22 +188,23 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// [`Error::Suspended`] if the result is left to somebody; the call has an end then.
+    /// [`Error::Suspended`] if the result is left to others; the call has an end then.
     ///
-    /// [`Error::Stuck`] if a nested call does not end within the
-    /// store's [grace](crate::StoreOptions::grace): the engine ends this call as if it were dropped, once the
-    /// nested one has ended. [`Error::NoSuchOperation`] if the call is over.
+    /// [`Error::Stuck`] if a nested call does not end within the store's
+    /// [grace](crate::StoreOptions::grace): once the nested call has ended, the engine ends this
+    /// call as if it were dropped. [`Error::NoSuchOperation`] if the call is over.
     ///
-    /// [`Error::RestoreFailed`] if a resource cannot be restored; [`Error::Interrupted`] if a nested call was
-    /// left open; [`Error::Full`], [`Error::Io`], [`Error::DurabilityUnknown`], [`Error::Poisoned`] or
-    /// [`Error::Closed`] if the end cannot be recorded. With these the call is left open: the session takes
-    /// no writes until [`ToolRunner::recover`](crate::tools::ToolRunner::recover), here or in another
-    /// process, has ended it. A session that fails with [`Error::Poisoned`] has to be opened again first.
+    /// [`Error::RestoreFailed`] if a resource cannot be restored; [`Error::Interrupted`] if a
+    /// nested call was left open; [`Error::Full`], [`Error::Io`], [`Error::DurabilityUnknown`],
+    /// [`Error::Poisoned`] or [`Error::Closed`] if the end cannot be recorded. With these the call
+    /// is left open: the session takes no writes until
+    /// [`ToolRunner::recover`](crate::tools::ToolRunner::recover), here or in another process, has
+    /// ended it. A session that fails with [`Error::Poisoned`] has to be opened again first.
     pub fn end<T: Serialize>(self, result: ToolResult<T>) -> Result<ToolReport> {
         let ToolResult { success, message, value, outside, awaits, exit_code } = result;
         let value = match value.map(|value| encode(&self.running_call().info.tool, &value)).transpose() {
             Ok(value) => value,
-            // A result that cannot be recorded fails the call, as it does for a tool that runs here.
+            // A result that cannot be recorded fails the call, like that of a tool that runs here.
             Err(error) => return self.fail(ToolError::failed(error.to_string())),
         };
         let answered = EncodedToolResult { success, message, value, outside, awaits, exit_code };
@@ -204,19 +212,20 @@ impl Operation {
         self.finish(ending)
     }
 
-    /// Ends the call with the reason why the tool gave no answer. The call's changes are rolled back.
+    /// Ends the call with the tool's error. The call's changes are rolled back.
     ///
     /// # Errors
     ///
-    /// [`Error::VisibilityExpansion`] if `error` asks for more of the prompt to be shown, [`Error::Suspended`]
-    /// if it asks for an approval; the call has an end then. Else those of [`end`](Operation::end).
+    /// [`Error::VisibilityExpansion`] if `error` requests more sections of the prompt,
+    /// [`Error::Suspended`] if it asks for an approval; the call has an end then. Else those of
+    /// [`end`](Operation::end).
     pub fn fail(self, error: ToolError) -> Result<ToolReport> {
         let ending = CallEnd::from_answer(Err(error), &self.running_call().begun.within);
         self.finish(ending)
     }
 
-    /// Ends the call with [`Cause::Cancelled`], and `reason` for the model to see. The call's changes are
-    /// rolled back.
+    /// Ends the call with [`Cause::Cancelled`], and `reason` as the text for the model. The call's
+    /// changes are rolled back.
     ///
     /// # Errors
     ///
@@ -225,16 +234,18 @@ impl Operation {
         self.finish(CallEnd::with_cause(Cause::Cancelled, reason))
     }
 
-    /// Returns the captures of the resources from before the call; none once it is over.
+    /// Returns the captures of the resources from before the call; empty once the call is over.
     pub(in crate::tools) fn before(&self) -> CaptureSet {
         self.running_call().held.lock().as_ref().map(|held| held.before.clone()).unwrap_or_default()
     }
 
-    /// Confirms, directly before the tool starts, that the session is still this worker's.
+    /// Confirms, directly before the tool starts, that this worker's claim of the session is still
+    /// valid.
     ///
     /// # Errors
     ///
-    /// Those of [`Session::confirm_claim`]. The call is left open then, and its tool must not start.
+    /// Those of [`Session::confirm_claim`]. The call is left open then, and its tool must not
+    /// start.
     pub(in crate::tools) fn confirm_claim(self) -> Result<Operation> {
         if self.running_call().info.only_reads() {
             return Ok(self);
@@ -243,7 +254,7 @@ impl Operation {
         self.if_confirmed(confirmed)
     }
 
-    /// Does what [`confirmed`](Operation::confirmed) does, for async hosts.
+    /// Async variant of [`confirm_claim`](Operation::confirm_claim).
     #[cfg(feature = "async")]
     pub(in crate::tools) async fn confirmed_async(self) -> Result<Operation> {
         if self.running_call().info.only_reads() {
@@ -262,14 +273,14 @@ impl Operation {
         Ok(self)
     }
 
-    /// Has the engine end the call as soon as this is dropped without an end.
+    /// Lets the engine end the call as soon as this is dropped without an end.
     #[cfg(feature = "async")]
     pub(in crate::tools) fn ending_soon(mut self) -> Operation {
         self.ends_soon = true;
         self
     }
 
-    /// Ends the call as `ending` says.
+    /// Ends the call with `ending`.
     ///
     /// # Errors
     ///
@@ -280,14 +291,15 @@ impl Operation {
         report
     }
 
-    /// Waits, as long as `patience` allows, until the schedule admits the call, takes the leases of the resources, captures them and records
-    /// the begin.
+    /// Waits, as long as `patience` allows, until the schedule admits the call. Then takes the
+    /// leases of the resources, captures them and writes the start record.
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotMismatch`] if `session` is not the session of `state`; [`Error::DeadlineExceeded`] if
-    /// the deadline passes before the begin; the errors of an admission, of a lease, and of a capture.
-    /// Nothing is recorded with these. Else those of [`Session::dispatch`] that do not concern events.
+    /// [`Error::SnapshotMismatch`] if `session` is not the session of `state`;
+    /// [`Error::DeadlineExceeded`] if the deadline passes before the start; the errors of an
+    /// admission, of a lease, and of a capture. Nothing is recorded with these. Else those of
+    /// [`Session::dispatch`] that do not concern events.
     pub(in crate::tools) fn begin(
         state: &ExecutionState,
         session: &Session,
@@ -309,10 +321,10 @@ impl Operation {
         let reads_only = info.reads_only;
         let asker = info.to_asker();
         let mut admission = session.admit(reads_only, patience, asker.clone())?;
-        // What ran while this call waited may have made it needless.
+        // A call that ran during the wait may have made this one unnecessary.
         still_due()?;
         let info = CallInfo { parent: session.call_scope().map(|within| within.operation()), ..info };
-        // A nested call works under the leases of the call around it, and one that is closed needs none.
+        // A nested call works under the leases of the enclosing call, and a closed call needs none.
         let works = info.parent.is_none() && info.closed.is_none();
         let leases = if works { state.lease(reads_only, patience, &asker)? } else { None };
         if let Some(guest) = leases.as_deref().and_then(Leases::guest) {
@@ -327,7 +339,7 @@ impl Operation {
         let tag = || capture_tag("pre", info.call_id.as_deref());
         let captured = || catch_panic("the resources before the call", || state.capture(until, tag));
         let before = if reads_only { CaptureSet::default() } else { captured()? };
-        // A restore is about to replace what is there, and reports itself what it finds.
+        // A restore is about to replace the current contents, and reports its findings itself.
         if info.restores.is_none() && info.parent.is_none() {
             state.tell_of_changes(&before);
         }
@@ -337,8 +349,8 @@ impl Operation {
         Ok(Operation::running_as(state, session, begun, info, CallEndState { before, leases, text }, false))
     }
 
-    /// Begins a call of a replay whose end comes from the log: compares its begin with the recorded one. The resources are
-    /// not touched.
+    /// Starts a call of a replay whose end comes from the log: compares its start record with the
+    /// recorded one. The resources are not touched.
     pub(in crate::tools) fn begin_from_log(
         state: &ExecutionState,
         session: &Session,
@@ -352,7 +364,6 @@ impl Operation {
         Ok(Operation::running_as(state, session, begun, info, held, true))
     }
 
-    /// Makes the operation of a call that has begun.
     fn running_as(
         state: &ExecutionState,
         session: &Session,
@@ -363,8 +374,8 @@ impl Operation {
     ) -> Operation {
         let session = session.through(Arc::clone(&begun.within));
         let running = Arc::new(RunningCall {
-            // An abandoned operation must not keep its session open: whoever waits for it ends it, or the
-            // closing does.
+            // An abandoned operation must not keep its session open: the next waiter or the closing
+            // of the session ends it.
             state: state.clone_uncounted(),
             begun,
             info,
@@ -382,8 +393,8 @@ impl Operation {
         }
     }
 
-    /// Begins a call of a replay whose tool runs again: compares its begin with the recorded one. Takes no lease and captures
-    /// nothing; the tool works on copies.
+    /// Starts a call of a replay whose tool runs again: compares its start record with the recorded
+    /// one. Takes no lease and captures nothing; the tool works on copies.
     fn begin_again(
         state: &ExecutionState,
         session: &Session,
@@ -404,17 +415,17 @@ impl Operation {
     }
 }
 
-/// Returns the tag of a capture: `side` and the provider's id of the call, if it has one.
+/// Returns the tag of a capture: `side` and the provider's id of the call, if present.
 fn capture_tag(side: &str, call_id: Option<&str>) -> Option<String> {
     call_id.map(|call_id| [side, ":", call_id].concat())
 }
 
-/// Guards the end of an operation: dropping it releases the leases, and leaves the operation open for a
-/// recovery unless its end was recorded.
+/// Guards the end of an operation: dropping it releases the leases, and leaves the operation open
+/// for a recovery unless its end was recorded.
 struct CallEndGuard<'a> {
     running: &'a RunningCall,
     ended: bool,
-    /// Captures of the resources from before the call, to which a recovery by the same run restores them.
+    /// Captures of the resources from before the call. A recovery by the same run restores them.
     before: CaptureSet,
     _leases: Option<Arc<Leases>>,
 }
@@ -428,25 +439,26 @@ impl Drop for CallEndGuard<'_> {
     }
 }
 
-/// Maximum length of a message that is recorded on a full disk, in bytes.
+/// Maximum length in bytes of a message that is recorded on a full disk.
 const SHORT_BYTES: usize = 256;
 
-/// Cuts a message after at most [`SHORT_BYTES`], between two characters.
+/// Truncates a message to at most [`SHORT_BYTES`], between two characters.
 fn short(message: &str) -> String {
     let end = (0..=SHORT_BYTES.min(message.len())).rev().find(|at| message.is_char_boundary(*at));
     message.get(..end.unwrap_or_default()).unwrap_or_default().to_owned()
 }
 
 impl RunningCall {
-    /// Ends the call. That it waits for somebody, and that its tool asks for more of the prompt, become errors, since the call
-    /// has no result then.
+    /// Ends the call. A suspension, and a request for more sections of the prompt, become errors,
+    /// because the call has no result then.
     fn finish_and_raise(&self, ending: CallEnd) -> Result<ToolReport> {
         let overrides = ending.overrides.clone();
         let (wait, form) = (ending.wait, ending.form());
         let report = self.finish(ending)?;
         let operation = report.operation;
         if let Some(form) = form.filter(|_| report.outcome == Outcome::Suspended) {
-            // Who waits for a call within this one is told which one to settle.
+            // If the call waits for a call within it, the error names the inner one, which has to
+            // be settled.
             let (session, operation) = match wait {
                 Some(Wait::Within(session, operation)) => (session, operation),
                 _ => (self.state.session().id(), operation),
@@ -463,7 +475,7 @@ impl RunningCall {
         }
     }
 
-    /// Leaves the call open, whose tool did not start: there is nothing to restore.
+    /// Leaves the call open before its tool has started: there is nothing to restore.
     fn leave_open(&self) {
         let held = self.held.lock().take();
         if let Some(CallEndState { before, leases, .. }) = held {
@@ -471,7 +483,7 @@ impl RunningCall {
         }
     }
 
-    /// Ends the call, whatever the cause, and reports it.
+    /// Ends the call with any cause, and returns its report.
     fn finish(&self, mut ending: CallEnd) -> Result<ToolReport> {
         let mut held = self.held.lock();
         let operation = self.begun.within.operation();
@@ -486,8 +498,8 @@ impl RunningCall {
             }
             return self.finish_again(ending, &before, text);
         }
-        // The session refused writes of a call that was to stop, so its work may be incomplete even if it
-        // reports success.
+        // The session refused writes of a call that should stop, so its work may be incomplete even
+        // if it reports success.
         let stopped = match &self.begun.within {
             within if within.is_late() => Some((Cause::Deadline, "its deadline passed")),
             within if within.was_cancelled() => Some((Cause::Cancelled, "it was cancelled")),
@@ -509,12 +521,13 @@ impl RunningCall {
                 "a call within another one cannot leave its result to somebody",
             );
         }
-        // If a nested call does not end, this call still holds everything, and can be ended later.
+        // If a nested call does not end, this call still has its captures and leases, and can be
+        // ended later.
         self.begun.end_inner()?;
         let Some(CallEndState { before, leases, mut text }) = held.take() else {
             return Err(Error::NoSuchOperation { operation, reason: "it is over" });
         };
-        // From here on the operation ends, or is left open for a recovery, whatever happens.
+        // From here on the operation either ends, or is left open for a recovery.
         let mut unended =
             CallEndGuard { running: self, ended: false, before: before.clone(), _leases: leases };
         if !self.programs.end() && ending.cause.is_none() {
@@ -532,7 +545,8 @@ impl RunningCall {
             let tag = || capture_tag("post", self.info.call_id.as_deref());
             let until = self.begun.within.until();
             match catch_panic("the resources after the call", || self.state.capture(until, tag)) {
-                // Parts of a capture that cannot be stopped, such as a sync, may have passed the deadline.
+                // Parts of a capture that cannot be stopped, such as a sync, may have passed the
+                // deadline.
                 _ if self.begun.within.is_late() => {
                     ending = CallEnd::with_cause(Cause::Deadline, "its deadline passed");
                 }
@@ -546,12 +560,13 @@ impl RunningCall {
             }
         }
         let mut found = None;
-        // If this fails, the call has no end and is left open, and a recovery restores the resources again.
+        // If this fails, the call has no end and is left open, and a recovery restores the
+        // resources again.
         if !ending.keeps() {
             found = self.roll_back(&before, &mut ending)?;
         }
         ending.suspension = self.suspension(&ending, &text);
-        // What a call that failed has spent is spent.
+        // Resources that are never rolled back, such as budgets, keep the use of a failed call.
         let spends = !ending.keeps() && !self.info.reads_only && found.is_none();
         let kept = if spends { self.state.capture_kept() } else { None };
         let named = after.as_ref().or(found.as_ref()).or(kept.as_ref());
@@ -564,7 +579,7 @@ impl RunningCall {
             _ => None,
         };
         if let Some(reason) = unrecorded {
-            // The log keeps room for an end that is no longer than this.
+            // The log reserves room for an end record of at most this length.
             if ending.cause.is_none() {
                 ending = CallEnd::with_cause(Cause::Error, &reason);
                 found = self.roll_back(&before, &mut ending)?;
@@ -585,8 +600,8 @@ impl RunningCall {
         Ok(report)
     }
 
-    /// Ends a call of a replay, whose tool ran again on copies of the resources: compares what it left, and its end, with
-    /// what is recorded.
+    /// Ends a call of a replay whose tool ran again on copies of the resources. Compares the copies
+    /// and the end record with the log.
     fn finish_again(
         &self,
         mut ending: CallEnd,
@@ -614,8 +629,8 @@ impl RunningCall {
         self.report(ending, &ended)
     }
 
-    /// Captures the resources, and restores them as they were before the call. Returns the capture if the restore
-    /// replaced anything.
+    /// Captures the resources, and restores their state before the call. Returns the capture if the
+    /// restore replaced anything.
     fn roll_back(&self, before: &CaptureSet, ending: &mut CallEnd) -> Result<Option<CaptureSet>> {
         if self.info.reads_only {
             return Ok(None);
@@ -636,7 +651,8 @@ impl RunningCall {
         Ok(found.filter(|_| is_replaced))
     }
 
-    /// Restores the resources as they were before the call. Returns the changes that could not be undone, and those that were.
+    /// Restores the resources to their state before the call. Returns the changes that could not be
+    /// undone, and the replaced contents.
     fn restore(&self, before: &CaptureSet) -> Result<PutBack> {
         if self.info.reads_only {
             return Ok(PutBack::default());
@@ -646,12 +662,13 @@ impl RunningCall {
         if sabotage::is(Breakage::EndedUnrestored) { Ok(restored.unwrap_or_default()) } else { restored }
     }
 
-    /// Returns the effects outside: those that the tool reports, otherwise those that its declaration allows.
+    /// Returns the effects outside: those that the tool reports, otherwise those that its
+    /// declaration implies.
     fn outside(&self, ending: &CallEnd) -> ExternalEffects {
         ending.outside.unwrap_or(self.info.outside())
     }
 
-    /// Returns what the end records of what the call waits for. `text` is its encoded arguments.
+    /// Returns the suspension for the end record. `text` contains the encoded arguments.
     fn suspension(&self, ending: &CallEnd, text: &[u8]) -> Option<Suspension> {
         let (wait, form) = (ending.wait?, ending.form()?);
         let arguments = MsgpackReader::new(text).str().unwrap_or_default();
@@ -670,7 +687,7 @@ impl RunningCall {
         Some(Suspension { expires_us, inner, ..Suspension::new(form, arguments) })
     }
 
-    /// Returns the body of the end. `text` keeps the encoded message, in the memory that it has.
+    /// Returns the body of the end record. `text` stores the encoded message and reuses its memory.
     fn end<'a>(
         &'a self,
         ending: &'a CallEnd,
@@ -696,7 +713,7 @@ impl RunningCall {
         }
     }
 
-    /// Records the end. Reuses the memory of `text` for the encoded message.
+    /// Writes the end record. Reuses the memory of `text` for the encoded message.
     fn record(
         &self,
         ending: &CallEnd,
@@ -707,7 +724,6 @@ impl RunningCall {
         self.begun.end(end, self.checkpoints().is_some())
     }
 
-    /// Returns the report of the call, whose end is recorded as `ended`.
     fn report(&self, ending: CallEnd, ended: &OperationEnd) -> Result<ToolReport> {
         let value = ending.value.as_deref().map(Value::decode).transpose();
         let unread = |error| Error::Encode { name: self.info.tool.to_string(), reason: format!("{error}") };
@@ -730,13 +746,13 @@ impl RunningCall {
         })
     }
 
-    /// Returns the store of positions before and after calls. `None` if the run keeps none, and for a
-    /// restore, which is no tool's call.
+    /// Returns the store of checkpoints. `None` if the run keeps none, and for a restore, which is
+    /// not a tool's call.
     fn checkpoints(&self) -> Option<&CheckpointStore> {
         self.state.checkpoints().filter(|_| self.info.restores.is_none())
     }
 
-    /// Keeps the positions before and after the call, if the run keeps checkpoints.
+    /// Stores the positions before and after the call, if the run keeps checkpoints.
     fn checkpoint(&self, report: &ToolReport, before: CaptureSet, after: Option<CaptureSet>) {
         let Some(checkpoints) = self.checkpoints() else { return };
         let session = self.state.session();
@@ -753,7 +769,7 @@ impl RunningCall {
             };
             self.state.composite(snapshot, resources, metadata)
         };
-        // The first record opens the session, so a begin has one before it.
+        // The first record opens the session, so a record precedes every start record.
         let begin = report.begin.saturating_sub(1);
         checkpoints.record(ToolCheckpoint {
             operation: report.operation,
@@ -780,9 +796,10 @@ mod tests {
     use crate::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
     use crate::{SessionTypes, Store, StoreOptions};
 
-    /// Guards against an abandoned call that never ends. Another thread could begin a nested call after
-    /// somebody had started to end the abandoned one and before its handle was revoked. The nested call kept
-    /// it from ending, nobody tried again, and it blocked all others until the session was recovered.
+    /// Guards against an abandoned call that never ends. Another thread could start a nested call
+    /// after a first thread had started to end the abandoned one, and before its handle was
+    /// revoked. The nested call prevented the end, no thread tried again, and the call blocked all
+    /// others until the session was recovered.
     #[test]
     fn nothing_begins_within_a_call_that_was_let_go_of_once_somebody_ends_it() {
         let (storage, grace) = (Arc::new(MemoryStorage::new()), Duration::ZERO);
@@ -791,14 +808,14 @@ mod tests {
         let session = store.create(&SessionTypes::builder().build().unwrap()).unwrap();
         let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
         let runner = ToolRunner::new(state, ToolRegistry::new());
-        // The deadline keeps a failure of this test from waiting forever.
+        // The deadline prevents a failure of this test from waiting forever.
         let options = ExecuteOptions { deadline: Some(Duration::from_secs(20)), ..ExecuteOptions::default() };
         let call = ToolCall::new("elsewhere", "{}");
         let outer = runner.begin(&call, &ExecuteOptions::default()).unwrap();
         let (within, core) = (runner.within(outer.context()), Arc::clone(outer.running_call()));
         drop(outer);
-        // Replaces what dropping the operation left to be run: another thread's call comes first, at that
-        // very moment.
+        // Replaces the closure that dropping the operation registered: another thread's call comes
+        // first, at that very moment.
         let (tells, told) = mpsc::channel();
         let (inner, again) = (call.clone(), Arc::clone(&core));
         let dropped = move || {

@@ -1,4 +1,4 @@
-//! The report of a call: what its end in the log says, for whoever asked for the call.
+//! The report of a call, with the contents of its end record.
 
 use foldlog_codec::body::{Cause, ExternalEffects, Outcome};
 use foldlog_codec::msgpack::Value;
@@ -8,10 +8,10 @@ use smol_str::SmolStr;
 
 use crate::operation::{NotUndone, ReplacedContent};
 
-/// Reports how a call ended and what it answered, as its end in the log records it.
+/// Contains the outcome and the answer of a call, as its end record states them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolReport {
-    /// Operation id: the sequence number of its first `tool_begin`. Stable across re-runs.
+    /// Operation id: the sequence number of its first `tool_begin`. It is stable across re-runs.
     pub operation: OperationId,
     /// Sequence number of the `tool_begin` of this run.
     pub begin: SequenceNumber,
@@ -19,31 +19,33 @@ pub struct ToolReport {
     pub end: SequenceNumber,
     /// Name of the tool.
     pub tool: SmolStr,
-    /// Id that the model's provider gave to the call.
+    /// Id that the model's provider assigned to the call.
     pub call_id: Option<SmolStr>,
-    /// How the call ended.
+    /// Outcome of the call.
     pub outcome: Outcome,
-    /// Why the call failed. `None` if it committed.
+    /// Cause of a failure. `None` if the call committed.
     pub cause: Option<Cause>,
-    /// Whether the call committed. If not, its changes were rolled back, save those in `not_undone`.
+    /// Whether the call committed. If not, its changes were rolled back, except those in
+    /// `not_undone`.
     pub success: bool,
-    /// Text that the model sees: the tool's message, or why the call failed.
+    /// Text that the model sees: the tool's message, or the reason of the failure.
     pub message: String,
-    /// The tool's answer, if it gave one.
+    /// The tool's answer; `None` if it has no value.
     pub value: Option<Value>,
-    /// Effects outside of STATE and resources, which no rollback undoes, as far as they are known.
+    /// Known effects outside of STATE and resources, which no rollback undoes.
     pub outside: ExternalEffects,
-    /// Changes to resources that the rollback of a failed call could not undo, such as the owner of a file
-    /// that this process must not give away. The end records them, and `foldlog ledger` shows them.
+    /// Changes of resources that the rollback of a failed call could not undo, such as the owner of
+    /// a file that this process may not change. The end record contains them, and `foldlog ledger`
+    /// shows them.
     pub not_undone: Vec<NotUndone>,
-    /// What the rollback of a failed call replaced or removed in resources, whether the call or somebody else had
-    /// changed it meanwhile. The end names a capture of it, which [`undo_rewind`](crate::ExecutionState::undo_rewind)
-    /// brings back.
+    /// Contents of resources that the rollback of a failed call replaced or removed, including
+    /// changes by others during the call. The end record names a capture of them, which
+    /// [`undo_rewind`](crate::ExecutionState::undo_rewind) restores.
     #[serde(default)]
     pub replaced: Vec<ReplacedContent>,
-    /// Time from the begin to the end, in microseconds.
+    /// Time from start to end, in microseconds.
     pub elapsed_us: u64,
-    /// Whether the report repeats what an earlier run of the same [origin](crate::tools::ToolCall::origin)
-    /// recorded, or what a settlement decided about that run. The tool did not run.
+    /// Whether the report repeats the recorded outcome of an earlier run of the same
+    /// [origin](crate::tools::ToolCall::origin), or a settlement of that run. The tool did not run.
     pub recorded: bool,
 }

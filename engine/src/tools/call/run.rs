@@ -1,7 +1,8 @@
-//! The state of one running call, which its [`Operation`](super::Operation), its
-//! [`ToolContext`](super::ToolContext) and its commands share.
+//! The state of one running call, shared by its [`Operation`](super::Operation), its
+//! [`ToolContext`](super::ToolContext) and its commands.
 //!
-//! Ending the call takes what it [holds](CallEndState) exactly once: whoever finds nothing there comes too late.
+//! Ending the call takes its [`CallEndState`] exactly once. Later attempts find none and do
+//! nothing.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -15,30 +16,31 @@ use crate::tools::captures::CaptureSet;
 use crate::tools::execution::{Children, ExecutionState, Leases};
 use crate::tools::resources::ResourceRegistry;
 
-/// Holds the state of a call from its begin on. It outlives the call as long as the tool keeps its context.
+/// State of a call from its start on. It outlives the call as long as the tool keeps its context.
 pub(in crate::tools) struct RunningCall {
     pub(in crate::tools) state: ExecutionState,
     pub(in crate::tools) begun: ActiveCall,
     pub(in crate::tools) info: CallInfo,
     pub(in crate::tools) programs: Programs,
-    /// What the call holds until it is over; `None` from then on.
+    /// State for the call's end; `None` once the call is over.
     pub(in crate::tools) held: Mutex<Option<CallEndState>>,
     /// Whether the call belongs to a replay that takes its end from the log.
     pub(in crate::tools) from_log: bool,
-    /// Child sessions that the call has opened; empty until it opens one.
+    /// Child sessions that the call has opened; uninitialized until the first.
     pub(in crate::tools) children: OnceLock<Arc<Mutex<Children>>>,
-    /// Resources that are not captured; empty until a call that acts outside only asks for them.
+    /// Resources that are not captured; uninitialized until a call that acts only outside requests
+    /// them.
     pub(in crate::tools) uncaptured: OnceLock<ResourceRegistry>,
 }
 
-/// Holds what a call needs for its end: the captures to restore and the leases to release.
+/// State that a call needs for its end: the captures to restore and the leases to release.
 #[derive(Default)]
 pub(in crate::tools) struct CallEndState {
-    /// Captures of the resources, from before the begin.
+    /// Captures of the resources, from before the start record.
     pub(in crate::tools) before: CaptureSet,
-    /// Leases of the resources; `None` within another call, which holds them.
+    /// Leases of the resources; `None` for a nested call, whose enclosing call holds them.
     pub(in crate::tools) leases: Option<Arc<Leases>>,
-    /// Encoded arguments, whose memory the end reuses for the encoded message.
+    /// Encoded arguments, whose memory the end record reuses for the encoded message.
     pub(in crate::tools) text: Vec<u8>,
 }
 

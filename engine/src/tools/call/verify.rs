@@ -1,7 +1,9 @@
-//! What a tool found out about an interrupted call, and the form in which the end of the call that asked records it.
+//! A tool's finding about an interrupted call, and its form in the end record of the verifying
+//! call.
 //!
-//! The end's value is a map: `verdict` is `done`, `not_done` or `unknown`; with `done`, `success` says whether the work
-//! succeeded, and `value` is its result if it has one. The text that the end shows is that of the result.
+//! The end record's value is a map: `verdict` is `done`, `not_done` or `unknown`; with `done`,
+//! `success` states whether the work succeeded, and `value` is its result, if any. The text of the
+//! end record is that of the result.
 
 use foldlog_codec::body::ExternalEffects;
 use foldlog_codec::msgpack::Value;
@@ -11,18 +13,18 @@ use super::answer::{EncodedToolResult, ToolError, ToolResult};
 use super::report::ToolReport;
 use crate::types::encode;
 
-/// Says what a tool found out about an interrupted call.
+/// Describes a tool's finding about an interrupted call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallVerification<T> {
-    /// The call had done its work, with this result, which becomes the operation's.
+    /// The call had done its work. This result becomes the operation's.
     Done(ToolResult<T>),
-    /// The call had done nothing outside of STATE and resources: it runs again.
+    /// The call had no effects outside of STATE and resources: it runs again.
     NotDone,
-    /// The tool cannot say.
+    /// The effects cannot be determined.
     Unknown,
 }
 
-/// Names what a tool found out, as the end of the call that asked records it.
+/// Finding in the form of the end record.
 pub(in crate::tools) enum RecordedVerification {
     Done { success: bool, value: Option<Value> },
     NotDone,
@@ -30,11 +32,12 @@ pub(in crate::tools) enum RecordedVerification {
 }
 
 impl EncodedToolResult {
-    /// Encodes what the tool named `tool` found out.
+    /// Encodes the finding of the tool named `tool`.
     ///
     /// # Errors
     ///
-    /// [`ToolError::Failed`] if the result is left to somebody, [`ToolError::Engine`] if it cannot be encoded.
+    /// [`ToolError::Failed`] if the result awaits an answer, [`ToolError::Engine`] if it cannot be
+    /// encoded.
     pub(super) fn of_verified<T: Serialize>(
         tool: &str,
         verified: CallVerification<T>,
@@ -66,7 +69,7 @@ impl EncodedToolResult {
 }
 
 impl RecordedVerification {
-    /// Returns what a tool found out, as the report of the call that asked says it. A call that failed found out nothing.
+    /// Returns the finding in the report of a verifying call. A failed call counts as unknown.
     pub(in crate::tools) fn from_report(report: &ToolReport) -> RecordedVerification {
         let Some(value) = report.value.as_ref().filter(|_| report.success) else {
             return RecordedVerification::Unknown;
