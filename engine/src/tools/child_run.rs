@@ -1,4 +1,4 @@
-//! Opens a child session as a run on the resources of the call that it works for, under that call's leases.
+//! Opens a child session as a run on the resources of its parent's call, under that call's leases.
 
 use std::collections::BTreeMap;
 use std::panic::Location;
@@ -16,21 +16,25 @@ use crate::session::operation_records::RecordedCaptures;
 use crate::types::SessionTypes;
 
 impl ToolContext {
-    /// Opens the call's child session number `ordinal`, as [`child_session`](ToolContext::child_session) does, for work on
-    /// the resources of this run, under the leases of this call. A tool that drives a sub-agent gives it the returned run.
+    /// Opens the call's child session number `ordinal`, like
+    /// [`child_session`](ToolContext::child_session), for work on the resources of this run, under
+    /// the leases of this call. A tool that drives a sub-agent passes it the returned run.
     ///
-    /// Calls of the child wait for calls nested in this one and for calls of its other children, as far as these change
-    /// something; none begins once this call is over or cancelled, and this call's deadline is theirs too. What they commit
-    /// is rolled back in the resources if this call fails. The child's own records stay, and the
-    /// [ledger](crate::inspect::LogReader::ledger) calls its operations abandoned.
+    /// Calls of the child wait for calls nested in this one and for calls of its other children, if
+    /// these change something. None starts once this call is over or cancelled, and this call's
+    /// deadline applies to them too. If this call fails, their committed changes of the resources
+    /// are rolled back. The child's own records remain, and the
+    /// [ledger](crate::inspect::LogReader::ledger) lists its operations as abandoned.
     ///
-    /// If this call runs an interrupted operation again, the child goes on where it stopped: the resources are restored to
-    /// what they were at the child's last end, and calls that a killed process left open in it are ended as interrupted.
-    /// Its committed calls and recorded answers are there, and are not to be had again. A change that this run of the call
-    /// makes before it opens the child is lost, unless the run before made it too, so a tool does the same again. Children
-    /// that work at the same time are all opened before any of them works.
+    /// If this call runs an interrupted operation again, the child continues where it stopped: the
+    /// resources are restored to their state at the child's last end, and calls that a killed
+    /// process left open in it are ended as interrupted. Its committed calls and recorded answers
+    /// are available, and are not repeated. A change that this run of the call makes before it
+    /// opens the child is lost, unless the run before made it too. A tool should therefore repeat
+    /// the same steps. Children that work at the same time have to be opened before any of them
+    /// works.
     ///
-    /// How a process that is killed at any point is recovered is told in [`tools`](crate::tools).
+    /// [`tools`](crate::tools) describes the recovery after the process is killed at any point.
     ///
     /// ```
     /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
@@ -85,10 +89,12 @@ impl ToolContext {
     ///
     /// # Errors
     ///
-    /// Those of [`child_session`](ToolContext::child_session). [`Error::SnapshotMismatch`] if the child cannot go on: this
-    /// run lacks a resource that the child worked on, what the child left of one did not outlive its process, or another
-    /// child has worked on the resources since. [`Error::RestoreFailed`] if a resource cannot be restored, and those of
-    /// [`recover`](ToolRunner::recover) if calls were left open in the child; this call cannot commit then.
+    /// Those of [`child_session`](ToolContext::child_session). [`Error::SnapshotMismatch`] if the
+    /// child cannot continue: this run lacks a resource that the child worked on, a capture of the
+    /// child did not outlive its process, or another child has worked on the resources since.
+    /// [`Error::RestoreFailed`] if a resource cannot be restored, and those of
+    /// [`recover`](ToolRunner::recover) if calls were left open in the child; this call cannot
+    /// commit then.
     pub fn child(&self, ordinal: u32, types: &SessionTypes) -> Result<ExecutionState> {
         let children = Arc::clone(self.running.children());
         let is_first = self.read_stints(&mut children.lock(), ordinal)?;
@@ -106,8 +112,8 @@ impl ToolContext {
         Ok(state)
     }
 
-    /// Reads which stints the children had before this run of the call. Returns whether this run opens the child for the
-    /// first time, and is not the first run.
+    /// Reads the stints of the children before this run of the call. Returns whether this is a
+    /// re-run, and opens the child for the first time.
     fn read_stints(&self, children: &mut Children, ordinal: u32) -> Result<bool> {
         if self.running.info.again.is_none() {
             return Ok(false);
@@ -127,8 +133,8 @@ impl ToolContext {
         Ok(!children.working.contains_key(&ordinal))
     }
 
-    /// Restores the resources to what the child left of them in an earlier run, if they do not hold that, and ends the
-    /// calls that were left open in it.
+    /// Restores the resources to their state after the child in an earlier run, if they differ from
+    /// it, and ends the calls that were left open in it.
     fn resume_child(
         &self,
         state: &ExecutionState,
@@ -140,7 +146,7 @@ impl ToolContext {
         let left_open = session.changing_operation();
         let left = if is_first && left_open.is_none() { session.captures_left()? } else { BTreeMap::new() };
         let leaves = left_open.is_some() || !left.is_empty();
-        // What the resources hold where they are as the child left them.
+        // Stints that the resources contain after the restore; `None` if no restore is needed.
         let holds = {
             let children = children.lock();
             let before = children.before.as_ref().and_then(|before| before.get(&ordinal)).cloned();
@@ -194,7 +200,7 @@ impl ToolContext {
         }
     }
 
-    /// Checks that no work of another child is lost by restoring what this one left. `other` is one whose work would be.
+    /// Fails if restoring the state after this child would lose the work of `other`.
     fn check_nothing_lost(&self, ordinal: u32, other: Option<u32>) -> Result<()> {
         let Some(other) = other else { return Ok(()) };
         let operation = self.operation();
@@ -204,7 +210,7 @@ impl ToolContext {
         )))
     }
 
-    /// Decodes what a child left of the resources, and checks that it can be restored.
+    /// Decodes a child's captures of the resources, and checks that they can be restored.
     fn decode_captures(&self, state: &ExecutionState, left: RecordedCaptures) -> Result<CaptureSet> {
         let resources = state.resources();
         let lost = left.iter().find(|(name, recorded)| {

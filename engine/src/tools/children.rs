@@ -1,4 +1,4 @@
-//! Reports the child sessions of an operation: where each one stopped, and what may be done about it.
+//! Reports the child sessions of an operation: where each one stopped, and the possible decisions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,57 +13,60 @@ use crate::operation::{CHILD_SESSION, ChildAnnounced, OpenOperation, UnsettledOp
 use crate::session::Session;
 use crate::store::Store;
 
-/// Reports a child session of an operation.
+/// Describes a child session of an operation.
 #[derive(Clone, Debug)]
 pub struct ChildReport {
     /// Operation for which the child works.
     pub operation: OperationId,
-    /// Number that the tool gave the child.
+    /// Number that the tool assigned to the child.
     pub ordinal: u32,
     /// Id of the child.
     pub session: Uuid,
-    /// Where the child stopped.
+    /// Point at which the child stopped.
     pub stop: ChildStop,
 }
 
-/// Says where a child session stopped.
+/// Describes the point at which a child session stopped.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ChildStop {
-    /// The child was announced and holds no record, or it was deleted. The tool creates it when it runs again.
+    /// The child was announced and has no record, or it was deleted. The tool creates it when it
+    /// runs again.
     NotBegun,
-    /// The child's log cannot be read, or the session of that id is no child of the operation. The error says which.
+    /// The child's log cannot be read, or the session of that id is no child of the operation. The
+    /// error contains the reason.
     Unreadable(Arc<Error>),
     /// The child's log ends at a position.
     At {
         /// Sequence number of the child's last record.
         position: SequenceNumber,
-        /// Calls that have begun and not ended. A recovery of the parent ends them, unless another process has the child
-        /// open.
+        /// Calls that have started and not ended. A recovery of the parent ends them, unless
+        /// another process has the child open.
         open: Vec<OpenOperation>,
         /// Calls that were interrupted, and have neither run again nor been settled since.
         unsettled: Vec<UnsettledOperation>,
-        /// Where each of the child's conversations goes on. Empty while calls are open.
+        /// Points at which the child's conversations continue. Empty while calls are open.
         conversations: Vec<Resume>,
     },
 }
 
-/// Names what may be done about a child session of an interrupted operation.
+/// Names a possible decision about a child session of an interrupted operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChildChoice {
     /// Run the operation again, by a recovery, after [settling](Session::settle) it with
-    /// [`RunAgain`](crate::Settlement::run_again()) if its tool is manual. The child goes on where it stopped.
+    /// [`RunAgain`](crate::Settlement::run_again()) if its tool is manual. The child continues
+    /// where it stopped.
     Resume,
-    /// [Settle](Store::settle) these operations of the child, and then choose once more.
+    /// [Settle](Store::settle) these operations of the child, and then choose again.
     Settle(Vec<OperationId>),
-    /// [Settle](Session::settle) the operation as [`Failed`](crate::Settlement::failed()). The child does not go on, and
-    /// what it committed counts as abandoned.
+    /// [Settle](Session::settle) the operation as [`Failed`](crate::Settlement::failed()). The
+    /// child does not continue, and its committed operations count as abandoned.
     Abandon,
 }
 
 impl ChildReport {
-    /// Returns what may be done, the best first, if the operation was interrupted.
+    /// Returns the possible decisions if the operation was interrupted, best first.
     pub fn choices(&self) -> Vec<ChildChoice> {
         match &self.stop {
             ChildStop::Unreadable(_) => vec![ChildChoice::Abandon],
@@ -82,7 +85,7 @@ impl ChildReport {
     }
 }
 
-/// Holds the ids of the child sessions that a log announces for operations, by their numbers.
+/// Ids of the child sessions that a log announces, by operation and number.
 #[derive(Default)]
 pub(super) struct AnnouncedChildren(BTreeMap<OperationId, BTreeMap<u32, Uuid>>);
 
@@ -102,7 +105,6 @@ impl AnnouncedChildren {
         Ok(announced)
     }
 
-    /// Takes the children of an operation.
     pub(super) fn take(&mut self, operation: OperationId) -> BTreeMap<u32, Uuid> {
         self.0.remove(&operation).unwrap_or_default()
     }
@@ -122,28 +124,29 @@ impl AnnouncedChildren {
     }
 }
 
-/// Returns whether `child` was begun by this operation of `session`.
+/// Returns whether this operation of `session` created `child`.
 pub(super) fn is_child_of(child: &Session, session: Uuid, operation: OperationId) -> bool {
     child.parent() == Some(Parent::Child { session, operation: Some(operation) })
 }
 
 impl Session {
-    /// Reports the child sessions of an operation, in the order of their numbers. Takes no lock, so that a process that
-    /// has a child open is not disturbed.
+    /// Reports the child sessions of an operation, in the order of their numbers. Takes no lock, so
+    /// that a process with an open child is not disturbed.
     ///
-    /// A host calls this about an [unsettled](Session::unsettled_operations) operation, to decide about it. For a recovery,
-    /// [`RecoveredOperation::children`](crate::tools::RecoveredOperation::children) holds the same.
+    /// Hosts use it to decide about an [unsettled](Session::unsettled_operations) operation. After
+    /// a recovery, [`RecoveredOperation::children`](crate::tools::RecoveredOperation::children)
+    /// contains the same reports.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the log of this session cannot be read, [`Error::Object`] if an object is missing or damaged.
+    /// [`Error::Io`] if the log of this session cannot be read, [`Error::Object`] if an object is
+    /// missing or damaged.
     pub fn children_of(&self, operation: impl Into<OperationId>) -> Result<Vec<ChildReport>> {
         let operation = operation.into();
         Ok(AnnouncedChildren::read(self, [operation])?.report(self, operation))
     }
 }
 
-/// Reads where a child session stopped.
 fn stop(store: &Store, parent: Uuid, operation: OperationId, session: Uuid) -> Result<ChildStop> {
     let child = store.open_untyped(session)?;
     if !is_child_of(&child, parent, operation) {

@@ -1,4 +1,4 @@
-//! Calls a tool, or begins a call of a tool that runs elsewhere: the one path that every call takes.
+//! Calls a tool, or starts a call of a tool that runs elsewhere: the common path of every call.
 
 use std::panic::Location;
 
@@ -9,24 +9,27 @@ use super::runner::{ToolRunner, unsettled_error};
 use crate::clock;
 use crate::error::{Error, Result};
 
-/// Why a call of an origin is not begun that has a result already.
+/// Reason for refusing a call of an origin that already has a result.
 pub(super) const HAS_RESULT: &str = "it already has a result for that model answer; read it with `recorded`";
 
 impl ToolRunner {
-    /// Runs a tool as a transaction. If the tool fails, by an error, a panic, an unsuccessful result or
-    /// arguments that do not parse, or its deadline passes, STATE and resources are rolled back, and the failure is returned as
-    /// a [`ToolReport`], not as `Err`.
+    /// Runs a tool as a transaction. The tool fails by an error, a panic, an unsuccessful result,
+    /// arguments that do not parse, or its deadline. STATE and resources are then rolled back, and
+    /// the failure is returned as a [`ToolReport`], not as `Err`.
     ///
-    /// If the call has an [origin](ToolCall::origin) and a call of that origin committed or failed before, the
-    /// recorded result is returned and the tool does not run; if that call was interrupted, it is recovered as in
-    /// [`recover`](ToolRunner::recover).
+    /// If the call has an [origin](ToolCall::origin) and a call of that origin committed or failed
+    /// before, the recorded result is returned and the tool does not run. If that call was
+    /// interrupted, it is recovered as in [`recover`](ToolRunner::recover).
     ///
-    /// Waits for others to end as [`ExecuteOptions`] and [the session](crate::Session#who-waits) say.
+    /// Waits for others as defined by [`ExecuteOptions`] and [the
+    /// session](crate::Session#who-waits).
     ///
-    /// The end is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
-    /// [`Durability::Every`](crate::Durability::Every). The engine holds no lock while the tool runs. Another
-    /// thread stops the tool with [`Session::cancel`](crate::Session::cancel): the call is rolled back, and
-    /// its report says [`Cause::Cancelled`](crate::Cause::Cancelled).
+    /// The end is durable when this returns, with
+    /// [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every). The engine holds no lock while the tool
+    /// runs. Another thread can stop the tool with [`Session::cancel`](crate::Session::cancel): the
+    /// call is rolled back, and the cause in its report is
+    /// [`Cause::Cancelled`](crate::Cause::Cancelled).
     ///
     /// ```
     /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
@@ -68,32 +71,36 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// Before the tool runs, with nothing recorded: [`Error::NoSuchTool`] if the runner has no tool of that
-    /// name; [`Error::DeadlineExceeded`] if the deadline passed while the call waited for others; [`Error::Interrupted`] if the session must be recovered first; [`Error::ResourceDirty`] if
-    /// another session left a resource half done and must be recovered first, [`Error::ResourceMaybeDirty`]
-    /// if that session's log cannot be read; [`Error::ToolIdempotency`] if an earlier call of the same origin
-    /// must be settled first; [`Error::Stuck`] if another call should have stopped and still runs;
-    /// [`Error::WaitedTooLong`] if another call or another session does not end in the time that this one may wait;
-    /// [`Error::InsideOperation`] if this thread [began](ToolRunner::begin) that call and has to end it;
-    /// [`Error::SnapshotMismatch`] if the runner is nested in a call of another run; the resource's own
-    /// error, such as [`Error::Filesystem`] or [`Error::Resource`], if a resource cannot be leased or
-    /// captured.
+    /// Before the tool runs, with nothing recorded: [`Error::NoSuchTool`] if the runner has no tool
+    /// of that name; [`Error::DeadlineExceeded`] if the deadline passed while the call waited for
+    /// others; [`Error::Interrupted`] if the session must be recovered first;
+    /// [`Error::ResourceDirty`] if another session left a resource half changed and must be
+    /// recovered first, [`Error::ResourceMaybeDirty`] if that session's log cannot be read;
+    /// [`Error::ToolIdempotency`] if an earlier call of the same origin must be settled first;
+    /// [`Error::Stuck`] if another call should have stopped and still runs;
+    /// [`Error::WaitedTooLong`] if another call or another session does not end within the maximum
+    /// wait; [`Error::InsideOperation`] if this thread [started](ToolRunner::begin) that call and
+    /// has to end it; [`Error::SnapshotMismatch`] if the runner is nested in a call of another run;
+    /// the resource's own error, such as [`Error::Filesystem`] or [`Error::Resource`], if a
+    /// resource cannot be leased or captured.
     ///
-    /// [`Error::Suspended`] if an earlier call of the same origin still waits for somebody, and nothing is
-    /// recorded; or if the tool ran and asks for an approval, with its changes rolled back, or leaves its
-    /// result to somebody, with its changes kept. Within another call, an earlier call of the same tool with
-    /// the same arguments counts, that was suspended within an earlier run of the outer call.
+    /// [`Error::Suspended`] if an earlier call of the same origin is still suspended, with nothing
+    /// recorded; or if the tool ran and asks for an approval, with its changes rolled back, or
+    /// leaves its result to others, with its changes kept. Within another call, an earlier call
+    /// counts if it has the same tool and arguments and was suspended within an earlier run of the
+    /// outer call.
     ///
-    /// After the tool ran, with its changes rolled back: [`Error::VisibilityExpansion`] if the tool asks for
-    /// more of the prompt to be shown.
+    /// After the tool ran, with its changes rolled back: [`Error::VisibilityExpansion`] if the tool
+    /// requests more sections of the prompt.
     ///
-    /// [`Error::RestoreFailed`] if a resource could not be restored; the error names the resources that were
-    /// restored and those that were not. The call is left open: the session shows STATE as it was before the
-    /// call, is [interrupted](crate::Session::is_interrupted), and takes no writes until
-    /// [`recover`](ToolRunner::recover), in this process or another, has restored the other resources.
+    /// [`Error::RestoreFailed`] if a resource could not be restored; the error lists the resources
+    /// that were restored and those that were not. The call is left open: the session shows STATE
+    /// as it was before the call, is [interrupted](crate::Session::is_interrupted), and takes no
+    /// writes until [`recover`](ToolRunner::recover), in this process or another, has restored the
+    /// other resources.
     ///
-    /// Else those of [`Session::dispatch`](crate::Session::dispatch) that do not concern events, and if the
-    /// call has an origin, those of [`recorded`](ToolRunner::recorded).
+    /// Else those of [`Session::dispatch`](crate::Session::dispatch) that do not concern events,
+    /// and if the call has an origin, those of [`recorded_report`](ToolRunner::recorded_report).
     #[track_caller]
     pub fn execute(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<ToolReport> {
         let still_due = self.still_due(call);
@@ -127,9 +134,9 @@ impl ToolRunner {
         }
     }
 
-    /// Returns a check that fails if a call of the same origin has got a result since now. The caller asks what
-    /// is known of the call after this, so that no result falls between the two. A call without an origin is
-    /// always due.
+    /// Returns a check that fails if a call of the same origin has got a result since now. The
+    /// caller looks up earlier calls after this, so that no result falls between the two. A call
+    /// without an origin is always due.
     pub(super) fn still_due(&self, call: &ToolCall) -> impl Fn() -> Result<()> {
         let asked_at = call.origin.map(|_| self.session.position());
         move || {
@@ -145,31 +152,33 @@ impl ToolRunner {
         }
     }
 
-    /// Begins a call of a tool that runs elsewhere; the host ends it through the [`Operation`]. If the runner
-    /// has a tool of that name, its declared idempotency applies, and whether it only reads; any other tool
-    /// counts as [`Manual`](crate::Idempotency::Manual) and as one that may change something.
+    /// Starts a call of a tool that runs elsewhere; the host ends it through the [`Operation`]. If
+    /// the runner has a tool of that name, its declared idempotency and
+    /// [`reads_only`](crate::tools::Tool::reads_only) apply. Any other tool counts as
+    /// [`Manual`](crate::Idempotency::Manual) and as one that may change something.
     ///
-    /// Waits as [`execute`](ToolRunner::execute) does. Until the operation is ended, this thread is refused what would wait
-    /// for it, unless the operation is [handed over](Operation::hand_over).
+    /// Waits like [`execute`](ToolRunner::execute). Until the operation is ended or [handed
+    /// over](Operation::hand_over), calls on this thread that would wait for it are refused.
     ///
     /// # Errors
     ///
     /// [`Error::NoSuchOperation`] if an earlier call of the same origin has a result, which
-    /// [`recorded`](ToolRunner::recorded) returns. [`Error::ToolIdempotency`] if that call was interrupted
-    /// and is neither run again nor settled yet; [`Error::Suspended`] if that call waits for somebody, and
-    /// [`Error::NoSuchOperation`] if it has failed since nobody answered in time. One that was approved
-    /// begins again. Else those of [`execute`](ToolRunner::execute) that come
-    /// before the tool runs, without [`Error::NoSuchTool`].
+    /// [`recorded_report`](ToolRunner::recorded_report) returns. [`Error::ToolIdempotency`] if that
+    /// call was interrupted and is neither run again nor settled yet; [`Error::Suspended`] if that
+    /// call is suspended, and [`Error::NoSuchOperation`] if it has failed because its question
+    /// expired. An approved call starts again. Else those of [`execute`](ToolRunner::execute) that
+    /// occur before the tool runs, without [`Error::NoSuchTool`].
     #[track_caller]
     pub fn begin(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
         let still_due = self.still_due(call);
         self.begin_as(self.to_begin(call)?, &call.arguments, options, &still_due)?.confirm_claim()
     }
 
-    /// Begins a call of a tool that runs elsewhere, as [`begin`](ToolRunner::begin) does, for a host that does nothing outside
-    /// of its session for the call: an adapter, for one, to which a program tells what its tool did, by
-    /// [observations](crate::Session::observe). So it may be begun in a replay of any mode. There its begin is compared, and
-    /// what is written through its handle; its end comes from the log.
+    /// Starts a call of a tool that runs elsewhere, like [`begin`](ToolRunner::begin), for a host
+    /// with no effects for the call outside of its session. An example is an adapter that receives
+    /// a program's reports of its tool calls through [observations](crate::Session::observe). Such
+    /// a call may start in a replay of any mode. There, its start record and the writes through its
+    /// handle are compared with the log, and its end comes from the log.
     ///
     /// # Errors
     ///
@@ -183,7 +192,7 @@ impl ToolRunner {
         Operation::begin_from_log(&self.state, &self.session, self.to_begin(call)?, &call.arguments)
     }
 
-    /// Describes a call of a tool that runs elsewhere and is to begin.
+    /// Describes a call of a tool that runs elsewhere, before its start.
     #[track_caller]
     fn to_begin(&self, call: &ToolCall) -> Result<CallInfo> {
         match self.find_earlier_call(call)? {
@@ -207,7 +216,7 @@ impl ToolRunner {
     }
 }
 
-/// Describes a call of `tool`, with the idempotency that the tool declares and whether it only reads.
+/// Describes a call of `tool`, with the tool's declarations.
 #[track_caller]
 pub(super) fn info_of(call: &ToolCall, tool: &dyn AnyTool) -> CallInfo {
     CallInfo { idempotency: tool.idempotency(), ..CallInfo::new(call) }.of_tool(tool)

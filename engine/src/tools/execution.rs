@@ -1,11 +1,11 @@
-//! Holds everything that a run changes under one root: the session and the resources.
+//! A run: a session and the resources that its tools work on, under one root.
 //!
-//! A run captures its resources, restores them, and takes their leases. The calls of a run that run at one
-//! time share the leases: one call takes them for all, and the last call that ends releases them.
+//! A run captures its resources, restores them, and takes their leases. Concurrent calls of a run
+//! share the leases: one call takes them for all, and the last call that ends releases them.
 //!
-//! The run of a child session has the resources of its parent's run and takes no lease. Its calls run under the leases
-//! of the call that opened the child, as guests of the parent's schedule, so that they wait for the other work on these
-//! resources, and so that the call does not end before them.
+//! The run of a child session has the resources of its parent's run and takes no lease. Its calls
+//! run under the leases of the call that opened the child, as guests of the parent's schedule. They
+//! therefore wait for other work on these resources, and that call does not end before them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -34,50 +34,50 @@ use crate::session::{Asker, Patience, Session, Snapshot, SnapshotOptions, SyncCa
 use crate::storage::whole_path;
 use crate::tools::resources::{CaptureOptions, LeaseHolder, ResourceLease, ResourceRegistry};
 
-/// Names the variables of this process's environment that the programs of tools inherit unless the host
-/// [says otherwise](ExecutionStateBuilder::inheriting): where programs and temporary files are, who the user is, and in which
-/// language and time zone they work.
+/// Names of the environment variables of this process that the programs of tools inherit by default
+/// (see [`ExecutionStateBuilder::inheriting`]): paths of programs and temporary files, the user,
+/// the language and the time zone.
 pub const INHERITED: [&str; 11] =
     ["HOME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER"];
 
-/// Holds the session and the resources of one run, its clock, its random numbers and its checkpoints. Cheap to
-/// clone; every clone is the same run.
+/// Contains the session and the resources of one run, its clock, its random numbers and its
+/// checkpoints. Clones are cheap and belong to the same run.
 #[derive(Clone)]
 pub struct ExecutionState {
     session: Session,
     inner: Arc<Inner>,
 }
 
-/// Holds what all clones of a run share.
+/// State that all clones of a run share.
 struct Inner {
     resources: ResourceRegistry,
     clock: Arc<dyn Clock>,
     checkpoints: Option<CheckpointStore>,
     /// Last captures of the resources. A resource that has not changed since is not captured again.
     latest: Mutex<CaptureSet>,
-    /// Captures from before the calls of this run that could not be ended, by the sequence numbers of their
-    /// begins. The log lacks those that do not outlive the process.
+    /// Captures from before calls of this run that could not be ended, by start record. The log
+    /// lacks captures that do not outlive the process.
     unended: Mutex<BTreeMap<SequenceNumber, CaptureSet>>,
     shared: Mutex<SharedLeases>,
     /// Notified when a call has taken the leases, or has failed to.
     taken: Condvar,
-    /// Set once the resources were compared with what the session's last call left.
+    /// Set once the resources were compared with their state after the session's last call.
     compared: OnceLock<()>,
-    /// Set once no resource is found to hold the session's own files.
+    /// Set once it is verified that no resource contains the session's own files.
     apart: OnceLock<()>,
     /// Path by which other processes find the session's directory.
     directory: OnceLock<PathBuf>,
     /// Call under whose leases the run works, if its session is a child.
     parent: Option<ParentCall>,
-    /// Names of the variables that the programs of tools inherit.
+    /// Names of the environment variables that the programs of tools inherit.
     inherited: Vec<OsString>,
-    /// Whether rollbacks go on without a capture.
+    /// Whether rollbacks continue without a capture.
     without_capture: bool,
-    /// Copies of the resources, if the session replays and somebody has looked at them.
+    /// Copies of the resources. Initialized on first use; `None` if the session does not replay.
     scratch: OnceLock<Option<Scratch>>,
 }
 
-/// Names the call for which a child session works, and which child it is.
+/// Call for which a child session works, and the child's announcement.
 pub(crate) struct ParentCall {
     /// Handle of the call, which does not keep the parent session open.
     pub(crate) call: Session,
@@ -86,8 +86,8 @@ pub(crate) struct ParentCall {
 }
 
 impl ParentCall {
-    /// Announces in the parent's log that this child begins a stint, unless it is within one. Whoever runs the call again
-    /// learns from that whose captures hold whose work.
+    /// Announces a stint of this child in the parent's log, unless one is active. A re-run of the
+    /// call derives from these records which captures contain whose changes.
     fn announce_work(&self) -> Result<()> {
         let mut children = self.children.lock();
         let ordinal = self.child.ordinal;
@@ -103,30 +103,32 @@ impl ParentCall {
     }
 }
 
-/// Holds what is known of the child sessions that a run of a call has opened.
+/// Child sessions that a run of a call has opened.
 #[derive(Default)]
 pub(crate) struct Children {
     /// Numbers of the children that were created or opened.
     pub(crate) begun: BTreeSet<u32>,
-    /// Handles of those that work on the call's resources, by their numbers. They do not keep the children open.
+    /// Handles of the children that work on the call's resources, by number. They do not keep the
+    /// children open.
     pub(crate) working: BTreeMap<u32, Session>,
-    /// Number of the child that worked last on the resources in this run of the call.
+    /// Number of the child that last worked on the resources in this run of the call.
     pub(crate) worked: Option<u32>,
-    /// For each child that had a stint before this run, what the resources held since its last one; `None` before that
-    /// was read.
+    /// For each child with a stint before this run: the stints that the resources contained after
+    /// its last one. `None` until it is read.
     pub(crate) before: Option<BTreeMap<u32, BTreeMap<u32, u64>>>,
     /// Number of stints in all runs so far.
     pub(crate) stints: u64,
-    /// Last stint of each child that the resources hold.
+    /// Last stint of each child that the resources contain.
     pub(crate) holds: BTreeMap<u32, u64>,
-    /// What these restores could not undo, and what they replaced.
+    /// Outcomes of the restores for these children.
     pub(crate) put_back: PutBack,
-    /// Why the call cannot commit: the resources could not be restored to what a child had left.
+    /// Reason why the call cannot commit: the resources could not be restored to their state after
+    /// a child.
     pub(crate) broken: Option<String>,
 }
 
 impl Children {
-    /// Returns why a call that opened these children cannot commit; `None` if it can.
+    /// Returns the reason why the call that opened these children cannot commit; `None` if it can.
     pub(crate) fn refusal(&self) -> Option<String> {
         let left_open = self.working.values().find_map(|child| {
             let OpenOperation { operation, tool, .. } = child.changing_operation()?;
@@ -137,22 +139,22 @@ impl Children {
     }
 }
 
-/// Holds the leases that the running calls of a run share. When the last call drops them, they are released.
+/// Leases that the running calls of a run share. They are released when the last call drops them.
 pub(crate) struct Leases {
     /// Handle that does not keep the session open.
     session: Session,
     of_each: Vec<ResourceLease>,
-    /// Admission by the schedule of the parent session, in place of leases, if the session is a child.
+    /// Admission by the schedule of the parent session, in place of leases, if the session is a
+    /// child.
     guest: Option<Guest>,
 }
 
 impl Leases {
-    /// Returns the admission by the parent session's schedule, if the session is a child.
     pub(crate) fn guest(&self) -> Option<&Guest> {
         self.guest.as_ref()
     }
 
-    /// Marks the leased resources before the begin of a call that may change something is recorded.
+    /// Marks the leased resources, before the start record of a call that may change something.
     pub(crate) fn open(&self) -> Result<()> {
         self.of_each.iter().try_for_each(ResourceLease::open)
     }
@@ -160,19 +162,19 @@ impl Leases {
 
 impl Drop for Leases {
     fn drop(&mut self) {
-        // No call begins without the leases, so a call that is open now was left open.
+        // No call starts without the leases, so a call that is open now was left open.
         if self.of_each.is_empty() || !(self.session.is_at_rest() || sabotage::is(Breakage::HalfDoneUnmarked))
         {
             return;
         }
         for lease in &self.of_each {
-            // If this fails, the mark stays open, and the next session reads a log without need.
+            // If this fails, the mark remains, and the next session reads a log unnecessarily.
             let _ = catch_unwind(AssertUnwindSafe(|| lease.rest()));
         }
     }
 }
 
-/// Holds what the running calls of a run share.
+/// Leases shared by the running calls of a run.
 #[derive(Default)]
 struct SharedLeases {
     leases: Weak<Leases>,
@@ -180,8 +182,8 @@ struct SharedLeases {
     is_being_taken: bool,
 }
 
-/// Guards a call's attempt to take the leases. Dropping the guard ends the attempt, whether it succeeded or
-/// not, and wakes the calls that wait.
+/// Guards a call's attempt to take the leases. Dropping the guard ends the attempt, successful or
+/// not, and wakes the waiting calls.
 struct LeaseAttempt<'a> {
     inner: &'a Inner,
 }
@@ -193,7 +195,8 @@ impl Drop for LeaseAttempt<'_> {
     }
 }
 
-/// Reads the clock of a session. In a replay the time is that of the recorded record whose turn it is.
+/// Clock of a session. In a replay, its time is that of the recorded record at the replay's
+/// position.
 #[derive(Debug)]
 struct SessionClock(Session);
 
@@ -217,7 +220,7 @@ impl fmt::Debug for ExecutionState {
     }
 }
 
-/// Collects the parts of an [`ExecutionState`].
+/// Builds an [`ExecutionState`].
 #[must_use]
 #[derive(Debug)]
 pub struct ExecutionStateBuilder {
@@ -237,36 +240,39 @@ impl fmt::Debug for ParentCall {
 }
 
 impl ExecutionStateBuilder {
-    /// Makes the run one of a child session, which works under the leases of a call of its parent.
+    /// Makes the run a child session's, under the leases of a call of its parent.
     pub(crate) fn under(self, parent: ParentCall) -> Self {
         ExecutionStateBuilder { parent: Some(parent), ..self }
     }
 
-    /// Sets the clock that the tools of the run read; the session's clock by default.
+    /// Sets the clock for the tools of the run; the session's clock by default.
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
         ExecutionStateBuilder { clock, ..self }
     }
 
-    /// Sets the store that keeps a snapshot before and after each call; none by default.
+    /// Sets the store for snapshots before and after each call; none by default.
     pub fn checkpoints(self, checkpoints: CheckpointStore) -> Self {
         ExecutionStateBuilder { checkpoints: Some(checkpoints), ..self }
     }
 
-    /// Sets the names of the variables of this process's environment that the [programs](crate::tools::ToolCommand) of tools
-    /// inherit; [`INHERITED`] by default. A host that keeps keys in its environment does not name them here.
+    /// Sets the names of the environment variables of this process that the
+    /// [programs](crate::tools::ToolCommand) of tools inherit; [`INHERITED`] by default. Variables
+    /// that contain keys should not be listed.
     pub fn inheriting(self, names: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         ExecutionStateBuilder { inherited: names.into_iter().map(Into::into).collect(), ..self }
     }
 
-    /// Sets whether the rollback of a call, here or by a recovery, goes on where what is there can neither be captured nor
-    /// [set aside](crate::tools::resources::Snapshotable::set_aside), as on a disk that the call has filled. What the rollback then replaces or
-    /// removes is lost; the report says that it was not captured. `false` by default: nothing is touched, the call is left open, and
-    /// [`Error::Uncaptured`] says why.
+    /// Sets whether the rollback of a call, here or by a recovery, continues if the current content
+    /// can neither be captured nor [set aside](crate::tools::resources::Snapshotable::set_aside),
+    /// for example on a disk that the call has filled. Content that the rollback then replaces or
+    /// removes is lost; the report states that it was not captured. `false` by default: nothing is
+    /// touched, the call is left open, and [`Error::Uncaptured`] contains the causes.
     pub fn without_capture(self, without_capture: bool) -> Self {
         ExecutionStateBuilder { without_capture, ..self }
     }
 
-    /// Builds the run, makes earlier captures durable, and carries over what was spent, as [`ExecutionState::new`] does.
+    /// Builds the run, makes earlier captures durable, and carries over spent budgets, like
+    /// [`ExecutionState::new`].
     pub fn build(self) -> ExecutionState {
         let ExecutionStateBuilder {
             session,
@@ -306,12 +312,14 @@ impl ExecutionStateBuilder {
 impl ExecutionState {
     /// Creates a run of a session with these resources, the session's clock, and no checkpoints.
     ///
-    /// If the session's last writer was killed, this makes durable the captures that it recorded and did not
-    /// sync, before the session's first append makes the records that name them durable. If that fails, the
-    /// session takes no writes: they fail with [`Error::Poisoned`].
+    /// If the session's last writer was killed, this makes its recorded but unsynced captures
+    /// durable. It happens before the session's first append, which makes the records with these
+    /// captures durable. If it fails, the session takes no writes: they fail with
+    /// [`Error::Poisoned`].
     ///
-    /// What is not rolled back with a tool, such as a [budget](crate::tools::resources::BudgetTracker), is brought up to what the session's
-    /// last call recorded of it, wherever that ran.
+    /// Resources that are not rolled back with a tool, such as a
+    /// [budget](crate::tools::resources::BudgetTracker), are updated to the state that the
+    /// session's last call recorded, wherever that call ran.
     ///
     /// ```
     /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
@@ -349,7 +357,8 @@ impl ExecutionState {
         ExecutionState::builder(session, resources).build()
     }
 
-    /// Returns a builder for a run of a session with these resources, which also sets the clock and the checkpoints.
+    /// Returns a builder for a run of a session with these resources, which also sets the clock and
+    /// the checkpoints.
     pub fn builder(session: Session, resources: ResourceRegistry) -> ExecutionStateBuilder {
         let clock = Arc::new(SessionClock(session.clone_uncounted()));
         let inherited = INHERITED.map(OsString::from).to_vec();
@@ -364,7 +373,7 @@ impl ExecutionState {
         }
     }
 
-    /// Makes durable the captures that a killed process recorded, before the session's first append attests
+    /// Makes the captures of a killed process durable, before the session's first append attests
     /// their records. If that fails, the session takes no writes.
     fn sync_earlier(&self) {
         if self.registered_resources().captured_resources().is_empty()
@@ -385,7 +394,8 @@ impl ExecutionState {
         }
     }
 
-    /// Returns this run as a tool of it has it: `session` is the call's own handle, and `resources` are those that the tool may use.
+    /// Returns the run for a tool: `session` is the call's own handle, and `resources` are those
+    /// that the tool may use.
     pub(super) fn within_call(
         &self,
         session: Session,
@@ -400,7 +410,7 @@ impl ExecutionState {
         ExecutionStateBuilder { checkpoints, inherited, ..builder }.build()
     }
 
-    /// Returns this run with a handle of the session that is of no call.
+    /// Returns this run with a session handle that belongs to no call.
     pub(super) fn outside_call(self) -> ExecutionState {
         match self.session.call_scope() {
             Some(_) => ExecutionState { session: self.session.outside(), inner: self.inner },
@@ -408,7 +418,8 @@ impl ExecutionState {
         }
     }
 
-    /// Checks that this is not the run as a tool has it, which is neither captured nor restored within the call.
+    /// Fails for the run of a tool's context, which is neither captured nor restored within the
+    /// call.
     pub(super) fn check_outside(&self) -> Result<()> {
         match self.session.call_scope() {
             Some(within) => Err(Error::InsideOperation { operation: within.operation() }),
@@ -426,7 +437,7 @@ impl ExecutionState {
         &self.session
     }
 
-    /// Returns the resources that the host gave the run.
+    /// Returns the resources that the host registered.
     pub(crate) fn registered_resources(&self) -> &ResourceRegistry {
         &self.inner.resources
     }
@@ -439,7 +450,8 @@ impl ExecutionState {
         &self.inner.scratch
     }
 
-    /// Returns the run's clock. A reading of it is in no record: what a record depends on is read with [`now`](ExecutionState::now).
+    /// Returns the run's clock. Its readings are not recorded; use [`now`](ExecutionState::now) for
+    /// a time on which records depend.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
     }
@@ -454,8 +466,8 @@ impl ExecutionState {
         Ok(conversation_reading::time(now_us))
     }
 
-    /// Calls `draw` with a generator, and returns its result. Where the generator begins is drawn as of [`Session::draw`] and
-    /// recorded, so that a replay draws the same.
+    /// Calls `draw` with a generator, and returns its result. The generator's start is drawn with
+    /// [`Session::draw`] and recorded, so a replay draws the same numbers.
     ///
     /// # Errors
     ///
@@ -464,13 +476,13 @@ impl ExecutionState {
         Ok(draw(&mut Generator::from_seed(self.session.draw()?)))
     }
 
-    /// Returns the store that keeps a snapshot before and after each call; `None` if the run has none.
+    /// Returns the store of snapshots before and after each call; `None` if the run has none.
     pub fn checkpoints(&self) -> Option<&CheckpointStore> {
         self.inner.checkpoints.as_ref()
     }
 
-    /// Captures the session and every resource, as they are together at one moment. Waits until no other tool
-    /// runs, and lets none begin meanwhile.
+    /// Captures the session and every resource at one moment. Waits until no other tool runs, and
+    /// prevents others from starting until it returns.
     ///
     /// The snapshot's record is durable when this returns, with [`Durability::Boundary`] and
     /// [`Durability::Every`].
@@ -515,18 +527,20 @@ impl ExecutionState {
     ///
     /// # Errors
     ///
-    /// [`Error::ResourceDirty`] if another session left a resource half done, [`Error::ResourceMaybeDirty`]
-    /// if that session's log cannot be read; the resource's own error, such as [`Error::Filesystem`] or
-    /// [`Error::Resource`], if a resource cannot be leased or captured; [`Error::InsideOperation`] if the run is that of a
-    /// [tool's context](crate::tools::ToolContext::state). Nothing is recorded then. Else those of [`Session::snapshot`].
+    /// [`Error::ResourceDirty`] if another session left a resource half changed,
+    /// [`Error::ResourceMaybeDirty`] if that session's log cannot be read; the resource's own
+    /// error, such as [`Error::Filesystem`] or [`Error::Resource`], if a resource cannot be leased
+    /// or captured; [`Error::InsideOperation`] for the run of a [tool's
+    /// context](crate::tools::ToolContext::state). Nothing is recorded then. Else those of
+    /// [`Session::snapshot`].
     #[track_caller]
     pub fn snapshot(&self, tag: Option<&str>) -> Result<CompositeSnapshot> {
         let tag = tag.map(str::to_owned);
         self.snapshot_with(SnapshotMetadata { tag, ..SnapshotMetadata::default() })
     }
 
-    /// Captures the session and every resource as [`snapshot`](ExecutionState::snapshot) does, and says why: with a
-    /// [`SnapshotPhase`](crate::tools::SnapshotPhase), and with the call that it is about, if any.
+    /// Captures the session and every resource like [`snapshot`](ExecutionState::snapshot), with
+    /// metadata: a [`SnapshotPhase`](crate::tools::SnapshotPhase), and the related call, if any.
     ///
     /// # Errors
     ///
@@ -537,7 +551,7 @@ impl ExecutionState {
         self.snapshot_within(metadata, &patience, Location::caller())
     }
 
-    /// Captures the session and every resource, after a wait for others that `patience` allows.
+    /// Captures the session and every resource. Waits for others as long as `patience` allows.
     pub(super) fn snapshot_within(
         &self,
         metadata: SnapshotMetadata,
@@ -560,9 +574,10 @@ impl ExecutionState {
         Ok(self.composite(session, resources, metadata))
     }
 
-    /// Captures every resource as it is, in the time until `until`. Calls `tag` only if a resource has to be
-    /// captured again. The captures are durable when this returns unless the session's durability is
-    /// [`Durability::Process`]; then the next sync of the log makes them durable first.
+    /// Captures every resource, until `until` at the latest. Calls `tag` only if a resource has to
+    /// be captured again. The captures are durable when this returns, unless the session's
+    /// durability is [`Durability::Process`]; then the next sync of the log makes them durable
+    /// first.
     pub(crate) fn capture(
         &self,
         until: Option<Instant>,
@@ -578,7 +593,8 @@ impl ExecutionState {
         let options = CaptureOptions { tag: tag.as_deref(), durable, until };
         let captures = CaptureSet::capture_all(self.registered_resources(), &options, &latest);
         if !durable {
-            // After the captures, so that no sync takes this request before they exist, and before any record names them.
+            // After the captures, so that no sync takes this request before they exist, and before
+            // any record names them.
             let captured = self.registered_resources().captured_resources().values();
             self.session().sync_first(captured.map(|resource| Arc::clone(resource) as Arc<dyn SyncCaptures>));
         }
@@ -587,47 +603,50 @@ impl ExecutionState {
         Ok(captures)
     }
 
-    /// Returns whether rollbacks go on without a capture.
+    /// Returns whether rollbacks continue without a capture.
     pub(crate) fn goes_on_uncaptured(&self) -> bool {
         self.inner.without_capture
     }
 
-    /// Has the resources and the session remove what they can make again, to free space on the disk.
+    /// Lets the resources and the session remove data that can be recreated, to free space on the
+    /// disk.
     pub(crate) fn free_caches(&self) {
         self.session().give_up_caches();
         for resource in self.registered_resources().captured_resources().values() {
-            // A host's resource may panic; the recovery goes on all the same.
+            // A host's resource may panic; the recovery continues.
             let _ = catch_unwind(AssertUnwindSafe(|| resource.free_caches()));
         }
     }
 
-    /// Keeps the captures from before a call of this run that is left open, for a recovery by this run.
+    /// Stores the captures from before a call of this run that is left open, for a recovery by this
+    /// run.
     pub(crate) fn leave_unended(&self, begin: SequenceNumber, before: CaptureSet) {
         self.inner.unended.lock().insert(begin, before);
     }
 
-    /// Returns the captures from before a call of this run that was left open; `None` for a call of another
-    /// process.
+    /// Returns the captures from before a call of this run that was left open; `None` for a call of
+    /// another process.
     pub(crate) fn unended_captures(&self, begin: SequenceNumber) -> Option<CaptureSet> {
         self.inner.unended.lock().get(&begin).cloned()
     }
 
-    /// Drops the captures from before calls that were left open, once a recovery has ended all of them.
+    /// Drops the captures from before calls that were left open, once a recovery has ended all of
+    /// them.
     pub(crate) fn all_ended(&self) {
         self.inner.unended.lock().clear();
     }
 
-    /// Restores resources to `captures`: all of them with `all`, else only those that are rolled back with a
-    /// failed tool. What the restore changed is durable when this returns unless the session's durability is
-    /// [`Durability::Process`]. Returns what the restore could not undo, and what it replaced.
+    /// Restores resources to `captures`: all of them with `all`, else only those that are rolled
+    /// back with a failed tool. The changes are durable when this returns, unless the session's
+    /// durability is [`Durability::Process`].
     pub(crate) fn put_back(&self, captures: &CaptureSet, all: bool) -> Result<PutBack> {
         let durable =
             self.session().durability() != Durability::Process && !sabotage::is(Breakage::RestoreUnsynced);
         captures.restore(self.resources(), all, durable)
     }
 
-    /// Checks that no resource holds the session's own directory, because a restore of it would roll the log
-    /// back. Looks only until the check has succeeded once.
+    /// Fails if a resource contains the session's own directory, because restoring it would roll
+    /// the log back. Does nothing after the first success.
     fn check_apart(&self) -> Result<()> {
         if self.inner.apart.get().is_some() || sabotage::is(Breakage::LogInWorkspace) {
             return Ok(());
@@ -657,8 +676,8 @@ impl ExecutionState {
         self.inner.parent.as_ref()
     }
 
-    /// Announces in the parent's log that a call of this run is about to change the resources, if its session is a child.
-    /// Call this with the lease that keeps the other children off.
+    /// If the session is a child, announces in the parent's log that a call of this run is about to
+    /// change the resources. Requires the lease that excludes the other children.
     pub(crate) fn announce_work(&self) -> Result<()> {
         match self.parent() {
             Some(parent) if !self.registered_resources().captured_resources().is_empty() => {
@@ -668,36 +687,35 @@ impl ExecutionState {
         }
     }
 
-    /// Returns the names of the variables that the programs of tools inherit.
     pub(crate) fn inherited_variables(&self) -> &[OsString] {
         &self.inner.inherited
     }
 
-    /// Returns whether the run is that of a child session.
     #[cfg(feature = "async")]
     pub(crate) fn is_childs(&self) -> bool {
         self.parent().is_some()
     }
 
-    /// Returns whether what is captured of the run is in memory, so that its calls write nothing but records.
+    /// Returns whether all captures of the run are in memory, so that its calls write only records.
     #[cfg(feature = "async")]
     pub(crate) fn is_in_memory(&self) -> bool {
         self.parent().is_none() && self.registered_resources().is_in_memory()
     }
 
-    /// Returns the earlier one of `until` and the deadline of the call under whose leases the run works.
+    /// Returns the earlier one of `until` and the deadline of the call under whose leases the run
+    /// works.
     pub(crate) fn until(&self, until: Option<Instant>) -> Option<Instant> {
         let parent = self.parent().and_then(|parent| parent.call.call_scope()?.until());
         until.into_iter().chain(parent).min()
     }
 
-    /// Takes the leases of the resources that others may work on, or shares those that another call of this
-    /// run holds. Waits until nobody else works on these resources, but longer than `patience` allows. One call takes the
-    /// leases for all; if it fails, the next call that waits tries. Returns `None` if others may work on none
-    /// of the resources.
+    /// Takes the leases of the shared resources, or shares those of another call of this run. Waits
+    /// for other work on these resources, as long as `patience` allows. One call takes the leases
+    /// for all; if it fails, the next waiting call tries. Returns `None` if none of the resources
+    /// is shared with other sessions.
     ///
-    /// The run of a child session becomes a guest of its parent's schedule instead, as one that only reads with
-    /// `reads_only` or if there is nothing that its calls could change.
+    /// The run of a child session becomes a guest of its parent's schedule instead. It counts as
+    /// reading with `reads_only`, or if its calls can change nothing.
     pub(crate) fn lease(
         &self,
         reads_only: bool,
@@ -723,7 +741,7 @@ impl ExecutionState {
         }
         shared.is_being_taken = true;
         drop(shared);
-        // Dropped after `shared` holds the leases, and also if a resource fails or panics.
+        // Dropped after `shared` has the leases, and also if a resource fails or panics.
         let _taking = LeaseAttempt { inner };
         let mut leases = Leases { session: self.session.clone_uncounted(), of_each: Vec::new(), guest: None };
         if let Some(parent) = &inner.parent {

@@ -1,5 +1,5 @@
-//! Looks up what the log says of an earlier call with the same origin, so that no call that committed for a
-//! model answer runs twice.
+//! Finds an earlier call with the same origin in the log, so that no call that committed for a
+//! model's answer runs twice.
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Outcome;
@@ -14,16 +14,17 @@ use crate::sabotage::{self, Breakage};
 use crate::types::ToolInvoked;
 
 impl ToolRunner {
-    /// Returns what is recorded of an earlier call with the same [origin](ToolCall::origin): the result that
-    /// it committed, how it failed, or the result with which somebody [settled](crate::Session::settle) it.
-    /// Does not run the tool. Returns `None` if the call has no origin, no call of that origin ran, the host
-    /// rolled back to before it ended, or it still has to be settled.
+    /// Returns the recorded report of an earlier call with the same [origin](ToolCall::origin): its
+    /// committed result, its failure, or the result of its [settlement](crate::Session::settle).
+    /// Does not run the tool. Returns `None` if the call has no origin, no call of that origin ran,
+    /// the host rolled back to before its end, or it still has to be settled.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Object`](crate::Error::Object) if
-    /// a payload's object is missing or damaged, [`Error::Inconsistent`](crate::Error::Inconsistent) if a
-    /// record contradicts the records before it.
+    /// [`Error::Io`](crate::Error::Io) if the log cannot be read,
+    /// [`Error::Object`](crate::Error::Object) if a payload's object is missing or damaged,
+    /// [`Error::Inconsistent`](crate::Error::Inconsistent) if a record contradicts the records
+    /// before it.
     pub fn recorded_report(&self, call: &ToolCall) -> Result<Option<ToolReport>> {
         Ok(self.find_earlier_call(call)?.and_then(|known| match known {
             EarlierCall::Recorded(report) => Some(*report),
@@ -31,8 +32,7 @@ impl ToolRunner {
         }))
     }
 
-    /// Returns what the log knows of an earlier call with the same origin; `None` if the call is to run as a
-    /// new one.
+    /// Finds an earlier call with the same origin; `None` if the call should run as a new one.
     pub(super) fn find_earlier_call(&self, call: &ToolCall) -> Result<Option<EarlierCall>> {
         if let Some((suspended, standing)) = self.session.suspended_within(&call.tool, &call.arguments) {
             return Ok(Some(EarlierCall::Suspended(Box::new(suspended), standing)));
@@ -45,9 +45,10 @@ impl ToolRunner {
         match invoked.outcome {
             Outcome::Interrupted => return self.of_interrupted(invoked, end),
             Outcome::Suspended => return self.of_suspended(invoked, end),
-            // A call that failed is closed too: the model was told so, and asks again if it wants to.
+            // A failed call is closed too: the model received the failure, and repeats the call if
+            // needed.
             Outcome::Committed | Outcome::Failed => {}
-            // A session that holds an outcome of a later version is not written to.
+            // A session with an outcome of a later version is not written to.
             Outcome::Other(_) => return Ok(None),
         }
         let (value, message) = self.session.result_at(end)?;
@@ -55,8 +56,7 @@ impl ToolRunner {
         Ok(Some(EarlierCall::from_invoked(invoked, end, success, message, value)))
     }
 
-    /// Returns what the log knows of a call that was interrupted and has not run again: that it is unsettled,
-    /// or how somebody settled it.
+    /// Returns an interrupted call that has not run again: as unsettled, or with its settlement.
     fn of_interrupted(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<EarlierCall>> {
         match self.session.unsettled_operation(invoked.operation) {
             Some(unsettled) => Ok(Some(EarlierCall::Unsettled(unsettled))),
@@ -64,7 +64,7 @@ impl ToolRunner {
         }
     }
 
-    /// Returns what the log knows of a call that was suspended: how it stands, or how somebody settled it.
+    /// Returns a suspended call with its status, or its settlement.
     fn of_suspended(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<EarlierCall>> {
         match self.session.find_suspended(invoked.operation).filter(|(suspended, _)| suspended.end == end) {
             Some((suspended, standing)) => Ok(Some(EarlierCall::Suspended(Box::new(suspended), standing))),
@@ -72,7 +72,8 @@ impl ToolRunner {
         }
     }
 
-    /// Returns with what somebody closed a call that waited since the record `end`; `None` if it is to run anew.
+    /// Returns the settlement that closed a call that waited since the record `end`; `None` if it
+    /// should run again.
     pub(super) fn of_settled(
         &self,
         invoked: &ToolInvoked,
@@ -86,13 +87,13 @@ impl ToolRunner {
     }
 }
 
-/// Reports what the log knows of an earlier call with the same origin.
+/// An earlier call with the same origin, as the log records it.
 pub(super) enum EarlierCall {
-    /// Result that the call committed, or with which somebody settled it.
+    /// Report of a call that committed, failed or was settled.
     Recorded(Box<ToolReport>),
     /// Operation that was interrupted and has neither run again nor been settled since.
     Unsettled(UnsettledOperation),
-    /// Operation that is suspended, and how it stands.
+    /// Suspended operation, and its status.
     Suspended(Box<SuspendedOperation>, SuspensionStatus),
 }
 

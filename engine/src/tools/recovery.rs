@@ -1,24 +1,24 @@
-//! Recovers calls that a process left open: ends them, and runs again those that may be run again.
+//! Recovers calls that a process left open: ends them, and runs again those that may run again.
 //!
 //! | step | if the process ends within it |
 //! |---|---|
-//! | 1. end the programs that the calls started, wherever these went, and wait until they are gone; those of the calls that their child sessions left open too | nothing was changed |
-//! | 2. [capture](super::rollback) the resources as they are, with what others changed since the call was left | nothing was changed |
-//! | 3. restore the resources to what they were before the first open call | the next recovery restores them again |
+//! | 1. end the programs that the calls started, including those that left the process group, and wait for their end; also for the calls that their child sessions left open | nothing was changed |
+//! | 2. [capture](super::rollback) the current resources, with changes that others made since the call was left | nothing was changed |
+//! | 3. restore the resources to their state before the first open call | the next recovery restores them again |
 //! | 4. end the open calls of their child sessions as interrupted | the next recovery ends the others |
 //! | 5. end each open call as interrupted, nested calls first | the next recovery ends the others |
-//! | 6. ask the tools that can find out what their calls had done outside, each in a call of its own | they are asked again |
-//! | 7. settle the operations that had done their work, with their results | their tools are asked again |
-//! | 8. run again what may be run again | the repetition is one more interrupted call |
+//! | 6. let the tools that can verify their calls do so, each in its own call | they verify again |
+//! | 7. settle the operations that had done their work, with their results | their tools verify again |
+//! | 8. run the operations again that may run again | the repetition is one more interrupted call |
 //!
-//! If a call's resources could not be restored in its own process, the call was left open too. That process
-//! or another recovers it the same way.
+//! If a call's resources could not be restored in its own process, the call was left open too. That
+//! process or another recovers it the same way.
 //!
-//! A recovery rolls back a [restore](crate::ExecutionState::restore) that was left open too, and ends it as
-//! failed: nobody has to decide about it.
+//! A recovery also rolls back a [restore](crate::ExecutionState::restore) that was left open, and
+//! ends it as failed: no decision is needed.
 //!
-//! What the call left and cannot be captured, such as what filled the disk, is [set aside](super::rollback). The end in the log and
-//! [`RecoveredOperation::not_undone`] say so.
+//! Content of the call that cannot be captured, for example because it filled the disk, is [set
+//! aside](super::rollback). The end record and [`RecoveredOperation::not_undone`] state this.
 
 mod left_in_children;
 
@@ -47,49 +47,50 @@ use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::BeginRead;
 use crate::session::{Asker, Patience, Session, Settlement};
 
-/// Reports what a recovery did about one interrupted operation.
+/// Describes the recovery of one interrupted operation.
 #[derive(Clone, Debug)]
 pub struct RecoveredOperation {
     /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
     /// Name of the tool.
     pub tool: SmolStr,
-    /// Id that the provider gave the call.
+    /// Id that the provider assigned to the call.
     pub call_id: Option<SmolStr>,
     /// Outcome of the recovery.
     pub recovery: Recovery,
-    /// Changes that the call made to its resources and that this recovery could not undo.
+    /// Changes of the call to its resources that this recovery could not undo.
     pub not_undone: Vec<NotUndone>,
-    /// What this recovery replaced or removed in resources, whether the call or somebody else had changed it. The end names
-    /// a capture of it, which [`undo_rewind`](crate::ExecutionState::undo_rewind) brings back.
+    /// Contents of resources that this recovery replaced or removed, including changes by others.
+    /// The end record names a capture of them, which
+    /// [`undo_rewind`](crate::ExecutionState::undo_rewind) restores.
     pub replaced: Vec<ReplacedContent>,
-    /// Child sessions of the operation, as the recovery found them before it ran the tool again.
+    /// Child sessions of the operation, in their state before the tool ran again.
     pub children: Vec<ChildReport>,
 }
 
-/// Names the outcome of a recovery for one interrupted operation.
+/// Describes the outcome of a recovery for one interrupted operation.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Recovery {
-    /// The tool ran again. The report says whether it succeeded.
+    /// The tool ran again. The report states whether it succeeded.
     RanAgain(ToolReport),
-    /// The tool [found out](crate::tools::Tool::verify) that the interrupted call had done its work, and did not run again. The
-    /// report holds the result, with which the operation is settled.
+    /// The tool [verified](crate::tools::Tool::verify) that the interrupted call had done its work,
+    /// and did not run again. The report contains the result, with which the operation is settled.
     Verified(ToolReport),
-    /// The tool could not undo what the interrupted call may have done, and did not run again. The next
+    /// The tool could not undo the effects of the interrupted call, and did not run again. The next
     /// recovery tries again. The report is that of the attempt to undo.
     NotUndone(ToolReport),
-    /// The tool did not run again: somebody has to [settle](crate::Session::settle) the operation. The error
-    /// says why.
+    /// The tool did not run again: the operation has to be [settled](crate::Session::settle). The
+    /// error contains the reason.
     NeedsSettling(Error),
-    /// The tool did not run again, or ran again without a report: it asks for more of the prompt to be shown,
-    /// its deadline passed before it began, a resource could not be restored, or the session takes no more writes. The error
-    /// says which.
+    /// The tool did not run again, or ran again without a report: it requests more sections of the
+    /// prompt, its deadline passed before it started, a resource could not be restored, or the
+    /// session takes no more writes. The error contains the reason.
     Failed(Error),
 }
 
-/// Returns the [`Error::Full`] of a restore that failed only because the disk is full, and any other error as
-/// it is.
+/// Returns the [`Error::Full`] of a restore that failed only because the disk is full, and any
+/// other error unchanged.
 fn full_if_so(error: Error) -> Error {
     match &error {
         Error::RestoreFailed { failed, .. } if failed.iter().all(|(_, error)| error.is_full()) => {
@@ -99,8 +100,8 @@ fn full_if_so(error: Error) -> Error {
     }
 }
 
-/// Records the end of a call that a process left open. `found` is what the resources were before the recovery restored
-/// them.
+/// Records the end of a call that a process left open. `found` contains the captures from before
+/// the recovery's restore.
 pub(super) fn end_one(
     session: &Session,
     open: &OpenOperation,
@@ -108,7 +109,7 @@ pub(super) fn end_one(
     put_back: &PutBack,
 ) -> Result<()> {
     let (origin, closed) = session.read_begin(open.begin, |begin| (begin.origin, begin.closed))?;
-    // A restore, and a call that was closed without running, leave nothing that anybody has to decide about.
+    // A restore, and a call that was closed without running, need no decision.
     let (outcome, cause) = match &closed {
         Some((cause, _)) => (Outcome::Failed, Some(*cause)),
         None if open.tool == RESTORE => (Outcome::Failed, Some(Cause::Dropped)),
@@ -121,7 +122,7 @@ pub(super) fn end_one(
     end.not_undone = put_back.not_undone.iter().map(NotUndone::to_record).collect();
     end.replaced = put_back.replaced.iter().map(ReplacedContent::to_record).collect();
     match session.end_interrupted(end.clone()) {
-        // The log keeps room for an end that names no paths.
+        // The log reserves room for an end record without paths.
         Err(Error::Full { .. }) => {
             let counted: Vec<ReplacedContent> =
                 put_back.replaced.iter().map(ReplacedContent::without_paths).collect();
@@ -132,7 +133,7 @@ pub(super) fn end_one(
     }
 }
 
-/// Returns whether whoever asked for the recovery has given it up.
+/// Returns whether the async caller of the recovery has dropped it.
 fn is_given_up() -> bool {
     #[cfg(feature = "async")]
     return crate::offload::is_given_up();
@@ -140,33 +141,35 @@ fn is_given_up() -> bool {
     false
 }
 
-/// Who settles an operation that had done its work, as its tool found out.
+/// Author of the settlement of an operation whose tool verified that it had done its work.
 const VERIFIER: &str = "foldlog";
 
-/// Returns whether a tool may find out what came of a call, before anything else is done about it.
+/// Returns whether a tool may verify a call before any other step for it.
 fn can_verify(idempotency: Idempotency) -> bool {
     matches!(idempotency, Idempotency::Verify | Idempotency::Keyed | Idempotency::Compensate)
 }
 
 impl ToolRunner {
-    /// Ends the calls that an earlier process, or this one, left open, and runs again those that may be run
-    /// again.
+    /// Ends the calls that an earlier process, or this one, left open, and runs again those that
+    /// may run again.
     ///
-    /// Takes the [decisions](crate::Session::take_decisions) that other processes have left. Runs the suspended calls that were
-    /// approved, too, and records that those have failed which nobody answered in time.
+    /// Also takes the [decisions](crate::Session::take_decisions) that other processes have left,
+    /// runs approved suspended calls, and records expired ones as failed.
     ///
     /// A [`Natural`](Idempotency::Natural) or [`Keyed`](Idempotency::Keyed) tool runs again, a
-    /// [`Compensate`](Idempotency::Compensate) tool once it has undone its work, and any tool whose operation
-    /// somebody [settled](crate::Session::settle) that way. The operation of a
-    /// [`Manual`](Idempotency::Manual) tool, or of a tool that this runner does not have, waits until somebody settles it. So
-    /// does a call whose answer the host has rolled back to before. A decision to run a call again counts no more once the session
-    /// was rolled back to before that call: it has to be settled anew. A tool that [verifies](crate::tools::Tool::verifies) is asked
-    /// first what its call had done.
+    /// [`Compensate`](Idempotency::Compensate) tool once it has undone its work, and any tool whose
+    /// operation was [settled](crate::Session::settle) that way. The operation of a
+    /// [`Manual`](Idempotency::Manual) tool, or of a tool that this runner does not have, waits
+    /// until it is settled. The same applies to a call whose answer was rolled back. A decision to
+    /// run a call again becomes invalid if the session is rolled back to before that call: the call
+    /// has to be settled again. A tool that [verifies](crate::tools::Tool::verifies) first
+    /// determines the effects of its call.
     ///
-    /// Returns a report for each operation that was unsettled, even if the recovery of another one failed. A
-    /// host may call this at any time, and again after it failed. The ends are durable when this returns,
-    /// with [`Durability::Boundary`](crate::Durability::Boundary) and
-    /// [`Durability::Every`](crate::Durability::Every). `options` apply to each call that runs again.
+    /// Returns a report for each unsettled operation, even if the recovery of another one failed. A
+    /// host may call this at any time, and again after a failure. The ends are durable when this
+    /// returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every). `options` apply to each call that runs
+    /// again.
     ///
     /// ```
     /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
@@ -207,18 +210,21 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// With each of these, calls are still open and the session takes no writes: [`Error::RestoreFailed`] if
-    /// a resource could not be restored; [`Error::SnapshotMismatch`] if the run lacks a resource that is to
-    /// be restored; [`Error::DeadlineExceeded`] if somebody else works on a resource for longer than
-    /// `options` give a call; [`Error::ResourceDirty`] if another session left a resource half done and must
-    /// be recovered first, [`Error::ResourceMaybeDirty`] if that session's log cannot be read;
-    /// [`Error::Stuck`] if a program of a call does not end; [`Error::Uncaptured`] if what is there can neither be captured nor set
-    /// aside, and nothing was touched; [`Error::Full`] if the disk has no space for what is to be restored.
+    /// With each of these, calls are still open and the session takes no writes:
+    /// [`Error::RestoreFailed`] if a resource could not be restored; [`Error::SnapshotMismatch`] if
+    /// the run lacks a resource that is to be restored; [`Error::DeadlineExceeded`] if another
+    /// session works on a resource beyond the deadline of `options`; [`Error::ResourceDirty`] if
+    /// another session left a resource half changed and must be recovered first,
+    /// [`Error::ResourceMaybeDirty`] if that session's log cannot be read; [`Error::Stuck`] if a
+    /// program of a call does not end; [`Error::Uncaptured`] if the current content can neither be
+    /// captured nor set aside, and nothing was touched; [`Error::Full`] if the disk has no space
+    /// for the restore.
     ///
-    /// [`Error::WaitedTooLong`] if another thread's recovery, or another session's work on a resource, does not end in the time
-    /// that this call may wait. [`Error::InsideOperation`] if a thread that runs a tool of the session calls this.
-    /// [`Error::ReadOnly`], [`Error::Closed`], [`Error::Forked`] or [`Error::Poisoned`] if the session cannot
-    /// be written here, and [`Error::Io`] or [`Error::DurabilityUnknown`] if writing an end fails.
+    /// [`Error::WaitedTooLong`] if another thread's recovery, or another session's work on a
+    /// resource, does not end within the maximum wait. [`Error::InsideOperation`] if a thread that
+    /// runs a tool of the session calls this. [`Error::ReadOnly`], [`Error::Closed`],
+    /// [`Error::Forked`] or [`Error::Poisoned`] if the session cannot be written here, and
+    /// [`Error::Io`] or [`Error::DurabilityUnknown`] if writing an end record fails.
     pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<RecoveredOperation>> {
         let patience = match sabotage::is(Breakage::RecoveryWaitsOn) {
             true => self.state.session().patience(None, Some(Duration::from_secs(20))),
@@ -232,9 +238,10 @@ impl ToolRunner {
         self.state.session().take_decisions()?;
         let unsettled = self.state.session().unsettled_operations();
         let operations = unsettled.iter().map(|one| one.operation);
-        // Nobody is kept from a recovery by what cannot be told.
+        // Children that cannot be read must not prevent a recovery.
         let mut announced = AnnouncedChildren::read(self.state.session(), operations).unwrap_or_default();
-        // Where nobody polls tools that are futures any more, what is left waits for the next recovery.
+        // If the async caller is dropped, futures are no longer polled, and the remaining
+        // operations wait for the next recovery.
         let recovered = unsettled.into_iter().take_while(|_| !is_given_up()).map(|unsettled| {
             let told = put_back.take_if(|(operation, _)| *operation == unsettled.operation);
             let children = announced.report(self.state.session(), unsettled.operation);
@@ -242,7 +249,8 @@ impl ToolRunner {
             let PutBack { not_undone, replaced } = told.map(|(_, told)| told).unwrap_or_default();
             RecoveredOperation { not_undone, replaced, children, ..recovered }
         });
-        // If somebody settled an operation while this waited for the schedule, nothing is left to recover.
+        // If an operation was settled while this waited for the schedule, there is nothing to
+        // recover.
         let is_settled = |RecoveredOperation { operation, recovery, .. }: &RecoveredOperation| matches!(recovery, Recovery::Failed(Error::NoSuchOperation { operation: settled, .. } | Error::AlreadySettled { operation: settled, .. }) if settled == operation);
         let mut recovered: Vec<RecoveredOperation> = recovered.filter(|one| !is_settled(one)).collect();
         if !is_given_up() {
@@ -261,9 +269,10 @@ impl ToolRunner {
         }
     }
 
-    /// Restores the resources, then ends each open call. Waits for the leases of the resources as long as `patience` allows.
-    /// Returns the first open operation that may have changed something, with the changes of it and its
-    /// nested calls that could not be undone, and what was replaced; `None` if the open calls only read.
+    /// Restores the resources, then ends each open call. Waits for the leases of the resources as
+    /// long as `patience` allows. Returns the first open operation that may have changed something,
+    /// with the outcome of the restore for it and its nested calls; `None` if the open calls only
+    /// read.
     pub(super) fn end_open(&self, patience: &Patience) -> Result<Option<(OperationId, PutBack)>> {
         if self.session.replays() {
             return self.end_open_replayed();
@@ -285,7 +294,8 @@ impl ToolRunner {
                 }
             };
             let before = before.decode_recorded(self.state.resources(), true)?.with_undone(first.operation);
-            // Before the marks: a resource whose restore would be refused must not be touched at all.
+            // Before the marks: a resource whose restore would be refused must not be touched at
+            // all.
             before.check(self.state.resources())?;
             leases.as_deref().map_or(Ok(()), Leases::open)?;
             children = InterruptedChildren::open(&self.state, &open)?;
@@ -310,7 +320,8 @@ impl ToolRunner {
                 put_back.append(restored.map_err(full_if_so)?);
             }
         }
-        // Before the own calls: whoever finds these ended relies on the children's.
+        // Before this session's calls: once these have ended, the children's calls must have ended
+        // too.
         children.end();
         let first = open.iter().find(|open| !open.reads_only);
         for open in open.iter().rev() {
@@ -325,8 +336,8 @@ impl ToolRunner {
         Ok(first.map(|first| (first.operation, put_back)))
     }
 
-    /// Takes from the log the ends of the calls that an earlier process left open. Returns what could not be undone, for
-    /// the first operation that may have changed something.
+    /// Takes the ends of the calls that an earlier process left open from the log. Returns the
+    /// outcome of the restore, for the first operation that may have changed something.
     fn end_open_replayed(&self) -> Result<Option<(OperationId, PutBack)>> {
         let session = self.state.session();
         let open = session.left_open();
@@ -341,7 +352,7 @@ impl ToolRunner {
         Ok(first.map(|first| (first.operation, put_back)))
     }
 
-    /// Runs the tool of an unsettled operation again, and reports what came of that.
+    /// Runs the tool of an unsettled operation again, and reports the outcome.
     pub(super) fn run_again(
         &self,
         unsettled: UnsettledOperation,
@@ -369,12 +380,12 @@ impl ToolRunner {
         if manual && !asks {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
         }
-        // Whoever went back to before the call took back what was decided about it.
+        // A rollback to before the call also took back the decision about it.
         if run_again && self.decision_is_gone(operation, begin)? {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
         }
         let call = self.call_again(begin, tool, call_id.as_ref())?;
-        // Nobody asks for the call any more, and what it did outside is not known.
+        // The call is no longer requested, and its effects outside are unknown.
         if !run_again && call.origin.is_some_and(|origin| self.state.session().is_abandoned(origin)) {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
         }
@@ -392,7 +403,7 @@ impl ToolRunner {
         let had_effects = !matches!(verdict, (RecordedVerification::NotDone, _));
         if idempotency == Idempotency::Compensate && had_effects && !undone && !run_again {
             let undo = CallInfo { undoes: Some(operation), idempotency, ..CallInfo::new(&call) };
-            // As the call that it undoes, it need not wait for others of its kind.
+            // Like the call that it undoes, it need not wait for others of its kind.
             let undo = if handler.outside_only() { undo.of_tool(handler.as_ref()) } else { undo };
             let undone = InterruptedCall::read(self.state.session(), operation, begin)?;
             match self
@@ -411,8 +422,8 @@ impl ToolRunner {
             .map(Recovery::RanAgain)
     }
 
-    /// Returns whether the session was rolled back to before the call of an unsettled operation since the last decision about it,
-    /// and is not back behind that decision.
+    /// Returns whether the session was rolled back to before the call of an unsettled operation
+    /// since the last decision about it, and has not returned to a position after that decision.
     fn decision_is_gone(&self, operation: OperationId, begin: SequenceNumber) -> Result<bool> {
         let session = self.state.session();
         Ok(match session.read_settlement(operation, begin)? {
@@ -423,8 +434,8 @@ impl ToolRunner {
         })
     }
 
-    /// Has a tool find out what an interrupted call had done, in a call of its own that only reads. Settles the operation if it
-    /// had done its work, and then returns its report too.
+    /// Lets a tool verify an interrupted call, in a separate call that only reads. If the
+    /// interrupted call had done its work, settles the operation and also returns its report.
     fn verify(
         &self,
         unsettled: &UnsettledOperation,
@@ -439,7 +450,7 @@ impl ToolRunner {
         let asked = self
             .run(info, &call.arguments, options, &|| Ok(()), |context| handler.verify(&interrupted, context));
         let asked = match asked {
-            // It has an end, and found out nothing.
+            // The verifying call has an end, and no finding.
             Err(Error::VisibilityExpansion { .. }) => return Ok((RecordedVerification::Unknown, None)),
             asked => asked?,
         };
@@ -468,7 +479,7 @@ impl ToolRunner {
         Ok((verdict, Some(report)))
     }
 
-    /// Returns the call that began with the record `begin`, as it was asked for.
+    /// Returns the request of the call with the start record `begin`.
     pub(super) fn call_again(
         &self,
         begin: SequenceNumber,

@@ -1,4 +1,4 @@
-//! Begins a call, runs its handler, and ends the call.
+//! Starts a call, runs its handler, and ends the call.
 
 use foldlog_codec::OperationId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,29 +16,30 @@ use crate::error::{Error, Result};
 use crate::session::schedule::inside_call;
 use crate::session::{Patience, Session};
 
-/// Runs tools as transactions. Every call takes the same path through a runner, whoever asks for it: the
-/// host, a tool, or a recovery. Cheap to clone.
+/// Runs tools as transactions. Calls by the host, by a tool and by a recovery take the same path
+/// through a runner. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct ToolRunner {
     pub(super) state: ExecutionState,
     pub(super) tools: ToolRegistry,
     /// Session of the run, or handle of the operation within which the tools run.
     pub(super) session: Session,
-    /// Whether the operation belongs to another run, whose resources are other ones.
+    /// Whether the operation belongs to another run, with other resources.
     is_anothers: bool,
 }
 
 impl ToolRunner {
-    /// Creates a runner of these tools on the session and the resources of `state`. If that is the state of a
-    /// [tool's context](ToolContext::state), the calls are nested in that call, as [`within`](ToolRunner::within) says.
+    /// Creates a runner of these tools on the session and the resources of `state`. If that is the
+    /// state of a [tool's context](ToolContext::state), the calls are nested in that call, as with
+    /// [`within`](ToolRunner::within).
     pub fn new(state: ExecutionState, tools: ToolRegistry) -> ToolRunner {
         let session = state.session().clone();
         ToolRunner { state: state.outside_call(), tools, session, is_anothers: false }
     }
 
-    /// Returns a runner whose calls are nested in the call that `context` belongs to, such as those of a
-    /// sub-agent. They do not wait for the outer call, and if it fails, what they committed is rolled back
-    /// with it. If the outer call belongs to another run, the nested calls fail with
+    /// Returns a runner whose calls are nested in the call of `context`, such as those of a
+    /// sub-agent. They do not wait for the outer call. If it fails, their committed changes are
+    /// rolled back with it. If the outer call belongs to another run, the nested calls fail with
     /// [`Error::SnapshotMismatch`].
     #[must_use]
     pub fn within(&self, context: &ToolContext) -> ToolRunner {
@@ -52,7 +53,7 @@ impl ToolRunner {
         &self.state
     }
 
-    /// Returns the tools that the runner runs.
+    /// Returns the tools of the runner.
     pub fn tools(&self) -> &ToolRegistry {
         &self.tools
     }
@@ -66,11 +67,12 @@ impl ToolRunner {
         Ok(())
     }
 
-    /// Returns whether a replay runs the tool of a call again: it may run twice, copies stand for all that it works on, and it
-    /// opened no child session, which would be another one now.
+    /// Returns whether a replay runs the tool of a call again. Conditions: it may run twice, copies
+    /// are available for all its resources, and it opened no child session, which would now be a
+    /// different one.
     fn may_run_again(&self, info: &CallInfo) -> Result<bool> {
         let harmless = info.only_reads() || info.idempotency == Idempotency::Natural;
-        // What asks the outside would ask it again.
+        // A verifying call would query the outside again.
         let harmless = harmless && info.verifies.is_none() && !info.outside_only;
         Ok(harmless
             && self.session.runs_tools_again()
@@ -78,14 +80,15 @@ impl ToolRunner {
             && !self.session.next_call_opens_children()?)
     }
 
-    /// Returns what the recorded run of the call that `info` describes returned.
+    /// Returns the recorded result of the call that `info` describes.
     pub(super) fn run_replayed(&self, info: &CallInfo, arguments: &str) -> Result<ToolReport> {
         self.check_own()?;
         let begin = replay::begin(&self.session, info, arguments)?;
         replay::end(&self.session, info, begin)
     }
 
-    /// Begins the call that `info` describes. `still_due` is asked once the schedule lets the call run, and may refuse it. Fails if the runner is nested in a call of another run.
+    /// Starts the call that `info` describes. `still_due` is called once the schedule admits the
+    /// call, and may refuse it. Fails if the runner is nested in a call of another run.
     pub(super) fn begin_as(
         &self,
         info: CallInfo,
@@ -97,7 +100,8 @@ impl ToolRunner {
         self.begin_within(info, arguments, &self.session.patience(until, options.wait), still_due)
     }
 
-    /// Begins a call as [`begin_as`](ToolRunner::begin_as) does, that waits as long as `patience` allows.
+    /// Starts a call like [`begin_as`](ToolRunner::begin_as), and waits as long as `patience`
+    /// allows.
     pub(super) fn begin_within(
         &self,
         info: CallInfo,
@@ -109,7 +113,7 @@ impl ToolRunner {
         Operation::begin(&self.state, &self.session, info, arguments, patience, still_due)
     }
 
-    /// Runs `handler` as the call that `info` describes, from its begin to its end.
+    /// Runs `handler` as the call that `info` describes, from its start to its end.
     pub(super) fn run(
         &self,
         info: CallInfo,
@@ -127,7 +131,7 @@ impl ToolRunner {
     }
 }
 
-/// Runs the handler of a call that has begun, on this thread. Returns how the call is to end.
+/// Runs the handler of a started call, on this thread. Returns the ending of the call.
 pub(super) fn run_handler(
     context: &ToolContext,
     handler: impl FnOnce(&ToolContext) -> std::result::Result<EncodedToolResult, ToolError>,
@@ -143,7 +147,7 @@ pub(super) fn run_handler(
     }
 }
 
-/// Returns the error for an interrupted call that somebody has to settle.
+/// Returns the error for an interrupted call that has to be settled.
 pub(super) fn unsettled_error(operation: OperationId, tool: &str) -> Error {
     Error::ToolIdempotency { operation, tool: tool.to_owned() }
 }

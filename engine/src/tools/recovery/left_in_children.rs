@@ -1,5 +1,6 @@
-//! What child sessions of calls that were left open have left open themselves. They worked under the lease of these
-//! calls, so the recovery that restores the resources ends their programs and their calls too.
+//! Calls that the child sessions of interrupted calls left open. They worked under the leases of
+//! these calls, so the recovery that restores the resources also ends their programs and their
+//! calls.
 
 use std::collections::BTreeSet;
 
@@ -16,20 +17,21 @@ use crate::tools::captures::CaptureSet;
 use crate::tools::children::{AnnouncedChildren, is_child_of};
 use crate::tools::execution::ExecutionState;
 
-/// Holds the interrupted child sessions of calls that were left open.
+/// Interrupted child sessions of calls that were left open.
 #[derive(Default)]
 pub(super) struct InterruptedChildren {
-    /// Runs of interrupted sessions, each behind the one that it is a child of. What these recorded of the resources is
-    /// durable by now, so that what is written behind it can be.
+    /// Runs of interrupted sessions, each after its parent. Their recorded captures are durable
+    /// already, so that later records can become durable.
     runs: Vec<ExecutionState>,
     /// Programs of their open calls.
     pub(super) programs: Vec<ProgramGroup>,
-    /// What cannot be known, since the log of a child cannot be read.
+    /// Entries for children whose log cannot be read.
     pub(super) unread: Vec<NotUndone>,
 }
 
 impl InterruptedChildren {
-    /// Opens the interrupted child sessions of these open calls of the run `parent`, and theirs.
+    /// Opens the interrupted child sessions of these open calls of the run `parent`, and their
+    /// descendants.
     pub(super) fn open(parent: &ExecutionState, open: &[OpenOperation]) -> Result<InterruptedChildren> {
         let mut left = InterruptedChildren::default();
         let mut seen = BTreeSet::from([parent.session().id()]);
@@ -81,14 +83,15 @@ impl InterruptedChildren {
         Ok(())
     }
 
-    /// Ends the open calls of the children as interrupted. The resources are restored by now, and a child that goes on
-    /// restores them to what they were before these calls.
+    /// Ends the open calls of the children as interrupted. The resources are already restored; a
+    /// child that continues restores them to their state before these calls.
     pub(super) fn end(self) {
         for child in self.runs.into_iter().rev() {
             let child = child.session();
             let ends =
                 |open: &OpenOperation| end_one(child, open, &CaptureSet::default(), &PutBack::default());
-            // What cannot be written stays open, and is ended by whoever opens the child next.
+            // If the end cannot be written, the call stays open, and the next opening of the child
+            // ends it.
             let _ = child.left_open().iter().rev().try_for_each(ends);
             let _ = child.clone().close();
         }
