@@ -1,7 +1,8 @@
-//! Captures all resources of a run, and restores them.
+//! Captures of all resources of a run, and their restore.
 //!
-//! [`CaptureSet`] holds what each resource was at one moment. [`CompositeSnapshot`] adds the position of the
-//! session at that moment, and has a JSON form from which another process can restore both.
+//! A [`CaptureSet`] contains the state of each resource at one moment. [`CompositeSnapshot`] adds
+//! the position of the session at that moment, and has a JSON form from which another process can
+//! restore both.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ use crate::tools::resources::{
     Rewound, Snapshotable,
 };
 
-/// Says when a composite snapshot was taken.
+/// Names the moment of a composite snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SnapshotPhase {
@@ -32,40 +33,38 @@ pub enum SnapshotPhase {
     PreTool,
     /// After a tool ended.
     PostTool,
-    /// For a checkpoint that a host keeps, such as one of tasks.
+    /// For a host's checkpoint, such as one of tasks.
     Checkpoint,
-    /// When the host asked for it.
+    /// At the request of the host.
     #[default]
     Manual,
 }
 
-/// Says why a composite snapshot was taken.
+/// Describes the reason of a composite snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotMetadata {
-    /// Name that the host gave the snapshot; for one that a [store of checkpoints](crate::tools::CheckpointStore) keeps, `pre:` or `post:`
-    /// and the call's id.
+    /// Name that the host chose for the snapshot; for a snapshot of a [store of
+    /// checkpoints](crate::tools::CheckpointStore), `pre:` or `post:` and the call's id.
     pub tag: Option<String>,
-    /// Id that the provider gave the call that the snapshot is about.
+    /// Provider's id of the call that the snapshot relates to.
     pub tool_call_id: Option<SmolStr>,
     /// Name of that call's tool.
     pub tool_name: Option<SmolStr>,
-    /// Moment at which the snapshot was taken.
+    /// Moment of the snapshot.
     pub phase: SnapshotPhase,
 }
 
-/// Holds a capture of one resource. Cheap to clone.
+/// Capture of one resource. Clones are cheap.
 #[derive(Clone)]
 struct ResourceCapture {
-    /// Name of the resource.
     name: Cow<'static, str>,
-    /// Capture as the resource made it; `None` if only its recorded form was read.
+    /// Capture as the resource created it; `None` if only its recorded form was read.
     snapshot: Option<AnySnapshot>,
     /// Recorded form, one MessagePack value; `None` if the capture does not outlive its process.
     recorded: Option<Arc<[u8]>>,
 }
 
 impl ResourceCapture {
-    /// Captures a resource as it is.
     fn capture(
         name: Cow<'static, str>,
         resource: &dyn AnyResource,
@@ -81,13 +80,13 @@ impl ResourceCapture {
         Ok(ResourceCapture { name, snapshot: Some(snapshot), recorded })
     }
 
-    /// Returns whether the resource says that it is still as it was when it was captured.
+    /// Returns whether the resource reports that it has not changed since the capture.
     fn is_unchanged(&self, resource: &dyn AnyResource) -> bool {
         self.snapshot.as_ref().is_some_and(|since| resource.is_unchanged(since))
     }
 }
 
-/// Holds a capture of each resource, as they were together at one moment. Cheap to clone.
+/// Captures of all resources at one moment. Clones are cheap.
 #[derive(Clone, Default)]
 pub(crate) struct CaptureSet {
     /// Captures in ascending order of the resources' names.
@@ -102,16 +101,16 @@ impl FromIterator<ResourceCapture> for CaptureSet {
     }
 }
 
-/// Returns the limits of one resource's recorded form, so that a record that holds those of all `resources`
-/// can be read.
+/// Returns the limits of one resource's recorded form, so that a record with those of all
+/// `resources` can be read.
 fn limits_of_each(resources: usize) -> ValueLimits {
     let ValueLimits { depth_max, items_max } = ValueLimits::of_payload();
     let resources = u64::try_from(resources.max(1)).unwrap_or(u64::MAX);
     ValueLimits { depth_max, items_max: items_max / resources }
 }
 
-/// Checks that a resource's recorded form is one MessagePack value within the limits. Other bytes would make
-/// the log unreadable from their record on.
+/// Checks that a resource's recorded form is one MessagePack value within the limits. Other bytes
+/// would make the log unreadable from their record on.
 fn check_recorded(name: &str, recorded: &[u8], limits: ValueLimits) -> Result<()> {
     let refused = |reason: String| {
         let reason = format!("its recorded form cannot be written to a log: {reason}");
@@ -128,8 +127,8 @@ fn check_recorded(name: &str, recorded: &[u8], limits: ValueLimits) -> Result<()
 }
 
 impl CaptureSet {
-    /// Captures every resource as it is. A resource that says that it is still as it was in `latest` keeps
-    /// that capture.
+    /// Captures every resource. A resource that reports no change since `latest` keeps that
+    /// capture.
     pub(super) fn capture_all(
         resources: &ResourceRegistry,
         options: &CaptureOptions<'_>,
@@ -145,7 +144,7 @@ impl CaptureSet {
         captured.collect()
     }
 
-    /// Captures those resources that are not rolled back with a tool that fails.
+    /// Captures the resources that are not rolled back with a failed tool.
     pub(super) fn of_kept(resources: &ResourceRegistry) -> Result<CaptureSet> {
         let limits = limits_of_each(resources.captured_resources().len());
         let kept = resources.captured_resources().iter().filter(|(_, resource)| !resource.rolls_back());
@@ -157,7 +156,7 @@ impl CaptureSet {
         captured.collect()
     }
 
-    /// Returns whether every resource says that it is still as it was when it was captured.
+    /// Returns whether every resource reports that it has not changed since its capture.
     pub(super) fn are_all(&self, resources: &ResourceRegistry) -> bool {
         // Both are in ascending order of the names.
         let mut pairs = self.of_each.iter().zip(resources.captured_resources());
@@ -167,12 +166,12 @@ impl CaptureSet {
             })
     }
 
-    /// Returns the capture of a resource, if the resource says that it is still as it was then.
+    /// Returns the capture of a resource, if the resource reports that it has not changed since.
     fn find_unchanged(&self, name: &str, resource: &dyn AnyResource) -> Option<&ResourceCapture> {
         self.get(name).filter(|captured| captured.is_unchanged(resource))
     }
 
-    /// Holds the captures that a record names, by the resources' names, in their recorded form.
+    /// Creates a set from a record's captures, by resource name, in their recorded form.
     pub(crate) fn from_recorded(snapshots: RecordedCaptures) -> CaptureSet {
         let captured = |(name, recorded): (String, Option<Vec<u8>>)| ResourceCapture {
             name: Cow::Owned(name),
@@ -182,12 +181,10 @@ impl CaptureSet {
         snapshots.into_iter().map(captured).collect()
     }
 
-    /// Returns whether there is no capture.
     pub(crate) fn is_empty(&self) -> bool {
         self.of_each.is_empty()
     }
 
-    /// Returns the capture of the resource of this name.
     fn get(&self, name: &str) -> Option<&ResourceCapture> {
         self.of_each.iter().find(|captured| captured.name == name)
     }
@@ -210,10 +207,10 @@ impl CaptureSet {
 
     /// Decodes the captures of which only the recorded form is known, so that all can be restored.
     ///
-    /// With `lenient`, for rolling back what a tool did, the result leaves out the resources that are not
-    /// rolled back with a tool, and those whose captures did not outlive their process. Without it, such a
-    /// capture is an [`Error::SnapshotMismatch`]. A resource that this run lacks is that error too, unless
-    /// the result leaves the resource out.
+    /// With `lenient`, for the rollback of a tool, the result leaves out the resources that are not
+    /// rolled back with a tool, and those whose captures did not outlive their process. Without it,
+    /// such a capture is an [`Error::SnapshotMismatch`]. A resource that this run lacks is that
+    /// error too, unless the result leaves the resource out.
     pub(crate) fn decode_recorded(&self, resources: &ResourceRegistry, lenient: bool) -> Result<CaptureSet> {
         let mut recalled = Vec::new();
         for captured in self.of_each.iter() {
@@ -221,8 +218,8 @@ impl CaptureSet {
             let mismatch =
                 |reason: &str| Err(Error::SnapshotMismatch(format!("resource `{name}`: {reason}")));
             let Some(resource) = resources.captured_resources().get(name) else {
-                // A record does not say which resources are rolled back. Of those with a recorded form, only the
-                // engine's own budget is known not to be.
+                // A record does not state which resources are rolled back. Of those with a recorded
+                // form, only the engine's own budget is known not to be.
                 if lenient && (captured.recorded.is_none() || name == BudgetTracker::NAME) {
                     continue;
                 }
@@ -247,15 +244,14 @@ impl CaptureSet {
         Ok(recalled.into_iter().collect())
     }
 
-    /// Returns these captures as those from before `operation`, which a restore undoes.
+    /// Marks these captures as those from before `operation`, which a restore undoes.
     pub(super) fn with_undone(&self, operation: OperationId) -> CaptureSet {
         CaptureSet { undoes: Some(operation), ..self.clone() }
     }
 
-    /// Restores the resources to these captures: all of them with `all`, else only those that are rolled back
-    /// with a failed tool. If one cannot be restored, the others are, and the error names both. Returns what
-    /// the restored resources could not undo, and what was replaced in them. With `durable`, what the restore
-    /// changed is durable when this returns.
+    /// Restores the resources to these captures: all of them with `all`, else only those that are
+    /// rolled back with a failed tool. If one cannot be restored, the others are, and the error
+    /// lists both. With `durable`, the changes are durable when this returns.
     pub(crate) fn restore(&self, resources: &ResourceRegistry, all: bool, durable: bool) -> Result<PutBack> {
         self.each(resources, all, |resource, snapshot| {
             let told = resource.restore(snapshot, self.undoes)?;
@@ -266,8 +262,9 @@ impl CaptureSet {
         })
     }
 
-    /// Has the resources set aside what a restore to these captures will replace: all of them with `all`, else only those that are
-    /// rolled back with a failed tool. If one cannot, the error says so; what others have set aside stays there.
+    /// Lets the resources set aside content that a restore to these captures will replace: all
+    /// resources with `all`, else only those that are rolled back with a failed tool. If one fails,
+    /// content that others have set aside remains there.
     pub(super) fn set_aside(&self, resources: &ResourceRegistry, all: bool) -> Result<()> {
         let Some(operation) = self.undoes else { return Ok(()) };
         let set_aside = |resource: &dyn AnyResource, snapshot: &_| {
@@ -276,7 +273,8 @@ impl CaptureSet {
         self.each(resources, all, set_aside).map(drop)
     }
 
-    /// Returns the recorded captures of those resources that others than this run may change, where they differ from `before`.
+    /// Returns the recorded captures of the resources that are shared with other sessions, if they
+    /// differ from `before`.
     pub(super) fn shared_beside<'a>(
         &'a self,
         before: &'a CaptureSet,
@@ -286,15 +284,16 @@ impl CaptureSet {
         shared.filter_map(move |(name, resource)| {
             let found = self.get(name)?.recorded.as_deref()?;
             let before = before.get(name).and_then(|before| before.snapshot.as_ref());
-            // All that a restore brings back counts, and not only what tells two runs apart.
+            // The whole restorable content counts, and not only the part that `is_same` compares.
             let before = before.and_then(|before| resource.record(before).ok().flatten());
             Some((name.clone().into_owned(), Some(found).filter(|found| before.as_deref() != Some(found))?))
         })
     }
 
-    /// Returns these captures with what somebody has changed since an attempt to restore them began, which had found `earlier`: that stays as
-    /// it is in `present`. Adds to `told` what is kept, and what the attempts replace together. A resource that cannot say this is
-    /// restored whole.
+    /// Returns these captures, modified to preserve later changes by others. Such a change was made
+    /// after an earlier attempt to restore them had started, which had found `earlier`; its content
+    /// stays as in `present`. Adds the preserved changes and the contents that all attempts replace
+    /// to `told`. A resource that cannot distinguish this is restored whole.
     pub(super) fn beside_changes(
         &self,
         resources: &ResourceRegistry,
@@ -308,7 +307,7 @@ impl CaptureSet {
                 let target = captured.snapshot.as_ref()?;
                 let last = resource.recall(earlier.get(&*captured.name)?.as_deref()?).ok()?;
                 let present = present.get(&captured.name)?.snapshot.as_ref()?;
-                // What is missing in another directory was removed by nobody.
+                // In another directory, missing content was not removed.
                 if !resource.is_of_place_of(&last, present) {
                     return None;
                 }
@@ -322,7 +321,7 @@ impl CaptureSet {
                     after_restore: true,
                 };
                 let Rewound { to, kept, .. } = resource.rewind(&asked).ok()?;
-                // What was there when the first attempt began, and goes.
+                // Content at the start of the first attempt that is replaced.
                 let whole = RewindRequest { target: &to, present: &last, overwrite: true, ..asked };
                 let Rewound { files, .. } = resource.rewind(&whole).ok()?;
                 Some((to, kept, files))
@@ -348,8 +347,8 @@ impl CaptureSet {
         CaptureSet { of_each: Arc::new(captured.collect()), undoes: self.undoes }
     }
 
-    /// Checks, without changing anything, that the resources that are rolled back with a failed tool could
-    /// all be restored.
+    /// Checks, without any change, that all resources that are rolled back with a failed tool could
+    /// be restored.
     pub(crate) fn check(&self, resources: &ResourceRegistry) -> Result<()> {
         let check = |resource: &dyn AnyResource, snapshot: &_| {
             resource.check(snapshot).map(|()| RestoreReport::default())
@@ -362,7 +361,7 @@ impl CaptureSet {
         for captured in self.of_each.iter() {
             let resource = resources.captured_resources().get(&captured.name);
             let Some((resource, snapshot)) = resource.zip(captured.snapshot.as_ref()) else { continue };
-            // Whatever else is in the way, the restore says.
+            // Other obstacles are reported by the restore.
             if let Err(error @ Error::Collected { .. }) =
                 catch_panic(&captured.name, || resource.check(snapshot))
             {
@@ -372,13 +371,14 @@ impl CaptureSet {
         Ok(())
     }
 
-    /// Brings the resources that are not rolled back with a tool up to these captures. A capture that cannot be decoded is passed over.
+    /// Updates the resources that are not rolled back with a tool to these captures. A capture that
+    /// cannot be decoded is skipped.
     pub(super) fn carry_over(resources: &ResourceRegistry, recorded: &RecordedCaptures) {
         for (name, resource) in
             resources.captured_resources().iter().filter(|(_, resource)| !resource.rolls_back())
         {
             let Some(Some(recorded)) = recorded.get(&**name) else { continue };
-            // A host's resource may panic; that is no reason for the run not to begin.
+            // A host's resource may panic; the run starts nevertheless.
             let _ = catch_panic(name, || {
                 resource.carry_over(&resource.recall(recorded)?);
                 Ok(())
@@ -386,8 +386,9 @@ impl CaptureSet {
         }
     }
 
-    /// Has each resource tell what of it is not as another process recorded: `left` by the last call, and `found` by the recovery of that
-    /// call. A capture that cannot be decoded tells nothing; nor does that of a call of a fork's parent on a resource in the same place.
+    /// Lets each resource report differences from the captures of another process: `left` by the
+    /// last call, and `found` by the recovery of that call. Captures that cannot be decoded are
+    /// skipped. So are captures of a call of a fork's parent if the resource is in the same place.
     pub(super) fn tell_of_changes(
         &self,
         resources: &ResourceRegistry,
@@ -402,7 +403,7 @@ impl CaptureSet {
                 catch_panic(&captured.name, || resource.recall(recorded)).ok()
             };
             let Some((left, now)) = recalled(left).zip(captured.snapshot.as_ref()) else { continue };
-            // A host's resource may panic; that is no reason for the call to fail.
+            // A host's resource may panic; the call continues nevertheless.
             let _ = catch_panic(&captured.name, || {
                 if is_own || !resource.is_of_place_of(&left, now) {
                     resource.tell_of_changes(&left, recalled(found).as_ref(), now);
@@ -412,8 +413,9 @@ impl CaptureSet {
         }
     }
 
-    /// Calls `act` for each resource and its capture: for all resources, or for those alone that are rolled
-    /// back with a failed tool. An error or a panic of one resource does not keep the others from their call.
+    /// Calls `act` for each resource and its capture: for all resources, or only for those that are
+    /// rolled back with a failed tool. An error or a panic of one resource does not affect the
+    /// others.
     fn each(
         &self,
         resources: &ResourceRegistry,
@@ -427,7 +429,7 @@ impl CaptureSet {
             let Some(snapshot) = captured.snapshot.as_ref().filter(|_| all || resource.rolls_back()) else {
                 continue;
             };
-            // A host's resource may panic; the others are restored all the same.
+            // A host's resource may panic; the others are restored nevertheless.
             match catch_panic(name, || act(resource.as_ref(), snapshot)) {
                 Ok(RestoreReport { inexact, changed, removed }) => {
                     restored.push(name.clone().into_owned());
@@ -440,8 +442,8 @@ impl CaptureSet {
         if failed.is_empty() { Ok(put_back) } else { Err(Error::RestoreFailed { restored, failed }) }
     }
 
-    /// Names what of the resources that are rolled back with a failed tool is not as it was at these captures, by the
-    /// resources' names.
+    /// Lists the parts that differ from these captures, by resource name, for resources that are
+    /// rolled back with a failed tool.
     pub(super) fn differences(&self, resources: &ResourceRegistry) -> Result<BTreeMap<String, Vec<String>>> {
         let mut differing = BTreeMap::new();
         for captured in self.of_each.iter() {
@@ -457,7 +459,7 @@ impl CaptureSet {
         Ok(differing)
     }
 
-    /// Checks that these copies of the captures are apart from what they stand for.
+    /// Checks that these copies cannot reach the originals that they replace.
     pub(super) fn check_apart(&self, copies: &ResourceRegistry) -> Result<()> {
         for captured in self.of_each.iter() {
             let Some(copy) = copies.captured_resources().get(&captured.name).filter(|copy| copy.rolls_back())
@@ -471,7 +473,8 @@ impl CaptureSet {
         Ok(())
     }
 
-    /// Returns whether both hold the same state of each resource that is rolled back with a failed tool.
+    /// Returns whether both contain the same state of each resource that is rolled back with a
+    /// failed tool.
     fn is_same(&self, other: &CaptureSet, resources: &ResourceRegistry) -> bool {
         resources.captured_resources().iter().filter(|(_, resource)| resource.rolls_back()).all(
             |(name, resource)| {
@@ -485,41 +488,42 @@ impl CaptureSet {
     }
 }
 
-/// Tells what a rewind does to a resource: the files that it changes, those that it keeps, and how many are left out.
+/// Effects of a rewind on a resource: the changed files, the kept files, the files with unknown
+/// changes, and the number of files left out.
 pub(super) type RewindFileReport = (Vec<FileRewound>, Vec<KeptFile>, Vec<FileUnknown>, u64);
 
-/// Says what a rewind does about changes that were made by hand.
+/// Treatment of changes by hand in a rewind.
 #[derive(Clone, Copy)]
 pub(super) struct RewindPolicy {
     /// Whether the rewind overwrites them.
     pub(super) overwrite: bool,
-    /// Whether the rewind is carried out only if nothing else changes.
+    /// Whether the restore is refused if the resource has changed since.
     pub(super) unless_changed: bool,
 }
 
-/// Describes the rewind of one resource, by captures in their recorded form.
+/// Rewind of one resource, by captures in their recorded form.
 pub(super) struct RecordedRewind<'a> {
     pub(super) target: &'a [u8],
-    /// Last capture that a call left.
+    /// Capture after the last call.
     pub(super) last: &'a [u8],
-    /// Whether a rewind brought the resource to the last capture in the place where it is now.
+    /// Whether a rewind brought the resource to the last capture in its present place.
     pub(super) last_is_here: bool,
     pub(super) policy: RewindPolicy,
 }
 
-/// Collects what a rewind restores.
+/// Collects the captures that a rewind restores.
 #[derive(Default)]
 pub(super) struct RewoundCaptures {
     captured: Vec<ResourceCapture>,
 }
 
 impl CaptureSet {
-    /// Returns the recorded form of the capture of a resource.
     pub(super) fn recorded_of(&self, name: &str) -> Option<Vec<u8>> {
         self.get(name).and_then(|captured| captured.recorded.as_deref()).map(<[u8]>::to_vec)
     }
 
-    /// Returns whether the recorded capture of a resource is known to be of another place than the one that is held here.
+    /// Returns whether the recorded capture of a resource is known to be of another place than the
+    /// capture in this set.
     pub(super) fn is_elsewhere(&self, resources: &ResourceRegistry, name: &str, recorded: &[u8]) -> bool {
         let present = self.get(name).and_then(|captured| captured.snapshot.as_ref());
         let resource = resources.captured_resources().get(name).zip(present);
@@ -530,7 +534,8 @@ impl CaptureSet {
 }
 
 impl RewoundCaptures {
-    /// Asks a resource what a rewind restores of it. Returns `None` if `present` lacks the resource.
+    /// Lets a resource determine the capture to restore. Returns `None` if `present` lacks the
+    /// resource.
     pub(super) fn add(
         &mut self,
         name: &str,
@@ -556,25 +561,26 @@ impl RewoundCaptures {
         Ok(Some((files, kept, unknown, left_out)))
     }
 
-    /// Returns what is to be restored.
+    /// Returns the captures to restore.
     pub(super) fn into_captures(self) -> CaptureSet {
         self.captured.into_iter().collect()
     }
 }
 
-/// Holds a position of the session, and a capture of each resource at that position.
+/// Contains a position of the session, and a capture of each resource at that position.
 ///
-/// [`ExecutionState::snapshot`](crate::ExecutionState::snapshot) takes one, and
-/// [`ExecutionState::restore`](crate::ExecutionState::restore) brings session and resources back to it.
+/// [`ExecutionState::snapshot`](crate::ExecutionState::snapshot) creates one, and
+/// [`ExecutionState::restore`](crate::ExecutionState::restore) restores the session and the
+/// resources to it.
 #[derive(Clone)]
 pub struct CompositeSnapshot {
     /// Id of the snapshot: a hash of its session, position, phase and recorded captures.
     pub id: Uuid,
-    /// Time at which the snapshot was taken, in microseconds since 1970-01-01 UTC.
+    /// Time of the snapshot, in microseconds since 1970-01-01 UTC.
     pub created_at_us: i64,
     /// Position of the session.
     pub session: Snapshot,
-    /// Why the snapshot was taken.
+    /// Reason of the snapshot.
     pub metadata: SnapshotMetadata,
     resources: CaptureSet,
 }
@@ -589,7 +595,7 @@ impl std::fmt::Debug for CompositeSnapshot {
     }
 }
 
-/// Holds the JSON form of a composite snapshot.
+/// JSON form of a composite snapshot.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -599,13 +605,13 @@ struct Document {
     session: Position,
     /// Recorded form of each resource's capture; null if the capture does not outlive its process.
     resources: BTreeMap<String, Option<Value>>,
-    /// Names of the resources whose captures are not contained.
+    /// Names of the resources whose captures are not included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<String>,
     metadata: SnapshotMetadata,
 }
 
-/// Holds the JSON form of the session's part of a composite snapshot.
+/// JSON form of the session's part of a composite snapshot.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Position {
@@ -633,9 +639,9 @@ impl CompositeSnapshot {
         CompositeSnapshot { id, created_at_us, session, metadata, resources }
     }
 
-    /// Returns a hash of the session, the position, the phase and the recorded captures, from which the id is
-    /// made. So runs of one seed give equal ids, and snapshots of other resources or of another phase other
-    /// ones.
+    /// Returns a hash of the session, the position, the phase and the recorded captures, from which
+    /// the id is derived. Runs of one seed therefore give equal ids, while other resources or
+    /// phases give different ids.
     fn name_of(session: &Snapshot, resources: &CaptureSet, phase: SnapshotPhase) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         let mut whole = |bytes: &[u8]| {
@@ -651,7 +657,7 @@ impl CompositeSnapshot {
         });
         for captured in resources.of_each.iter() {
             whole(captured.name.as_bytes());
-            // A value has at least one byte, so no bytes stand for no value.
+            // A value has at least one byte, so zero bytes represent a missing value.
             whole(captured.recorded.as_deref().unwrap_or_default());
         }
         hasher.finalize()
@@ -662,27 +668,27 @@ impl CompositeSnapshot {
         self.resources.of_each.iter().map(|captured| captured.name.as_ref()).collect()
     }
 
-    /// Returns the captures by the names of the resources, as the resources recorded them. A capture is `None` if it did not
-    /// outlive its process.
+    /// Returns the captures by resource name, in the form that the resources recorded. A capture is
+    /// `None` if it did not outlive its process.
     pub fn recorded_captures(&self) -> BTreeMap<String, Option<Vec<u8>>> {
         let recorded = |captured: &ResourceCapture| captured.recorded.as_deref().map(<[u8]>::to_vec);
         self.resources.of_each.iter().map(|one| (one.name.clone().into_owned(), recorded(one))).collect()
     }
 
-    /// Returns the captures, ready to be restored. Fails if this run lacks one of the resources, or if a
-    /// capture did not outlive its process.
+    /// Returns the captures, ready to be restored. Fails if this run lacks one of the resources, or
+    /// if a capture did not outlive its process.
     pub(super) fn captures(&self, resources: &ResourceRegistry) -> Result<CaptureSet> {
         self.resources.decode_recorded(resources, false)
     }
 
-    /// Returns whether both snapshots hold the same state of each resource in `resources` that is rolled back
-    /// with a failed tool.
+    /// Returns whether both snapshots contain the same state of each resource in `resources` that
+    /// is rolled back with a failed tool.
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotMismatch`] if `resources` lacks a resource of either snapshot, or if a capture did
-    /// not outlive its process. The resource's own error, such as [`Error::Resource`], if it cannot decode
-    /// its capture.
+    /// [`Error::SnapshotMismatch`] if `resources` lacks a resource of either snapshot, or if a
+    /// capture did not outlive its process. The resource's own error, such as [`Error::Resource`],
+    /// if it cannot decode its capture.
     pub fn has_same_resources(
         &self,
         other: &CompositeSnapshot,
@@ -691,18 +697,21 @@ impl CompositeSnapshot {
         Ok(self.captures(resources)?.is_same(&other.captures(resources)?, resources))
     }
 
-    /// Returns the names of the resources whose captures are in memory alone, such as those of an
-    /// [`InMemoryFilesystem`](foldlog_filesystem::InMemoryFilesystem). The snapshot can be restored in this process, and its JSON cannot.
+    /// Returns the names of the resources whose captures are only in memory, such as those of an
+    /// [`InMemoryFilesystem`](foldlog_filesystem::InMemoryFilesystem). The snapshot can be restored
+    /// in this process, but not from its JSON.
     pub fn left_out(&self) -> Vec<&str> {
         let left_out = self.resources.of_each.iter().filter(|captured| captured.recorded.is_none());
         left_out.map(|captured| captured.name.as_ref()).collect()
     }
 
-    /// Returns the snapshot as JSON. From it, [`from_json`](CompositeSnapshot::from_json) makes a snapshot
-    /// that another process can restore, if the captures of all its resources outlive their process.
+    /// Returns the snapshot as JSON. [`from_json`](CompositeSnapshot::from_json) reads it as a
+    /// snapshot that another process can restore, if the captures of all its resources outlive
+    /// their process.
     ///
-    /// The JSON contains the session's id and position, whose items are in the log, and the captures in their recorded form. It names
-    /// those that it [leaves out](CompositeSnapshot::left_out).
+    /// The JSON contains the session's id and position, whose items are in the log, and the
+    /// captures in their recorded form. It lists those that it [leaves
+    /// out](CompositeSnapshot::left_out).
     ///
     /// # Errors
     ///
@@ -733,12 +742,12 @@ impl CompositeSnapshot {
         serde_json::to_string(&document).map_err(|error| bad(&error))
     }
 
-    /// Reads a snapshot from the JSON that [`to_json`](CompositeSnapshot::to_json) returned.
+    /// Reads a snapshot from the JSON of [`to_json`](CompositeSnapshot::to_json).
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] if the text is not such JSON, is of another version, names a policy that does not
-    /// exist, or contains a capture that it says it leaves out.
+    /// [`Error::Export`] if the text is not such JSON, is of another version, names an unknown
+    /// policy, or contains a capture that it lists as left out.
     pub fn from_json(json: &str) -> Result<CompositeSnapshot> {
         let bad = |reason: String| Error::Export(reason);
         let document: Document = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;

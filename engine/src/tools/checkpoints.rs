@@ -1,5 +1,5 @@
-//! Keeps a snapshot before and after each of the latest tool calls, so that a host can roll back to a call or
-//! fork at it.
+//! Snapshots before and after each of the latest tool calls, so that a host can roll back to a call
+//! or fork at it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 use super::captures::CompositeSnapshot;
 use crate::error::{Error, Result};
 
-/// Number of checkpoints that a store keeps by default.
+/// Default number of checkpoints in a store.
 pub const CHECKPOINTS_MAX: usize = 100;
 
 /// Describes a tool call, with the snapshots before and after it.
@@ -19,7 +19,7 @@ pub const CHECKPOINTS_MAX: usize = 100;
 pub struct ToolCheckpoint {
     /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
-    /// Id that the provider gave the call.
+    /// Id that the provider assigned to the call.
     pub tool_call_id: Option<SmolStr>,
     /// Name of the tool.
     pub tool_name: SmolStr,
@@ -27,30 +27,29 @@ pub struct ToolCheckpoint {
     pub pre: CompositeSnapshot,
     /// Session and resources after the call; `None` unless the call committed.
     pub post: Option<CompositeSnapshot>,
-    /// Text of the result that the model saw.
+    /// Text of the result for the model.
     pub result_summary: Option<String>,
     /// Whether the call committed.
     pub success: bool,
     /// Duration of the call in microseconds.
     pub elapsed_us: u64,
-    /// Time at which the checkpoint was recorded, in microseconds since 1970-01-01 UTC.
+    /// Time of the checkpoint, in microseconds since 1970-01-01 UTC.
     pub recorded_at_us: i64,
 }
 
-/// Holds the checkpoints of the latest tool calls, in memory alone. Cheap to clone; every clone is the same
-/// store.
+/// Contains the checkpoints of the latest tool calls, only in memory. Clones are cheap and share
+/// the same store.
 #[derive(Clone, Debug)]
 pub struct CheckpointStore {
     inner: Arc<Mutex<StoredCheckpoints>>,
     max: usize,
 }
 
-/// Holds the checkpoints that a store keeps.
 #[derive(Debug, Default)]
 struct StoredCheckpoints {
-    /// Checkpoints by numbers that ascend in the order of recording.
+    /// Checkpoints by number, ascending in the order of recording.
     checkpoints: BTreeMap<u64, ToolCheckpoint>,
-    /// Number that the next checkpoint gets.
+    /// Number of the next checkpoint.
     next: u64,
 }
 
@@ -71,8 +70,8 @@ impl CheckpointStore {
         CheckpointStore { inner: Arc::default(), max: max.max(1) }
     }
 
-    /// Keeps a checkpoint in place of an earlier one of the same operation, and drops the oldest checkpoint
-    /// if the store would hold too many.
+    /// Adds a checkpoint. It replaces an earlier one of the same operation; if the store is full,
+    /// the oldest checkpoint is dropped.
     pub fn record(&self, checkpoint: ToolCheckpoint) {
         let mut kept = self.inner.lock();
         kept.checkpoints.retain(|_, other| other.operation != checkpoint.operation);
@@ -84,24 +83,23 @@ impl CheckpointStore {
         }
     }
 
-    /// Returns all checkpoints that the store keeps, in the order in which they were recorded.
+    /// Returns all checkpoints in the order in which they were recorded.
     pub fn list(&self) -> Vec<ToolCheckpoint> {
         self.inner.lock().checkpoints.values().cloned().collect()
     }
 
-    /// Returns the checkpoint of an operation; `None` if the store keeps none for it.
+    /// Returns the checkpoint of an operation; `None` if the store has none.
     pub fn of_operation(&self, operation: impl Into<OperationId>) -> Option<ToolCheckpoint> {
         let operation = operation.into();
         self.inner.lock().checkpoints.values().find(|kept| kept.operation == operation).cloned()
     }
 
-    /// Returns the checkpoint of the call to which the provider gave this id; `None` if the store keeps none
-    /// for it.
+    /// Returns the checkpoint of the call with this provider's id; `None` if the store has none.
     ///
     /// # Errors
     ///
-    /// [`Error::AmbiguousCall`] if several operations have this id; ask by the operation id instead, with
-    /// [`of_operation`](CheckpointStore::of_operation).
+    /// [`Error::AmbiguousCall`] if several operations have this id; use
+    /// [`of_operation`](CheckpointStore::of_operation) with the operation id instead.
     pub fn get(&self, call_id: &str) -> Result<Option<ToolCheckpoint>> {
         let kept = self.inner.lock();
         let mut named =
@@ -117,7 +115,7 @@ impl CheckpointStore {
         }
     }
 
-    /// Returns the snapshot before a call; `None` if the store keeps no checkpoint for it.
+    /// Returns the snapshot before a call; `None` if the store has no checkpoint for it.
     ///
     /// # Errors
     ///
@@ -126,8 +124,8 @@ impl CheckpointStore {
         Ok(self.get(call_id)?.map(|checkpoint| checkpoint.pre))
     }
 
-    /// Returns the snapshot after a call; `None` if the call did not commit, or the store keeps no checkpoint
-    /// for it.
+    /// Returns the snapshot after a call; `None` if the call did not commit, or the store has no
+    /// checkpoint for it.
     ///
     /// # Errors
     ///

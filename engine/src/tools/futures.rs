@@ -1,21 +1,21 @@
-//! Forms of a runner's calls for async hosts (feature `async`).
+//! Async variants of a runner's calls (feature `async`).
 //!
-//! | step | who does it |
+//! | step | where it runs |
 //! |---|---|
-//! | waiting for the schedule | nobody: the future is woken when the schedule changes |
-//! | waiting for another session's lease | nobody: it is asked for again, at growing intervals |
-//! | captures, begin, end, restores | a thread of the pool, for that long; the future's own thread if what is captured is in memory and nothing has to be synced |
-//! | a tool that is a future | whoever polls the call |
+//! | waiting for the schedule | no thread: the future is woken when the schedule changes |
+//! | waiting for another session's lease | no thread: the lease is tried again, at growing intervals |
+//! | captures, start record, end record, restores | a thread of the pool, for that long; the future's own thread if all captures are in memory and nothing has to be synced |
+//! | a tool that is a future | the task that polls the call |
 //! | any other tool | a thread of the pool, until it returns |
-//! | calls that run beside each other | each as above, all polled by whoever polls them |
-//! | a call that was interrupted or suspended before, a recovery | a thread of the pool, until it is done; tools that are futures are polled by whoever polls the call |
+//! | parallel calls | each as above, all polled by the same task |
+//! | a call that was interrupted or suspended before, a recovery | a thread of the pool, until it is done; tools that are futures are polled by the task that polls the call |
 //!
 //! # Invariants
 //!
-//! 1. A future that is dropped leaves no call open: a call that has begun is cancelled at once, and rolled back as soon as its
-//!    tool has returned. A tool that is a future is dropped before.
-//! 2. What a thread of the pool has begun goes on to its end: also a call that goes on after an interruption or a question, of
-//!    which only a tool that is a future is dropped.
+//! 1. Dropping a future leaves no call open: a started call is cancelled at once, and rolled back
+//!    as soon as its tool has returned. A tool that is a future is dropped first.
+//! 2. Work that a thread of the pool has started continues to its end. This includes a call that
+//!    continues after an interruption or a question; only its tool is dropped if that is a future.
 
 use std::future::{Future, poll_fn, ready};
 use std::ops::ControlFlow;
@@ -44,28 +44,28 @@ use crate::offload::{BoxedFuture, offload, offload_and_poll, wait_for_any};
 use crate::options::Durability;
 use crate::session::Patience;
 
-/// Shortest and longest time between two attempts to get a lease.
+/// Shortest and longest pause between two attempts to get a lease.
 pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
 
-/// What came of an attempt to begin a call.
+/// Outcome of an attempt to start a call.
 enum BeginOutcome {
     Operation(Operation),
-    /// The log knows what becomes of the call.
+    /// The log determines the outcome of the call.
     Known(EarlierCall),
 }
 
-/// What came of a call that was to run its tool.
+/// Outcome of starting a call and its tool.
 enum StartOutcome {
     Running(Operation, Arc<dyn AnyTool>),
     /// The call runs no tool, or has run it.
     Over(Result<ToolReport>),
 }
 
-/// Tells a call to stop when it is dropped, whose thread ends it then.
+/// Cancels a call when dropped. The call's thread then ends it.
 struct StopOnDrop(Option<ToolContext>);
 
 impl StopOnDrop {
-    /// Lets the call be, which has ended.
+    /// Disarms the guard after the call has ended.
     fn keep(mut self) {
         self.0 = None;
     }
@@ -79,7 +79,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Describes the call that a future is to begin.
+/// Request of a call that a future starts.
 struct CallRequest {
     runner: ToolRunner,
     call: ToolCall,
@@ -102,12 +102,14 @@ impl ToolRunner {
         }
     }
 
-    /// Runs a tool as a transaction, as [`execute`](ToolRunner::execute) does, for async hosts. While it waits for others, the
-    /// call holds no thread. An [`AsyncTool`](crate::tools::AsyncTool) is polled with the future and holds none either; any
-    /// other tool runs in a thread of a pool.
+    /// Runs a tool as a transaction, like [`execute`](ToolRunner::execute), for async hosts. While
+    /// the call waits for others, it occupies no thread. An [`AsyncTool`](crate::tools::AsyncTool)
+    /// is polled with the future and occupies none either; any other tool runs in a thread of a
+    /// pool.
     ///
-    /// If the future is dropped, the call is cancelled and rolled back; if it has ended by then, its end stays. One that goes on
-    /// after an interruption or a question is not cancelled, but for a tool that is a future.
+    /// Dropping the future cancels the call and rolls it back; if the call has ended by then, its
+    /// end remains. A call that continues after an interruption or a question is not cancelled,
+    /// except for a tool that is a future.
     ///
     /// ```
     /// # use foldlog::tools::{AsyncTool, ExecuteOptions, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
@@ -137,8 +139,8 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// Those of [`execute`](ToolRunner::execute). That this thread began the operation that it waits for is none: another task
-    /// may end it.
+    /// Those of [`execute`](ToolRunner::execute). Waiting for an operation that this thread started
+    /// is not an error: another task may end it.
     #[track_caller]
     pub fn execute_async(
         &self,
@@ -148,12 +150,13 @@ impl ToolRunner {
         self.build_request(call, options).execute()
     }
 
-    /// Runs several calls, as [`execute_together`](ToolRunner::execute_together) does, for async hosts. Those that run at the
-    /// same time are polled beside each other: each holds a thread only where [`execute_async`](ToolRunner::execute_async) says
-    /// so. They begin and end in the order that `execute_together` describes.
+    /// Runs several calls, like [`execute_together`](ToolRunner::execute_together), for async
+    /// hosts. Concurrent calls are polled in the same task, and each occupies a thread only as
+    /// described for [`execute_async`](ToolRunner::execute_async). They start and end in the order
+    /// that `execute_together` describes.
     ///
-    /// If the future is dropped, the calls that have begun are cancelled and rolled back, and no further one begins; those that
-    /// have ended by then stay so.
+    /// Dropping the future cancels the started calls and rolls them back, and no further one
+    /// starts; calls that have ended by then are unchanged.
     #[track_caller]
     pub fn execute_together_async(
         &self,
@@ -187,8 +190,8 @@ impl ToolRunner {
         }
     }
 
-    /// Closes a call without running its tool, as [`close`](ToolRunner::close) does, for async hosts. If the future is dropped,
-    /// a call that has begun is closed as one that was dropped.
+    /// Closes a call without running its tool, like [`close`](ToolRunner::close), for async hosts.
+    /// If the future is dropped, a started call is closed as dropped.
     ///
     /// # Errors
     ///
@@ -214,7 +217,7 @@ impl ToolRunner {
                 BeginOutcome::Operation(operation) => {
                     end(operation, CallEnd::with_cause(cause, shown).harmless()).await
                 }
-                // Another call of the same origin ended or was left meanwhile.
+                // Another call of the same origin has ended or was left open during the wait.
                 BeginOutcome::Known(_) => {
                     offload_and_poll(move || runner.close(&asked.call, cause, &shown)).await
                 }
@@ -222,9 +225,10 @@ impl ToolRunner {
         }
     }
 
-    /// Begins a call of a tool that runs elsewhere, as [`begin`](ToolRunner::begin) does, for async hosts: no thread holds the
-    /// operation, which any task may end. If the future is dropped, a call that has begun is rolled back. What becomes of an
-    /// [`Operation`] that is dropped later is said there.
+    /// Starts a call of a tool that runs elsewhere, like [`begin`](ToolRunner::begin), for async
+    /// hosts: the operation belongs to no thread, and any task may end it. If the future is
+    /// dropped, a started call is rolled back. [`Operation`] describes the effect of dropping it
+    /// later.
     ///
     /// # Errors
     ///
@@ -248,7 +252,7 @@ impl ToolRunner {
             {
                 return operation.confirmed_async().await;
             }
-            // What the log knows is refused, or goes on, as a call of a thread.
+            // A call that the log knows is refused, or continues, like a call of a thread.
             let (runner, call, options) =
                 (asked.runner.clone(), asked.call.clone(), asked.remaining_options());
             offload_and_poll(move || {
@@ -260,9 +264,10 @@ impl ToolRunner {
         }
     }
 
-    /// Ends the calls that were left open, and runs again those that may be run again, as [`recover`](ToolRunner::recover)
-    /// does, for async hosts. A thread of a pool works on it; tools that are futures are polled with this one. If the future is
-    /// dropped, such a tool is dropped and its call rolled back, and no further operation is run again.
+    /// Ends the calls that were left open, and runs again those that may run again, like
+    /// [`recover`](ToolRunner::recover), for async hosts. A thread of a pool does the work; tools
+    /// that are futures are polled with this future. If it is dropped, such a tool is dropped and
+    /// its call rolled back, and no further operation runs again.
     ///
     /// # Errors
     ///
@@ -276,13 +281,13 @@ impl ToolRunner {
     }
 }
 
-/// Returns whether begins and ends of the calls of a run touch no files, so that no thread has to be asked for them.
+/// Returns whether start and end of a run's calls touch no files, so that they need no thread.
 fn touches_no_files(state: &ExecutionState) -> bool {
     state.session().durability() == Durability::Process && state.is_in_memory()
 }
 
 impl CallRequest {
-    /// Returns the options for a call that takes over now.
+    /// Returns the options for a call that continues this request now.
     fn remaining_options(&self) -> ExecuteOptions {
         let deadline = self.until.map(|until| until.saturating_duration_since(clock::now()));
         ExecuteOptions { deadline, ..self.options }
@@ -295,7 +300,7 @@ impl CallRequest {
         }
     }
 
-    /// Begins the call of a tool, unless the log says what becomes of it.
+    /// Starts the call of a tool, unless the log determines its outcome.
     async fn start(&self) -> StartOutcome {
         if self.runner.session.replays() {
             return StartOutcome::Over(self.execute_on_thread().await);
@@ -308,7 +313,7 @@ impl CallRequest {
         match self.begin(info).await {
             Ok(BeginOutcome::Operation(operation)) => StartOutcome::Running(operation, tool),
             Ok(BeginOutcome::Known(EarlierCall::Recorded(report))) => StartOutcome::Over(Ok(*report)),
-            // For the last, another call of the same origin committed while this one waited.
+            // In the last case, another call of the same origin committed while this one waited.
             Ok(BeginOutcome::Known(EarlierCall::Unsettled(_) | EarlierCall::Suspended(..)))
             | Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => {
                 StartOutcome::Over(self.execute_on_thread().await)
@@ -322,18 +327,18 @@ impl CallRequest {
         offload_and_poll(move || runner.execute(&call, &options)).await
     }
 
-    /// Begins the call that `info` describes, once the schedule and the leases allow that.
+    /// Starts the call that `info` describes, once the schedule and the leases allow that.
     async fn begin(&self, info: CallInfo) -> Result<BeginOutcome> {
         let session = &self.runner.session;
         let around = session.call_scope().and_then(|within| within.until());
         let until = self.runner.state.until(self.until.into_iter().chain(around).min());
         let patience = session.patience(until, self.options.wait).holding_no_thread();
         let mut pause = PAUSES.0;
-        // What the log may know of the call need not wait.
+        // A call that the log may know need not wait.
         if self.call.origin.is_none() && session.call_scope().is_none() {
             session.until_may_begin(info.reads_only, &patience).await?;
         }
-        // Goes with the future: an attempt of a thread begins nothing for one that was dropped.
+        // Dropped with the future: an attempt on a thread then starts nothing.
         let wanted = Arc::new(());
         loop {
             let attempt = {
@@ -349,11 +354,11 @@ impl CallRequest {
 }
 
 impl ExecutionState {
-    /// Returns once it is worth while to try again what could not begin at once because of `blocker`.
+    /// Returns once another attempt may succeed after a failure because of `blocker`.
     ///
     /// # Errors
     ///
-    /// Those of a call that waits no longer than `patience` allows.
+    /// Those of a call that waits as long as `patience` allows.
     pub(super) async fn until_freed(
         &self,
         blocker: Blocker,
@@ -361,19 +366,20 @@ impl ExecutionState {
         patience: &Patience,
         pause: &mut Duration,
     ) -> Result<()> {
-        // A child session waits for its parent's schedule too, which its own knows nothing of.
+        // A child session also waits for its parent's schedule, which its own schedule does not
+        // know.
         if matches!(blocker, Blocker::Operation { .. }) && !self.is_childs() {
             return self.session().until_may_begin(reads_only, patience).await;
         }
         patience.check(|| blocker)?;
-        // Not woken by the schedule: those that try in vain would wake each other.
+        // Not woken by the schedule: failing attempts would wake each other.
         wait_for_any([], Some(clock::after(*pause).min(patience.over_at()))).await;
         *pause = pause.saturating_mul(2).min(PAUSES.1);
         Ok(())
     }
 }
 
-/// Fails if nobody waits any more for what an attempt would begin.
+/// Fails if the future that made the attempt is dropped.
 pub(super) fn still_wanted(wanted: &Weak<()>) -> Result<()> {
     match wanted.strong_count() {
         0 => Err(Error::NoSuchOperation { operation: OperationId::default(), reason: "nobody wants it" }),
@@ -382,7 +388,7 @@ pub(super) fn still_wanted(wanted: &Weak<()>) -> Result<()> {
 }
 
 impl ToolRunner {
-    /// Begins a call if it is new, nothing has to be waited for, and somebody still wants it.
+    /// Starts a call if it is new, need not wait, and its future still exists.
     fn try_begin(
         &self,
         call: &ToolCall,
@@ -400,12 +406,13 @@ impl ToolRunner {
     }
 }
 
-/// Runs the tool of a call that has begun, and ends the call.
+/// Runs the tool of a started call, and ends the call.
 async fn run(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String) -> Result<ToolReport> {
     finish_call(run_tool(tool, operation, arguments, true).await).await
 }
 
-/// Runs the tool of a call that has begun beside others, and ends the call unless that waits for the calls before it.
+/// Runs the tool of a started call in parallel with others. Ends the call, unless the end waits for
+/// the calls before it.
 async fn run_beside(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String) -> Ran {
     match ends_at_once(tool.as_ref()) {
         true => Ran::Ended(run(tool, operation, arguments).await),
@@ -413,7 +420,7 @@ async fn run_beside(tool: Arc<dyn AnyTool>, operation: Operation, arguments: Str
     }
 }
 
-/// Runs the tool of a call that has begun. A thread that runs it ends the call too if it `ends_there`.
+/// Runs the tool of a started call. With `ends_there`, a thread that runs it also ends the call.
 async fn run_tool(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String, ends_there: bool) -> Ran {
     let context = operation.context().clone();
     match start_tool(tool.as_ref(), &arguments, &context) {
@@ -451,7 +458,7 @@ async fn finish_call(ran: Ran) -> Result<ToolReport> {
     }
 }
 
-/// Runs calls of tools that may run at the same time. Returns their reports in the order of the calls.
+/// Runs concurrent calls. Returns their reports in the order of the calls.
 async fn together(calls: Vec<CallRequest>) -> Vec<Result<ToolReport>> {
     let mut running: Vec<BoxedFuture<Ran>> = Vec::with_capacity(calls.len());
     for asked in calls {
@@ -469,7 +476,7 @@ async fn together(calls: Vec<CallRequest>) -> Vec<Result<ToolReport>> {
     reports
 }
 
-/// Polls futures beside each other until all have ended. Returns what came of them, in their order.
+/// Polls futures concurrently until all have completed. Returns their results in order.
 async fn all<T>(mut futures: Vec<BoxedFuture<T>>) -> Vec<T> {
     let mut ended: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     poll_fn(|context| {
@@ -484,7 +491,8 @@ async fn all<T>(mut futures: Vec<BoxedFuture<T>>) -> Vec<T> {
     ended.into_iter().flatten().collect()
 }
 
-/// Starts a tool that is a future; `None` if the tool is none. Returns how the call is to end if the tool panics.
+/// Starts a tool that is a future; `None` for other tools. Returns the ending of the call if the
+/// tool panics.
 fn start_tool(
     tool: &dyn AnyTool,
     arguments: &str,
@@ -494,7 +502,7 @@ fn start_tool(
     catch_unwind(start).map_err(|panic| Box::new(CallEnd::from_panic(&*panic)))
 }
 
-/// Runs a call's tool on a thread of the pool, and tells it to stop if the wait is given up.
+/// Runs a call's tool on a thread of the pool, and cancels the call if this future is dropped.
 async fn on_thread<T: Send + 'static>(context: ToolContext, job: impl FnOnce() -> T + Send + 'static) -> T {
     let stop = StopOnDrop(Some(context));
     let done = offload_and_poll(job).await;
@@ -502,9 +510,8 @@ async fn on_thread<T: Send + 'static>(context: ToolContext, job: impl FnOnce() -
     done
 }
 
-/// Ends a call whose tool has returned.
 async fn end(operation: Operation, ending: CallEnd) -> Result<ToolReport> {
-    // Neither a file nor a call within it has to be waited for.
+    // Requires no wait for a file or a nested call.
     let running = &operation.context().running;
     if touches_no_files(&running.state) && !running.programs.were_started() && !running.begun.has_inner() {
         operation.finish(ending)
@@ -514,7 +521,8 @@ async fn end(operation: Operation, ending: CallEnd) -> Result<ToolReport> {
     }
 }
 
-/// Polls a tool until it answers, its deadline passes or its call is cancelled; and drops it. Returns how the call is to end.
+/// Polls a tool until it answers, its deadline passes or its call is cancelled; then drops it.
+/// Returns the ending of the call.
 async fn drive(context: &ToolContext, answering: ToolFuture) -> CallEnd {
     let within = &context.running.begun.within;
     if let Some(late) = CallEnd::too_late(within) {
@@ -527,8 +535,8 @@ async fn drive(context: &ToolContext, answering: ToolFuture) -> CallEnd {
 }
 
 impl Operation {
-    /// Ends the call with what the tool answered, as [`end`](Operation::end) does, for async hosts. If the future is dropped
-    /// after it was first polled, the call is ended all the same.
+    /// Ends the call with the tool's result, like [`end`](Operation::end), for async hosts. If the
+    /// future is dropped after its first poll, the call still ends.
     ///
     /// # Errors
     ///
@@ -537,8 +545,8 @@ impl Operation {
         offload(move || self.end(result)).await
     }
 
-    /// Ends the call with the reason why the tool gave no answer, as [`fail`](Operation::fail) does, for async hosts. If the
-    /// future is dropped after it was first polled, the call is ended all the same.
+    /// Ends the call with the tool's error, like [`fail`](Operation::fail), for async hosts. If the
+    /// future is dropped after its first poll, the call still ends.
     ///
     /// # Errors
     ///

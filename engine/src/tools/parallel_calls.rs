@@ -1,5 +1,5 @@
-//! What a model's answer with several calls needs: running calls that only read together, and closing calls
-//! that do not run.
+//! Support for a model's answer with several calls: running reading calls in parallel, and closing
+//! calls that do not run.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -20,24 +20,24 @@ use crate::conversation::text_payload;
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
-/// Longest text that a call is closed with, in bytes.
+/// Maximum length in bytes of the text with which a call is closed.
 const SHOWN_MAX: u64 = 16 << 10;
 
-/// Greatest number of calls that run at the same time.
+/// Maximum number of concurrent calls.
 pub const TOGETHER_MAX: usize = 8;
 
-/// Holds one of the calls that run together.
+/// One of several concurrent calls.
 enum Together<'a> {
     Running(Operation, &'a dyn AnyTool),
     Over(Result<ToolReport>),
 }
 
-/// Holds a call of several whose tool has returned.
+/// A concurrent call whose tool has returned.
 pub(super) enum Ran {
     /// The call has ended.
     Ended(Result<ToolReport>),
-    /// The call ends behind the calls before it, so that equal runs write equal records: its tool did nothing outside that
-    /// could be lost.
+    /// The call ends after the calls before it, so that equal runs write equal records. Its tool
+    /// had no effects outside that could be lost.
     Returned(Operation, Box<CallEnd>),
 }
 
@@ -55,7 +55,8 @@ fn run_together(operation: &Mutex<Option<Operation>>, tool: &dyn AnyTool, argume
     }
 }
 
-/// Returns whether a call of several ends as soon as its tool has returned, and not behind the calls before it.
+/// Returns whether a concurrent call ends as soon as its tool has returned, without waiting for the
+/// calls before it.
 pub(super) fn ends_at_once(tool: &dyn AnyTool) -> bool {
     tool.outside_only() && !sabotage::is(Breakage::OutsideEndsInOrder)
 }
@@ -64,7 +65,7 @@ fn over() -> Error {
     Error::NoSuchOperation { operation: OperationId::default(), reason: "its thread is gone" }
 }
 
-/// Holds a call that is replayed together with others.
+/// A call that is replayed together with others.
 enum TogetherReplayed {
     Begun(CallInfo, SequenceNumber),
     Over(Result<ToolReport>),
@@ -74,11 +75,13 @@ impl ToolRunner {
     /// Runs several calls, and returns their reports in the order of the calls, each as
     /// [`execute`](ToolRunner::execute) would return it.
     ///
-    /// If all the tools [only read](crate::tools::Tool::reads_only) or [act outside only](crate::tools::Tool::outside_only), up to
-    /// [`TOGETHER_MAX`] calls run at the same time, each in a thread, and further ones once these have ended. They begin in their
-    /// order. The end of one that acts outside is recorded as soon as its tool has returned, so that what it did is never kept
-    /// unrecorded while a slower one runs; the ends of those that only read are recorded in their order, once all have returned.
-    /// Otherwise the calls run one after the other. A deadline counts from the beginning of the first call.
+    /// If all the tools [only read](crate::tools::Tool::reads_only) or [act only
+    /// outside](crate::tools::Tool::outside_only), up to [`TOGETHER_MAX`] calls run at the same
+    /// time, each in a thread, and further ones once these have ended. They start in their order.
+    /// The end of a call that acts outside is recorded as soon as its tool has returned, so that
+    /// its effects are not unrecorded while a slower one runs. The ends of reading calls are
+    /// recorded in their order, once all have returned. Otherwise the calls run one after the
+    /// other. A deadline counts from the start of the first call.
     #[track_caller]
     pub fn execute_together(&self, calls: &[ToolCall], options: &ExecuteOptions) -> Vec<Result<ToolReport>> {
         if calls.len() > TOGETHER_MAX {
@@ -104,7 +107,7 @@ impl ToolRunner {
                         continue;
                     }
                 };
-                // Taken by the thread, or by this one if there is no thread for it.
+                // Taken by the thread, or by this one if no thread can be started.
                 let operation = Arc::new(Mutex::new(Some(operation)));
                 let run = move || run_together(&operation, tool, &call.arguments);
                 running.push(thread::Builder::new().spawn_scoped(scope, run.clone()).map_err(|_| run()));
@@ -122,12 +125,12 @@ impl ToolRunner {
         ran.into_iter().map(end).collect()
     }
 
-    /// Returns whether calls are several, and run at the same time.
+    /// Returns whether there are several calls that can run at the same time.
     pub(super) fn run_at_once(&self, calls: &[ToolCall]) -> bool {
         calls.len() > 1 && calls.iter().all(|call| self.runs_together(&call.tool))
     }
 
-    /// Returns what the recorded runs of calls that ran together returned.
+    /// Returns the recorded results of calls that ran together.
     fn run_together_replayed(&self, calls: &[ToolCall], options: &ExecuteOptions) -> Vec<Result<ToolReport>> {
         let begin = |call: &ToolCall| match self.find_earlier_call(call) {
             Ok(None) => {
@@ -149,8 +152,8 @@ impl ToolRunner {
         begun.into_iter().map(end).collect()
     }
 
-    /// Returns whether the runner has a tool of that name whose calls may run beside those of other such tools: it only reads, or
-    /// acts outside only.
+    /// Returns whether the runner has a tool of that name whose calls may run in parallel with
+    /// those of other such tools: it only reads, or acts only outside.
     pub fn runs_together(&self, tool: &str) -> bool {
         self.tools.get(tool).is_ok_and(|tool| tool.reads_only() || tool.outside_only())
     }
@@ -164,7 +167,7 @@ impl ToolRunner {
         let still_due = self.still_due(call);
         match self.find_earlier_call(call) {
             Ok(None) => {}
-            // What the log knows is told, or run again, without a thread.
+            // A call that the log knows is reported or runs again without a thread.
             Ok(Some(_)) => return Together::Over(self.execute(call, options)),
             Err(error) => return Together::Over(Err(error)),
         }
@@ -182,19 +185,20 @@ impl ToolRunner {
         }
     }
 
-    /// Closes a call without running its tool: the log holds a begin and the end of a failed operation with
-    /// this cause. `shown` is the text that the model reads in place of a result. The runner need not have
-    /// the tool. A recovery ends a call that a process was about to close with the same cause and text.
+    /// Closes a call without running its tool: records a start and the end of a failed operation
+    /// with this cause. `shown` is the text that the model receives in place of a result. The
+    /// runner need not have the tool. If the process ends in between, a recovery ends the call with
+    /// the same cause and text.
     ///
-    /// If a call of the same [origin](ToolCall::origin) has a result, that is returned, and nothing is
-    /// recorded.
+    /// If a call of the same [origin](ToolCall::origin) has a result, that is returned, and nothing
+    /// is recorded.
     ///
     /// # Errors
     ///
     /// [`Error::ToolIdempotency`] if an earlier call of the same origin must be settled first,
-    /// [`Error::Suspended`] if it waits for somebody; [`Error::TooLarge`] if the text is longer than 16 KiB; else those of
-    /// [`begin`](ToolRunner::begin). [`Cause::Expansion`] and [`Cause::Deadline`] are returned as the errors
-    /// with which a tool of that cause ends.
+    /// [`Error::Suspended`] if it is suspended; [`Error::TooLarge`] if the text is longer than 16
+    /// KiB; else those of [`begin`](ToolRunner::begin). [`Cause::Expansion`] and
+    /// [`Cause::Deadline`] are returned as the errors with which a tool of that cause ends.
     #[track_caller]
     pub fn close(&self, call: &ToolCall, cause: Cause, shown: &str) -> Result<ToolReport> {
         let still_due = self.still_due(call);
@@ -209,7 +213,7 @@ impl ToolRunner {
         operation.finish(CallEnd::with_cause(cause, shown).harmless())
     }
 
-    /// Describes a call that is to be closed, unless it has a result: then returns that.
+    /// Describes a call to be closed, or returns the result that it already has.
     #[track_caller]
     pub(super) fn to_close(
         &self,

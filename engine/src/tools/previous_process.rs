@@ -1,11 +1,13 @@
-//! What the calls of earlier processes left, on this machine or another: what they spent, and what they left of the resources.
+//! State from calls of earlier processes, on this machine or another: spent budgets, and the
+//! resources' captures.
 
 use super::captures::CaptureSet;
 use super::execution::ExecutionState;
 use crate::sabotage::{self, Breakage};
 
 impl ExecutionState {
-    /// Captures what is not rolled back with a tool that failed; `None` if there is nothing, or it cannot be captured.
+    /// Captures the resources that are not rolled back with a failed tool; `None` if there are
+    /// none, or they cannot be captured.
     pub(super) fn capture_kept(&self) -> Option<CaptureSet> {
         if sabotage::is(Breakage::SpendingForgotten) {
             return None;
@@ -13,7 +15,8 @@ impl ExecutionState {
         CaptureSet::of_kept(self.registered_resources()).ok().filter(|captures| !captures.is_empty())
     }
 
-    /// Brings what is not rolled back with a tool up to what the session's last call recorded of it: what another process spent stays spent.
+    /// Updates the resources that are not rolled back with a tool to the captures of the session's
+    /// last call, so that amounts that another process spent remain spent.
     pub(super) fn carry_over(&self) {
         let is_kept =
             self.registered_resources().captured_resources().values().any(|resource| !resource.rolls_back());
@@ -30,11 +33,13 @@ impl ExecutionState {
         }
     }
 
-    /// Has the resources tell the host what of them is not as the session's last call left them, with the first captures of this run: nobody
-    /// saw it before if that call's process was killed, or was on another machine. Where a fork has made no call yet, that is only whether they
-    /// are of another place than its parent's. That it cannot be known is no reason to fail a call.
+    /// Lets the resources report differences from their state after the session's last call to the
+    /// host, with the first captures of this run. These differences are new to the host if that
+    /// call's process was killed, or was on another machine. In a fork without its own calls, only
+    /// a different place than its parent's is reported. If the differences cannot be determined,
+    /// the call continues.
     pub(super) fn tell_of_changes(&self, now: &CaptureSet) {
-        // A child works on what its parent's call captured.
+        // A child works on resources that its parent's call captured.
         if now.is_empty() || self.parent().is_some() || self.compared_once().set(()).is_err() {
             return;
         }

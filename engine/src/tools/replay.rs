@@ -1,15 +1,16 @@
-//! Calls in a session that replays: the tool does not run, and what it did and answered comes from the log.
+//! Calls in a session that replays: the tool does not run, and its effects and result come from the
+//! log.
 //!
-//! | call | what is compared | what comes from the log |
+//! | call | compared | from the log |
 //! |---|---|---|
-//! | a tool that runs here | the begin, but for the captures in it | all records within the call, and its end |
-//! | several that only read, together | their begins, in order | the same |
-//! | a call that is closed without running | the begin | the end |
-//! | a restore of resources | the begin | the rollback, and the end |
+//! | a tool that runs here | the start record, except its captures | all records within the call, and its end |
+//! | several that only read, together | their start records, in order | the same |
+//! | a call that is closed without running | the start record | the end |
+//! | a restore of resources | the start record | the rollback, and the end |
 //! | the end of a call that an earlier process left open | nothing | the end |
 //!
-//! The resources are not touched: they are neither leased nor captured nor restored. [`scratch`](super::scratch) says what a
-//! run shows of them.
+//! The resources are not touched: they are neither leased nor captured nor restored.
+//! [`scratch`](super::scratch) describes the copies that a run uses instead.
 
 use foldlog_codec::body::{Cause, Outcome};
 use foldlog_codec::{OperationId, SequenceNumber};
@@ -20,7 +21,8 @@ use crate::error::{Error, Result};
 use crate::session::operation_records::EndRead;
 use crate::session::{RollbackReport, Session};
 
-/// Compares the begin of the call that `info` describes with the recorded one. Returns the begin's sequence number.
+/// Compares the start record of the call that `info` describes with the recorded one. Returns its
+/// sequence number.
 pub(super) fn begin(session: &Session, info: &CallInfo, arguments: &str) -> Result<SequenceNumber> {
     let parent = session.call_scope().map(|within| within.operation());
     let info = CallInfo { parent, ..info.clone() };
@@ -28,7 +30,7 @@ pub(super) fn begin(session: &Session, info: &CallInfo, arguments: &str) -> Resu
     session.begin_replayed(&info.to_begin(&text))
 }
 
-/// Waits until the call's end comes from the log, and returns what the live call returned.
+/// Waits until the call's end comes from the log, and returns the result of the live call.
 pub(super) fn end(session: &Session, info: &CallInfo, begin: SequenceNumber) -> Result<ToolReport> {
     let end = session.end_of_replayed(begin)?;
     let EndRead { outcome, cause, outside, elapsed_us, value, message, overrides, suspension, put_back } =
@@ -69,7 +71,8 @@ pub(super) fn end(session: &Session, info: &CallInfo, begin: SequenceNumber) -> 
     }
 }
 
-/// Returns what the recorded restore that `info` describes returned, and what its end says.
+/// Returns the result of the recorded restore that `info` describes, and the report of its end
+/// record.
 pub(super) fn go_back(
     session: &Session,
     info: &CallInfo,
@@ -77,7 +80,7 @@ pub(super) fn go_back(
     to: SequenceNumber,
 ) -> Result<(RollbackReport, ToolReport)> {
     let begin = begin(session, info, arguments)?;
-    // Of the rollback, which follows the begin.
+    // Of the rollback, which follows the start record.
     let (abandoned, outside) = session.abandoned_by(begin + 1, to)?;
     let report = end(session, info, begin)?;
     if report.success {

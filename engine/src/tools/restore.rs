@@ -1,12 +1,12 @@
-//! Restores a composite snapshot, as an operation of its own: session and resources cannot change at one
-//! moment, so a process that ends between the two must leave a trace in the log.
+//! Restore of a composite snapshot, as its own operation. Session and resources cannot change at
+//! one moment, so the log must show that a process ended between the two.
 //!
 //! | step | if the process ends after it |
 //! |---|---|
-//! | 1. record the begin, with captures of the resources as they are | nothing was changed |
-//! | 2. restore the resources to the snapshot's captures | a recovery restores them to the begin's captures |
-//! | 3. record a rollback to the snapshot's position | a recovery restores them to the begin's captures, and the end that it records undoes the rollback |
-//! | 4. record the end | session and resources are as they were at the snapshot |
+//! | 1. write the start record, with captures of the current resources | nothing was changed |
+//! | 2. restore the resources to the snapshot's captures | a recovery restores them to the start record's captures |
+//! | 3. record a rollback to the snapshot's position | a recovery restores them to the start record's captures, and its end record undoes the rollback |
+//! | 4. write the end record | session and resources are as they were at the snapshot |
 
 use std::sync::Arc;
 
@@ -27,54 +27,56 @@ use crate::session::{Patience, RollbackReport, Session};
 use crate::store::Store;
 
 impl ExecutionState {
-    /// Restores the session and every resource of a snapshot, including those that are not rolled back with a
-    /// failed tool, such as a budget. If anything fails, session and resources are brought back to what they
-    /// were before. LOG slices stay. Effects that calls had outside of the session and its resources stay
-    /// too; the [report](RollbackReport::outside) names the calls that may have had some.
+    /// Restores the session and every resource of a snapshot, including those that are not rolled
+    /// back with a failed tool, such as a budget. If anything fails, session and resources are
+    /// returned to their previous state. LOG slices are unchanged. Effects of calls outside of the
+    /// session and its resources remain too; the [report](RollbackReport::outside) lists the calls
+    /// that may have had some.
     ///
-    /// The log holds the restore as an operation of its own, `foldlog.restore`. A process that ends within it
-    /// leaves the session interrupted, and [`ToolRunner::recover`](crate::tools::ToolRunner::recover) brings
-    /// session and resources back to what they were before the restore, except resources that are not rolled
-    /// back with a failed tool. The end is durable when this returns, with
+    /// The restore is recorded as its own operation, `foldlog.restore`. If the process ends within
+    /// it, the session is interrupted. [`ToolRunner::recover`](crate::tools::ToolRunner::recover)
+    /// then returns session and resources to their state before the restore, except resources that
+    /// are not rolled back with a failed tool. The end is durable when this returns, with
     /// [`Durability::Boundary`](crate::Durability::Boundary) and
     /// [`Durability::Every`](crate::Durability::Every).
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotMismatch`] if the snapshot is of another session, holds a resource that this run does
-    /// not have, or holds a capture that did not outlive its process. [`Error::Collected`] if a capture was collected: nothing was
-    /// recorded then. [`Error::RestoreFailed`] if the restore
-    /// failed and a resource could not be brought back to what it was before; the error names these
-    /// resources, and the session is [interrupted](Session::is_interrupted). If the restore failed and all
-    /// were brought back, the error of what failed. [`Error::Interrupted`] if the session must be recovered
-    /// first; [`Error::ResourceDirty`] if another session left a resource half done,
-    /// [`Error::ResourceMaybeDirty`] if that session's log cannot be read; [`Error::Stuck`] if a call should
-    /// have stopped and still runs; [`Error::InsideOperation`] if the run is that of a
-    /// [tool's context](crate::tools::ToolContext::state). Else those of [`Session::rollback`].
+    /// [`Error::SnapshotMismatch`] if the snapshot is of another session, contains a resource that
+    /// this run does not have, or contains a capture that did not outlive its process.
+    /// [`Error::Collected`] if a capture was collected: nothing was recorded then.
+    /// [`Error::RestoreFailed`] if the restore failed and a resource could not be returned to its
+    /// previous state; the error lists these resources, and the session is
+    /// [interrupted](Session::is_interrupted). If the restore failed and all were returned, the
+    /// error of the failed step. [`Error::Interrupted`] if the session must be recovered first;
+    /// [`Error::ResourceDirty`] if another session left a resource half changed,
+    /// [`Error::ResourceMaybeDirty`] if that session's log cannot be read; [`Error::Stuck`] if a
+    /// call should have stopped and still runs; [`Error::InsideOperation`] for the run of a [tool's
+    /// context](crate::tools::ToolContext::state). Else those of [`Session::rollback`].
     pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<RollbackReport> {
         self.go_back(snapshot, RestoreScope::All, &RestoreWait::from_state(self))
     }
 
-    /// Rolls STATE and resources back to what they were before a tool call, by the id that the provider gave
-    /// the call. Resources that are not rolled back with a failed tool stay as they are: what was spent stays
-    /// spent. Otherwise this does what [`restore`](ExecutionState::restore) does with the snapshot before the
-    /// call.
+    /// Rolls STATE and resources back to their state before a tool call, by the provider's id of
+    /// the call. Resources that are not rolled back with a failed tool are unchanged: spent amounts
+    /// remain spent. Otherwise this is the same as [`restore`](ExecutionState::restore) of the
+    /// snapshot before the call.
     ///
     /// # Errors
     ///
-    /// [`Error::NoCheckpoint`] if the run keeps no checkpoint for this id, [`Error::AmbiguousCall`] if
-    /// several operations have this id; else those of [`restore`](ExecutionState::restore).
+    /// [`Error::NoCheckpoint`] if the run has no checkpoint for this id, [`Error::AmbiguousCall`]
+    /// if several operations have this id; else those of [`restore`](ExecutionState::restore).
     pub fn rollback_to_tool(&self, call_id: &str) -> Result<RollbackReport> {
         self.roll_back_tool(call_id, &RestoreWait::from_state(self))
     }
 
-    /// Rolls back to what was before a tool call, once the others allow that for which it may wait.
+    /// Rolls back to the state before a tool call. Waits for others as `waiting` allows.
     pub(super) fn roll_back_tool(&self, call_id: &str, waiting: &RestoreWait<'_>) -> Result<RollbackReport> {
         let checkpoint = self.checkpoint(call_id)?;
         self.go_back(&checkpoint.pre, RestoreScope::AsATool, waiting)
     }
 
-    /// Restores the session and, as `scope` says, the resources of a snapshot of this session.
+    /// Restores the session and the resources in `scope` to a snapshot of this session.
     pub(super) fn go_back(
         &self,
         snapshot: &CompositeSnapshot,
@@ -97,14 +99,14 @@ impl ExecutionState {
         Ok(way.go(self, &|| captures.check_kept(self.resources()), &prepare)?.0)
     }
 
-    /// Creates a session that shares this session's records up to the position before a tool call, by the id
-    /// that the provider gave the call. The resources stay as they are.
+    /// Creates a session that shares this session's records up to the position before a tool call,
+    /// by the provider's id of the call. The resources are unchanged.
     ///
     /// # Errors
     ///
-    /// [`Error::NoCheckpoint`] if the run keeps no checkpoint for this id, [`Error::AmbiguousCall`] if
-    /// several operations have this id; [`Error::Untyped`] if this session was opened without types; else
-    /// those of [`Store::fork`].
+    /// [`Error::NoCheckpoint`] if the run has no checkpoint for this id, [`Error::AmbiguousCall`]
+    /// if several operations have this id; [`Error::Untyped`] if this session was opened without
+    /// types; else those of [`Store::fork`].
     pub fn fork_at_tool(&self, call_id: &str) -> Result<Session> {
         let position = self.checkpoint(call_id)?.pre.session.position;
         let session = self.session();
@@ -116,45 +118,45 @@ impl ExecutionState {
         )
     }
 
-    /// Returns the checkpoint of the call to which the provider gave this id.
     fn checkpoint(&self, call_id: &str) -> Result<ToolCheckpoint> {
         let missing = || Error::NoCheckpoint(call_id.to_owned());
         self.checkpoints().ok_or_else(missing)?.get(call_id)?.ok_or_else(missing)
     }
 }
 
-/// Says how long a restore may wait for others, and whether somebody still wants it when they allow it.
+/// Maximum wait of a restore for others, and a check after the wait that the caller still exists.
 pub(super) struct RestoreWait<'a> {
     pub(super) patience: Patience,
     pub(super) is_wanted: &'a dyn Fn() -> Result<()>,
 }
 
 impl RestoreWait<'_> {
-    /// Waits on this thread, for as long as the store lets calls wait.
+    /// Blocks this thread, at most for the store's wait.
     pub(super) fn from_state(state: &ExecutionState) -> RestoreWait<'static> {
         RestoreWait { patience: state.session().patience(state.until(None), None), is_wanted: &|| Ok(()) }
     }
 }
 
-/// Holds what a restore is to bring back, once its begin has captured what is there.
+/// Captures that a restore restores, determined after its start record has captured the present
+/// state.
 pub(super) struct PreparedRestore {
     pub(super) captures: CaptureSet,
-    /// What the end records of the restore, as one MessagePack value.
+    /// Value for the end record of the restore: one MessagePack value.
     pub(super) value: Option<Vec<u8>>,
 }
 
-/// How often a restore that keeps what is there otherwise looks at what that is. Where it changes all the time, the last look has
-/// to do.
+/// Maximum number of captures of the present state by a restore that preserves changes. If the
+/// state changes all the time, the last capture is used.
 const LOOKS_MAX: u32 = 8;
 
-/// Returns whether nothing was restored of a resource since somebody else changed it.
+/// Returns whether the restore of every failed resource was refused because of a concurrent change.
 fn is_changed(error: &Error) -> bool {
     let Error::RestoreFailed { failed, .. } = error else { return false };
     let is_changed = |error: &Error| matches!(error, Error::Filesystem(filesystem::Error::Changed { .. }));
     failed.iter().all(|(_, error)| is_changed(error))
 }
 
-/// Describes a restore: where it goes, how the log names it, and how long it waits.
+/// Describes a restore: its target, its name in the log, and its maximum wait.
 pub(super) struct WayBack<'a> {
     pub(super) position: SequenceNumber,
     /// Arguments of the operation, as JSON.
@@ -164,9 +166,11 @@ pub(super) struct WayBack<'a> {
 }
 
 impl WayBack<'_> {
-    /// Restores the session to the position and the resources to what `prepare` makes of the captures of the begin, or of later ones
-    /// if it is told to have the restore refused where something has changed since and it is refused; or leaves
-    /// all as they are. Nothing is recorded if `still_due` fails, which is called once nothing else runs.
+    /// Restores the session to the position and the resources to the captures that `prepare`
+    /// returns; or leaves all unchanged. `prepare` receives the captures of the start record and
+    /// whether the restore should be refused if a resource has changed since. If it is refused,
+    /// `prepare` is called again with new captures. Calls `still_due` once nothing else runs; if it
+    /// fails, nothing is recorded.
     pub(super) fn go(
         &self,
         state: &ExecutionState,
@@ -176,7 +180,8 @@ impl WayBack<'_> {
         state.check_outside()?;
         let WayBack { position, scope, .. } = *self;
         let call = ToolCall::new(RESTORE, self.arguments.clone());
-        // A recovery rolls the restore back, and the restore has no effect outside of what is rolled back.
+        // A recovery rolls the restore back, and the restore has no effects outside of the
+        // rolled-back state.
         let idempotency = Idempotency::Natural;
         let info = CallInfo { idempotency, restores: Some(scope), ..CallInfo::new(&call) };
         if state.session().replays() {
@@ -222,7 +227,8 @@ impl WayBack<'_> {
                     let failed = failed.into_iter().map(both).collect();
                     return Err(Error::RestoreFailed { restored, failed });
                 }
-                // If the end could not be recorded, later calls of the session say so; `cause` says why it came to that.
+                // If the end could not be recorded, later calls of the session report it; `cause`
+                // is the reason.
                 cause
             }
         };

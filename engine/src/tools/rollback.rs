@@ -1,22 +1,26 @@
-//! Prepares the rollback of what a call did to resources, so that nothing that is there now is lost, whoever made it.
+//! Preparation for the rollback of a call's changes to resources, so that no present content is
+//! lost, whoever created it.
 //!
 //! | step | if the process ends after it |
 //! |---|---|
-//! | 1. capture the resources as they are, once the programs of the call have ended | nothing was changed |
-//! | 2. record these captures, as `foldlog.rollback` | the next attempt knows what was there when the first one began |
-//! | 3. restore the resources (whoever asked for the rollback) | the next attempt restores them again |
-//! | 4. record the end, which names what was replaced (the same) | the rollback is complete, and can be undone |
+//! | 1. capture the current resources, once the programs of the call have ended | nothing was changed |
+//! | 2. record these captures, as `foldlog.rollback` | the next attempt knows the content at the start of the first one |
+//! | 3. restore the resources (by the caller) | the next attempt restores them again |
+//! | 4. write the end record, which lists the replaced contents (by the caller) | the rollback is complete, and can be undone |
 //!
-//! What an attempt finds otherwise than the first one left it was changed by somebody else, since the programs of the call had ended: it
-//! stays as it is now, and is told. That holds for files with a content that neither the first attempt found nor the rollback restores.
+//! An attempt may find content that is neither in the captures of the first attempt nor a result of
+//! the rollback. Others changed it after the programs of the call had ended: it remains unchanged,
+//! and is reported. The comparison is by file content.
 //!
-//! # What cannot be captured
+//! # Content that cannot be captured
 //!
-//! Where there is no room for a capture, the session and the resources remove what they can make again, and it is tried once more. If it
-//! fails still, or for another reason, the resources [set aside](crate::tools::resources::Snapshotable::set_aside) what is to be replaced. If
-//! that fails too, nothing is touched, and the call is left open: its resources stay marked, so that other sessions are refused with
-//! [`Error::ResourceDirty`]. A run [without captures](crate::tools::ExecutionStateBuilder::without_capture) goes on then, and what was there is
-//! lost.
+//! If there is no room for a capture, the session and the resources remove data that can be
+//! recreated, and it is tried once more. If it fails again, or for another reason, the resources
+//! [set aside](crate::tools::resources::Snapshotable::set_aside) the content to be replaced. If
+//! that fails too, nothing is touched, and the call is left open: its resources stay marked, and
+//! other sessions are refused with [`Error::ResourceDirty`]. A run [without
+//! captures](crate::tools::ExecutionStateBuilder::without_capture) continues in this case, and the
+//! content is lost.
 
 use std::time::Instant;
 
@@ -30,34 +34,35 @@ use crate::operation::{NotUndone, PutBack, RollbackBegun};
 use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::RecordedCaptures;
 
-/// Describes the rollback of a call.
+/// Rollback of a call.
 pub(super) struct Rollback<'a> {
-    /// Record with which the call began.
+    /// Start record of the call.
     pub(super) begin: SequenceNumber,
     /// Captures from before the call, ready to be restored.
     pub(super) before: &'a CaptureSet,
-    /// Whether resources are restored too that are not rolled back with a failed tool.
+    /// Whether resources that are not rolled back with a failed tool are restored too.
     pub(super) all: bool,
-    /// What was there when an earlier attempt began; empty if this is the first one.
+    /// Captures at the start of an earlier attempt; empty for the first attempt.
     pub(super) earlier: RecordedCaptures,
     /// Name of the capture.
     pub(super) tag: Option<String>,
-    /// When the capture is given up.
+    /// Time limit of the capture.
     pub(super) until: Option<Instant>,
 }
 
-/// Says what a rollback restores.
+/// Plan of a rollback.
 pub(super) struct RollbackPlan {
-    /// Captures of what is there now; `None` if it could not be captured.
+    /// Captures of the present content; `None` if it could not be captured.
     pub(super) found: Option<CaptureSet>,
-    /// Captures to be restored.
+    /// Captures to restore.
     pub(super) target: CaptureSet,
-    /// What is to be told beside what the restore tells.
+    /// Entries to report in addition to those of the restore.
     pub(super) told: PutBack,
 }
 
 impl ExecutionState {
-    /// Captures what is there before a rollback, or has it set aside, and says what is to be restored.
+    /// Captures the present content before a rollback, or lets it be set aside, and returns the
+    /// captures to restore.
     ///
     /// # Errors
     ///

@@ -1,22 +1,24 @@
-//! What a replayed run shows of its resources: copies, as the log says that the resources were.
+//! Copies of the resources in a replayed run, in the state that the log records.
 //!
-//! | who looks | what the copies are |
+//! | user | state of the copies |
 //! |---|---|
-//! | the host, while no tool runs again | as the last recorded capture says; before the first one, as that says |
-//! | a tool that runs again, at its begin | as its begin recorded, or for one that only reads, as the last recorded capture says |
+//! | the host, while no tool runs again | the last recorded capture; before the first one, the first |
+//! | a tool that runs again, at its start | the capture of its start record, or for one that only reads, the last recorded capture |
 //! | the same later, and calls within it | as the tool left them |
 //!
-//! In a fork, only captures of its own records count: those of its parent say nothing about its resources, and may lie elsewhere.
+//! In a fork, only captures of its own records count: those of its parent do not describe its
+//! resources, and may be of another place.
 //!
-//! Copies are made when somebody looks for the first time. What a host does to one lasts until a tool has run.
+//! Copies are created at the first use. Changes by the host last until a tool has run.
 //!
 //! # Invariants
 //!
-//! 1. Nobody finds in a replay what a copy stands for, under whatever type it was registered.
-//! 2. A tool runs again only if a copy stands for each resource that is rolled back with a failed tool.
-//! 3. No tool runs again on a copy in which something, such as a link, leads to what the copy stands for: the replay ends with an
-//!    error that names it.
-//! 4. A copy is brought to another capture only while no tool runs again.
+//! 1. A replay never exposes the original of a copy, under any type under which it was registered.
+//! 2. A tool runs again only if there is a copy of each resource that is rolled back with a failed
+//!    tool.
+//! 3. No tool runs again on a copy from which the original is reachable, for example by a link: the
+//!    replay ends with an error that names it.
+//! 4. A copy is restored to another capture only while no tool runs again.
 
 use std::collections::BTreeMap;
 
@@ -29,22 +31,22 @@ use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::RecordedCaptures;
 use crate::tools::resources::{ResourceRegistry, ScratchRegistry};
 
-/// Holds the copies that a replayed run shows in the place of its resources.
+/// Copies that a replayed run uses in place of its resources.
 pub(super) struct Scratch {
     copies: ScratchRegistry,
     stand: Mutex<Stand>,
 }
 
-/// Says what the copies hold.
+/// State of the copies.
 struct Stand {
     /// Number of tools that run again at the moment.
     running: u64,
-    /// Captures to which the copies were brought last; `None` if a tool has run since.
+    /// Captures to which the copies were last restored; `None` if a tool has run since.
     at: Option<RecordedCaptures>,
 }
 
 impl Scratch {
-    /// Makes copies of the run's resources. `None` if no capture of them is recorded.
+    /// Creates copies of the run's resources. Returns `None` if no capture of them is recorded.
     fn from_state(state: &ExecutionState) -> Result<Option<Scratch>> {
         if !state.registered_resources().is_rolled_back() {
             return Ok(None);
@@ -60,7 +62,8 @@ impl Scratch {
         Ok(Some(Scratch { copies, stand: Mutex::new(Stand { running: 0, at: Some(recorded) }) }))
     }
 
-    /// Brings the copies to these captures, unless a tool works on them. Returns the captures, recalled.
+    /// Restores the copies to these captures, unless a tool works on them. Returns the decoded
+    /// captures.
     fn bring(&self, stand: &mut Stand, mut recorded: RecordedCaptures) -> Result<CaptureSet> {
         let captures = self.decode_captures(&mut recorded)?;
         if stand.running == 0 && stand.at.as_ref() != Some(&recorded) {
@@ -70,7 +73,7 @@ impl Scratch {
         Ok(captures)
     }
 
-    /// Recalls captures. Those of resources that the run lacks do not count, and are taken out.
+    /// Decodes captures. Removes those of resources that the run lacks.
     fn decode_captures(&self, recorded: &mut RecordedCaptures) -> Result<CaptureSet> {
         recorded.retain(|name, _| self.copies.resources.captured_resources().contains_key(name.as_str()));
         CaptureSet::from_recorded(recorded.clone()).decode_recorded(&self.copies.resources, true)
@@ -80,16 +83,16 @@ impl Scratch {
 impl ExecutionState {
     /// Returns the resources.
     ///
-    /// In a [replay](crate::replay) copies stand for those that are rolled back with a failed tool, as the log says that they were.
-    /// If one cannot be made, the next write fails with the reason.
+    /// In a [replay](crate::replay), copies in their recorded state replace those that are rolled
+    /// back with a failed tool. If a copy cannot be created, the next write fails with the reason.
     pub fn resources(&self) -> &ResourceRegistry {
         let Some(scratch) = self.scratch() else { return self.registered_resources() };
-        // Told by the next write.
+        // The next write reports the error.
         let _ = self.or_end_replay(self.bring_copies(scratch));
         &scratch.copies.resources
     }
 
-    /// Brings the copies to what was recorded last, unless a tool works on them.
+    /// Restores the copies to the last recorded captures, unless a tool works on them.
     fn bring_copies(&self, scratch: &Scratch) -> Result<()> {
         let mut stand = scratch.stand.lock();
         if stand.running > 0 {
@@ -102,7 +105,8 @@ impl ExecutionState {
         Ok(())
     }
 
-    /// Returns the copies that the run shows in the place of its resources; `None` if it shows the resources themselves.
+    /// Returns the copies that the run uses in place of its resources; `None` if it uses the
+    /// resources themselves.
     fn scratch(&self) -> Option<&Scratch> {
         if !self.session().replays() || sabotage::is(Breakage::ReplayedOnResources) {
             return None;
@@ -111,7 +115,7 @@ impl ExecutionState {
         self.scratch_once().get_or_init(made).as_ref()
     }
 
-    /// Ends the replay if something failed without which it cannot go on: every further write fails with the reason.
+    /// Ends the replay after a fatal error: every further write fails with the reason.
     pub(super) fn or_end_replay<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| match error {
             // A process may end within a call, and a replay within any.
@@ -120,21 +124,23 @@ impl ExecutionState {
         })
     }
 
-    /// Returns whether a tool that runs again in this replay finds all as it was.
+    /// Returns whether a tool that runs again in this replay finds all resources in their recorded
+    /// state.
     pub(super) fn has_all_as_it_was(&self) -> bool {
         !self.registered_resources().is_rolled_back()
             || self.scratch().is_some_and(|scratch| scratch.copies.is_whole)
             || sabotage::is(Breakage::ReplayedOnResources)
     }
 
-    /// Brings the copies to where a tool begins that runs again: to what its begin recorded, or, if that is nothing, to what was
-    /// recorded last. Returns the captures to which a failure of the tool restores them.
+    /// Restores the copies for the start of a tool that runs again: to the captures of its start
+    /// record, or, if there are none, to the last recorded ones. Returns the captures to which a
+    /// failure of the tool restores them.
     pub(super) fn begin_on_copies(&self, recorded: RecordedCaptures) -> Result<CaptureSet> {
         let Some(scratch) = self.scratch() else { return Ok(CaptureSet::default()) };
         let only_reads = recorded.is_empty();
         let begun = if only_reads { self.session().captures_left()? } else { recorded };
         let mut stand = scratch.stand.lock();
-        // Before the first capture they are as that says.
+        // Before the first capture, the copies are in that capture's state.
         let captures =
             if begun.is_empty() { CaptureSet::default() } else { scratch.bring(&mut stand, begun)? };
         captures.check_apart(&scratch.copies.resources)?;
@@ -142,7 +148,7 @@ impl ExecutionState {
         Ok(if only_reads { CaptureSet::default() } else { captures })
     }
 
-    /// Notes that a tool that ran again works no more on the copies.
+    /// Notes that a tool that ran again has finished its work on the copies.
     pub(super) fn end_on_copies(&self) {
         if let Some(scratch) = self.scratch() {
             let mut stand = scratch.stand.lock();
@@ -151,7 +157,7 @@ impl ExecutionState {
         }
     }
 
-    /// Names what of the copies is not as these captures say, by the resources' names.
+    /// Lists the parts of the copies that differ from these captures, by resource name.
     pub(super) fn differ_from(
         &self,
         mut recorded: RecordedCaptures,

@@ -1,10 +1,12 @@
-//! Forms of a run's own calls for async hosts (feature `async`): composite snapshots, restores, rewinds and their previews.
+//! Async variants of a run's own calls (feature `async`): composite snapshots, restores, rewinds
+//! and their previews.
 //!
 //! # Invariants
 //!
-//! 1. Whoever waits for calls of the session, or for another session's work on a resource, holds no thread. What is done then, captures
-//!    and restores among it, is done by a thread of the pool, as an attempt that itself waits for nobody.
-//! 2. A future that is dropped begins nothing any more. What an attempt has begun by then goes on to its end.
+//! 1. Waiting for calls of the session, or for another session's work on a resource, occupies no
+//!    thread. The work itself, including captures and restores, runs on a thread of the pool, as an
+//!    attempt that does not wait.
+//! 2. A dropped future starts nothing. An attempt that has started by then continues to its end.
 
 use std::future::Future;
 use std::panic::Location;
@@ -23,9 +25,9 @@ use crate::offload::offload;
 use crate::session::RollbackReport;
 
 impl ExecutionState {
-    /// Captures the session and every resource as [`snapshot`](ExecutionState::snapshot) does, for async hosts. While it waits for
-    /// others it holds no thread; the resources are captured by a thread of a pool. If the future is dropped, a snapshot may be taken all
-    /// the same.
+    /// Captures the session and every resource like [`snapshot`](ExecutionState::snapshot), for
+    /// async hosts. Waiting for others occupies no thread; a thread of a pool captures the
+    /// resources. If the future is dropped, a snapshot may still be created.
     ///
     /// # Errors
     ///
@@ -43,11 +45,12 @@ impl ExecutionState {
         })
     }
 
-    /// Restores the session and every resource of a snapshot as [`restore`](ExecutionState::restore) does, for async hosts. While it
-    /// waits for others it holds no thread; the resources are restored by a thread of a pool.
+    /// Restores the session and every resource of a snapshot like
+    /// [`restore`](ExecutionState::restore), for async hosts. Waiting for others occupies no
+    /// thread; a thread of a pool restores the resources.
     ///
-    /// If the future is dropped while it waits, nothing is restored; if it is dropped later, the restore goes on to its end, and a later
-    /// call waits for that.
+    /// If the future is dropped while it waits, nothing is restored. If it is dropped later, the
+    /// restore continues to its end, and a later call waits for that.
     ///
     /// ```
     /// # use foldlog::{ExecutionState, ResourceRegistry, SessionTypes, Store};
@@ -76,9 +79,9 @@ impl ExecutionState {
         self.clone().when_free(move |state, waiting| state.go_back(&snapshot, RestoreScope::All, waiting))
     }
 
-    /// Rolls STATE and resources back to what they were before a tool call as
-    /// [`rollback_to_tool`](ExecutionState::rollback_to_tool) does, for async hosts; what
-    /// [`restore_async`](ExecutionState::restore_async) says of waiting and of a dropped future holds here too.
+    /// Rolls STATE and resources back to their state before a tool call like
+    /// [`rollback_to_tool`](ExecutionState::rollback_to_tool), for async hosts. Waiting and
+    /// dropping work as for [`restore_async`](ExecutionState::restore_async).
     ///
     /// # Errors
     ///
@@ -91,8 +94,9 @@ impl ExecutionState {
         self.clone().when_free(move |state, waiting| state.roll_back_tool(&call_id, waiting))
     }
 
-    /// Rewinds session and resources to a position as [`rewind`](ExecutionState::rewind) does, for async hosts; what
-    /// [`restore_async`](ExecutionState::restore_async) says of waiting and of a dropped future holds here too.
+    /// Rewinds session and resources to a position like [`rewind`](ExecutionState::rewind), for
+    /// async hosts. Waiting and dropping work as for
+    /// [`restore_async`](ExecutionState::restore_async).
     ///
     /// # Errors
     ///
@@ -106,8 +110,8 @@ impl ExecutionState {
         self.clone().when_free(move |state, waiting| state.rewind_waiting(to, &options, waiting))
     }
 
-    /// Undoes the last rewind as [`undo_rewind`](ExecutionState::undo_rewind) does, for async hosts; what
-    /// [`restore_async`](ExecutionState::restore_async) says of waiting and of a dropped future holds here too.
+    /// Undoes the last rewind like [`undo_rewind`](ExecutionState::undo_rewind), for async hosts.
+    /// Waiting and dropping work as for [`restore_async`](ExecutionState::restore_async).
     ///
     /// # Errors
     ///
@@ -120,8 +124,8 @@ impl ExecutionState {
         self.clone().when_free(move |state, waiting| state.undo_waiting(&options, waiting))
     }
 
-    /// Tells what a rewind would do as [`preview_rewind`](ExecutionState::preview_rewind) does, for async hosts: while it waits for
-    /// others it holds no thread.
+    /// Describes the effect of a rewind like [`preview_rewind`](ExecutionState::preview_rewind),
+    /// for async hosts. Waiting for others occupies no thread.
     ///
     /// # Errors
     ///
@@ -136,8 +140,8 @@ impl ExecutionState {
         self.clone().when_free(move |state, waiting| state.preview_to(to, &options, &waiting.patience, at))
     }
 
-    /// Tells what an undo would do as [`preview_undo`](ExecutionState::preview_undo) does, for async hosts: while it waits for others
-    /// it holds no thread.
+    /// Describes the effect of an undo like [`preview_undo`](ExecutionState::preview_undo), for
+    /// async hosts. Waiting for others occupies no thread.
     ///
     /// # Errors
     ///
@@ -151,7 +155,8 @@ impl ExecutionState {
         self.clone().when_free(move |state, waiting| state.preview_last(&options, &waiting.patience, at))
     }
 
-    /// Makes attempts that wait for nobody, each on a thread of the pool, until others no longer stand in the way of one.
+    /// Repeats attempts that do not wait, each on a thread of the pool, until none is blocked by
+    /// others.
     async fn when_free<T: Send + 'static>(
         self,
         attempt: impl Fn(&ExecutionState, &RestoreWait<'_>) -> Result<T> + Send + Sync + 'static,

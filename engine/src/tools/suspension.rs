@@ -1,15 +1,16 @@
-//! Calls that wait for somebody: what becomes of one when it is asked for again.
+//! Suspended calls: the outcome when such a call is requested again.
 //!
-//! | how it stands | what happens |
+//! | status of the call | outcome |
 //! |---|---|
 //! | it waits | the caller gets the question again, and nothing is recorded |
-//! | its question or its approval has expired | that it failed is recorded, and is its result |
-//! | it was approved | the tool runs under the same operation id, and its context holds the approval |
+//! | its question or its approval has expired | the failure is recorded, and is its result |
+//! | it was approved | the tool runs under the same operation id, and its context contains the approval |
 //! | it was refused or got a result, within another call | that is its result |
-//! | it waits for a call within it that waits no more | the tool runs again under the same operation id |
+//! | it waits for a call within it that no longer waits | the tool runs again under the same operation id |
 //!
-//! An approval holds for each run that follows from it, until it expires: also after a run that was interrupted, and after
-//! one that was rolled back since a call within it asked. A fork asks anew.
+//! An approval is valid for each run that follows from it, until it expires: also after a run that
+//! was interrupted, and after one that was rolled back because a call within it asked. A fork asks
+//! again.
 
 use foldlog_codec::body::SuspensionForm;
 use foldlog_codec::{OperationId, SequenceNumber};
@@ -25,16 +26,16 @@ use crate::sabotage::{self, Breakage};
 use crate::session::Settlement;
 use crate::types::ToolInvoked;
 
-/// Who decides about a call that nobody answered in time.
+/// Author of the decision about an expired call.
 const EXPIRY: &str = "foldlog";
-/// Text that the model reads of such a call.
+/// Text for the model about such a call.
 const EXPIRED: &str = "Nobody answered in time, so the call has failed. It did not run.";
-/// Text that the model reads if the call had done its part.
+/// Text for the model if the call had done its part.
 const EXPIRED_RESULT: &str =
     "The result did not come in time, so the call has failed. What it did before stays.";
 
 impl ToolRunner {
-    /// Goes on with a suspended call as it stands.
+    /// Continues a suspended call according to its status.
     pub(super) fn go_on(
         &self,
         suspended: &SuspendedOperation,
@@ -48,7 +49,7 @@ impl ToolRunner {
             self.session.makes_again(suspended.operation);
         }
         let invoked = ToolInvoked::of_suspended(suspended);
-        // One within another call may have run since its question, and been rolled back.
+        // A call within another one may have run since its question, and been rolled back.
         let decided = self.session.suspended_one(suspended.operation).and_then(|one| one.decided);
         let decided = decided.filter(|_| !sabotage::is(Breakage::RefusalUnheard));
         let from = decided.map_or(suspended.end, |decided| decided.sequence);
@@ -57,7 +58,8 @@ impl ToolRunner {
         }
         let (info, call) = self.call_that_goes_on(suspended, standing)?;
         let tool = self.tools.get(&call.tool)?;
-        // While this waited for the schedule, the question may have been withdrawn, or the approval may have expired.
+        // While this waited for the schedule, the question may have been withdrawn, or the approval
+        // may have expired.
         let still_due = || self.still_approved(suspended.operation);
         self.run(info, &call.arguments, options, &still_due, |context| tool.call(&call.arguments, context))
     }
@@ -72,7 +74,7 @@ impl ToolRunner {
         Err(Error::NoSuchOperation { operation, reason })
     }
 
-    /// Returns a suspended call as it was asked for, and describes the run with which it goes on.
+    /// Returns the request of a suspended call, and describes the run that continues it.
     ///
     /// # Errors
     ///
@@ -101,21 +103,22 @@ impl ToolRunner {
         Ok((info, call))
     }
 
-    /// Returns the approval with which an operation runs again that ran last from the record `begin` on. An approval holds
-    /// although that run was interrupted, or was rolled back since a call within it asks.
+    /// Returns the approval for another run of an operation whose last run has the start record
+    /// `begin`. An approval remains valid if that run was interrupted, or was rolled back because a
+    /// call within it asks.
     pub(super) fn approval_of(
         &self,
         operation: OperationId,
         begin: SequenceNumber,
     ) -> Result<Option<Approval>> {
-        // What was approved has run again.
+        // A first run has no approval.
         if operation.sequence() == begin || sabotage::is(Breakage::ApprovalUsedUp) {
             return Ok(None);
         }
         Ok(self.session.read_approval(operation)?.map(Approval::of_settlement))
     }
 
-    /// Returns the error of a call that does not go on.
+    /// Returns the error of a call that does not continue.
     pub(super) fn suspended_error(
         &self,
         suspended: &SuspendedOperation,
@@ -131,15 +134,14 @@ impl ToolRunner {
         Ok(Error::Suspended { session, operation, form, question })
     }
 
-    /// Records that nobody answered in time.
+    /// Records that the question expired.
     fn expire(&self, suspended: &SuspendedOperation) -> Result<()> {
         let awaited = suspended.suspension.form == SuspensionForm::Awaits;
         let shown = if awaited { EXPIRED_RESULT } else { EXPIRED };
         self.session.expire(suspended.operation, &Settlement::failed().showing(shown), EXPIRY)
     }
 
-    /// Runs the calls that were approved and that ran within no other, and records which have failed since nobody answered
-    /// in time.
+    /// Runs the approved calls that are not nested, and records expired ones as failed.
     pub(super) fn run_approved(&self, options: &ExecuteOptions) -> Result<Vec<RecoveredOperation>> {
         let mut recovered = Vec::new();
         for (suspended, standing) in self.state.session().due() {
@@ -150,7 +152,7 @@ impl ToolRunner {
             if self.tools.get(&suspended.tool).is_err() {
                 continue;
             }
-            // Nobody is kept from a recovery by what cannot be told.
+            // Children that cannot be read must not prevent a recovery.
             let children = self.state.session().children_of(suspended.operation).unwrap_or_default();
             let recovery = self.go_on(&suspended, standing, options);
             let recovery = recovery.map_or_else(Recovery::Failed, Recovery::RanAgain);
