@@ -197,7 +197,8 @@ pub enum Error {
         /// Process that holds the lock, if known.
         holder: Holder,
     },
-    /// The session was opened by the process that forked this one, and only that process may write it.
+    /// The session was opened by the process that forked this one, and only that process may write
+    /// it.
     #[error(
         "session {session} was opened by the process that forked this one, and only that process may write it: open it \
          here once that process has closed it"
@@ -630,8 +631,8 @@ pub enum Error {
     /// A file or text is not a readable snapshot export; the error contains the reason.
     #[error("not a snapshot export: {}", escape::text(.0))]
     Export(String),
-    /// The process that wrote the session ended while operations were open. The session takes no writes until they are
-    /// recovered.
+    /// The process that wrote the session ended while operations were open. The session takes no
+    /// writes until they are recovered.
     #[error(
         "session {session} was interrupted during {}: recover the session before writing to it",
         operations_text(operations)

@@ -1,4 +1,5 @@
-//! Options of stores and sessions: durability, access, segments, images, compactions, background work.
+//! Options of stores and sessions: durability, access, segments, images, compactions, background
+//! work.
 
 use foldlog_codec::{OperationId, SequenceNumber};
 use std::collections::{BTreeMap, BTreeSet};
@@ -226,7 +227,8 @@ pub struct SessionOptions {
     pub tags: BTreeMap<String, String>,
     /// Session on whose behalf this one is created.
     pub parent: Option<Uuid>,
-    /// Operation of the parent on whose behalf the session is created. Ignored if `parent` is `None`.
+    /// Operation of the parent on whose behalf the session is created. Ignored if `parent` is
+    /// `None`.
     pub operation: Option<OperationId>,
     /// Durability of the session's records. `None` takes that of the store.
     pub durability: Option<Durability>,

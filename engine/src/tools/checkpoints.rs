@@ -65,7 +65,8 @@ impl CheckpointStore {
         CheckpointStore::default()
     }
 
-    /// Creates a store that keeps the checkpoints of the latest `max` calls, of one call if `max` is 0.
+    /// Creates a store that keeps the checkpoints of the latest `max` calls, of one call if `max`
+    /// is 0.
     pub fn with_max_calls(max: usize) -> CheckpointStore {
         CheckpointStore { inner: Arc::default(), max: max.max(1) }
     }

@@ -76,7 +76,8 @@ impl<T> ToolResult<T> {
         }
     }
 
-    /// Reports success. The model sees `message`; `value` is the answer, and the call's changes are kept.
+    /// Reports success. The model sees `message`; `value` is the answer, and the call's changes are
+    /// kept.
     pub fn ok(message: impl Into<String>, value: T) -> ToolResult<T> {
         ToolResult { value: Some(value), success: true, ..ToolResult::unsuccessful(message) }
     }
@@ -115,7 +116,8 @@ pub enum ToolError {
     Failed {
         /// Text that the model sees.
         message: String,
-        /// Effects outside, if the tool knows them. `None` means the same as in [`ToolResult::outside`].
+        /// Effects outside, if the tool knows them. `None` means the same as in
+        /// [`ToolResult::outside`].
         outside: Option<ExternalEffects>,
     },
     /// The arguments do not match the tool's parameters. The text, which the model sees, states the

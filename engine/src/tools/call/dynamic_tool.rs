@@ -144,13 +144,15 @@ impl DynTool {
         DynTool { description: description.into(), ..self }
     }
 
-    /// Sets whether a recovery may run an interrupted call again; see [`Tool::idempotency`](super::Tool::idempotency).
+    /// Sets whether a recovery may run an interrupted call again; see
+    /// [`Tool::idempotency`](super::Tool::idempotency).
     #[must_use]
     pub fn idempotency(self, idempotency: Idempotency) -> DynTool {
         DynTool { idempotency, ..self }
     }
 
-    /// Sets whether the tool changes neither STATE nor resources; see [`Tool::reads_only`](super::Tool::reads_only).
+    /// Sets whether the tool changes neither STATE nor resources; see
+    /// [`Tool::reads_only`](super::Tool::reads_only).
     #[must_use]
     pub fn reads_only(self, reads_only: bool) -> DynTool {
         DynTool { reads_only, ..self }

@@ -22,10 +22,11 @@ use super::interruption::InterruptedCall;
 use super::verify::CallVerification;
 use crate::error::{Error, Result};
 
-/// Defines a tool that an agent can call: its name and schema for the model, and the code that runs.
+/// Defines a tool that an agent can call: its name and schema for the model, and the code that
+/// runs.
 ///
-/// A [`ToolRunner`](crate::tools::ToolRunner) runs each call of the tool as a transaction: if the call fails,
-/// STATE and resources are rolled back.
+/// A [`ToolRunner`](crate::tools::ToolRunner) runs each call of the tool as a transaction: if the
+/// call fails, STATE and resources are rolled back.
 ///
 /// ```
 /// use foldlog::tools::{Tool, ToolContext, ToolError, ToolResult};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{CaptureOptions, Snapshotable};
 use crate::error::{Error, Result};
 
-/// Counts tokens and money that were spent.
+/// Contains amounts of spent tokens and money.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Number of tokens sent to a model.
@@ -28,7 +28,7 @@ impl Usage {
         }
     }
 
-    /// Returns the greater one of each.
+    /// Returns the maximum of each.
     fn or_more(self, other: Usage) -> Usage {
         Usage {
             input_tokens: self.input_tokens.max(other.input_tokens),
@@ -38,38 +38,39 @@ impl Usage {
     }
 }
 
-/// Holds what each evaluation had spent when a [`BudgetTracker`] was captured.
+/// Contains the usage of each evaluation at the capture of a [`BudgetTracker`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetSnapshot {
     /// Usage of each evaluation, by the evaluation's name.
     pub spent: BTreeMap<String, Usage>,
 }
 
-/// Counts what evaluations spend, as the resource `budget`. A failed tool does not roll the counts back: what
-/// is spent stays spent. Only [`ExecutionState::restore`](crate::ExecutionState::restore) sets the counts
-/// back.
+/// Counts the usage of evaluations, as the resource `budget`. A failed tool does not roll the
+/// counts back: spent amounts remain spent. Only
+/// [`ExecutionState::restore`](crate::ExecutionState::restore) resets the counts.
 ///
-/// A run of a session brings the counts up to those that the session's last call recorded, in whichever process and on whichever machine
-/// that ran: they are never less then. What was counted behind that call and not captured any more is known to its process alone.
+/// A run of a session raises the counts to those that the session's last call recorded, in any
+/// process and on any machine. They are never lower. Amounts that were counted after that call and
+/// never captured are known only to their process.
 #[derive(Debug, Default)]
 pub struct BudgetTracker {
     spent: Mutex<BTreeMap<String, Usage>>,
 }
 
 impl BudgetTracker {
-    /// Adds `usage` to what the evaluation of this name has spent. A sum stops at [`u64::MAX`].
+    /// Adds `usage` to the amounts of the evaluation of this name. A sum saturates at [`u64::MAX`].
     pub fn record(&self, evaluation: &str, usage: Usage) {
         let mut spent = self.spent.lock();
         let before = spent.entry(evaluation.to_owned()).or_default();
         *before = before.plus(usage);
     }
 
-    /// Returns what the evaluation of this name has spent so far; zero if nothing is recorded for it.
+    /// Returns the usage of the evaluation of this name; zero if nothing is recorded for it.
     pub fn usage_of(&self, evaluation: &str) -> Usage {
         self.spent.lock().get(evaluation).copied().unwrap_or_default()
     }
 
-    /// Returns what all evaluations have spent together. A sum stops at [`u64::MAX`].
+    /// Returns the total usage of all evaluations. A sum saturates at [`u64::MAX`].
     pub fn total(&self) -> Usage {
         self.spent.lock().values().fold(Usage::default(), |total, usage| total.plus(*usage))
     }
@@ -86,8 +87,8 @@ impl Snapshotable for BudgetTracker {
         Ok(BudgetSnapshot { spent: self.spent.lock().clone() })
     }
 
-    /// Sets the counts to those of the snapshot. Only a host asks for this: no failed tool rolls a budget
-    /// back.
+    /// Sets the counts to those of the snapshot. Only a host requests this: no failed tool rolls a
+    /// budget back.
     fn restore(&self, snapshot: &BudgetSnapshot) -> Result<()> {
         self.spent.lock().clone_from(&snapshot.spent);
         Ok(())

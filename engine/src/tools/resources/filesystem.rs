@@ -1,5 +1,5 @@
-//! Captures, restores, leases and registers the filesystem of a run: files in memory, or a directory of the
-//! host.
+//! Capture, restore, lease and registration of the filesystem of a run: files in memory, or a
+//! directory of the host.
 
 use std::sync::Arc;
 
@@ -38,8 +38,8 @@ impl Snapshotable for InMemoryFilesystem {
 }
 
 impl ResourceRegistryBuilder {
-    /// Registers a filesystem under its own type and as the run's [`Filesystem`]. The engine captures it
-    /// before each call that may change something, and restores it if the call fails.
+    /// Registers a filesystem under its own type and as the run's [`Filesystem`]. The engine
+    /// captures it before each call that may change something, and restores it if the call fails.
     pub fn filesystem<F: Filesystem + Snapshotable>(self, filesystem: Arc<F>) -> Self {
         let shared: Arc<dyn Filesystem> = Arc::clone(&filesystem) as _;
         self.register_captured(F::NAME.into(), Arc::clone(&filesystem), |builder, copy| {
@@ -73,8 +73,9 @@ mod host {
     };
 
     impl Session {
-        /// Opens the directory `root` as the session's workspace: its captures are kept in [`captures_dir`](Session::captures_dir), and
-        /// what sessions of the store have captured alike is kept once. Writes nothing.
+        /// Opens the directory `root` as the session's workspace. Its captures are stored in
+        /// [`captures_dir`](Session::captures_dir), and equal captures of the store's sessions are
+        /// stored once. Writes nothing.
         ///
         /// ```
         /// # use foldlog::filesystem::{Filesystem, HostFilesystemOptions};
@@ -113,8 +114,8 @@ mod host {
         const NAME: &'static str = "workspace";
         type Snapshot = FilesystemSnapshot;
 
-        /// Captures the workspace without the tag of `options`, so that equal content has equal snapshots,
-        /// and a snapshot of an unchanged workspace writes nothing.
+        /// Captures the workspace without the tag of `options`, so that equal content has equal
+        /// snapshots, and a snapshot of an unchanged workspace writes nothing.
         fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<FilesystemSnapshot> {
             self.keep_unsynced();
             Ok(HostFilesystem::snapshot_until(self, None, options.durable, options.until)?)
@@ -149,7 +150,8 @@ mod host {
             Ok(HostFilesystem::sync_restored(self)?)
         }
 
-        /// Compares the files: not the directories that the snapshots are of, and not the repositories in them, whose indexes tell of times.
+        /// Compares the files, but neither the directories of the snapshots nor the repositories in
+        /// them, whose indexes contain times.
         fn is_same(one: &FilesystemSnapshot, other: &FilesystemSnapshot) -> bool {
             let own = |snapshot: &FilesystemSnapshot| FilesystemSnapshot {
                 repositories: None,
@@ -240,14 +242,15 @@ mod host {
             HostFilesystem::holds(self, directory)
         }
 
-        /// Takes the lease of the workspace, whose root directory it marks while a call may change what is in
-        /// it. Refuses a `holder` that finds the mark of another session which left the workspace half done.
+        /// Takes the lease of the workspace, whose root directory is marked while a call may change
+        /// its contents. Refuses a `holder` that finds the mark of another session which left the
+        /// workspace half changed.
         fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<ResourceLease>> {
             let began = clock::now();
             let mut may_open_up = holder.is_interrupted();
             loop {
                 let leased = match self.lease_for(until, || holder.draw_token()) {
-                    // The interrupted call may have taken the right to open the directory from everyone.
+                    // The interrupted call may have revoked all permissions to open the directory.
                     Err(filesystem::Error::Io { source, .. })
                         if may_open_up && source.kind() == ErrorKind::PermissionDenied =>
                     {
@@ -268,7 +271,7 @@ mod host {
                         self.adopt(|| {
                             let last = match holder.is_interrupted() {
                                 true => holder.interrupted_capture(Self::NAME),
-                                // What a call that was refused had captured is no work of the session's.
+                                // A refused call's capture is not work of the session.
                                 false => holder.last_left(Self::NAME),
                             };
                             Self::recall(&last.ok()??).ok()

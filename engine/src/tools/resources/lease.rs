@@ -10,31 +10,34 @@ use crate::operation::OpenOperation;
 use crate::options::Durability;
 use crate::session::{Session, left_open};
 
-/// Keeps others off a resource while a tool works on it. Dropping the lease releases the resource.
+/// Excludes others from a resource while a tool works on it. Dropping the lease releases the
+/// resource.
 pub struct ResourceLease {
     held: LeaseGuard,
 }
 
-/// Holds what keeps the resource leased, with or without a mark.
+/// Guard of a lease, with or without a mark.
 enum LeaseGuard {
     Unmarked { _held: Box<dyn Any + Send + Sync> },
     Marked(Box<dyn LeaseMark>),
 }
 
-/// Describes a held resource that carries a mark of its holder. The mark outlives the process: if the process
-/// ends within a call, others find out from it who left the resource half done.
+/// Describes a leased resource that carries a mark of its holder. The mark outlives the process: if
+/// the process ends within a call, other sessions learn from it which session left the resource
+/// half changed.
 pub trait LeaseMark: Send + Sync + 'static {
-    /// Marks the resource as one that a call may be changing. The engine calls this before it records the
-    /// begin of a call that may change something, and may call it again while the lease is held.
+    /// Marks the resource as possibly being changed by a call. The engine calls this before it
+    /// writes the start record of a call that may change something, and may call it again while the
+    /// lease is held.
     ///
     /// # Errors
     ///
-    /// Return an error if the resource cannot be marked; the call then does not begin.
+    /// Return an error if the resource cannot be marked; the call then does not start.
     fn open(&self) -> Result<()>;
 
-    /// Marks the resource as one that no call is changing. The engine calls this before it drops the lease,
-    /// if no call is open that may have changed the resource. It does not if the process ends before, or if a
-    /// call could not be ended.
+    /// Marks the resource as not being changed by any call. The engine calls this before it drops
+    /// the lease, if no call is open that may have changed the resource. It does not if the process
+    /// ends first, or if a call could not be ended.
     fn rest(&self);
 }
 
@@ -45,17 +48,17 @@ impl fmt::Debug for ResourceLease {
 }
 
 impl ResourceLease {
-    /// Creates a lease that keeps `held` until the lease is dropped.
+    /// Creates a lease that owns `held` until the lease is dropped.
     pub fn new(held: impl Any + Send + Sync) -> ResourceLease {
         ResourceLease { held: LeaseGuard::Unmarked { _held: Box::new(held) } }
     }
 
-    /// Creates a lease that keeps `held`, which marks the resource, until the lease is dropped.
+    /// Creates a lease that owns `held`, which marks the resource, until the lease is dropped.
     pub fn with_mark(held: impl LeaseMark) -> ResourceLease {
         ResourceLease { held: LeaseGuard::Marked(Box::new(held)) }
     }
 
-    /// Marks the resource as one that a call may be changing, if the lease leaves a mark.
+    /// Marks the resource as possibly being changed by a call, if the lease leaves a mark.
     pub(crate) fn open(&self) -> Result<()> {
         match &self.held {
             LeaseGuard::Unmarked { .. } => Ok(()),
@@ -63,7 +66,7 @@ impl ResourceLease {
         }
     }
 
-    /// Marks the resource as one that no call is changing, if the lease leaves a mark.
+    /// Marks the resource as not being changed by any call, if the lease leaves a mark.
     pub(crate) fn rest(&self) {
         if let LeaseGuard::Marked(held) = &self.held {
             held.rest();
@@ -71,9 +74,9 @@ impl ResourceLease {
     }
 }
 
-/// Names the session for which a resource is leased. A resource whose lease ends with its process can
-/// [mark](LeaseMark) itself with the holder's session and directory, and can ask about the holder of an earlier
-/// mark whether that one left the resource half done.
+/// Describes the session for which a resource is leased. A resource whose lease ends with its
+/// process can [mark](LeaseMark) itself with the holder's session and directory. For the holder of
+/// an earlier mark, it can check whether that one left the resource half changed.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseHolder<'a> {
     session: &'a Session,
@@ -81,7 +84,8 @@ pub struct LeaseHolder<'a> {
 }
 
 impl<'a> LeaseHolder<'a> {
-    /// Names `session` as the holder. `directory` is the absolute path by which other processes find its log.
+    /// Creates a holder for `session`. `directory` is the absolute path by which other processes
+    /// find its log.
     pub(crate) fn new(session: &'a Session, directory: &'a Path) -> LeaseHolder<'a> {
         LeaseHolder { session, directory }
     }
@@ -91,13 +95,14 @@ impl<'a> LeaseHolder<'a> {
         self.session.id()
     }
 
-    /// Returns the directory that holds the session's log, as an absolute path by which other processes find it.
+    /// Returns the directory that contains the session's log, as an absolute path by which other
+    /// processes find it.
     pub fn directory(&self) -> &'a Path {
         self.directory
     }
 
-    /// Returns whether the session's records must survive a power cut, so that a mark of the holder must
-    /// survive one too.
+    /// Returns whether the session's records must survive a power cut, so that a mark of the holder
+    /// must survive one too.
     pub fn is_durable(&self) -> bool {
         self.session.durability() != Durability::Process
     }
@@ -107,59 +112,61 @@ impl<'a> LeaseHolder<'a> {
         self.session.is_interrupted()
     }
 
-    /// Draws a token for a resource that has none yet. The token comes from the session's seed, so that equal
-    /// sessions write equal records.
+    /// Draws a token for a resource that has none yet. The token is derived from the session's
+    /// seed, so that equal sessions write equal records.
     pub fn draw_token(&self) -> Uuid {
         let position = self.session.position().unwrap_or_default();
         Generator::for_directory(self.session.own_seed(), position).uuid()
     }
 
-    /// Reads the capture of a resource that the session's open call recorded at its begin.
+    /// Reads the capture of a resource in the start record of the session's open call.
     #[cfg(feature = "host-filesystem")]
     pub(crate) fn interrupted_capture(&self, resource: &str) -> Result<Option<Vec<u8>>> {
         Ok(self.session.open_captures()?.remove(resource).flatten())
     }
 
-    /// Reads the last known capture of a resource from the session's log: that of the end of the last
-    /// committed call, or that of the begin of a later call that did not commit. Returns `None` if the latest
-    /// 64 calls recorded no capture of the resource.
+    /// Reads the last known capture of a resource from the session's log: that of the end record of
+    /// the last committed call, or that of the start record of a later call that did not commit.
+    /// Returns `None` if the latest 64 calls recorded no capture of the resource.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Object`](crate::Error::Object) if
-    /// an object is missing or damaged.
+    /// [`Error::Io`](crate::Error::Io) if the log cannot be read,
+    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged.
     pub fn last_captured(&self, resource: &str) -> Result<Option<Vec<u8>>> {
         self.session.last_captured(resource, false)
     }
 
-    /// Returns the capture of a resource that the session's last committed call left, as [`last_captured`](LeaseHolder::last_captured)
-    /// does of any call.
+    /// Returns the capture of a resource after the session's last committed call, while
+    /// [`last_captured`](LeaseHolder::last_captured) considers all calls.
     #[cfg(feature = "host-filesystem")]
     pub(crate) fn last_left(&self, resource: &str) -> crate::Result<Option<Vec<u8>>> {
         self.session.last_captured(resource, true)
     }
 
-    /// Returns the directory of which the store's replicator holds the session's captures; `None` if it holds none.
+    /// Returns the captures directory that the store's replicator replicates; `None` if it
+    /// replicates none.
     #[cfg(feature = "host-filesystem")]
     pub(crate) fn held_captures_dir(&self) -> Option<std::path::PathBuf> {
         self.session.held_captures_dir()
     }
 
-    /// Returns the first operation of another session that is open and may change something; `None` if there
-    /// is none, or if `directory` holds no such session. Reads the log in `directory` and takes no lock, so that a
-    /// writer of the log is not disturbed.
+    /// Returns the first operation of another session that is open and may change something; `None`
+    /// if there is none, or if `directory` contains no such session. Reads the log in `directory`
+    /// and takes no lock, so that a writer of the log is not disturbed.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Corrupt`](crate::Error::Corrupt)
-    /// if it is damaged, [`Error::UnsupportedKind`](crate::Error::UnsupportedKind) if it holds a record that
-    /// this version cannot fold; else those of [`LogReader::open`](crate::inspect::LogReader::open).
+    /// [`Error::Io`](crate::Error::Io) if the log cannot be read,
+    /// [`Error::Corrupt`](crate::Error::Corrupt) if it is damaged,
+    /// [`Error::UnsupportedKind`](crate::Error::UnsupportedKind) if it contains a record that this
+    /// version cannot fold; else those of [`LogReader::open`](crate::inspect::LogReader::open).
     pub fn left_open(&self, session: Uuid, directory: &Path) -> Result<Option<OpenOperation>> {
         left_open(self.session.read_ground(), directory, session)
     }
 
-    /// Returns whether this session was salvaged from `session` and has to recover a call that `session`
-    /// began.
+    /// Returns whether this session was salvaged from `session` and has to recover a call of
+    /// `session`.
     pub fn inherits(&self, session: Uuid) -> bool {
         session != self.session.id() && self.session.open_call_of() == Some(session)
     }

@@ -1,55 +1,61 @@
-//! Marks the root directory of a workspace with the session that works there. The [mark](WorkspaceMark) is an
-//! extended attribute, and outlives the process.
+//! Mark of the working session on the root directory of a workspace. The [mark](WorkspaceMark) is
+//! an extended attribute, and outlives the process.
 //!
-//! A process that is killed within a call leaves the workspace half done, and its lease ends. If another
-//! session then changed the workspace, the recovery of the first session would roll these changes back too.
-//! So a call that may change something sets the mark to *open* under the lease, before its begin is
-//! recorded, and the lease sets the mark to *idle* before it is released. Whoever takes the lease and finds
-//! the mark of another session looks into that session's log, unless the first row applies:
+//! A process that is killed within a call leaves the workspace half changed, and its lease ends. If
+//! another session then changed the workspace, the recovery of the first session would roll these
+//! changes back too. So a call that may change something sets the mark to *open* under the lease,
+//! before its start record is written, and the lease sets the mark to *idle* before it is released.
+//! A session that takes the lease and finds the mark of another session reads that session's log,
+//! unless the first row applies:
 //!
 //! | the mark of another session | the session that takes the lease |
 //! |---|---|
-//! | is idle, and was written since the machine started | gets it; a call that only reads leaves the mark as it is |
-//! | names a session that has no call open that may change something, or that is gone | gets it, and replaces the mark |
-//! | names a session that has such a call open | is refused with [`Error::ResourceDirty`] |
+//! | is idle, and was written since the machine started | gets it; a call that only reads does not change the mark |
+//! | names a session that has no open call that may change something, or that no longer exists | gets it, and replaces the mark |
+//! | names a session that has such an open call | is refused with [`Error::ResourceDirty`] |
 //! | names a session whose log cannot be read | is refused with [`Error::ResourceMaybeDirty`], unless it was salvaged from that session |
-//! | cannot be read itself | is refused with [`Error::Filesystem`], which says what to do |
+//! | cannot be read itself | is refused with [`Error::Filesystem`], which contains the remedy |
 //!
 //! # Invariants
 //!
-//! 1. A mark says whose log to read; that log alone says whether a call was left open. A mark that is open
-//!    without need costs one reading of a log. Nobody asks which workspace the open call works on.
-//! 2. An idle mark is believed only within the boot of the machine that wrote it. A killed process leaves
-//!    the attribute as it is, but a power cut may lose a write to it, so after a reboot the log is read.
-//! 3. If a session's records must survive a power cut, the session syncs the directory before its first begin
-//!    after another session's mark, and not with each call. So which session holds the workspace is durable;
-//!    whether a call is open is not, and need not be, by 2.
-//! 4. A mark that was set on another directory was copied here, and is ignored. If the mark is of another
-//!    boot, only the inode is compared, because the device may have another number now.
+//! 1. A mark names the log to read; only that log shows whether a call was left open. An
+//!    unnecessarily open mark costs one reading of a log. Which workspace the open call works on is
+//!    not considered.
+//! 2. An idle mark is trusted only within the boot of the machine that wrote it. A killed process
+//!    leaves the attribute unchanged, but a power cut may lose a write to it, so after a reboot the
+//!    log is read.
+//! 3. If a session's records must survive a power cut, the session syncs the directory before its
+//!    first start record after another session's mark, and not with each call. The name of the
+//!    working session is therefore durable; whether a call is open is not, and need not be, by 2.
+//! 4. A mark that was set on another directory was copied here, and is ignored. If the mark is of
+//!    another boot, only the inode is compared, because the device may have another number now.
 //!
 //! # A false mark
 //!
-//! Whoever may write to the root directory may set its mark, and so may a tool. A forged mark keeps sessions
-//! away, even the session whose call forged it if the process ends within that call; it permits nothing that
-//! the log does not permit. No program can tell a forged mark from a true one, so a person has to:
-//! [`HostFilesystem::remove_mark`](foldlog_filesystem::HostFilesystem::remove_mark), and the binary's
-//! `recover --force`, remove a mark and report what it said.
+//! Every user who may write to the root directory may set its mark, and so may a tool. A forged
+//! mark excludes sessions, even the session whose call forged it if the process ends within that
+//! call; it permits nothing that the log does not permit. No program can distinguish a forged mark
+//! from a true one, so a person has to decide:
+//! [`HostFilesystem::remove_mark`](foldlog_filesystem::HostFilesystem::remove_mark), and the
+//! binary's `recover --force`, remove a mark and report its content.
 //!
-//! # Where no mark protects
+//! # Cases without protection by a mark
 //!
-//! In these cases the lease alone keeps sessions apart, and a host recovers a killed session before it lets
-//! another one work:
+//! In these cases only the lease separates sessions, and a host has to recover a killed session
+//! before another one works:
 //!
-//! - The file system has no extended attributes, or the root directory may not be written.
-//! - The sessions do not find each other's directories by the same path, so that a session seems to be gone.
-//! - Somebody replaces the root directory by another meanwhile.
-//! - With [`Durability::Process`](crate::Durability::Process), a power cut takes the end of the marked
-//!   session's log after another session began to work.
+//! - The file system has no extended attributes, or the root directory is not writable.
+//! - The sessions do not find each other's directories by the same path, so that a session seems
+//!   not to exist.
+//! - The root directory is replaced by another during the work.
+//! - With [`Durability::Process`](crate::Durability::Process), a power cut removes the end of the
+//!   marked session's log after another session has started to work.
 //!
 //! # Form
 //!
-//! A mark is one line of text: version, `open` or `idle`, `durable` or `fresh`, session, boot, device,
-//! inode, and the session's directory. The directory comes last because its name may hold any bytes.
+//! A mark is one line of text: version, `open` or `idle`, `durable` or `fresh`, session, boot,
+//! device, inode, and the session's directory. The directory is last because its name may contain
+//! any bytes.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -71,7 +77,7 @@ use crate::storage::{FileStorage, Storage};
 
 const VERSION: &str = "1";
 
-/// Identifies the directory that a mark was set on.
+/// Identifies the directory on which a mark was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DirectoryId {
     device: u64,
@@ -84,7 +90,7 @@ impl DirectoryId {
     }
 }
 
-/// Holds what a mark says: which session works on the workspace, and whether a call may be open.
+/// Content of a mark: the session that works on the workspace, and whether a call may be open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HolderMark {
     session: Uuid,
@@ -112,7 +118,7 @@ impl HolderMark {
     fn encode(&self) -> Vec<u8> {
         let directory = self.directory.as_os_str().as_bytes();
         let mut bytes = Vec::with_capacity(200 + directory.len());
-        // Writing into memory does not fail.
+        // A write into memory does not fail.
         let _ = write!(bytes, "{self}");
         bytes.extend_from_slice(directory);
         bytes
@@ -137,23 +143,23 @@ impl HolderMark {
         directory.is_absolute().then_some(HolderMark { session, directory, boot, place, open, durable })
     }
 
-    /// Returns whether the mark was set on the directory at `place`, asked in the boot `boot`.
+    /// Returns whether the mark was set on the directory at `place`, if the present boot is `boot`.
     fn is_of(&self, DirectoryId { device, inode }: DirectoryId, boot: Uuid) -> bool {
         self.place.inode == inode && (self.place.device == device || self.boot != boot)
     }
 
-    /// Returns whether `holder` set the mark.
     fn is_by(&self, holder: &LeaseHolder<'_>) -> bool {
         self.session == holder.session()
             && (self.directory == holder.directory() || is_one_directory(&self.directory, holder.directory()))
     }
 
-    /// Returns whether the mark is idle and was written in the boot `boot`, so that no log need be read.
+    /// Returns whether the mark is idle and was written in the boot `boot`, so that no log need be
+    /// read.
     fn is_at_rest(&self, boot: Uuid) -> bool {
         !self.open && (self.boot == boot && !boot.is_nil() || sabotage::is(Breakage::MarkOutlivesBoot))
     }
 
-    /// Checks that the session of the mark, which is another one than `holder`, left nothing half done.
+    /// Checks that the session of the mark, which differs from `holder`, left nothing half changed.
     fn check(&self, workspace: &Path, holder: &LeaseHolder<'_>) -> Result<()> {
         let (workspace, session_dir, session) = (workspace.to_owned(), self.directory.clone(), self.session);
         match holder.left_open(session, &session_dir) {
@@ -162,7 +168,7 @@ impl HolderMark {
                 let (operation, tool) = (open.operation, open.tool.to_string());
                 Err(Error::ResourceDirty { workspace, session, session_dir, operation, tool })
             }
-            // Only the holder can recover what the salvaged session left open.
+            // Only the holder can recover calls that the salvaged session left open.
             Err(_) if holder.inherits(session) => Ok(()),
             Err(cause) => {
                 Err(Error::ResourceMaybeDirty { workspace, session, session_dir, cause: Arc::new(cause) })
@@ -171,15 +177,16 @@ impl HolderMark {
     }
 }
 
-/// Says which session has an open call on the workspace, as its mark has it; `None` if it tells of none.
+/// Returns the session that has an open call on the workspace, according to its mark; `None` if the
+/// mark shows none.
 pub(crate) fn marked_by(mark: WorkspaceMark) -> Option<String> {
     let WorkspaceMark::Bytes(bytes) = mark else { return None };
     let HolderMark { session, directory, open, .. } = HolderMark::decode(&bytes)?;
     open.then(|| format!("session {session} in {}", directory.display()))
 }
 
-/// Returns whether both paths lead to one directory: several paths, such as those of mounts, may lead to a
-/// session.
+/// Returns whether both paths lead to one directory: several paths, such as those of mounts, may
+/// lead to a session.
 fn is_one_directory(one: &Path, other: &Path) -> bool {
     match (fs::metadata(one), fs::metadata(other)) {
         (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
@@ -197,19 +204,19 @@ fn unreadable(path: &Path) -> Error {
     Error::Filesystem(filesystem::Error::Path { path: path.display().to_string(), reason })
 }
 
-/// Holds the lease of a workspace, and the mark of its holder.
+/// Lease of a workspace, and the mark of its holder.
 pub(crate) struct MarkedLease {
     /// Whether the holder was the last to work there, and the machine was rebooted since.
     was_before_boot: bool,
-    /// `None` if the directory takes no mark.
+    /// `None` if the directory supports no mark.
     own: Mutex<Option<Own>>,
     lease: WorkspaceLease,
 }
 
-/// Holds the mark of the lease's holder.
+/// Mark of the lease's holder.
 struct Own {
     mark: HolderMark,
-    /// Whether the directory bears exactly this mark.
+    /// Whether the directory has exactly this mark.
     is_borne: bool,
     /// Whether a call of the holder may be open under this lease.
     is_open: bool,
@@ -218,8 +225,8 @@ struct Own {
 }
 
 impl MarkedLease {
-    /// Reads the mark of the workspace at `path` and keeps the lease for `holder`. Fails if another session
-    /// left the workspace half done, or if nobody can say whether it did.
+    /// Reads the mark of the workspace at `path` and stores the lease for `holder`. Fails if
+    /// another session left the workspace half changed, or if that is unknown.
     pub(crate) fn new(lease: WorkspaceLease, path: &Path, holder: &LeaseHolder<'_>) -> Result<MarkedLease> {
         let unmarked = |lease| MarkedLease { was_before_boot: false, own: Mutex::new(None), lease };
         let (boot, place) =
@@ -250,14 +257,16 @@ impl MarkedLease {
         let own = Own { mark, is_borne, is_open: false, outlasts };
         let marked = MarkedLease { was_before_boot, own: Mutex::new(Some(own)), ..unmarked(lease) };
         if asked.is_some() && !holder.is_interrupted() {
-            // The own mark saves reading the other session's log again for each later call. An interrupted session
-            // marks nothing before it knows that this is the directory that it left half done.
+            // The own mark avoids reading the other session's log again for each later call. An
+            // interrupted session sets no mark before it knows that this is the directory that it
+            // left half changed.
             marked.open()?;
         }
         Ok(marked)
     }
 
-    /// Returns whether the holder was the last to work on the workspace, and the machine was rebooted since.
+    /// Returns whether the holder was the last to work on the workspace, and the machine was
+    /// rebooted since.
     pub(crate) fn was_before_boot(&self) -> bool {
         self.was_before_boot
     }
@@ -276,14 +285,15 @@ impl LeaseMark for MarkedLease {
             }
         }
         if own.outlasts && !own.mark.durable {
-            // Only the idle mark says `durable`: if the process ends before, the next one syncs the directory once more.
+            // Only the idle mark contains `durable`: if the process ends before, the next one syncs
+            // the directory once more.
             own.mark.durable = self.lease.sync()?;
         }
         own.is_open = true;
         Ok(())
     }
 
-    /// Sets the mark to idle. If that fails, the mark stays open, which costs the next session a reading of
+    /// Sets the mark to idle. If that fails, the mark stays open, and the next session has to read
     /// the log.
     fn rest(&self) {
         if let Some(own) = self.own.lock().as_mut().filter(|own| own.is_open) {
@@ -301,7 +311,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Decodes any bytes without a panic, and decodes a mark to what was encoded.
+        /// Decodes any bytes without a panic, and decodes a mark to the encoded value.
         #[test]
         fn a_mark_is_read_as_it_was_written(
             (session, boot, (device, inode)) in (any::<u128>(), any::<u128>(), any::<(u64, u64)>()),

@@ -1,24 +1,26 @@
-//! Captures and restores resources: what a tool works on beside the session.
+//! Captures and restores resources: everything besides the session that tools work on.
 //!
-//! A *capture* is what a resource was at one moment. A *lease* keeps other sessions off a resource while a
-//! call works on it, and ends with its process. A *mark* is left on the resource itself and outlives the
-//! process, so that others find out who left the resource half done.
+//! A *capture* is the state of a resource at one moment. A *lease* excludes other sessions from a
+//! resource while a call works on it, and ends with its process. A *mark* is left on the resource
+//! itself and outlives the process; from it, other sessions learn which session left the resource
+//! half changed.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
 //! | `registry` | [`ResourceRegistry`]: resources by their types and names |
-//! | `lease` | [`ResourceLease`]: a resource that is held; [`LeaseHolder`]: for whom; [`LeaseMark`]: what leaves a mark on it |
+//! | `lease` | [`ResourceLease`]: a leased resource; [`LeaseHolder`]: the session of a lease; [`LeaseMark`]: a lease that leaves a mark |
 //! | `mark` | the mark on the root directory of a workspace |
-//! | `rewind` | [`RewindRequest`]: what a rewind asks of a resource; [`Rewound`]: the answer |
-//! | `budget` | [`BudgetTracker`]: what was spent, which no failed tool rolls back |
-//! | `filesystem` | how filesystems in memory and on disk are captured, restored, leased and registered |
+//! | `rewind` | [`RewindRequest`]: the input of a resource's rewind; [`Rewound`]: its result |
+//! | `budget` | [`BudgetTracker`]: spent tokens and money, which no failed tool rolls back |
+//! | `filesystem` | capture, restore, lease and registration of filesystems in memory and on disk |
 //!
 //! # Invariants
 //!
-//! 1. The engine captures a resource before it runs a tool that may change something, and restores that
-//!    capture if the tool fails, unless the resource says that it [does not roll
+//! 1. The engine captures a resource before it runs a tool that may change something, and restores
+//!    that capture if the tool fails, unless the resource [does not roll
 //!    back](Snapshotable::rolls_back).
-//! 2. A recorded capture is one MessagePack value, and enough to restore the resource in another process.
+//! 2. A recorded capture is one MessagePack value, and enough to restore the resource in another
+//!    process.
 //! 3. A capture is durable before any record that names it. With
 //!    [`Durability::Process`](crate::Durability::Process), both become durable in the background.
 
@@ -47,25 +49,26 @@ pub(crate) use registry::ScratchRegistry;
 pub use registry::{ResourceRegistry, ResourceRegistryBuilder};
 pub use rewind::{RewindRequest, Rewound};
 
-/// Says how to capture a resource.
+/// Contains the options of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureOptions<'a> {
-    /// Name of the capture, for a person who looks at it.
+    /// Name of the capture, for people.
     pub tag: Option<&'a str>,
-    /// Whether the capture must be durable when [`Snapshotable::snapshot`] returns, because a record that
-    /// names it is about to become durable.
+    /// Whether the capture must be durable when [`Snapshotable::snapshot`] returns, because a
+    /// record that names it is about to become durable.
     pub durable: bool,
-    /// Moment at which the capture must be complete; a resource that takes longer fails with
+    /// Time at which the capture must be complete; a resource that takes longer fails with
     /// [`Error::DeadlineExceeded`]. `None` sets no limit.
     pub until: Option<Instant>,
 }
 
-/// Reports what a restore of a resource did.
+/// Describes the effects of a restore of a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestoreReport {
-    /// What was restored otherwise than it was captured, and what a restore does not undo.
+    /// Parts that differ from the capture after the restore, and changes that a restore does not
+    /// undo.
     pub inexact: Vec<UnrestoredPath>,
-    /// Parts of the resource, such as paths, that were there and were given an earlier content.
+    /// Existing parts of the resource, such as paths, that were given an earlier content.
     pub changed: Vec<String>,
     /// Parts of the resource that were removed.
     pub removed: Vec<String>,
@@ -79,8 +82,8 @@ impl From<Vec<UnrestoredPath>> for RestoreReport {
 
 /// Describes a resource that can be captured and restored.
 ///
-/// The engine captures the resource before each call that may change something, and restores it if the call
-/// fails. It holds no lock of the session meanwhile.
+/// The engine captures the resource before each call that may change something, and restores it if
+/// the call fails. It holds no lock of the session during this time.
 pub trait Snapshotable: Send + Sync + 'static {
     /// Name of the resource in records. Keep it stable: a recovery finds the resource by it.
     const NAME: &'static str;
@@ -88,24 +91,24 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// Type of a capture. Later changes to the resource must not change the capture.
     type Snapshot: Clone + Send + Sync + 'static;
 
-    /// Captures the resource as it is.
+    /// Captures the resource.
     ///
     /// # Errors
     ///
-    /// Return an error if the resource cannot be captured whole, and leave it unchanged; the tool then does
-    /// not run.
+    /// Return an error if the resource cannot be captured whole, and leave it unchanged; the tool
+    /// then does not run.
     fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<Self::Snapshot>;
 
-    /// Restores the resource to a capture. The engine may call this again after it failed.
+    /// Restores the resource to a capture. The engine may call this again after a failure.
     ///
     /// # Errors
     ///
-    /// Return an error if the resource is not as it was when it was captured.
+    /// Return an error if the state of the resource then differs from the capture.
     fn restore(&self, snapshot: &Self::Snapshot) -> Result<()>;
 
-    /// Restores the resource to a capture like [`restore`](Snapshotable::restore), and reports what part of
-    /// it was replaced or removed, what was restored otherwise than it was, and what a tool did to it that a
-    /// restore does not undo. The default calls `restore` and reports nothing.
+    /// Restores the resource to a capture like [`restore`](Snapshotable::restore), and reports the
+    /// parts that were replaced or removed, the parts that differ from the capture, and changes by
+    /// a tool that a restore does not undo. The default calls `restore` and reports nothing.
     ///
     /// # Errors
     ///
@@ -114,8 +117,8 @@ pub trait Snapshotable: Send + Sync + 'static {
         self.restore(snapshot).map(|()| RestoreReport::default())
     }
 
-    /// Restores the resource like [`restore_and_tell`](Snapshotable::restore_and_tell) to a capture from before
-    /// `operation`, whose changes it undoes. The default calls `restore_and_tell`.
+    /// Restores the resource like [`restore_and_tell`](Snapshotable::restore_and_tell) to a capture
+    /// from before `operation`, whose changes it undoes. The default calls `restore_and_tell`.
     ///
     /// # Errors
     ///
@@ -125,20 +128,23 @@ pub trait Snapshotable: Send + Sync + 'static {
         self.restore_and_tell(snapshot)
     }
 
-    /// Puts aside what the rollback of `operation` to a capture will replace or remove, where somebody finds it. The engine calls this
-    /// before a rollback if the resource cannot be captured as it is. The default puts nothing aside: what is there is lost.
+    /// Moves content that the rollback of `operation` to a capture will replace or remove to a
+    /// place where a person can find it. The engine calls this before a rollback if the resource
+    /// cannot be captured. The default does nothing: the content is lost.
     ///
     /// # Errors
     ///
-    /// Return an error if something cannot be put aside: then leave everything as it is. The rollback is not carried out then, unless
-    /// the run goes on [without captures](crate::tools::ExecutionStateBuilder::without_capture).
+    /// Return an error if some content cannot be moved: then leave everything unchanged. The
+    /// rollback is not carried out in this case, unless the run continues [without
+    /// captures](crate::tools::ExecutionStateBuilder::without_capture).
     fn set_aside(&self, snapshot: &Self::Snapshot, operation: OperationId) -> Result<()> {
         let _ = (snapshot, operation);
         Ok(())
     }
 
-    /// Checks that a [`restore`](Snapshotable::restore) of a capture would not be refused, and changes
-    /// nothing. A recovery calls this before it touches the resource. The default refuses nothing.
+    /// Checks that a [`restore`](Snapshotable::restore) of a capture would not be refused, and
+    /// changes nothing. A recovery calls this before it touches the resource. The default refuses
+    /// nothing.
     ///
     /// # Errors
     ///
@@ -148,23 +154,25 @@ pub trait Snapshotable: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Makes durable what restores changed, before the record that says that the resource is restored becomes
+    /// Makes changes of restores durable, before the record that states the restore becomes
     /// durable. The engine calls this after [`restore`](Snapshotable::restore), with
     /// [`Durability::Boundary`](crate::Durability::Boundary) and
     /// [`Durability::Every`](crate::Durability::Every). The default does nothing.
     ///
     /// # Errors
     ///
-    /// Return an error if a change cannot be made durable; the resource then counts as not restored.
+    /// Return an error if a change cannot be made durable; the resource then counts as not
+    /// restored.
     fn sync_restored(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Encodes a capture for the log, as one MessagePack value from which another process can restore the
-    /// resource. `None`, the default, says that the capture does not outlive its process.
+    /// Encodes a capture for the log, as one MessagePack value from which another process can
+    /// restore the resource. `None`, the default, means that the capture does not outlive its
+    /// process.
     ///
-    /// The engine refuses bytes that are not one value, and a value that is deeper or has more parts than a
-    /// log takes, with [`Error::Resource`]; the tool then does not run.
+    /// The engine refuses bytes that are not one value, and values that are deeper or have more
+    /// parts than a log accepts, with [`Error::Resource`]; the tool then does not run.
     ///
     /// # Errors
     ///
@@ -174,72 +182,78 @@ pub trait Snapshotable: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Decodes a capture from the bytes that [`record`](Snapshotable::record) returned.
+    /// Decodes a capture from the bytes of [`record`](Snapshotable::record).
     ///
     /// # Errors
     ///
-    /// Return an error if the bytes hold no capture. The default always fails with [`Error::Resource`].
+    /// Return an error if the bytes are not a capture. The default always fails with
+    /// [`Error::Resource`].
     fn recall(recorded: &[u8]) -> Result<Self::Snapshot> {
         let _ = recorded;
         let reason = "it does not outlive its process".to_owned();
         Err(Error::Resource { resource: Self::NAME.to_owned(), reason })
     }
 
-    /// Makes durable every capture that this process took without [`CaptureOptions::durable`], and the
-    /// captures in `earlier`, which records of a killed process name.
+    /// Makes all captures durable that this process took without [`CaptureOptions::durable`], and
+    /// the captures in `earlier`, which records of a killed process name.
     ///
-    /// The engine calls this before each sync of a log whose records may name such a capture, in the
-    /// background or in the thread that asks for the sync, while a tool may work on the resource. It passes
-    /// `earlier` when a run of a session begins that was not closed. The method must not use the session. The
-    /// default does nothing, which is right if a power cut cannot lose a recorded capture.
+    /// The engine calls this before each sync of a log whose records may name such a capture, in
+    /// the background or in the thread that requests the sync, while a tool may work on the
+    /// resource. It passes `earlier` when a run starts on a session that was not closed. The method
+    /// must not use the session. The default does nothing, which is right if a power cut cannot
+    /// lose a recorded capture.
     ///
     /// # Errors
     ///
-    /// Return an error if a capture may be lost; the log is then not synced, and takes no more writes.
+    /// Return an error if a capture may be lost; the log is then not synced, and takes no more
+    /// writes.
     fn sync_captures(&self, earlier: &[Self::Snapshot]) -> Result<()> {
         let _ = earlier;
         Ok(())
     }
 
-    /// Returns whether the resource is rolled back with a tool that fails; `true` by default. Return `false`
-    /// for what cannot be given back, such as money spent: the engine then captures the resource for the
-    /// record, and restores it only if a host asks for a whole snapshot with
+    /// Returns whether the resource is rolled back with a failed tool; `true` by default. Return
+    /// `false` for resources such as spent money: the engine then captures the resource for the
+    /// record, and restores it only if a host restores a whole snapshot with
     /// [`ExecutionState::restore`](crate::ExecutionState::restore).
     fn rolls_back(&self) -> bool {
         true
     }
 
-    /// Brings a resource that [does not roll back](Snapshotable::rolls_back) up to what `recorded` says, which the session's last call
-    /// recorded of it, in another process perhaps. The engine calls this when a [run](crate::ExecutionState) of the session begins, with what
-    /// the call left, and then with what a recovery of it found if there was one. The default does nothing.
+    /// Updates a resource that [does not roll back](Snapshotable::rolls_back) to `recorded`, the
+    /// capture by the session's last call, possibly in another process. The engine calls this at
+    /// the start of a [run](crate::ExecutionState) of the session, with the call's capture, and
+    /// then with that of its recovery, if any. The default does nothing.
     fn carry_over(&self, recorded: &Self::Snapshot) {
         let _ = recorded;
     }
 
-    /// Returns whether the resource is still as it was when `since` was captured, so that the engine need not
-    /// capture it again. `false`, the default, says that only a new capture can tell.
+    /// Returns whether the resource is unchanged since the capture `since`, so that the engine need
+    /// not capture it again. `false`, the default, means that only a new capture can show this.
     fn is_unchanged(&self, since: &Self::Snapshot) -> bool {
         let _ = since;
         false
     }
 
-    /// Removes what the resource can make again, such as caches, because the disk is full and a recovery
-    /// needs space. The default does nothing.
+    /// Removes data that the resource can recreate, such as caches, because the disk is full and a
+    /// recovery needs space. The default does nothing.
     fn free_caches(&self) {}
 
-    /// Returns whether two captures hold the same state of the resource. The default compares what
-    /// [`record`](Snapshotable::record) returns, and answers `false` if either capture has no recorded form.
+    /// Returns whether two captures contain the same state of the resource. The default compares
+    /// the results of [`record`](Snapshotable::record), and returns `false` if either capture has
+    /// no recorded form.
     fn is_same(one: &Self::Snapshot, other: &Self::Snapshot) -> bool {
         matches!((Self::record(one), Self::record(other)), (Ok(Some(one)), Ok(Some(other))) if one == other)
     }
 
-    /// Makes a copy of the resource, as it was at a capture, that shares nothing with the resource. A replay shows it to
-    /// the host and its tools in the place of the resource. `None`, the default, says that there is no such copy: in a
-    /// replay no tool runs then that works on the resource.
+    /// Creates a copy of the resource, in the state of a capture, that shares nothing with the
+    /// resource. In a replay, the host and its tools get the copy in place of the resource. `None`,
+    /// the default, means that no copy is possible: in a replay no tool then runs that works on the
+    /// resource.
     ///
     /// # Errors
     ///
-    /// Return an error if the copy cannot be made; the replay ends with it.
+    /// Return an error if the copy cannot be created; the replay ends with it.
     fn scratch(&self, snapshot: &Self::Snapshot) -> Result<Option<Self>>
     where
         Self: Sized,
@@ -248,8 +262,9 @@ pub trait Snapshotable: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Says what a rewind restores: the target, or a capture that keeps what was changed by hand, which is what the present
-    /// has otherwise than the last capture that a call left. Changes nothing in the resource. The default keeps nothing.
+    /// Returns the capture that a rewind restores: the target, or a capture that preserves changes
+    /// by hand. These are the differences between the present state and the capture after the last
+    /// call. Changes nothing in the resource. The default preserves nothing.
     ///
     /// # Errors
     ///
@@ -258,113 +273,123 @@ pub trait Snapshotable: Send + Sync + 'static {
         Ok(Rewound::whole(asked.target.clone()))
     }
 
-    /// Returns whether a capture is of another place than the one that the resource stands for, such as the directory of the
-    /// session that this one was forked from; `false` by default. A rewind of a fork passes over such captures.
+    /// Returns whether a capture belongs to another place than the resource, such as the directory
+    /// of the session that this one was forked from; `false` by default. A rewind of a fork skips
+    /// such captures.
     fn is_of_other_place(&self, snapshot: &Self::Snapshot) -> bool {
         let _ = snapshot;
         false
     }
 
-    /// Returns whether a capture was taken of another place than the one that the resource stands for now, whether or not it may be
-    /// restored here; `false` by default. A [fill](crate::ExecutionState::fill) asks so what is to be filled.
+    /// Returns whether a capture was taken of another place than the present one of the resource,
+    /// whether or not it may be restored here; `false` by default. A
+    /// [fill](crate::ExecutionState::fill) uses it to find the resources to fill.
     fn is_from_elsewhere(&self, snapshot: &Self::Snapshot) -> bool {
         let _ = snapshot;
         false
     }
 
-    /// Lets captures of other places be restored into the one that the resource stands for now, also if something is there already that
-    /// is not worth keeping, if `overwrite` says so. The default does nothing.
+    /// Permits captures of other places to be restored into the present place of the resource. With
+    /// `overwrite`, this applies even if there is content, which is then overwritten. The default
+    /// does nothing.
     ///
     /// # Errors
     ///
-    /// Return an error if something is there and is not to be overwritten.
+    /// Return an error if there is content and `overwrite` is `false`.
     fn rebind(&self, overwrite: bool) -> Result<()> {
         let _ = overwrite;
         Ok(())
     }
 
-    /// Returns whether a capture was taken of the place of which `present` was taken; `true` by default. By what is of another place, a
-    /// rewind cannot tell what was changed by hand.
+    /// Returns whether a capture was taken of the same place as `present`; `true` by default. A
+    /// capture of another place does not show a rewind which changes were made by hand.
     fn is_of_place_of(snapshot: &Self::Snapshot, present: &Self::Snapshot) -> bool {
         let _ = (snapshot, present);
         true
     }
 
-    /// Names what of the resource is not as it was at a capture, for a replay that compares what a tool left. The default
-    /// captures the resource, and names the whole resource unless both captures are [the same](Snapshotable::is_same).
+    /// Lists the parts of the resource that differ from a capture, for a replay that compares a
+    /// tool's results. The default captures the resource, and names the whole resource unless both
+    /// captures are [the same](Snapshotable::is_same).
     ///
     /// # Errors
     ///
-    /// Return an error if the resource cannot be looked at.
+    /// Return an error if the resource cannot be read.
     fn differences(&self, snapshot: &Self::Snapshot) -> Result<Vec<String>> {
         let now = self.snapshot(&CaptureOptions::default())?;
         Ok(if Self::is_same(&now, snapshot) { Vec::new() } else { vec![Self::NAME.to_owned()] })
     }
 
-    /// Tells the host, in a way of its own, what of the resource is not as the session's last call left it. Called once in a run, with the
-    /// first capture `now` that a call of it takes; `left` is what the last call left, which another process may have recorded, and
-    /// `found` what a recovery of that call found, which restored `left` since. Changes nothing and fails no call; does nothing by default.
+    /// Reports differences of the resource from its state after the session's last call to the
+    /// host, in a way that the resource defines. Called once in a run, with the first capture `now`
+    /// of a call; `left` is the capture after the last call, possibly by another process. `found`
+    /// is the capture of a recovery of that call, which has restored `left` since. Changes nothing
+    /// and fails no call; does nothing by default.
     fn tell_of_changes(&self, left: &Self::Snapshot, found: Option<&Self::Snapshot>, now: &Self::Snapshot) {
         let _ = (left, found, now);
     }
 
-    /// Checks that nobody who works on this [copy](Snapshotable::scratch) gets to the resource that it stands for, such as by a link
-    /// among its files. Called before a replay runs a tool again; does nothing by default.
+    /// Checks that the original resource cannot be reached from this [copy](Snapshotable::scratch),
+    /// such as by a link among its files. Called before a replay runs a tool again; does nothing by
+    /// default.
     ///
     /// # Errors
     ///
-    /// Return an error that names what leads there; the replay ends with it.
+    /// Return an error that names the connection; the replay ends with it.
     fn check_apart(&self, snapshot: &Self::Snapshot) -> Result<()> {
         let _ = snapshot;
         Ok(())
     }
 
-    /// Returns whether the resource holds the files in `directory`, so that a restore may change them; `false`
-    /// by default. The engine captures nothing, and runs no tool that may change something, if a resource
-    /// holds the session's own directory: rolling back a call would roll back the log.
+    /// Returns whether the resource contains the files in `directory`, so that a restore may change
+    /// them; `false` by default. If a resource contains the session's own directory, the engine
+    /// captures nothing, and runs no tool that may change something: rolling back a call would roll
+    /// back the log.
     fn holds(&self, directory: &Path) -> bool {
         let _ = directory;
         false
     }
 
-    /// Returns whether others beside this run may work on the resource; `true` by default. The engine then
-    /// takes its [lease](Snapshotable::lease) for each call.
+    /// Returns whether others besides this run may work on the resource; `true` by default. The
+    /// engine then takes its [lease](Snapshotable::lease) for each call.
     fn is_shared(&self) -> bool {
         true
     }
 
-    /// Returns whether its captures, restores and comparisons work on memory alone and are short; `false` by default. Async hosts
-    /// have the others done by a thread of a pool, so that no task waits for a disk.
+    /// Returns whether its captures, restores and comparisons only use memory and are short;
+    /// `false` by default. For other resources, async hosts use a thread of a pool, so that no task
+    /// waits for a disk.
     fn is_in_memory(&self) -> bool {
         false
     }
 
-    /// Takes the lease of the resource for `holder`: waits until nobody else works on the resource, but not
-    /// past `until`. `None`, the default, says that the resource needs no lease.
+    /// Takes the lease of the resource for `holder`: waits for others that work on the resource,
+    /// until `until` at the latest. `None`, the default, means that the resource needs no lease.
     ///
-    /// If a process is killed within a call, the recovery of its session rolls the resource back, together
-    /// with everything that others did to it meanwhile. So if the lease ends with its process, let it put a
-    /// [mark](LeaseMark) of `holder` on the resource, and refuse a holder that finds the mark of another session
-    /// which [left a call open](LeaseHolder::left_open).
+    /// If a process is killed within a call, the recovery of its session rolls the resource back,
+    /// including all later changes by others. If the lease ends with its process, it should
+    /// therefore put a [mark](LeaseMark) of `holder` on the resource, and refuse a holder that
+    /// finds the mark of another session which [left a call open](LeaseHolder::left_open).
     ///
     /// # Errors
     ///
-    /// Return [`Error::DeadlineExceeded`] if the resource is not free at `until`, or [`Error::WaitedTooLong`], which may name
-    /// who holds it; [`Error::ResourceDirty`] if
-    /// another session left the resource half done, [`Error::ResourceMaybeDirty`] if that cannot be known.
+    /// Return [`Error::DeadlineExceeded`] if the resource is not free at `until`, or
+    /// [`Error::WaitedTooLong`], which may name the holder; [`Error::ResourceDirty`] if another
+    /// session left the resource half changed, [`Error::ResourceMaybeDirty`] if that is unknown.
     fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<ResourceLease>> {
         let _ = (holder, until);
         Ok(None)
     }
 }
 
-/// Holds a capture whose type is erased.
+/// Type-erased capture.
 pub(crate) type AnySnapshot = Arc<dyn Any + Send + Sync>;
 
-/// Is a [`Snapshotable`] resource whose type of capture is erased. Each method does what the method of that
-/// name in `Snapshotable` does, `restore` what [`restore_and_tell`](Snapshotable::restore_and_tell) does, or
-/// [`roll_back`](Snapshotable::roll_back) of the operation that it undoes. For
-/// a capture of another type it returns [`Error::SnapshotMismatch`] or `false`.
+/// A [`Snapshotable`] resource with a type-erased capture. Each method calls the method of that
+/// name in `Snapshotable`, except `restore`. It calls
+/// [`restore_and_tell`](Snapshotable::restore_and_tell), or [`roll_back`](Snapshotable::roll_back)
+/// if it undoes an operation. For a capture of another type, the methods return
+/// [`Error::SnapshotMismatch`] or `false`.
 pub(crate) trait AnyResource: SyncCaptures {
     fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<AnySnapshot>;
     fn restore(&self, snapshot: &AnySnapshot, undoes: Option<OperationId>) -> Result<RestoreReport>;
@@ -393,7 +418,7 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<ResourceLease>>;
 }
 
-/// Returns a capture as the type that the resource `R` makes.
+/// Returns a capture as the type of the resource `R`.
 fn downcast_snapshot<R: Snapshotable>(snapshot: &AnySnapshot) -> Result<&R::Snapshot> {
     snapshot
         .downcast_ref()

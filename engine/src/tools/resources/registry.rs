@@ -9,41 +9,40 @@ use crate::error::{Blocker, Error, Result};
 use crate::session::Patience;
 use crate::session::operation_records::RecordedCaptures;
 
-/// Makes a [copy](Snapshotable::scratch) of a resource, registered as the resource itself is; `None` if it makes no copies.
+/// Creates a [copy](Snapshotable::scratch) of a resource, registered like the resource itself;
+/// `None` if the resource has no copies.
 type ScratchFactory = Arc<dyn Fn(&AnySnapshot) -> Result<Option<ResourceRegistry>> + Send + Sync>;
 
-/// Holds the resources of a run by their types, and those that can be captured by their names too. Cheap to
-/// clone. The set of resources never changes.
+/// Contains the resources of a run by type, and those that can be captured also by name. Clones are
+/// cheap. The set of resources never changes.
 #[derive(Clone, Default)]
 pub struct ResourceRegistry {
     inner: Arc<RegisteredResources>,
 }
 
-/// Holds the registered resources.
 #[derive(Default)]
 struct RegisteredResources {
-    /// Resources by their types.
     by_type: BTreeMap<TypeId, TypedResource>,
     /// Resources that can be captured, by their names in records.
     captured: BTreeMap<Cow<'static, str>, Arc<dyn AnyResource>>,
-    /// How copies of these are made.
+    /// Factories of the copies of these resources.
     copies: BTreeMap<Cow<'static, str>, ScratchFactory>,
 }
 
-/// Holds a resource as one of its types.
+/// A resource as one of its types.
 #[derive(Clone)]
 struct TypedResource {
     /// An `Arc<T>` of the type `T`, which may be a trait object.
     resource: Arc<dyn Any + Send + Sync>,
-    /// Address of the resource, which is the same whatever its type.
+    /// Address of the resource, which is the same for all of its types.
     address: usize,
 }
 
-/// Holds copies of resources, in a registry of their own.
+/// Registry with copies of resources.
 pub(crate) struct ScratchRegistry {
-    /// Registry that has the copies in the place of the resources.
+    /// Registry that contains the copies in place of the resources.
     pub(crate) resources: ResourceRegistry,
-    /// Whether every resource that is rolled back with a failed tool is a copy there.
+    /// Whether it contains a copy of every resource that is rolled back with a failed tool.
     pub(crate) is_whole: bool,
 }
 
@@ -58,7 +57,7 @@ impl fmt::Debug for ResourceRegistry {
 }
 
 impl ResourceRegistry {
-    /// Returns a builder that collects the resources of a registry.
+    /// Returns a builder for the resources of a registry.
     pub fn builder() -> ResourceRegistryBuilder {
         ResourceRegistryBuilder { registered: RegisteredResources::default(), error: None }
     }
@@ -83,17 +82,17 @@ impl ResourceRegistry {
         self.inner.captured.keys().map(AsRef::as_ref).collect()
     }
 
-    /// Returns the resources that can be captured, by their names.
+    /// Returns the resources that can be captured, by name.
     pub(crate) fn captured_resources(&self) -> &BTreeMap<Cow<'static, str>, Arc<dyn AnyResource>> {
         &self.inner.captured
     }
 
-    /// Returns whether others may work on any of the resources.
+    /// Returns whether any of the resources is shared with other sessions.
     pub(crate) fn is_shared(&self) -> bool {
         self.inner.captured.values().any(|resource| resource.is_shared())
     }
 
-    /// Returns whether all of the resources that are captured are in memory.
+    /// Returns whether all captured resources are in memory.
     #[cfg(feature = "async")]
     pub(crate) fn is_in_memory(&self) -> bool {
         self.inner.captured.values().all(|resource| resource.is_in_memory())
@@ -104,8 +103,8 @@ impl ResourceRegistry {
         self.inner.captured.values().any(|resource| resource.rolls_back())
     }
 
-    /// Makes a registry in which copies stand for the resources that are rolled back with a failed tool, as they were at these
-    /// captures, which are in their recorded form. What has no such copy stays as it is.
+    /// Creates a registry with copies of the resources that are rolled back with a failed tool, in
+    /// the state of these recorded captures. Resources without a copy are unchanged.
     pub(crate) fn scratch(&self, recorded: &RecordedCaptures) -> Result<ScratchRegistry> {
         let RegisteredResources { by_type, captured, .. } = &*self.inner;
         let mut scratch = RegisteredResources::default();
@@ -125,7 +124,7 @@ impl ResourceRegistry {
         for (name, resource) in captured {
             scratch.captured.entry(name.clone()).or_insert_with(|| Arc::clone(resource));
         }
-        // Nor is a copied resource found as some other type.
+        // A copied resource must not be found as another type either.
         for (of, typed) in by_type.iter().filter(|(_, typed)| !copied.contains(&typed.address)) {
             scratch.by_type.entry(*of).or_insert_with(|| typed.clone());
         }
@@ -142,8 +141,8 @@ impl ResourceRegistry {
         }
     }
 
-    /// Takes the lease of each resource that others may work on, in ascending order of the names, and adds it
-    /// to `leases`. If one lease cannot be taken, `leases` keeps those that were taken before.
+    /// Takes the lease of each shared resource, in ascending order of the names, and adds it to
+    /// `leases`. If a lease cannot be taken, `leases` contains those that were taken before.
     pub(crate) fn lease(
         &self,
         holder: &LeaseHolder<'_>,
@@ -163,13 +162,13 @@ impl ResourceRegistry {
     }
 }
 
-/// Returns where a resource is in memory, whatever type it is seen as.
+/// Returns the address of a resource, which does not depend on its type.
 fn address<T: ?Sized>(resource: &Arc<T>) -> usize {
     Arc::as_ptr(resource).cast::<()>().addr()
 }
 
-/// Collects the resources of a [`ResourceRegistry`]. [`build`](ResourceRegistryBuilder::build) reports types
-/// and names that were registered twice.
+/// Builds a [`ResourceRegistry`]. [`build`](ResourceRegistryBuilder::build) reports types and names
+/// that were registered twice.
 #[must_use]
 pub struct ResourceRegistryBuilder {
     registered: RegisteredResources,
@@ -183,8 +182,8 @@ impl fmt::Debug for ResourceRegistryBuilder {
 }
 
 impl ResourceRegistryBuilder {
-    /// Registers a resource as a `T`, which is its own type or a trait object's. The engine does not capture
-    /// the resource.
+    /// Registers a resource as a `T`, which is its own type or a trait object's. The engine does
+    /// not capture the resource.
     pub fn resource<T: ?Sized + Send + Sync + 'static>(mut self, resource: Arc<T>) -> Self {
         let typed = TypedResource { address: address(&resource), resource: Arc::new(resource) };
         if self.registered.by_type.insert(TypeId::of::<T>(), typed).is_some() {
@@ -193,8 +192,8 @@ impl ResourceRegistryBuilder {
         self
     }
 
-    /// Registers a resource under its own type and under [`Snapshotable::NAME`]. The engine captures it
-    /// before each call that may change something, and restores it if the call fails.
+    /// Registers a resource under its own type and under [`Snapshotable::NAME`]. The engine
+    /// captures it before each call that may change something, and restores it if the call fails.
     pub fn snapshotable<R: Snapshotable>(self, resource: Arc<R>) -> Self {
         self.register_captured(R::NAME.into(), Arc::clone(&resource), |builder, resource| {
             builder.snapshotable::<R>(resource)
@@ -202,10 +201,10 @@ impl ResourceRegistryBuilder {
         .resource::<R>(resource)
     }
 
-    /// Registers a resource under a name of the host's choice in place of [`Snapshotable::NAME`]. The engine
-    /// captures and restores the resource like any other, but [`get`](ResourceRegistry::get) does not find
-    /// it. Use this to recover a session of another host under the names in its records, and for several
-    /// resources of one type.
+    /// Registers a resource under a name of the host's choice in place of [`Snapshotable::NAME`].
+    /// The engine captures and restores the resource like any other, but
+    /// [`get`](ResourceRegistry::get) does not find it. Use this to recover a session of another
+    /// host under the names in its records, and for several resources of one type.
     pub fn named<R: Snapshotable>(self, name: impl Into<Cow<'static, str>>, resource: Arc<R>) -> Self {
         let name = name.into();
         let own = name.clone();
@@ -214,7 +213,7 @@ impl ResourceRegistryBuilder {
         })
     }
 
-    /// Registers a resource that is captured. `again` registers a copy of it as it is registered itself.
+    /// Registers a resource that is captured. `again` registers a copy of it in the same way.
     pub(super) fn register_captured<R: Snapshotable>(
         mut self,
         name: Cow<'static, str>,
@@ -233,7 +232,7 @@ impl ResourceRegistryBuilder {
         self
     }
 
-    /// Keeps the first error for [`build`](ResourceRegistryBuilder::build) to return.
+    /// Stores the first error for [`build`](ResourceRegistryBuilder::build).
     fn fail(&mut self, resource: &str, reason: &str) {
         let (resource, reason) = (resource.to_owned(), reason.to_owned());
         self.error.get_or_insert(Error::Resource { resource, reason });

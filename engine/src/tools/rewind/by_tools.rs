@@ -1,19 +1,20 @@
-//! What the resources are if nobody but tools changed them, as the log knows it: what else is there was changed by hand.
+//! State of the resources as tools left them, according to the log. All other differences are
+//! changes by hand.
 //!
-//! | last of the calls that have ended | the resources are, but for changes by hand |
+//! | last of the calls that have ended | state of the resources, except for changes by hand |
 //! |---|---|
-//! | a tool's, or a plain restore | as its end captured them, or as its begin did if what it changed was rolled back |
-//! | a rewind | as the capture that it went back to; what it kept beside that was changed by hand before |
-//! | an undo of a rewind | as they were before the call that is undone |
-//! | an undo of the rollback of a call | as they were before the undo; what it brought back was changed by hand |
-//! | a rewind, or an undo of one, that left the resource alone | as they were before it |
-//! | a restore or rewind that failed or was interrupted | as they were before it |
+//! | a tool's, or a plain restore | the captures of its end record, or of its start record if its changes were rolled back |
+//! | a rewind | the capture that it restored; content that it kept was changed by hand before |
+//! | an undo of a rewind | the state before the call that is undone |
+//! | an undo of the rollback of a call | the state before the undo; the content that it restored was changed by hand |
+//! | a rewind, or an undo of one, that left the resource unchanged | the state before it |
+//! | a restore or rewind that failed or was interrupted | the state before it |
 //!
-//! In a fork, the calls that it shares with its parent have worked in the parent's directory, if it has one of its own: what they left is of
-//! another place then.
+//! If a fork has its own directory, the calls that it shares with its parent have worked in the
+//! parent's directory. Their captures are then of another place.
 //!
-//! A rewind may bring what was captured in one directory into another one that took its place. Then the capture that it went back to is
-//! of the other directory, and says all the same what it left in this one.
+//! A rewind may restore a capture of one directory into another one that replaced it. The capture
+//! is then of the other directory, but still describes the state after the rewind in this one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,8 +30,8 @@ use crate::session::rewind::{LoggedCapture, LoggedCaptures, Sought, take};
 use crate::types::ToolInvoked;
 
 impl ExecutionState {
-    /// Returns the captures by which changes by hand are told, by the names of these resources, and the names of those that a rewind
-    /// brought to a capture of another place.
+    /// Returns the captures that show changes by hand, by the names of these resources, and the
+    /// names of those that a rewind restored to a capture of another place.
     pub(super) fn captures_by_tools(
         &self,
         names: &BTreeSet<String>,
@@ -45,8 +46,9 @@ impl ExecutionState {
         Ok((found, here))
     }
 
-    /// Looks at the last call on each resource whose capture is of another place than what is `present`. If it was a rewind where the
-    /// resource is now, returns its name. If that was undone there, puts what the undo brought back in the place of the capture.
+    /// Examines the last call on each resource whose capture is of another place than `present`. If
+    /// it was a rewind in the resource's present place, its name is returned. If it was an undo
+    /// there, the capture that the undo restored replaces the found one.
     fn brought_here(
         &self,
         found: &mut BTreeMap<String, LoggedCapture>,
@@ -100,8 +102,9 @@ impl ExecutionState {
         Ok(here)
     }
 
-    /// Looks back through the calls that had ended before the record `limit` for the captures of these resources. Those that a
-    /// rewind went back to are `sought` where it found them.
+    /// Searches the calls that had ended before the record `limit` backwards for the captures of
+    /// these resources. For captures that a rewind restored, adds a search to `sought` at the place
+    /// where the rewind found them.
     fn look_back(
         &self,
         limit: SequenceNumber,
@@ -147,7 +150,7 @@ impl ExecutionState {
         })
     }
 
-    /// Returns what tells a call from another one if it is a rewind that was carried out.
+    /// Returns the arguments of a rewind that was carried out; `None` for other calls.
     pub(super) fn rewind_of(&self, call: &ToolInvoked) -> Result<Option<RewindArguments>> {
         if call.tool != RESTORE || call.outcome != Outcome::Committed {
             return Ok(None);
@@ -156,7 +159,7 @@ impl ExecutionState {
         Ok(RestoreArguments::read(&arguments).and_then(|arguments| arguments.rewind))
     }
 
-    /// Returns the captures that a rewind went back to, by the names of the resources, as the record of its end says.
+    /// Returns the captures that a rewind restored, by resource name, from its end record.
     pub(super) fn rewound_by(&self, end: SequenceNumber) -> Result<BTreeMap<String, CaptureTaken>> {
         let value = self.session().result_at(end)?.0.unwrap_or_default().encode();
         let recorded: RewindRecord = msgpack::from_slice(&value).map_err(Error::unread(end))?;

@@ -1,4 +1,4 @@
-//! What a rewind would change of slices and conversations.
+//! Effects of a rewind on slices and conversations.
 
 use std::ops::ControlFlow;
 
@@ -13,12 +13,13 @@ use crate::inspect::{Difference, StateReader, messages_of, value_bytes};
 use crate::session::Session;
 use crate::session::rewind::{ConversationBeside, SlicesBeside};
 
-/// Counts what changes of each slice, and finds the differences of STATE slices. The budget counts these and the names of the items.
+/// Counts the changes of each slice, and finds the differences of STATE slices. The budget counts
+/// these and the names of the items.
 ///
 /// # Errors
 ///
-/// [`Error::OverBudget`](crate::Error::OverBudget) if these take more memory than the store's [limit](crate::MemoryLimit); else those of
-/// [`StateReader::slice_differences`].
+/// [`Error::OverBudget`](crate::Error::OverBudget) if these take more memory than the store's
+/// [limit](crate::MemoryLimit); else those of [`StateReader::slice_differences`].
 pub(super) fn slices(
     beside: SlicesBeside,
     budget: Option<&TextBudget<'_>>,
@@ -47,12 +48,13 @@ pub(super) fn slices(
     Ok((counts, differences))
 }
 
-/// Counts what changes of each conversation, and finds the messages that go or come back, which the budget counts.
+/// Counts the changes of each conversation, and finds the messages that are removed or restored,
+/// which the budget counts.
 ///
 /// # Errors
 ///
-/// [`Error::OverBudget`](crate::Error::OverBudget) if these, or a conversation beside them, take more memory than is left; else those of
-/// [`Session::conversation_at`].
+/// [`Error::OverBudget`](crate::Error::OverBudget) if these, or a compared conversation, take more
+/// memory than is left; else those of [`Session::conversation_at`].
 pub(super) fn conversations(
     session: &Session,
     to: SequenceNumber,
@@ -85,7 +87,7 @@ pub(super) fn conversations(
     Ok((conversations, differences))
 }
 
-/// Returns the records of the turns that are over, in ascending order.
+/// Returns the records of the completed turns, in ascending order.
 fn turns(conversation: Option<&Conversation>) -> Vec<SequenceNumber> {
     let entries = conversation.map(Conversation::entries).unwrap_or_default().iter();
     let turns = entries.filter(|entry| matches!(entry.content, EntryContent::Turn { .. }));

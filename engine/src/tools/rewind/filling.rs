@@ -1,17 +1,18 @@
-//! Fills the directories of a run that took the place of others: behind a takeover, in a fork, after a move.
+//! Fills the directories of a run that replaced others: after a takeover, in a fork, after a move.
 //!
-//! A workspace *is to be filled* if the last call that captured it worked in another directory, and no recovery of that call and no rewind
-//! has worked in this one since; a rewind that left the workspace alone has not. A fill rewinds the session to its last position, which abandons nothing, with what the directory holds overwritten; its record
-//! says that it was one.
+//! A workspace *is to be filled* if the last call that captured it worked in another directory, and
+//! neither a recovery of that call nor a rewind has worked in this one since. A rewind that left
+//! the workspace unchanged does not count. A fill rewinds the session to its last position, which
+//! abandons no records, and overwrites the directory's contents; its record is marked as a fill.
 //!
 //! | the process ends | the next fill |
 //! |---|---|
-//! | before the calls that were left open are ended | finds the directory empty, or with a part of what was there before the first of them: then it needs `overwrite` |
-//! | behind that | finds that a recovery worked here, and fills nothing more |
-//! | within the rewind | ends it, by which the directory is empty again, and fills it |
-//! | behind that | finds nothing to fill |
+//! | before the calls that were left open are ended | finds the directory empty, or with a part of its state before the first of them: then it needs `overwrite` |
+//! | after that | finds that a recovery worked here, and fills nothing more |
+//! | within the rewind | ends it, which empties the directory again, and fills it |
+//! | after that | finds nothing to fill |
 //!
-//! In a replay nobody looks at directories: there was a fill where the log has one.
+//! A replay does not read directories: it fills where the log contains a fill.
 
 use std::collections::BTreeSet;
 
@@ -25,23 +26,28 @@ use crate::tools::restore::RestoreWait;
 use crate::tools::{ToolRegistry, ToolRunner};
 
 impl ExecutionState {
-    /// Fills the workspaces of this run that the session has not worked in, with what its last call left: behind a
-    /// [takeover](crate::Store::take_over), in a [fork](crate::Store::fork), or where a workspace was moved. Calls that an earlier process
-    /// left open are ended before, as by a [recovery](crate::tools::ToolRunner::recover) that has no tools: none runs again yet. Returns
-    /// what was filled; `None` if nothing was to be.
+    /// Fills the workspaces of this run in which the session has not worked with their state after
+    /// its last call: after a [takeover](crate::Store::take_over), in a [fork](crate::Store::fork),
+    /// or after a workspace was moved. Calls that an earlier process left open are ended first, as
+    /// by a [recovery](crate::tools::ToolRunner::recover) without tools: none runs again yet.
+    /// Returns a report of the fill; `None` if there was nothing to fill.
     ///
-    /// A workspace that the session has worked in stays as it is, also what was changed in it by hand. Call this whenever a session is
-    /// opened, before anything works on it, and recover with the tools behind it: also whoever was killed within a fill goes on so.
+    /// A workspace in which the session has worked is unchanged, including changes by hand. Call
+    /// this whenever a session is opened, before other work on it, and recover with the tools
+    /// afterwards. The same steps continue after a process was killed within a fill.
     ///
-    /// A workspace that is to be filled has to be empty, unless [`overwrite`](RewindOptions::overwrite) is set: then what else is there is
-    /// captured and removed. [`undo_rewind`](ExecutionState::undo_rewind) undoes a fill. A [rewind](ExecutionState::rewind) to before the fill, by this or
-    /// a later process, brings the files of that time, which another directory held. If one workspace of several is to be filled,
-    /// what was changed by hand in the others is overwritten too.
+    /// A workspace to be filled has to be empty, unless [`overwrite`](RewindOptions::overwrite) is
+    /// set: then existing content is captured and removed.
+    /// [`undo_rewind`](ExecutionState::undo_rewind) undoes a fill. A
+    /// [rewind](ExecutionState::rewind) to before the fill, by this or a later process, restores
+    /// the files of that time, which were in another directory. If one workspace of several is to
+    /// be filled, changes by hand in the others are overwritten too.
     ///
     /// # Errors
     ///
-    /// [`Error::Filesystem`](crate::Error::Filesystem) if a directory that is to be filled is not empty; [`Error::Collected`](crate::Error::Collected)
-    /// if what the last call left was collected. Else those of [`recover`](crate::tools::ToolRunner::recover) and
+    /// [`Error::Filesystem`](crate::Error::Filesystem) if a directory to be filled is not empty;
+    /// [`Error::Collected`](crate::Error::Collected) if the capture after the last call was
+    /// collected. Else those of [`recover`](crate::tools::ToolRunner::recover) and
     /// [`rewind`](ExecutionState::rewind).
     pub fn fill(&self, options: &RewindOptions) -> Result<Option<RewindReport>> {
         let session = self.session();
@@ -75,8 +81,8 @@ impl ExecutionState {
         self.rewind_to(goal, &options, &RestoreWait::from_state(self)).map(Some)
     }
 
-    /// Returns whether a capture of a resource, as it is recorded, was taken of the place that this run has; `None` of one that is not rolled
-    /// back with a tool, or cannot be decoded.
+    /// Returns whether a recorded capture of a resource was taken of this run's place; `None` if
+    /// the resource is not rolled back with a tool, or the capture cannot be decoded.
     fn is_here(&self, name: &str, recorded: &[u8]) -> Option<bool> {
         let resource = self
             .registered_resources()
@@ -86,7 +92,7 @@ impl ExecutionState {
         catch_panic(name, || Ok(!resource.is_from_elsewhere(&resource.recall(recorded)?))).ok()
     }
 
-    /// Returns the names of the resources that are to be filled, of a session that is not interrupted.
+    /// Returns the names of the resources to be filled, for a session that is not interrupted.
     fn find_unfilled(&self) -> Result<BTreeSet<String>> {
         let (session, mut unfilled) = (self.session(), BTreeSet::new());
         let mut open: BTreeSet<String> = self
@@ -124,8 +130,8 @@ impl ExecutionState {
         Ok(unfilled)
     }
 
-    /// Lets captures of other places be restored into the directories that a fill has filled, also by a process that comes after the one that
-    /// filled them.
+    /// Permits captures of other places to be restored into the directories that a fill has filled,
+    /// also for fills by earlier processes.
     pub(super) fn rebind_filled(&self) -> Result<()> {
         let (session, mut filled) = (self.session(), BTreeSet::new());
         session.calls_back(&mut |call| {
@@ -145,7 +151,7 @@ impl ExecutionState {
         self.rebind(&filled, true)
     }
 
-    /// Lets captures of other places be restored into these resources.
+    /// Permits captures of other places to be restored into these resources.
     fn rebind(&self, names: &BTreeSet<String>, overwrite: bool) -> Result<()> {
         let mut named = self
             .registered_resources()

@@ -1,42 +1,49 @@
-//! Rewinds: session, conversations and files go back together to an earlier position, whoever changed the files.
+//! Rewinds: session, conversations and files return together to an earlier position, including
+//! changes of files by others.
 //!
-//! A rewind is a restore ([`restore`](super::restore)), an operation `foldlog.restore` of its own: its begin captures what
-//! is there, so that nothing is lost, and its table says what a kill leaves. What a rewind adds is where the captures come
-//! from, and what is kept.
+//! A rewind is a restore ([`restore`](super::restore)), recorded as its own operation
+//! `foldlog.restore`. Its start record captures the present state, so that nothing is lost, and the
+//! restore's table describes the effects of a kill. A rewind adds the choice of the captures, and
+//! the treatment of changes by hand.
 //!
-//! | resource | goes back to |
+//! | resource | returns to |
 //! |---|---|
-//! | one that a call had captured by the position | what the last of these calls left, on the live path of the position: the capture of its end, or of its begin if what it changed was rolled back |
-//! | one that was captured later only | the capture of the first begin behind the position that follows on it |
-//! | a fork's own directory, where the capture that a call had taken by the position is of the parent's | the capture of the fork's first begin behind the position; it stays as it is, and is named, where no call of the fork has captured it |
-//! | one without a recorded capture that outlives its process, such as files in memory | stays as it is, and is named |
-//! | one that is not rolled back with a failed tool, such as a budget | stays as it is, and is named |
-//! | one that the last call captured and this run does not have | stays as it is, and is named |
+//! | one that a call had captured by the position | the capture after the last of these calls, on the live path of the position: that of its end record, or of its start record if its changes were rolled back |
+//! | one that was captured only later | the capture of the first start record after the position that continues from it |
+//! | a fork's own directory, if the capture that a call had taken by the position is of the parent's | the capture of the fork's first start record after the position; it is unchanged, and listed, if no call of the fork has captured it |
+//! | one without a recorded capture that outlives its process, such as files in memory | unchanged, and listed |
+//! | one that is not rolled back with a failed tool, such as a budget | unchanged, and listed |
+//! | one that the last call captured and this run does not have | unchanged, and listed |
 //!
-//! # What was changed by hand
+//! # Changes by hand
 //!
-//! The last capture that any call left, whatever was rolled back since, says what the files are if nobody but tools changed
-//! them: rolling back STATE alone touches no file. Rewinds change files by hand no less and no more than they go back
-//! (`by_tools.rs`). What the present capture has otherwise was changed by hand, and is kept, by the rules of
-//! `HostFilesystem::merged`, unless the host says to overwrite it. The rewind's begin holds it in any case.
+//! The last capture after any call, regardless of later rollbacks, shows the files as tools left
+//! them: rolling back only STATE touches no file. Rewinds count as tools for the files that they
+//! restore (`by_tools.rs`). Differences between this capture and the present one are changes by
+//! hand. They are kept, by the rules of `HostFilesystem::merge_for_rewind`, unless the host chooses
+//! to overwrite them. The rewind's start record captures them in any case.
 //!
-//! What somebody writes behind the begin's capture counts as changed by hand too: the files are looked at once more before any is
-//! touched, and what differs is captured. But what is written into a file in the moments between that look and its turn is
-//! overwritten, and no undo brings it back. Nobody else should write into the workspace meanwhile.
+//! Changes after the start record's capture count as changes by hand too: the files are compared
+//! once more before any is touched, and differences are captured. But content that is written into
+//! a file between that comparison and its own restore is overwritten, and no undo restores it.
+//! Nothing else should write into the workspace during a rewind.
 //!
-//! Where a workspace was rebound, the last capture is of another directory, and no rewind has worked in this one since, nobody knows what
-//! was changed by hand in it: what is there is kept, what is not there stays away, and both are named as *unknown*. The last capture of a
-//! fork in a directory of its own is of another directory until a call or a rewind of its own has worked there.
+//! If a workspace was rebound, the last capture is of another directory. Until a rewind has worked
+//! in the new one, changes by hand are unknown there: existing files are kept, missing files remain
+//! missing, and both are listed as *unknown*. The last capture of a fork in its own directory is of
+//! another directory until a call or a rewind of the fork has worked there.
 //!
 //! # Undo
 //!
-//! An undo is a rewind to the position before the last rewind on the live path, with the captures of that rewind's begin. So
-//! it brings back whatever the rewind had overwritten, and can itself be undone. What happened since the rewind is abandoned
-//! like everything that a rewind abandons: files that were changed by hand since are kept, and the preview tells the rest.
+//! An undo is a rewind to the position before the last rewind on the live path, with the captures
+//! of that rewind's start record. It restores everything that the rewind had overwritten, and can
+//! itself be undone. Records since the rewind are abandoned, as by any rewind; files that were
+//! changed by hand since are kept, and the preview lists the rest.
 //!
-//! The rollback of a call that failed or was recovered is undone the same way, if it replaced files and is later than the last
-//! rewind. Then STATE stays as it is, and what the call's end captured is put over the files: what was changed since the
-//! rollback, by hand or by later calls, is kept. To later rewinds, what such an undo brings back was changed by hand.
+//! The rollback of a call that failed or was recovered is undone the same way, if it replaced files
+//! and is later than the last rewind. STATE is then unchanged, and the captures of the call's end
+//! record are restored over the files: changes since the rollback, by hand or by later calls, are
+//! kept. For later rewinds, the files that such an undo restores count as changed by hand.
 
 mod by_tools;
 mod differences;
@@ -68,38 +75,38 @@ use crate::session::rewind::{LoggedCapture, Sought};
 use crate::session::{Asker, Patience};
 use crate::types::{ToolInvoked, encode};
 
-/// Number of kept files that the record of a rewind names.
+/// Maximum number of kept files in the record of a rewind.
 const KEPT_MAX: usize = 1_000;
 
-/// Holds what the record of a rewind's end says.
+/// Value of the end record of a rewind.
 #[derive(Serialize, Deserialize)]
 struct RewindRecord {
     resources: Vec<ResourceRewound>,
     left: Vec<SkippedResource>,
 }
 
-/// Names an undo of files alone by the end of what it undoes.
+/// Identifies an undo of files only, by the end record of the undone operation.
 #[derive(Clone, Copy)]
 enum FilesUndo {
-    /// Of the rollback of a call.
+    /// Undo of the rollback of a call.
     Rollback(SequenceNumber),
-    /// Of such an undo.
+    /// Undo of such an undo.
     Undo(SequenceNumber),
 }
 
-/// Says where a rewind goes.
+/// Target of a rewind.
 #[derive(Clone, Copy)]
 struct Goal {
     to: SequenceNumber,
-    /// Begin of the rewind, or of the call, that is undone.
+    /// Start record of the rewind, or of the call, that is undone.
     undoes: Option<SequenceNumber>,
-    /// Which undo of files alone it is, if STATE stays as it is.
+    /// Kind of undo of files only; `None` if STATE changes too.
     files: Option<FilesUndo>,
-    /// Whether it fills directories that the session has not worked in.
+    /// Whether the rewind fills directories in which the session has not worked.
     fills: bool,
 }
 
-/// Holds what is to be restored, and what that changes.
+/// Captures to restore, and the resulting changes.
 struct RewindPlan {
     captures: CaptureSet,
     resources: Vec<ResourcePreview>,
@@ -107,17 +114,19 @@ struct RewindPlan {
 }
 
 impl ExecutionState {
-    /// Tells what a [`rewind`](ExecutionState::rewind) to a position would do. Writes nothing into the log; the resources are
-    /// captured, and their stores keep the captures until they are collected.
+    /// Describes the effect of a [`rewind`](ExecutionState::rewind) to a position. Writes nothing
+    /// into the log; the resources are captured, and their stores keep the captures until they are
+    /// collected.
     ///
-    /// Of a session that was interrupted, the preview tells what the rewind would do once the session is
+    /// For an interrupted session, the preview describes the rewind after the session is
     /// [recovered](RewindPreview::recover_first), and captures nothing.
     ///
-    /// May [wait](crate::Session#who-waits), as a call that changes something does.
+    /// May [wait](crate::Session#who-waits), like a call that changes something.
     ///
     /// # Errors
     ///
-    /// Those of [`rewind`](ExecutionState::rewind); [`Error::ReadOnly`] in a replay, which does not look at the resources.
+    /// Those of [`rewind`](ExecutionState::rewind); [`Error::ReadOnly`] in a replay, which does not
+    /// read the resources.
     #[track_caller]
     pub fn preview_rewind(
         &self,
@@ -128,7 +137,8 @@ impl ExecutionState {
         self.preview_to(to.into(), options, &patience, Location::caller())
     }
 
-    /// Tells what a rewind to a position would do, after a wait for others that the patience allows.
+    /// Describes the effect of a rewind to a position. Waits for others as long as `patience`
+    /// allows.
     pub(super) fn preview_to(
         &self,
         to: SequenceNumber,
@@ -139,19 +149,20 @@ impl ExecutionState {
         self.preview(&|| Ok(Goal { to, undoes: None, files: None, fills: false }), options, patience, at)
     }
 
-    /// Tells what an [`undo`](ExecutionState::undo_rewind) would do now, as [`preview_rewind`](ExecutionState::preview_rewind)
-    /// does of a rewind.
+    /// Describes the effect of an [`undo`](ExecutionState::undo_rewind), like
+    /// [`preview_rewind`](ExecutionState::preview_rewind).
     ///
     /// # Errors
     ///
-    /// Those of [`undo_rewind`](ExecutionState::undo_rewind) and [`preview_rewind`](ExecutionState::preview_rewind).
+    /// Those of [`undo_rewind`](ExecutionState::undo_rewind) and
+    /// [`preview_rewind`](ExecutionState::preview_rewind).
     #[track_caller]
     pub fn preview_undo(&self, options: &RewindOptions) -> Result<RewindPreview> {
         let patience = self.session().patience(None, None);
         self.preview_last(options, &patience, Location::caller())
     }
 
-    /// Tells what an undo would do, after a wait for others that the patience allows.
+    /// Describes the effect of an undo. Waits for others as long as `patience` allows.
     pub(super) fn preview_last(
         &self,
         options: &RewindOptions,
@@ -161,22 +172,27 @@ impl ExecutionState {
         self.preview(&|| self.to_undo(options.of), options, patience, at)
     }
 
-    /// Rewinds session and resources to a position: STATE, conversations, and the files of workspaces, whoever changed them.
-    /// [`preview_rewind`](ExecutionState::preview_rewind) tells before what that does. LOG slices and the session's tags stay;
-    /// so do effects that calls had outside, which the [report](crate::RollbackReport::outside) names.
+    /// Rewinds session and resources to a position: STATE, conversations, and the files of
+    /// workspaces, including changes by others. [`preview_rewind`](ExecutionState::preview_rewind)
+    /// describes the effect in advance. LOG slices and the session's tags are unchanged. So are
+    /// effects of calls outside, which the [report](crate::RollbackReport::outside) lists.
     ///
-    /// A resource goes back to its capture at the end of the last call that was over at the position, or at the begin of the
-    /// first call behind it if there was none. A directory in which the session has not worked yet is [filled](ExecutionState::fill) before. Files in memory, budgets and whatever else has no such capture stay as they
-    /// are, and are [named](RewindReport::left).
+    /// A resource returns to its capture at the end of the last call that was over at the position,
+    /// or, if there was none, at the start of the first call after it. A directory in which the
+    /// session has not worked yet has to be [filled](ExecutionState::fill) before. Files in memory,
+    /// budgets and other resources without such a capture are unchanged, and
+    /// [listed](RewindReport::left).
     ///
-    /// Files that were changed by hand since the last call are kept as they are and [named](ResourceRewound::kept), unless
-    /// [`overwrite`](RewindOptions::overwrite) is set; so are those that an earlier rewind kept. Nobody should write into a
-    /// workspace while the rewind runs: what is written then may be overwritten for good.
+    /// Files that were changed by hand since the last call are kept and
+    /// [listed](ResourceRewound::kept), unless [`overwrite`](RewindOptions::overwrite) is set; so
+    /// are those that an earlier rewind kept. Nothing else should write into a workspace during the
+    /// rewind, because such content may be lost permanently.
     ///
-    /// The log holds the rewind as an operation of its own, `foldlog.restore`, whose begin captures what is there:
-    /// [`undo_rewind`](ExecutionState::undo_rewind) brings it back in one step. If anything fails, session and resources are
-    /// brought back to what they were before, and a process that ends within it leaves the session interrupted, as
-    /// [`restore`](ExecutionState::restore) does.
+    /// The rewind is recorded as its own operation, `foldlog.restore`, whose start record captures
+    /// the present state: [`undo_rewind`](ExecutionState::undo_rewind) restores it in one step. If
+    /// anything fails, session and resources are returned to their previous state. If the process
+    /// ends within the rewind, the session is interrupted, as with
+    /// [`restore`](ExecutionState::restore).
     ///
     /// ```
     /// # use foldlog::tools::{RewindOptions, ToolRegistry, ToolRunner};
@@ -210,14 +226,15 @@ impl ExecutionState {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] if the log has no record at the position, [`Error::InsideTransaction`] if an operation was
-    /// open there that is over now: nothing is recorded then. [`Error::Filesystem`] if a capture is of another directory, or the
-    /// store lacks an object that is needed. Else those of [`restore`](ExecutionState::restore).
+    /// [`Error::NoSuchPosition`] if the log has no record at the position,
+    /// [`Error::InsideTransaction`] if an operation was open there that is over now: nothing is
+    /// recorded then. [`Error::Filesystem`] if a capture is of another directory, or the store
+    /// lacks a needed object. Else those of [`restore`](ExecutionState::restore).
     pub fn rewind(&self, to: impl Into<SequenceNumber>, options: &RewindOptions) -> Result<RewindReport> {
         self.rewind_waiting(to.into(), options, &RestoreWait::from_state(self))
     }
 
-    /// Rewinds to a position, once the others allow that for which it may wait.
+    /// Rewinds to a position. Waits for others as `waiting` allows.
     pub(super) fn rewind_waiting(
         &self,
         to: SequenceNumber,
@@ -227,25 +244,30 @@ impl ExecutionState {
         self.rewind_to(Goal { to, undoes: None, files: None, fills: false }, options, waiting)
     }
 
-    /// Undoes the last rewind on the live path: brings session and resources back to what they were when it began, with
-    /// whatever it had overwritten. That is a rewind too, which the next undo undoes.
+    /// Undoes the last rewind on the live path: returns session and resources to their state at its
+    /// start, including everything that it had overwritten. The undo is a rewind too, which the
+    /// next undo undoes.
     ///
-    /// If a failed or recovered call was rolled back since, and that replaced or removed files, its rollback is undone instead:
-    /// the files come back as the rollback had found them, save what was changed since. STATE stays as it is. With
-    /// [`of`](RewindOptions::of), that is done for the rollback of any operation that is on the live path and whose captures were not collected.
+    /// If the rollback of a failed or recovered call has replaced or removed files since, that
+    /// rollback is undone instead: the files return to their state before the rollback, except
+    /// those that were changed since. STATE is unchanged. With [`of`](RewindOptions::of), this
+    /// applies to the rollback of any operation that is on the live path and whose captures were
+    /// not collected.
     ///
-    /// It works also after later work, which it abandons as any rewind does. Files that were changed by hand since the last
-    /// call are kept, unless [`overwrite`](RewindOptions::overwrite) is set.
+    /// An undo also works after later work, which it abandons like any rewind. Files that were
+    /// changed by hand since the last call are kept, unless [`overwrite`](RewindOptions::overwrite)
+    /// is set.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRewind`] if there is no rewind, and no rollback of a call, to be undone, [`Error::NoSuchOperation`] if a rewind went
-    /// back to before the operation; else those of [`rewind`](ExecutionState::rewind).
+    /// [`Error::NoRewind`] if there is no rewind, and no rollback of a call, to undo,
+    /// [`Error::NoSuchOperation`] if a rewind returned to before the operation; else those of
+    /// [`rewind`](ExecutionState::rewind).
     pub fn undo_rewind(&self, options: &RewindOptions) -> Result<RewindReport> {
         self.undo_waiting(options, &RestoreWait::from_state(self))
     }
 
-    /// Undoes the last rewind, once the others allow that for which it may wait.
+    /// Undoes the last rewind. Waits for others as `waiting` allows.
     pub(super) fn undo_waiting(
         &self,
         options: &RewindOptions,
@@ -254,7 +276,8 @@ impl ExecutionState {
         self.rewind_to(self.to_undo(options.of)?, options, waiting)
     }
 
-    /// Finds the rollback of an operation that is to be undone; without one, the last rewind or the last rollback of a call.
+    /// Finds the rollback of an operation to undo; without an operation, the last rewind or the
+    /// last rollback of a call.
     fn to_undo(&self, of: Option<OperationId>) -> Result<Goal> {
         let session = self.session();
         let (path, last) = (session.live_path(), session.position().unwrap_or_default());
@@ -274,8 +297,8 @@ impl ExecutionState {
                     true => Goal { to: last, undoes: Some(begin), files: Some(FilesUndo::Undo(end)), fills },
                     false => Goal { to: begin.saturating_sub(1), undoes: Some(begin), files: None, fills },
                 });
-            // What a restore had done when it failed is nobody's work, unless it was killed and others went on; but of an undo that was
-            // killed the one before knows all.
+            // A failed restore needs no undo, unless it was killed and others may have worked
+            // since. For a killed undo of a rollback, the rollback before it has all captures.
             } else if (call.tool != RESTORE || of.is_some() || self.is_worked_on_behind(call)?)
                 && !session.captures_replaced_at(end)?.is_empty()
             {
@@ -295,7 +318,8 @@ impl ExecutionState {
         found.ok_or_else(none)
     }
 
-    /// Returns whether others may have gone on where a restore was killed that is no undo of a rollback.
+    /// Returns whether others may have worked on the resources after a restore was killed. `false`
+    /// for an undo of a rollback.
     fn is_worked_on_behind(&self, restore: &ToolInvoked) -> Result<bool> {
         if restore.cause != Some(Cause::Dropped) {
             return Ok(false);
@@ -343,7 +367,7 @@ impl ExecutionState {
         Ok(RewindReport { operation, undoes, rolled_back, resources, left, not_undone })
     }
 
-    /// Names the resources that the last call captured and this run does not have.
+    /// Lists the resources that the last call captured and this run does not have.
     fn missing_resources(&self) -> Result<Vec<SkippedResource>> {
         let names = self.session().captures_left()?.into_keys();
         let lacking = names
@@ -353,7 +377,7 @@ impl ExecutionState {
             .collect())
     }
 
-    /// Captures what is there, and tells what a rewind would do.
+    /// Captures the present state, and describes the effect of a rewind.
     fn preview(
         &self,
         goal: &dyn Fn() -> Result<Goal>,
@@ -372,8 +396,8 @@ impl ExecutionState {
         let is_recovered = left_open.is_empty();
         let _admission = match is_recovered && !session.is_for_previews() {
             true => Some(session.admit(false, patience, asker.clone())?),
-            // It is refused, as every call is. Nobody but a recovery writes until the session is recovered, and nobody at all writes
-            // one that was opened for previews.
+            // An admission would be refused, as for every call. Only a recovery writes until the
+            // session is recovered, and a session that was opened for previews is never written.
             false => None,
         };
         let _leases = self.lease(true, patience, &asker)?;
@@ -427,8 +451,8 @@ impl ExecutionState {
         })
     }
 
-    /// Seeks captures of these resources, and passes over those that a fork shares with its parent and that are not of its own
-    /// place.
+    /// Returns a search for captures of these resources. It skips those that a fork shares with its
+    /// parent and that are not of its own place.
     fn sought(&self, names: BTreeSet<String>) -> Sought<'_> {
         let shared = match self.session().parent() {
             Some(Parent::Fork { position, .. }) => Some(position),
@@ -443,8 +467,9 @@ impl ExecutionState {
         Sought::new(names, shared, is_elsewhere)
     }
 
-    /// Finds out what a rewind restores, now that the resources are as `present` says. If a recovery comes first, `open` is the
-    /// begin of the call that it ends, and `present` what it captured: the last capture that any call left, then.
+    /// Determines the captures that a rewind restores; `present` contains the present captures. If
+    /// a recovery comes first, `open` is the start record of the call that it ends, and `present`
+    /// the captures in that record, which then count as the last captures.
     fn plan_rewind(
         &self,
         goal: Goal,
@@ -464,7 +489,7 @@ impl ExecutionState {
             (Some(begin), _) => session.captures_of_begin(begin, &sought)?,
             (None, _) => session.captures_at(goal.to, &sought)?,
         };
-        // What differs from what the undone one left was changed since.
+        // Differences from the state after the undone operation are later changes.
         let (mut last, mut here) = match (goal.undoes, goal.files) {
             (Some(begin), Some(FilesUndo::Rollback(_))) => {
                 (session.captures_of_begin(begin, &sought)?, BTreeSet::new())
@@ -473,7 +498,8 @@ impl ExecutionState {
             _ => self.captures_by_tools(&names, present)?,
         };
         if goal.files.is_some() {
-            // The undone one brought that here, if it worked where the resource is now.
+            // The undone operation brought these captures here, if it worked in the resource's
+            // present place.
             let is_here = |name: &String| {
                 let recorded = targets.get(name).and_then(|target| target.recorded.as_deref());
                 recorded.is_some_and(|recorded| !present.is_elsewhere(registered, name, recorded))
@@ -508,7 +534,7 @@ impl ExecutionState {
                 });
                 continue;
             };
-            // Where no call has left it in any way, what differs from the target was changed by hand.
+            // If no call has captured it, differences from the target are changes by hand.
             let last = last.get(&**name).unwrap_or(target);
             let Some((to, last)) = target.recorded.clone().zip(last.recorded.clone()) else {
                 stays("its captures end with the process that took them");
@@ -530,7 +556,6 @@ impl ExecutionState {
 }
 
 impl Goal {
-    /// Says when a capture was taken.
     fn describe_capture(self, found: &LoggedCapture) -> CaptureTaken {
         let of = match () {
             () if matches!(self.files, Some(FilesUndo::Rollback(_))) => CaptureMoment::RollbackBegan,
@@ -543,7 +568,7 @@ impl Goal {
     }
 }
 
-/// Says of a resource what the record of the rewind says.
+/// Converts a resource's preview to the form in the record of the rewind.
 fn rewound(preview: ResourcePreview) -> ResourceRewound {
     let ResourcePreview { name, capture, files, mut kept, mut unknown, left_out } = preview;
     let count = |kind: ChangeKind| files.iter().filter(|file| file.change == kind).count() as u64;

@@ -1,4 +1,4 @@
-//! What a rewind would do, and what it did.
+//! Previews and reports of rewinds.
 
 use std::ops::RangeInclusive;
 
@@ -12,104 +12,112 @@ use crate::inspect::Difference;
 use crate::operation::NotUndone;
 use crate::session::RollbackReport;
 
-/// Says how a session is rewound.
+/// Contains the options of a rewind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RewindOptions {
-    /// Whether files that were changed by hand since the last capture go back too. `false` keeps them as they are.
+    /// Whether files that were changed by hand since the last capture are overwritten. `false`
+    /// keeps them.
     pub overwrite: bool,
-    /// Operation whose rollback an undo takes back; `None` takes back the last rewind or rollback. Of no meaning for a rewind.
+    /// Operation whose rollback is undone; `None` undoes the last rewind or rollback. Ignored by
+    /// rewinds.
     pub of: Option<OperationId>,
-    /// Who rewinds the session, for those who read the log.
+    /// Name of the person who rewinds the session, for the log.
     pub by: Option<String>,
-    /// Why.
+    /// Reason of the rewind.
     pub reason: Option<String>,
 }
 
-/// Tells what a rewind would do, as things stand now.
+/// Describes the effect that a rewind would have at present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RewindPreview {
-    /// Position at which the preview was made: that of the last record.
+    /// Position of the preview: that of the last record.
     pub from: SequenceNumber,
-    /// Position that session and resources would go back to.
+    /// Position to which session and resources would return.
     pub to: SequenceNumber,
-    /// Rewind that would be undone, if it is an undo, or call whose rollback would be.
+    /// For an undo, the rewind that would be undone, or the call whose rollback would be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<OperationId>,
-    /// Calls that a process left open, in the order of their begins. [`recover`](crate::tools::ToolRunner::recover) comes first, which
-    /// undoes what they changed; before, the rewind fails with [`Error::Interrupted`](crate::Error::Interrupted). The resources are taken
-    /// for what the recovery leaves. Empty if nothing is in the way.
+    /// Calls that a process left open, in the order of their start records.
+    /// [`recover`](crate::tools::ToolRunner::recover) has to undo their changes first; until then,
+    /// the rewind fails with [`Error::Interrupted`](crate::Error::Interrupted). The preview assumes
+    /// the resources after the recovery. Empty if no recovery is needed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recover_first: Vec<OperationId>,
-    /// Resources that would go back, in ascending order of their names.
+    /// Resources that would be restored, in ascending order of their names.
     pub resources: Vec<ResourcePreview>,
-    /// Resources that would stay as they are.
+    /// Resources that would be unchanged.
     pub left: Vec<SkippedResource>,
-    /// Slices that would change, in ascending order of their names. LOG slices stay.
+    /// Slices that would change, in ascending order of their names. LOG slices are unchanged.
     pub slices: Vec<SliceRewound>,
     /// Conversations that would change.
     pub conversations: Vec<ConversationRewound>,
-    /// What would change of STATE slices, to the path of the value, and which messages would go or come back. CACHE slices are
-    /// emptied.
+    /// Changes of STATE slices, down to the path of the value, and messages that would be removed
+    /// or restored. CACHE slices are emptied.
     #[serde(default)]
     pub differences: Vec<Difference>,
-    /// Tags of snapshots whose records would be abandoned. A rewind may go to them all the same; the session's own tags stay.
+    /// Tags of snapshots whose records would be abandoned. A rewind can still return to them; the
+    /// session's own tags are unchanged.
     pub tags: Vec<TagAbandoned>,
-    /// Ranges of records that would be abandoned. They stay in the log.
+    /// Ranges of records that would be abandoned. They remain in the log.
     pub abandoned: Vec<RangeInclusive<SequenceNumber>>,
-    /// Committed calls among them that may have effects outside of the session and its resources, which no rewind undoes. What failed
-    /// and interrupted calls may have done, the ledger says.
+    /// Committed calls in these ranges that may have effects outside of the session and its
+    /// resources, which no rewind undoes. The ledger lists the possible effects of failed and
+    /// interrupted calls.
     pub outside: Vec<OutsideCall>,
 }
 
-/// Names the record whose capture a rewind goes back to.
+/// Identifies the record whose capture a rewind restores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureTaken {
     /// Sequence number of the record.
     pub record: SequenceNumber,
-    /// Which record that is.
+    /// Moment of the capture.
     pub of: CaptureMoment,
 }
 
-/// Says when a capture was taken.
+/// Names the moment of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CaptureMoment {
     /// At the end of a call that was over at the position.
     CallEnded,
-    /// At the begin of a call that was over at the position and whose changes were rolled back.
+    /// At the start of a call that was over at the position and whose changes were rolled back.
     CallBegan,
-    /// At the begin of the first call behind the position, since no call before had captured the resource.
+    /// At the start of the first call after the position, because no earlier call had captured the
+    /// resource.
     CallBeganLater,
-    /// At the begin of the rewind that is undone.
+    /// At the start of the rewind that is undone.
     RewindBegan,
-    /// At the end of a call, before what it had changed was rolled back. The rollback is undone.
+    /// At the end of a call, before its changes were rolled back. The rollback is undone.
     RollbackBegan,
 }
 
-/// Tells what would become of a resource.
+/// Describes the effect on a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourcePreview {
     /// Name of the resource.
     pub name: String,
-    /// Capture that it would go back to.
+    /// Capture that would be restored.
     pub capture: CaptureTaken,
     /// Files that would be created, modified or removed, with diffs.
     pub files: Vec<FileRewound>,
-    /// Files that would be kept, since they were changed by hand.
+    /// Files that would be kept because they were changed by hand.
     pub kept: Vec<KeptFile>,
-    /// Files that would be kept, since no call has worked in the directory: nobody knows whether they were changed by hand.
+    /// Files that would be kept because no call has worked in the directory: it is unknown whether
+    /// they were changed by hand.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<FileUnknown>,
-    /// Number of files that one of the captures holds and the other leaves out. They stay as they are.
+    /// Number of files that one of the captures contains and the other leaves out. They would be
+    /// unchanged.
     pub left_out: u64,
 }
 
-/// Tells what became of a resource.
+/// Describes the changes of a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceRewound {
     /// Name of the resource.
     pub name: String,
-    /// Capture that it went back to.
+    /// Capture that was restored.
     pub capture: CaptureTaken,
     /// Number of files that were created.
     pub created: u64,
@@ -117,17 +125,18 @@ pub struct ResourceRewound {
     pub modified: u64,
     /// Number of files that were removed.
     pub removed: u64,
-    /// Files that were kept, since they were changed by hand: the first 1,000.
+    /// Files that were kept because they were changed by hand: the first 1,000.
     pub kept: Vec<KeptFile>,
-    /// Number of files that were kept beside these.
+    /// Number of further files that were kept.
     pub kept_more: u64,
-    /// Files that were kept, since no call had worked in the directory: the first 1,000.
+    /// Files that were kept because no call had worked in the directory: the first 1,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<FileUnknown>,
-    /// Number of files that were kept beside these.
+    /// Number of further files that were kept.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unknown_more: u64,
-    /// Number of files that one of the captures holds and the other leaves out. They stayed as they are.
+    /// Number of files that one of the captures contains and the other leaves out. They are
+    /// unchanged.
     pub left_out: u64,
 }
 
@@ -135,33 +144,33 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Names a resource that stays as it is, and says why.
+/// Describes a resource that is unchanged, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedResource {
     /// Name of the resource.
     pub name: String,
-    /// Why it stays.
+    /// Reason why it is unchanged.
     pub reason: String,
 }
 
-/// Counts what would change of a slice.
+/// Contains the numbers of changed items of a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceRewound {
     /// Name of the slice.
     pub name: String,
-    /// Policy of the slice: STATE goes back, and CACHE is emptied.
+    /// Policy of the slice: STATE is restored, and CACHE is emptied.
     pub policy: Policy,
     /// Number of items before the rewind.
     pub items_before: u64,
     /// Number of items after it.
     pub items_after: u64,
-    /// Number of items that go.
+    /// Number of items that are removed.
     pub removed: u64,
-    /// Number of items that come back.
+    /// Number of items that are restored.
     pub added: u64,
 }
 
-/// Counts what would change of a conversation.
+/// Contains the numbers of changed messages and turns of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConversationRewound {
     /// Id of the evaluation.
@@ -170,16 +179,16 @@ pub struct ConversationRewound {
     pub messages_before: u64,
     /// Number of messages after it.
     pub messages_after: u64,
-    /// Number of turns that are over, before the rewind.
+    /// Number of completed turns before the rewind.
     pub turns_before: u64,
-    /// Number of them after it.
+    /// Number of completed turns after it.
     pub turns_after: u64,
-    /// Records of the turns that go.
+    /// Records of the turns that are removed.
     #[serde(default)]
     pub turns_removed: Vec<SequenceNumber>,
 }
 
-/// Names a snapshot's tag.
+/// Describes a snapshot's tag.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TagAbandoned {
     /// The tag.
@@ -188,33 +197,33 @@ pub struct TagAbandoned {
     pub position: SequenceNumber,
 }
 
-/// Describes a call that may have had effects which no rewind undoes.
+/// Describes a call with possible effects that no rewind undoes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutsideCall {
     /// Operation id of the call.
     pub operation: OperationId,
     /// Name of the tool.
     pub tool: SmolStr,
-    /// Id that the model's provider gave the call.
+    /// Id that the model's provider assigned to the call.
     pub call_id: Option<SmolStr>,
-    /// How often the tool may run.
+    /// Declared idempotency of the tool.
     pub idempotency: Idempotency,
 }
 
-/// Reports what a rewind did.
+/// Describes the effects of a rewind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RewindReport {
-    /// Operation of the rewind, by which it is undone.
+    /// Operation of the rewind, by which it can be undone.
     pub operation: OperationId,
-    /// Rewind that was undone, if it was an undo, or call whose rollback was.
+    /// For an undo, the rewind that was undone, or the call whose rollback was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<OperationId>,
-    /// What was rolled back of the session, and the calls that may have had effects outside.
+    /// Rollback of the session, and the calls that may have had effects outside.
     pub rolled_back: RollbackReport,
-    /// Resources that went back, in ascending order of their names.
+    /// Resources that were restored, in ascending order of their names.
     pub resources: Vec<ResourceRewound>,
-    /// Resources that stayed as they are.
+    /// Resources that are unchanged.
     pub left: Vec<SkippedResource>,
-    /// What was restored otherwise than it was captured.
+    /// Parts that differ from the capture after the restore.
     pub not_undone: Vec<NotUndone>,
 }
