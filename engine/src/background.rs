@@ -1,4 +1,4 @@
-//! The background thread of a store, which runs tasks that no call waits for.
+//! The background thread of a store, for work that callers need not wait for.
 //!
 //! | rank | task | why it has this rank |
 //! |---|---|---|
@@ -44,7 +44,7 @@ pub(crate) enum RemainingWork {
 
 type BackgroundTask = Box<dyn FnMut() -> RemainingWork + Send>;
 
-/// Runs tasks that no call waits for.
+/// Runs background tasks.
 #[derive(Clone, Debug)]
 pub(crate) enum Background {
     /// On the calling thread, at once. A single thread then has the same effects each time.
@@ -68,7 +68,7 @@ impl Background {
     }
 
     /// Runs the tasks that are more urgent than `rank`. Called from a long step of a task of that
-    /// rank; does nothing on other threads than the background thread.
+    /// rank; returns at once on other threads.
     pub(crate) fn let_pass(&self, rank: Rank) {
         if let Background::Thread(worker) = self {
             worker.shared.let_pass(rank);
@@ -101,7 +101,7 @@ struct State {
 }
 
 impl State {
-    /// Takes the most urgent task, or if `rank` is given, the most urgent one above that rank.
+    /// Takes the most urgent task, or if `rank` is given, the most urgent task above that rank.
     fn take_above(&mut self, rank: Option<Rank>) -> Option<(Rank, BackgroundTask)> {
         let mut tasks = self.tasks.iter_mut().take_while(|(other, _)| rank.is_none_or(|rank| **other < rank));
         tasks.find_map(|(rank, tasks)| Some((*rank, tasks.pop_front()?)))

@@ -53,7 +53,7 @@ pub enum Error {
         /// Error that the system returned.
         source: Arc<std::io::Error>,
     },
-    /// The disk has no space for a new segment, object or session. Nothing was written, and the
+    /// The disk has no space for a new segment, object or session. No data was written, and the
     /// session continues once there is space.
     #[error("the disk has no space for {bytes} bytes at {}: {}", escape::path(path), escape::display(source))]
     Full {
@@ -65,7 +65,7 @@ pub enum Error {
         source: Arc<std::io::Error>,
     },
     /// The process or the system has reached its limit of open files, and a file was to be created
-    /// or written. Nothing was written, and the session continues once there are handles.
+    /// or written. No data was written, and the session continues once there are handles.
     #[error("no file handle is left to open {}: {}", escape::path(path), escape::display(source))]
     NoHandle {
         /// File that could not be opened or created.
@@ -74,7 +74,7 @@ pub enum Error {
         source: Arc<std::io::Error>,
     },
     /// The check fails for bytes that a frame attests or that were written in the same boot. This
-    /// is damage, not a torn tail. Nothing was changed.
+    /// is damage, not a torn tail. No changes were made.
     #[error("{0}")]
     Corrupt(Box<Corruption>),
     /// A segment is intact up to a place where it is older than the frames that follow. The
@@ -95,7 +95,7 @@ pub enum Error {
         offset: u64,
         /// Sequence number of the record that is expected there.
         sequence: SequenceNumber,
-        /// Segment whose frames follow: the next one, or the same one.
+        /// Segment whose frames follow: the next segment, or the same segment.
         successor: PathBuf,
         /// Offset in bytes at which the missing part of the older segment ends: its end, as the
         /// header of the next segment states it, or the end of a page.
@@ -108,7 +108,7 @@ pub enum Error {
         session: Uuid,
         /// Ordinal of the missing segment.
         ordinal: u32,
-        /// Path where the segment should be.
+        /// Expected path of the segment.
         path: PathBuf,
     },
     /// A segment belongs to another session.
@@ -129,8 +129,8 @@ pub enum Error {
         /// Missing or unexpected contents of the directory.
         reason: String,
     },
-    /// The path of a regular file of a session or store has another kind. Nothing was read from it,
-    /// and no link was followed.
+    /// The path of a regular file of a session or store has another kind. It was not read, and no
+    /// link was followed.
     #[error("{} is {found}, where a regular file should be", escape::path(path))]
     NotAFile {
         /// Path of the file.
@@ -208,8 +208,8 @@ pub enum Error {
         session: Uuid,
     },
     /// Another writer has the session open too, because locks on this file system exclude no other
-    /// process. Recent records of either writer may be lost. The session takes no writes until it
-    /// is opened again.
+    /// process. Recent records of either writer may be lost. The session rejects writes until it is
+    /// opened again.
     #[error(
         "session {session} has a second writer, since locks exclude nobody on this file system: {}",
         escape::text(found)
@@ -220,7 +220,7 @@ pub enum Error {
         /// Evidence of the other writer.
         found: String,
     },
-    /// An earlier write or sync failed, so the session takes no writes until it is opened again.
+    /// An earlier write or sync failed, so the session rejects writes until it is opened again.
     #[error("the session takes no writes after an earlier failure, until it is opened again: {cause}")]
     Poisoned {
         /// First failure of a write or sync.
@@ -323,7 +323,7 @@ pub enum Error {
         by: String,
     },
     /// The store's [replicator](crate::replication) lags further than allowed, and the host chose
-    /// to refuse writes in this case. Nothing was written; the write succeeds once the replicator
+    /// to refuse writes in this case. No data was written; the write succeeds once the replicator
     /// has caught up.
     #[error(
         "the replicator is too far behind session {session}, by {records} records and {bytes} bytes, the oldest {} s old: \
@@ -365,7 +365,7 @@ pub enum Error {
     ReadOnly {
         /// Session that was to be written.
         session: Uuid,
-        /// Why the session takes no writes.
+        /// Why the session rejects writes.
         reason: String,
     },
     /// The session was closed.
@@ -389,7 +389,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The store's data of the session is not an older copy of it, so a backup does not continue
-    /// there. Nothing was changed.
+    /// there. No changes were made.
     #[error("{} is no older copy of session {session}: {}", escape::path(path), escape::text(reason))]
     NotACopy {
         /// Session that was to be copied.
@@ -438,7 +438,7 @@ pub enum Error {
     /// An import contains slices that the host did not declare; the error lists their names.
     #[error("Slice types not registered: {}", escape::text(&.0.join(", ")))]
     SlicesNotRegistered(Vec<String>),
-    /// A slice is declared with another policy than in its first declaration.
+    /// The policies of a slice's declaration and its first declaration differ.
     #[error("slice `{}` is declared as {declared}, but was first declared as {recorded}", escape::text(slice), declared = .declared.name(), recorded = .recorded.name())]
     PolicyMismatch {
         /// Name of the slice.
@@ -536,7 +536,7 @@ pub enum Error {
     /// the body of a [`Record`](crate::Record).
     #[error(transparent)]
     Format(#[from] foldlog_codec::Error),
-    /// A reducer refused the event. Nothing was recorded and nothing changed.
+    /// A reducer refused the event. No record was written and the state is unchanged.
     #[error(
         "the reducer of `{}` refused `{}`: {}",
         escape::text(slice),
@@ -551,7 +551,7 @@ pub enum Error {
         /// Reason given by the reducer.
         reason: String,
     },
-    /// A reducer panicked. Nothing was recorded and nothing changed.
+    /// A reducer panicked. No record was written and the state is unchanged.
     #[error(
         "the reducer of `{}` panicked at `{}`: {}",
         escape::text(slice),
@@ -604,7 +604,7 @@ pub enum Error {
         earliest: SequenceNumber,
     },
     /// A capture of a workspace was [collected](crate::Store::collect), because it was no longer
-    /// needed. Nothing was changed.
+    /// needed. No changes were made.
     #[error("the capture {} was collected from {}", escape::text(capture), escape::path(store))]
     Collected {
         /// Directory of the captures.
@@ -631,7 +631,7 @@ pub enum Error {
     /// A file or text is not a readable snapshot export; the error contains the reason.
     #[error("not a snapshot export: {}", escape::text(.0))]
     Export(String),
-    /// The process that wrote the session ended while operations were open. The session takes no
+    /// The process that wrote the session ended while operations were open. The session rejects
     /// writes until they are recovered.
     #[error(
         "session {session} was interrupted during {}: recover the session before writing to it",
@@ -675,7 +675,7 @@ pub enum Error {
         /// Operation that runs on the thread.
         operation: OperationId,
     },
-    /// A call reached its [maximum wait](crate::StoreOptions::wait). Nothing was recorded.
+    /// A call reached its [maximum wait](crate::StoreOptions::wait). No record was written.
     #[error("waited {} s for {blocker}", seconds(*waited))]
     WaitedTooLong {
         /// Time that the call waited.
@@ -741,19 +741,19 @@ pub enum Error {
         /// Reason for the request.
         reason: String,
     },
-    /// A call waits: it asked before it changed anything, or its result comes later. Settle the
-    /// operation, and run the call again or resume its conversation.
+    /// A call is suspended: it asked before it changed anything, or its result comes later. Settle
+    /// the operation, and run the call again or resume its conversation.
     #[error(
         "operation {operation} of session {session} waits for {}: {}",
         waiting_text(*form),
         escape::text(question)
     )]
     Suspended {
-        /// Session whose operation waits.
+        /// Session of the suspended operation.
         session: Uuid,
-        /// Operation that waits.
+        /// Suspended operation.
         operation: OperationId,
-        /// Kind of the wait.
+        /// Kind of the suspension.
         form: SuspensionForm,
         /// Text of the question.
         question: String,
@@ -778,7 +778,7 @@ pub enum Error {
         /// Reason why the call does not accept the operation.
         reason: &'static str,
     },
-    /// A decision about the operation exists, so it waits for none.
+    /// The operation is already decided.
     #[error(
         "operation {operation} is already settled: `{}` by {}, in record {sequence}",
         decision.shown_name(arguments.is_some()),
@@ -796,7 +796,7 @@ pub enum Error {
         /// Record of the decision.
         sequence: SequenceNumber,
     },
-    /// A decision names no author. Nothing was recorded.
+    /// A decision names no author. No record was written.
     #[error("`{argument}` is blank: a decision says who makes it")]
     Blank {
         /// Name of the blank argument.
@@ -817,14 +817,14 @@ pub enum Error {
     /// The session has no checkpoint for a tool call; the error contains the call's id.
     #[error("No checkpoint for tool call: {}", escape::text(.0))]
     NoCheckpoint(String),
-    /// There is nothing to undo: the session has no rewind on its live path, and no rollback of a
-    /// call that replaced files.
+    /// An undo has no target: the session has no rewind on its live path, and no rollback of a call
+    /// that replaced files.
     #[error("session {0} has no rewind and no rollback to be undone")]
     NoRewind(Uuid),
     /// A provider's id of a tool call belongs to several operations.
     #[error("tool call `{}` stands for several operations: {}", escape::text(call_id), numbers(operations))]
     AmbiguousCall {
-        /// Id that the provider gave the call.
+        /// Provider's id of the call.
         call_id: String,
         /// Operations with this id.
         operations: Vec<OperationId>,
@@ -833,9 +833,9 @@ pub enum Error {
     /// differ; the error describes the difference.
     #[error("the snapshot does not match: {}", escape::text(.0))]
     SnapshotMismatch(String),
-    /// Some resources could not be restored; the others were. If a call was to be rolled back, it
-    /// is left open. The session then takes no writes until it is recovered, which restores the
-    /// resources again.
+    /// Some resources could not be restored; all other resources were. If a call was to be rolled
+    /// back, it is left open. The session then rejects writes until it is recovered, which restores
+    /// the resources again.
     #[error("resources not restored: {}{}", failures(failed), also_restored(restored))]
     RestoreFailed {
         /// Names of the resources that were restored.
@@ -857,8 +857,8 @@ pub enum Error {
     #[error(transparent)]
     Filesystem(filesystem::Error),
     /// A call of another session was interrupted while it worked on the workspace. Recovering that
-    /// session would roll back all changes there, including those of this session. Nothing was
-    /// changed.
+    /// session would roll back all changes there, including changes of this session. No changes
+    /// were made.
     #[error(
         "operation {operation} (`{}`) of session {session} in {} was interrupted while it changed workspace {}: recover \
          that session first, or delete it; if neither is possible, remove the attribute `user.foldlog.work` of the \
@@ -880,7 +880,7 @@ pub enum Error {
         tool: String,
     },
     /// Another session worked on the workspace, and its log cannot be read. It is therefore unknown
-    /// whether one of its calls was interrupted there. Nothing was changed.
+    /// whether one of its calls was interrupted there. No changes were made.
     #[error(
         "a call of session {session} in {} may have been interrupted while it changed workspace {}, and the session's log \
          cannot be read: {cause}; make the log readable and recover the session, or delete it; if neither is possible, \
@@ -898,8 +898,8 @@ pub enum Error {
         /// Error of reading the log.
         cause: Arc<Error>,
     },
-    /// A rollback would replace or remove content that can neither be captured nor set aside.
-    /// Nothing was changed, and the call is left open. A run [without
+    /// A rollback would replace or remove content that can neither be captured nor set aside. No
+    /// content was changed, and the call is left open. A run [without
     /// captures](crate::tools::ExecutionStateBuilder::without_capture) continues, and loses that
     /// content.
     #[error(
@@ -938,7 +938,7 @@ pub enum Error {
         /// Sequence number of the last record that was replayed.
         position: SequenceNumber,
     },
-    /// A value exceeds a limit. Nothing was recorded.
+    /// A value exceeds a limit. No record was written.
     #[error("{what}: {found} exceeds the limit of {max}")]
     TooLarge {
         /// Name of the value.

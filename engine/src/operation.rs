@@ -21,7 +21,7 @@ pub type OpenOperation = image::OpenOperation<SmolStr>;
 /// Describes an operation that was interrupted, and has neither run again nor been settled since.
 pub type UnsettledOperation = image::UnsettledOperation<SmolStr>;
 
-/// Describes an operation that waits: it asked before it changed anything, or its result comes from
+/// Describes a suspended operation: it asked before it changed anything, or its result comes from
 /// elsewhere.
 pub type SuspendedOperation = image::SuspendedOperation<SmolStr>;
 
@@ -148,7 +148,8 @@ pub struct NotUndone {
     pub reason: String,
 }
 
-/// Maximum number of recorded entries per resource of a call. One more entry counts those left out.
+/// Maximum number of recorded entries per resource of a call. One additional entry counts the
+/// omitted ones.
 const NOT_UNDONE_MAX: usize = 100;
 
 impl NotUndone {
@@ -261,7 +262,7 @@ impl ReplacedContent {
         }
     }
 
-    /// Describes the first paths of all resources in one line; `None` if nothing was replaced.
+    /// Describes the first paths of all resources in one line; `None` if no content was replaced.
     pub fn text(all: &[ReplacedContent]) -> Option<String> {
         let named = |one: &ReplacedContent| {
             let changed = one.changed.iter().cloned();

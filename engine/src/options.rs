@@ -29,7 +29,7 @@ pub enum Durability {
     Every,
 }
 
-/// Defines which thread syncs records that no call waits for.
+/// Defines which thread performs deferred syncs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum BackgroundSync {
     /// The store's background thread, started when it is first needed.
@@ -83,23 +83,23 @@ pub struct StoreOptions {
     /// the object directory.
     pub object_bytes_min: u64,
     /// Growth of a log, in bytes, after which its session writes an image, so that opening need not
-    /// fold all records. If twice the size of the last image is more, the session waits for that.
-    /// Growth is counted over all openings of the session, however short each is.
+    /// fold all records. If twice the size of the last image is larger, that is the limit. Growth
+    /// is counted over all openings of the session, however short each is.
     pub image_bytes_min: u64,
     /// Options of [`Store::compact_old`](crate::Store::compact_old) for each session. `None` keeps
-    /// everything.
+    /// all records.
     pub retention: Option<CompactOptions>,
-    /// Replication of the sessions' records to another place. `None` replicates nothing.
+    /// Replication of the sessions' records to another place. `None` disables replication.
     pub replication: Option<Replication>,
     /// Whether replicated sessions are written without their replicator. Such records are neither
     /// replicated nor fenced. The next opening with the replicator replicates them, or, if another
     /// worker has claimed the session since, fails with
     /// [`Error::Superseded`](crate::Error::Superseded). If `false`, opening such a session fails
     /// with [`Error::Replicated`](crate::Error::Replicated). A store with a replicator uses it in
-    /// either case; it continues sessions that are replicated to another place only if this is
-    /// `true` ([`Error::ReplicaElsewhere`](crate::Error::ReplicaElsewhere)).
+    /// either case; this option then permits it to continue sessions that are replicated elsewhere
+    /// ([`Error::ReplicaElsewhere`](crate::Error::ReplicaElsewhere)).
     pub unreplicated: bool,
-    /// Thread that syncs records that no call waits for.
+    /// Thread for deferred syncs.
     pub background: BackgroundSync,
     /// Time that an operation has to end after its deadline or its cancellation. After it, the
     /// operation counts as [stuck](crate::Session::stuck_operations), and calls that wait for it
@@ -107,7 +107,7 @@ pub struct StoreOptions {
     pub grace: Duration,
     /// Longest time that a call waits for operations of other threads, for a recovery by another
     /// thread, or for a resource that another session works on. After it, the call fails with
-    /// [`Error::WaitedTooLong`](crate::Error::WaitedTooLong), and nothing is recorded. A
+    /// [`Error::WaitedTooLong`](crate::Error::WaitedTooLong), and no record is written. A
     /// [handle](crate::Session::waiting_at_most) or a [call](crate::tools::ExecuteOptions::wait)
     /// may have its own limit.
     pub wait: Duration,
@@ -116,7 +116,7 @@ pub struct StoreOptions {
     pub undeclared_events: UndeclaredEvents,
     /// Limits the memory for reading a session's log when the session is opened, forked, compacted,
     /// collected or salvaged. Beyond the limit these fail with
-    /// [`Error::OverBudget`](crate::Error::OverBudget), and nothing is written. The memory of a
+    /// [`Error::OverBudget`](crate::Error::OverBudget), and no data is written. The memory of a
     /// session that is being written is not limited.
     pub memory: MemoryLimit,
 }
@@ -197,7 +197,7 @@ impl KeptSnapshots {
 /// Contains the options of a compaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompactOptions {
-    /// Snapshots whose positions are kept.
+    /// Snapshots that are kept.
     pub snapshots: KeptSnapshots,
     /// Additional positions that are kept.
     pub positions: BTreeSet<SequenceNumber>,
@@ -211,8 +211,7 @@ pub struct CompactOptions {
     pub compress_bytes_min: Option<u64>,
     /// Whether all bodies are kept, so that segments are only compressed or decompressed.
     pub keep_bodies: bool,
-    /// Whether nothing is changed, and the report describes the effect that the compaction would
-    /// have.
+    /// Whether the compaction only reports its effects, without changes.
     pub dry_run: bool,
 }
 
@@ -230,7 +229,7 @@ pub struct SessionOptions {
     /// Operation of the parent on whose behalf the session is created. Ignored if `parent` is
     /// `None`.
     pub operation: Option<OperationId>,
-    /// Durability of the session's records. `None` takes that of the store.
+    /// Durability of the session's records. `None` uses the store's durability.
     pub durability: Option<Durability>,
 }
 

@@ -72,7 +72,7 @@
 //!    workspace's capture, if the session stores it in
 //!    [`captures_dir`](crate::Session::captures_dir) and the replicator [stores
 //!    captures](Replicator::holds_captures).
-//! 3. After [`ReplicaError::Fenced`] the session takes no writes, and its running calls are
+//! 3. After [`ReplicaError::Fenced`] the session rejects writes, and its running calls are
 //!    cancelled. After any other failure it takes none until it is opened again, because the state
 //!    of the replica is unknown.
 //! 4. Local records are never merged with another writer's. If they differ from them, or follow
@@ -179,7 +179,7 @@ pub trait Replicator: fmt::Debug + Send + Sync {
     fn name(&self) -> String;
 
     /// Passes all replicated parts of the session to `visit`, in order. Returns the end of the
-    /// records and the last claim. Changes nothing.
+    /// records and the last claim. Makes no changes.
     ///
     /// # Errors
     ///
@@ -252,7 +252,7 @@ pub trait Replicator: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Releases the data for the writer of `epoch`, which appends nothing afterwards. Does nothing
+    /// Releases the data for the writer of `epoch`, which does not append afterwards. Has no effect
     /// if the data is already released.
     fn release(&self, session: Uuid, epoch: u64);
 }
@@ -280,7 +280,7 @@ pub enum WhenBehind {
     /// Waits until the written record is replicated.
     #[default]
     Wait,
-    /// Fails with [`Error::ReplicaBehind`](crate::Error::ReplicaBehind), and nothing is written.
+    /// Fails with [`Error::ReplicaBehind`](crate::Error::ReplicaBehind), and no data is written.
     /// End records of calls, and settlements, are still written.
     Refuse,
 }

@@ -101,7 +101,7 @@ impl FromIterator<ResourceCapture> for CaptureSet {
     }
 }
 
-/// Returns the limits of one resource's recorded form, so that a record with those of all
+/// Returns the limits of one resource's recorded form, so that a record with the captures of all
 /// `resources` can be read.
 fn limits_of_each(resources: usize) -> ValueLimits {
     let ValueLimits { depth_max, items_max } = ValueLimits::of_payload();
@@ -244,14 +244,14 @@ impl CaptureSet {
         Ok(recalled.into_iter().collect())
     }
 
-    /// Marks these captures as those from before `operation`, which a restore undoes.
+    /// Marks these captures as taken before `operation`, which a restore undoes.
     pub(super) fn with_undone(&self, operation: OperationId) -> CaptureSet {
         CaptureSet { undoes: Some(operation), ..self.clone() }
     }
 
-    /// Restores the resources to these captures: all of them with `all`, else only those that are
-    /// rolled back with a failed tool. If one cannot be restored, the others are, and the error
-    /// lists both. With `durable`, the changes are durable when this returns.
+    /// Restores the resources to these captures: all of them with `all`, otherwise only resources
+    /// that are rolled back with a failed tool. If some cannot be restored, the rest are, and the
+    /// error lists both. With `durable`, the changes are durable when this returns.
     pub(crate) fn restore(&self, resources: &ResourceRegistry, all: bool, durable: bool) -> Result<PutBack> {
         self.each(resources, all, |resource, snapshot| {
             let told = resource.restore(snapshot, self.undoes)?;
@@ -263,8 +263,8 @@ impl CaptureSet {
     }
 
     /// Lets the resources set aside content that a restore to these captures will replace: all
-    /// resources with `all`, else only those that are rolled back with a failed tool. If one fails,
-    /// content that others have set aside remains there.
+    /// resources with `all`, otherwise only resources that are rolled back with a failed tool. If
+    /// one fails, content that is already set aside remains there.
     pub(super) fn set_aside(&self, resources: &ResourceRegistry, all: bool) -> Result<()> {
         let Some(operation) = self.undoes else { return Ok(()) };
         let set_aside = |resource: &dyn AnyResource, snapshot: &_| {
@@ -290,10 +290,10 @@ impl CaptureSet {
         })
     }
 
-    /// Returns these captures, modified to preserve later changes by others. Such a change was made
-    /// after an earlier attempt to restore them had started, which had found `earlier`; its content
-    /// stays as in `present`. Adds the preserved changes and the contents that all attempts replace
-    /// to `told`. A resource that cannot distinguish this is restored whole.
+    /// Returns these captures, modified to preserve later changes. Such a change was made after an
+    /// earlier attempt to restore them had started, which had found `earlier`; its content stays as
+    /// in `present`. Adds the preserved changes and the contents that all attempts replace to
+    /// `told`. A resource that cannot distinguish this is restored whole.
     pub(super) fn beside_changes(
         &self,
         resources: &ResourceRegistry,
@@ -413,9 +413,9 @@ impl CaptureSet {
         }
     }
 
-    /// Calls `act` for each resource and its capture: for all resources, or only for those that are
-    /// rolled back with a failed tool. An error or a panic of one resource does not affect the
-    /// others.
+    /// Calls `act` for each resource and its capture: for all resources, or only for resources that
+    /// are rolled back with a failed tool. An error or a panic of one resource does not affect the
+    /// rest.
     fn each(
         &self,
         resources: &ResourceRegistry,
@@ -429,7 +429,7 @@ impl CaptureSet {
             let Some(snapshot) = captured.snapshot.as_ref().filter(|_| all || resource.rolls_back()) else {
                 continue;
             };
-            // A host's resource may panic; the others are restored nevertheless.
+            // A host's resource may panic; the rest are restored nevertheless.
             match catch_panic(name, || act(resource.as_ref(), snapshot)) {
                 Ok(RestoreReport { inexact, changed, removed }) => {
                     restored.push(name.clone().into_owned());
@@ -522,8 +522,8 @@ impl CaptureSet {
         self.get(name).and_then(|captured| captured.recorded.as_deref()).map(<[u8]>::to_vec)
     }
 
-    /// Returns whether the recorded capture of a resource is known to be of another place than the
-    /// capture in this set.
+    /// Returns whether the recorded capture of a resource is known to be of a different place than
+    /// the capture in this set.
     pub(super) fn is_elsewhere(&self, resources: &ResourceRegistry, name: &str, recorded: &[u8]) -> bool {
         let present = self.get(name).and_then(|captured| captured.snapshot.as_ref());
         let resource = resources.captured_resources().get(name).zip(present);
@@ -669,14 +669,14 @@ impl CompositeSnapshot {
     }
 
     /// Returns the captures by resource name, in the form that the resources recorded. A capture is
-    /// `None` if it did not outlive its process.
+    /// `None` if it was lost with its process.
     pub fn recorded_captures(&self) -> BTreeMap<String, Option<Vec<u8>>> {
         let recorded = |captured: &ResourceCapture| captured.recorded.as_deref().map(<[u8]>::to_vec);
         self.resources.of_each.iter().map(|one| (one.name.clone().into_owned(), recorded(one))).collect()
     }
 
     /// Returns the captures, ready to be restored. Fails if this run lacks one of the resources, or
-    /// if a capture did not outlive its process.
+    /// if a capture was lost with its process.
     pub(super) fn captures(&self, resources: &ResourceRegistry) -> Result<CaptureSet> {
         self.resources.decode_recorded(resources, false)
     }
@@ -687,8 +687,8 @@ impl CompositeSnapshot {
     /// # Errors
     ///
     /// [`Error::SnapshotMismatch`] if `resources` lacks a resource of either snapshot, or if a
-    /// capture did not outlive its process. The resource's own error, such as [`Error::Resource`],
-    /// if it cannot decode its capture.
+    /// capture was lost with its process. The resource's error, such as [`Error::Resource`], if
+    /// decoding a capture fails.
     pub fn has_same_resources(
         &self,
         other: &CompositeSnapshot,
@@ -710,7 +710,7 @@ impl CompositeSnapshot {
     /// their process.
     ///
     /// The JSON contains the session's id and position, whose items are in the log, and the
-    /// captures in their recorded form. It lists those that it [leaves
+    /// captures in their recorded form. It lists the captures that it [leaves
     /// out](CompositeSnapshot::left_out).
     ///
     /// # Errors

@@ -89,9 +89,9 @@ impl ToolContext {
     ///
     /// # Errors
     ///
-    /// Those of [`child_session`](ToolContext::child_session). [`Error::SnapshotMismatch`] if the
-    /// child cannot continue: this run lacks a resource that the child worked on, a capture of the
-    /// child did not outlive its process, or another child has worked on the resources since.
+    /// See [`child_session`](ToolContext::child_session). [`Error::SnapshotMismatch`] if the child
+    /// cannot continue: this run lacks a resource that the child worked on, a capture of the child
+    /// did not outlive its process, or another child has worked on the resources since.
     /// [`Error::RestoreFailed`] if a resource cannot be restored, and those of
     /// [`recover`](ToolRunner::recover) if calls were left open in the child; this call cannot
     /// commit then.

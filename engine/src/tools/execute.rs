@@ -21,7 +21,7 @@ impl ToolRunner {
     /// before, the recorded result is returned and the tool does not run. If that call was
     /// interrupted, it is recovered as in [`recover`](ToolRunner::recover).
     ///
-    /// Waits for others as defined by [`ExecuteOptions`] and [the
+    /// Waits for other work as defined by [`ExecuteOptions`] and [the
     /// session](crate::Session#who-waits).
     ///
     /// The end is durable when this returns, with
@@ -71,9 +71,9 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// Before the tool runs, with nothing recorded: [`Error::NoSuchTool`] if the runner has no tool
-    /// of that name; [`Error::DeadlineExceeded`] if the deadline passed while the call waited for
-    /// others; [`Error::Interrupted`] if the session must be recovered first;
+    /// Before the tool runs, with no record written: [`Error::NoSuchTool`] if the runner has no
+    /// tool of that name; [`Error::DeadlineExceeded`] if the deadline passed while the call waited
+    /// for others; [`Error::Interrupted`] if the session must be recovered first;
     /// [`Error::ResourceDirty`] if another session left a resource half changed and must be
     /// recovered first, [`Error::ResourceMaybeDirty`] if that session's log cannot be read;
     /// [`Error::ToolIdempotency`] if an earlier call of the same origin must be settled first;
@@ -81,26 +81,27 @@ impl ToolRunner {
     /// [`Error::WaitedTooLong`] if another call or another session does not end within the maximum
     /// wait; [`Error::InsideOperation`] if this thread [started](ToolRunner::begin) that call and
     /// has to end it; [`Error::SnapshotMismatch`] if the runner is nested in a call of another run;
-    /// the resource's own error, such as [`Error::Filesystem`] or [`Error::Resource`], if a
-    /// resource cannot be leased or captured.
+    /// the resource's error, such as [`Error::Filesystem`] or [`Error::Resource`], if a resource
+    /// cannot be leased or captured.
     ///
-    /// [`Error::Suspended`] if an earlier call of the same origin is still suspended, with nothing
-    /// recorded; or if the tool ran and asks for an approval, with its changes rolled back, or
-    /// leaves its result to others, with its changes kept. Within another call, an earlier call
-    /// counts if it has the same tool and arguments and was suspended within an earlier run of the
-    /// outer call.
+    /// [`Error::Suspended`] if an earlier call of the same origin is still suspended, with no
+    /// record written; or if the tool ran and asks for an approval, with its changes rolled back,
+    /// or defers its result, with its changes kept. Within another call, an earlier call counts if
+    /// it has the same tool and arguments and was suspended within an earlier run of the outer
+    /// call.
     ///
     /// After the tool ran, with its changes rolled back: [`Error::VisibilityExpansion`] if the tool
     /// requests more sections of the prompt.
     ///
     /// [`Error::RestoreFailed`] if a resource could not be restored; the error lists the resources
     /// that were restored and those that were not. The call is left open: the session shows STATE
-    /// as it was before the call, is [interrupted](crate::Session::is_interrupted), and takes no
+    /// as it was before the call, is [interrupted](crate::Session::is_interrupted), and rejects
     /// writes until [`recover`](ToolRunner::recover), in this process or another, has restored the
     /// other resources.
     ///
-    /// Else those of [`Session::dispatch`](crate::Session::dispatch) that do not concern events,
-    /// and if the call has an origin, those of [`recorded_report`](ToolRunner::recorded_report).
+    /// Otherwise, the errors of [`Session::dispatch`](crate::Session::dispatch) that do not concern
+    /// events, and if the call has an origin, those of
+    /// [`recorded_report`](ToolRunner::recorded_report).
     #[track_caller]
     pub fn execute(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<ToolReport> {
         let still_due = self.still_due(call);
@@ -155,7 +156,7 @@ impl ToolRunner {
     /// Starts a call of a tool that runs elsewhere; the host ends it through the [`Operation`]. If
     /// the runner has a tool of that name, its declared idempotency and
     /// [`reads_only`](crate::tools::Tool::reads_only) apply. Any other tool counts as
-    /// [`Manual`](crate::Idempotency::Manual) and as one that may change something.
+    /// [`Manual`](crate::Idempotency::Manual) and as one that may make changes.
     ///
     /// Waits like [`execute`](ToolRunner::execute). Until the operation is ended or [handed
     /// over](Operation::hand_over), calls on this thread that would wait for it are refused.
@@ -166,8 +167,9 @@ impl ToolRunner {
     /// [`recorded_report`](ToolRunner::recorded_report) returns. [`Error::ToolIdempotency`] if that
     /// call was interrupted and is neither run again nor settled yet; [`Error::Suspended`] if that
     /// call is suspended, and [`Error::NoSuchOperation`] if it has failed because its question
-    /// expired. An approved call starts again. Else those of [`execute`](ToolRunner::execute) that
-    /// occur before the tool runs, without [`Error::NoSuchTool`].
+    /// expired. An approved call starts again. Otherwise, the errors of
+    /// [`execute`](ToolRunner::execute) that occur before the tool runs, without
+    /// [`Error::NoSuchTool`].
     #[track_caller]
     pub fn begin(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
         let still_due = self.still_due(call);
@@ -182,7 +184,7 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// Those of [`begin`](ToolRunner::begin).
+    /// See [`begin`](ToolRunner::begin).
     #[track_caller]
     pub fn begin_told(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
         if !self.session.replays() {

@@ -154,7 +154,7 @@ impl Leases {
         self.guest.as_ref()
     }
 
-    /// Marks the leased resources, before the start record of a call that may change something.
+    /// Marks the leased resources, before the start record of a call that may make changes.
     pub(crate) fn open(&self) -> Result<()> {
         self.of_each.iter().try_for_each(ResourceLease::open)
     }
@@ -265,8 +265,8 @@ impl ExecutionStateBuilder {
     /// Sets whether the rollback of a call, here or by a recovery, continues if the current content
     /// can neither be captured nor [set aside](crate::tools::resources::Snapshotable::set_aside),
     /// for example on a disk that the call has filled. Content that the rollback then replaces or
-    /// removes is lost; the report states that it was not captured. `false` by default: nothing is
-    /// touched, the call is left open, and [`Error::Uncaptured`] contains the causes.
+    /// removes is lost; the report states that it was not captured. `false` by default: no content
+    /// is touched, the call is left open, and [`Error::Uncaptured`] contains the causes.
     pub fn without_capture(self, without_capture: bool) -> Self {
         ExecutionStateBuilder { without_capture, ..self }
     }
@@ -314,7 +314,7 @@ impl ExecutionState {
     ///
     /// If the session's last writer was killed, this makes its recorded but unsynced captures
     /// durable. It happens before the session's first append, which makes the records with these
-    /// captures durable. If it fails, the session takes no writes: they fail with
+    /// captures durable. If it fails, the session rejects writes: they fail with
     /// [`Error::Poisoned`].
     ///
     /// Resources that are not rolled back with a tool, such as a
@@ -374,7 +374,7 @@ impl ExecutionState {
     }
 
     /// Makes the captures of a killed process durable, before the session's first append attests
-    /// their records. If that fails, the session takes no writes.
+    /// their records. If that fails, the session rejects writes.
     fn sync_earlier(&self) {
         if self.registered_resources().captured_resources().is_empty()
             || sabotage::is(Breakage::EarlierCapturesUnsynced)
@@ -460,7 +460,7 @@ impl ExecutionState {
     ///
     /// # Errors
     ///
-    /// Those of [`Session::observe`].
+    /// See [`Session::observe`].
     pub fn now(&self) -> Result<DateTime<Utc>> {
         let now_us = self.session.observe("run.now", || self.clock().now_us())?;
         Ok(conversation_reading::time(now_us))
@@ -471,7 +471,7 @@ impl ExecutionState {
     ///
     /// # Errors
     ///
-    /// Those of [`Session::draw`].
+    /// See [`Session::draw`].
     pub fn draw<T>(&self, draw: impl FnOnce(&mut Generator) -> T) -> Result<T> {
         Ok(draw(&mut Generator::from_seed(self.session.draw()?)))
     }
@@ -528,11 +528,11 @@ impl ExecutionState {
     /// # Errors
     ///
     /// [`Error::ResourceDirty`] if another session left a resource half changed,
-    /// [`Error::ResourceMaybeDirty`] if that session's log cannot be read; the resource's own
-    /// error, such as [`Error::Filesystem`] or [`Error::Resource`], if a resource cannot be leased
-    /// or captured; [`Error::InsideOperation`] for the run of a [tool's
-    /// context](crate::tools::ToolContext::state). Nothing is recorded then. Else those of
-    /// [`Session::snapshot`].
+    /// [`Error::ResourceMaybeDirty`] if that session's log cannot be read; the resource's error,
+    /// such as [`Error::Filesystem`] or [`Error::Resource`], if a resource cannot be leased or
+    /// captured; [`Error::InsideOperation`] for the run of a [tool's
+    /// context](crate::tools::ToolContext::state). No record is written then. Otherwise, the errors
+    /// of [`Session::snapshot`].
     #[track_caller]
     pub fn snapshot(&self, tag: Option<&str>) -> Result<CompositeSnapshot> {
         let tag = tag.map(str::to_owned);
@@ -544,14 +544,14 @@ impl ExecutionState {
     ///
     /// # Errors
     ///
-    /// Those of [`snapshot`](ExecutionState::snapshot).
+    /// See [`snapshot`](ExecutionState::snapshot).
     #[track_caller]
     pub fn snapshot_with(&self, metadata: SnapshotMetadata) -> Result<CompositeSnapshot> {
         let patience = self.session().patience(None, None);
         self.snapshot_within(metadata, &patience, Location::caller())
     }
 
-    /// Captures the session and every resource. Waits for others as long as `patience` allows.
+    /// Captures the session and every resource. Waits for other work as long as `patience` allows.
     pub(super) fn snapshot_within(
         &self,
         metadata: SnapshotMetadata,
@@ -636,9 +636,9 @@ impl ExecutionState {
         self.inner.unended.lock().clear();
     }
 
-    /// Restores resources to `captures`: all of them with `all`, else only those that are rolled
-    /// back with a failed tool. The changes are durable when this returns, unless the session's
-    /// durability is [`Durability::Process`].
+    /// Restores resources to `captures`: all of them with `all`, otherwise only resources that are
+    /// rolled back with a failed tool. The changes are durable when this returns, unless the
+    /// session's durability is [`Durability::Process`].
     pub(crate) fn put_back(&self, captures: &CaptureSet, all: bool) -> Result<PutBack> {
         let durable =
             self.session().durability() != Durability::Process && !sabotage::is(Breakage::RestoreUnsynced);
@@ -646,7 +646,7 @@ impl ExecutionState {
     }
 
     /// Fails if a resource contains the session's own directory, because restoring it would roll
-    /// the log back. Does nothing after the first success.
+    /// the log back. Has no effect after the first success.
     fn check_apart(&self) -> Result<()> {
         if self.inner.apart.get().is_some() || sabotage::is(Breakage::LogInWorkspace) {
             return Ok(());

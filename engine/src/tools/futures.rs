@@ -139,8 +139,8 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// Those of [`execute`](ToolRunner::execute). Waiting for an operation that this thread started
-    /// is not an error: another task may end it.
+    /// See [`execute`](ToolRunner::execute). Waiting for an operation that this thread started is
+    /// not an error: another task may end it.
     #[track_caller]
     pub fn execute_async(
         &self,
@@ -195,7 +195,7 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// Those of [`close`](ToolRunner::close).
+    /// See [`close`](ToolRunner::close).
     #[track_caller]
     pub fn close_async(
         &self,
@@ -232,7 +232,7 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// Those of [`begin`](ToolRunner::begin).
+    /// See [`begin`](ToolRunner::begin).
     #[track_caller]
     pub fn begin_async(
         &self,
@@ -271,7 +271,7 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// Those of [`recover`](ToolRunner::recover).
+    /// See [`recover`](ToolRunner::recover).
     pub fn recover_async(
         &self,
         options: &ExecuteOptions,
@@ -338,7 +338,7 @@ impl CallRequest {
         if self.call.origin.is_none() && session.call_scope().is_none() {
             session.until_may_begin(info.reads_only, &patience).await?;
         }
-        // Dropped with the future: an attempt on a thread then starts nothing.
+        // Dropped with the future: an attempt on a thread then starts no call.
         let wanted = Arc::new(());
         loop {
             let attempt = {
@@ -540,7 +540,7 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// Those of [`end`](Operation::end).
+    /// See [`end`](Operation::end).
     pub async fn end_async<T: Serialize + Send + 'static>(self, result: ToolResult<T>) -> Result<ToolReport> {
         offload(move || self.end(result)).await
     }
@@ -550,7 +550,7 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// Those of [`fail`](Operation::fail).
+    /// See [`fail`](Operation::fail).
     pub async fn fail_async(self, error: ToolError) -> Result<ToolReport> {
         offload(move || self.fail(error)).await
     }

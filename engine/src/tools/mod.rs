@@ -17,7 +17,7 @@
 //! | `call` | one call: [`Tool`], [`ToolContext`], [`ToolCommand`], [`Operation`], [`ToolReport`] |
 //! | `replay` | calls in a session that replays: their effects and results come from the log |
 //! | `scratch` | copies that a run of such a session uses in place of its resources |
-//! | `restore` | rollback to a composite snapshot, as its own operation |
+//! | `restore` | rollback to a composite snapshot, as a separate operation |
 //! | `rewind` | [`ExecutionState::rewind`]: returns to any position and preserves changes by hand; undoing a rewind |
 //! | `runner` | [`ToolRunner`]: starts a call, runs its handler, ends it |
 //! | `recorded_call` | earlier calls with the same origin, as recorded in the log |
@@ -33,8 +33,8 @@
 //! # The order of a call
 //!
 //! 1. The runner waits until the schedule admits the call, and takes the lease of each resource
-//!    that is shared with other sessions. If another session left one of these resources half
-//!    changed, the call is refused.
+//!    that is shared with other sessions. If one of these resources was left half changed by
+//!    another session, the call is refused.
 //! 2. The runner captures the resources, durably if the session's durability requires it, and then
 //!    writes the start record.
 //! 3. The tool runs. The engine holds no lock during this time.
@@ -48,7 +48,7 @@
 //!
 //! If a resource cannot be restored, or the end record cannot be written, the call is left open, as
 //! if the process had been killed within the call. The log then has no end record, and the session
-//! shows STATE as it was before the call. The session takes no writes until [`ToolRunner::recover`]
+//! shows STATE as it was before the call. The session rejects writes until [`ToolRunner::recover`]
 //! has restored the resources and written the end record. A run that recovers its own call can also
 //! restore resources whose captures do not outlive the process.
 //!
@@ -59,7 +59,7 @@
 //! other: the child's first record names parent and operation, and a record in the parent's log
 //! announces the child before the child exists. The captures of the child's calls are in the stores
 //! of the parent's resources, so a [collection](foldlog_filesystem) of unneeded captures also keeps
-//! those that the children's logs name.
+//! the captures that the children's logs name.
 //!
 //! 1. Only the call, its nested calls and its children work on the resources of a call, and one at
 //!    a time if the work may change them.

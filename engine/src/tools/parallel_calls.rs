@@ -153,7 +153,7 @@ impl ToolRunner {
     }
 
     /// Returns whether the runner has a tool of that name whose calls may run in parallel with
-    /// those of other such tools: it only reads, or acts only outside.
+    /// calls of other such tools: it only reads, or acts only outside.
     pub fn runs_together(&self, tool: &str) -> bool {
         self.tools.get(tool).is_ok_and(|tool| tool.reads_only() || tool.outside_only())
     }
@@ -190,14 +190,14 @@ impl ToolRunner {
     /// runner need not have the tool. If the process ends in between, a recovery ends the call with
     /// the same cause and text.
     ///
-    /// If a call of the same [origin](ToolCall::origin) has a result, that is returned, and nothing
-    /// is recorded.
+    /// If a call of the same [origin](ToolCall::origin) has a result, that is returned, and no
+    /// record is written.
     ///
     /// # Errors
     ///
     /// [`Error::ToolIdempotency`] if an earlier call of the same origin must be settled first,
     /// [`Error::Suspended`] if it is suspended; [`Error::TooLarge`] if the text is longer than 16
-    /// KiB; else those of [`begin`](ToolRunner::begin). [`Cause::Expansion`] and
+    /// KiB; otherwise, the errors of [`begin`](ToolRunner::begin). [`Cause::Expansion`] and
     /// [`Cause::Deadline`] are returned as the errors with which a tool of that cause ends.
     #[track_caller]
     pub fn close(&self, call: &ToolCall, cause: Cause, shown: &str) -> Result<ToolReport> {

@@ -35,9 +35,9 @@ impl ExecutionState {
 
     /// Lets the resources report differences from their state after the session's last call to the
     /// host, with the first captures of this run. These differences are new to the host if that
-    /// call's process was killed, or was on another machine. In a fork without its own calls, only
-    /// a different place than its parent's is reported. If the differences cannot be determined,
-    /// the call continues.
+    /// call's process was killed, or was on another machine. In a fork without calls, only a
+    /// different place than its parent's is reported. If the differences cannot be determined, the
+    /// call continues.
     pub(super) fn tell_of_changes(&self, now: &CaptureSet) {
         // A child works on resources that its parent's call captured.
         if now.is_empty() || self.parent().is_some() || self.compared_once().set(()).is_err() {

@@ -2,13 +2,13 @@
 //!
 //! | step | if the process ends within it |
 //! |---|---|
-//! | 1. end the programs that the calls started, including those that left the process group, and wait for their end; also for the calls that their child sessions left open | nothing was changed |
-//! | 2. [capture](super::rollback) the current resources, with changes that others made since the call was left | nothing was changed |
+//! | 1. end the programs that the calls started, including those that left the process group, and wait for their end; also for the calls that their child sessions left open | no changes |
+//! | 2. [capture](super::rollback) the current resources, with changes that others made since the call was left | no changes |
 //! | 3. restore the resources to their state before the first open call | the next recovery restores them again |
 //! | 4. end the open calls of their child sessions as interrupted | the next recovery ends the others |
 //! | 5. end each open call as interrupted, nested calls first | the next recovery ends the others |
 //! | 6. let the tools that can verify their calls do so, each in its own call | they verify again |
-//! | 7. settle the operations that had done their work, with their results | their tools verify again |
+//! | 7. settle the operations that had completed their work, with their results | their tools verify again |
 //! | 8. run the operations again that may run again | the repetition is one more interrupted call |
 //!
 //! If a call's resources could not be restored in its own process, the call was left open too. That
@@ -74,8 +74,9 @@ pub struct RecoveredOperation {
 pub enum Recovery {
     /// The tool ran again. The report states whether it succeeded.
     RanAgain(ToolReport),
-    /// The tool [verified](crate::tools::Tool::verify) that the interrupted call had done its work,
-    /// and did not run again. The report contains the result, with which the operation is settled.
+    /// The tool [verified](crate::tools::Tool::verify) that the interrupted call had completed its
+    /// work, and did not run again. The report contains the result, with which the operation is
+    /// settled.
     Verified(ToolReport),
     /// The tool could not undo the effects of the interrupted call, and did not run again. The next
     /// recovery tries again. The report is that of the attempt to undo.
@@ -85,7 +86,7 @@ pub enum Recovery {
     NeedsSettling(Error),
     /// The tool did not run again, or ran again without a report: it requests more sections of the
     /// prompt, its deadline passed before it started, a resource could not be restored, or the
-    /// session takes no more writes. The error contains the reason.
+    /// session rejects further writes. The error contains the reason.
     Failed(Error),
 }
 
@@ -141,7 +142,7 @@ fn is_given_up() -> bool {
     false
 }
 
-/// Author of the settlement of an operation whose tool verified that it had done its work.
+/// Author of the settlement of an operation whose tool verified that it had completed its work.
 const VERIFIER: &str = "foldlog";
 
 /// Returns whether a tool may verify a call before any other step for it.
@@ -210,14 +211,14 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// With each of these, calls are still open and the session takes no writes:
+    /// With each of these, calls are still open and the session rejects writes:
     /// [`Error::RestoreFailed`] if a resource could not be restored; [`Error::SnapshotMismatch`] if
     /// the run lacks a resource that is to be restored; [`Error::DeadlineExceeded`] if another
     /// session works on a resource beyond the deadline of `options`; [`Error::ResourceDirty`] if
     /// another session left a resource half changed and must be recovered first,
     /// [`Error::ResourceMaybeDirty`] if that session's log cannot be read; [`Error::Stuck`] if a
     /// program of a call does not end; [`Error::Uncaptured`] if the current content can neither be
-    /// captured nor set aside, and nothing was touched; [`Error::Full`] if the disk has no space
+    /// captured nor set aside, and no content was touched; [`Error::Full`] if the disk has no space
     /// for the restore.
     ///
     /// [`Error::WaitedTooLong`] if another thread's recovery, or another session's work on a
@@ -249,8 +250,7 @@ impl ToolRunner {
             let PutBack { not_undone, replaced } = told.map(|(_, told)| told).unwrap_or_default();
             RecoveredOperation { not_undone, replaced, children, ..recovered }
         });
-        // If an operation was settled while this waited for the schedule, there is nothing to
-        // recover.
+        // If an operation was settled while this waited for the schedule, no recovery is needed.
         let is_settled = |RecoveredOperation { operation, recovery, .. }: &RecoveredOperation| matches!(recovery, Recovery::Failed(Error::NoSuchOperation { operation: settled, .. } | Error::AlreadySettled { operation: settled, .. }) if settled == operation);
         let mut recovered: Vec<RecoveredOperation> = recovered.filter(|one| !is_settled(one)).collect();
         if !is_given_up() {
@@ -270,9 +270,8 @@ impl ToolRunner {
     }
 
     /// Restores the resources, then ends each open call. Waits for the leases of the resources as
-    /// long as `patience` allows. Returns the first open operation that may have changed something,
-    /// with the outcome of the restore for it and its nested calls; `None` if the open calls only
-    /// read.
+    /// long as `patience` allows. Returns the first open operation that may have made changes, with
+    /// the outcome of the restore for it and its nested calls; `None` if the open calls only read.
     pub(super) fn end_open(&self, patience: &Patience) -> Result<Option<(OperationId, PutBack)>> {
         if self.session.replays() {
             return self.end_open_replayed();
@@ -337,7 +336,7 @@ impl ToolRunner {
     }
 
     /// Takes the ends of the calls that an earlier process left open from the log. Returns the
-    /// outcome of the restore, for the first operation that may have changed something.
+    /// outcome of the restore, for the first operation that may have made changes.
     fn end_open_replayed(&self) -> Result<Option<(OperationId, PutBack)>> {
         let session = self.state.session();
         let open = session.left_open();
@@ -435,7 +434,7 @@ impl ToolRunner {
     }
 
     /// Lets a tool verify an interrupted call, in a separate call that only reads. If the
-    /// interrupted call had done its work, settles the operation and also returns its report.
+    /// interrupted call had completed its work, settles the operation and also returns its report.
     fn verify(
         &self,
         unsettled: &UnsettledOperation,

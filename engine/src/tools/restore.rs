@@ -1,9 +1,9 @@
-//! Restore of a composite snapshot, as its own operation. Session and resources cannot change at
+//! Restore of a composite snapshot, as a separate operation. Session and resources cannot change at
 //! one moment, so the log must show that a process ended between the two.
 //!
 //! | step | if the process ends after it |
 //! |---|---|
-//! | 1. write the start record, with captures of the current resources | nothing was changed |
+//! | 1. write the start record, with captures of the current resources | no changes |
 //! | 2. restore the resources to the snapshot's captures | a recovery restores them to the start record's captures |
 //! | 3. record a rollback to the snapshot's position | a recovery restores them to the start record's captures, and its end record undoes the rollback |
 //! | 4. write the end record | session and resources are as they were at the snapshot |
@@ -33,18 +33,19 @@ impl ExecutionState {
     /// session and its resources remain too; the [report](RollbackReport::outside) lists the calls
     /// that may have had some.
     ///
-    /// The restore is recorded as its own operation, `foldlog.restore`. If the process ends within
-    /// it, the session is interrupted. [`ToolRunner::recover`](crate::tools::ToolRunner::recover)
-    /// then returns session and resources to their state before the restore, except resources that
-    /// are not rolled back with a failed tool. The end is durable when this returns, with
+    /// The restore is recorded as a separate operation, `foldlog.restore`. If the process ends
+    /// within it, the session is interrupted.
+    /// [`ToolRunner::recover`](crate::tools::ToolRunner::recover) then returns session and
+    /// resources to their state before the restore, except resources that are not rolled back with
+    /// a failed tool. The end is durable when this returns, with
     /// [`Durability::Boundary`](crate::Durability::Boundary) and
     /// [`Durability::Every`](crate::Durability::Every).
     ///
     /// # Errors
     ///
     /// [`Error::SnapshotMismatch`] if the snapshot is of another session, contains a resource that
-    /// this run does not have, or contains a capture that did not outlive its process.
-    /// [`Error::Collected`] if a capture was collected: nothing was recorded then.
+    /// this run does not have, or contains a capture that was lost with its process.
+    /// [`Error::Collected`] if a capture was collected: no record was written then.
     /// [`Error::RestoreFailed`] if the restore failed and a resource could not be returned to its
     /// previous state; the error lists these resources, and the session is
     /// [interrupted](Session::is_interrupted). If the restore failed and all were returned, the
@@ -52,7 +53,7 @@ impl ExecutionState {
     /// [`Error::ResourceDirty`] if another session left a resource half changed,
     /// [`Error::ResourceMaybeDirty`] if that session's log cannot be read; [`Error::Stuck`] if a
     /// call should have stopped and still runs; [`Error::InsideOperation`] for the run of a [tool's
-    /// context](crate::tools::ToolContext::state). Else those of [`Session::rollback`].
+    /// context](crate::tools::ToolContext::state). Otherwise, the errors of [`Session::rollback`].
     pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<RollbackReport> {
         self.go_back(snapshot, RestoreScope::All, &RestoreWait::from_state(self))
     }
@@ -65,12 +66,13 @@ impl ExecutionState {
     /// # Errors
     ///
     /// [`Error::NoCheckpoint`] if the run has no checkpoint for this id, [`Error::AmbiguousCall`]
-    /// if several operations have this id; else those of [`restore`](ExecutionState::restore).
+    /// if several operations have this id; otherwise, the errors of
+    /// [`restore`](ExecutionState::restore).
     pub fn rollback_to_tool(&self, call_id: &str) -> Result<RollbackReport> {
         self.roll_back_tool(call_id, &RestoreWait::from_state(self))
     }
 
-    /// Rolls back to the state before a tool call. Waits for others as `waiting` allows.
+    /// Rolls back to the state before a tool call. Waits for other work as `waiting` allows.
     pub(super) fn roll_back_tool(&self, call_id: &str, waiting: &RestoreWait<'_>) -> Result<RollbackReport> {
         let checkpoint = self.checkpoint(call_id)?;
         self.go_back(&checkpoint.pre, RestoreScope::AsATool, waiting)
@@ -106,7 +108,7 @@ impl ExecutionState {
     ///
     /// [`Error::NoCheckpoint`] if the run has no checkpoint for this id, [`Error::AmbiguousCall`]
     /// if several operations have this id; [`Error::Untyped`] if this session was opened without
-    /// types; else those of [`Store::fork`].
+    /// types; otherwise, the errors of [`Store::fork`].
     pub fn fork_at_tool(&self, call_id: &str) -> Result<Session> {
         let position = self.checkpoint(call_id)?.pre.session.position;
         let session = self.session();
@@ -170,7 +172,7 @@ impl WayBack<'_> {
     /// returns; or leaves all unchanged. `prepare` receives the captures of the start record and
     /// whether the restore should be refused if a resource has changed since. If it is refused,
     /// `prepare` is called again with new captures. Calls `still_due` once nothing else runs; if it
-    /// fails, nothing is recorded.
+    /// fails, no record is written.
     pub(super) fn go(
         &self,
         state: &ExecutionState,

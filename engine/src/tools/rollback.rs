@@ -3,22 +3,22 @@
 //!
 //! | step | if the process ends after it |
 //! |---|---|
-//! | 1. capture the current resources, once the programs of the call have ended | nothing was changed |
+//! | 1. capture the current resources, once the programs of the call have ended | no changes |
 //! | 2. record these captures, as `foldlog.rollback` | the next attempt knows the content at the start of the first one |
 //! | 3. restore the resources (by the caller) | the next attempt restores them again |
 //! | 4. write the end record, which lists the replaced contents (by the caller) | the rollback is complete, and can be undone |
 //!
 //! An attempt may find content that is neither in the captures of the first attempt nor a result of
-//! the rollback. Others changed it after the programs of the call had ended: it remains unchanged,
-//! and is reported. The comparison is by file content.
+//! the rollback. Such content was changed after the programs of the call had ended: it remains
+//! unchanged, and is reported. The comparison is by file content.
 //!
 //! # Content that cannot be captured
 //!
 //! If there is no room for a capture, the session and the resources remove data that can be
-//! recreated, and it is tried once more. If it fails again, or for another reason, the resources
-//! [set aside](crate::tools::resources::Snapshotable::set_aside) the content to be replaced. If
-//! that fails too, nothing is touched, and the call is left open: its resources stay marked, and
-//! other sessions are refused with [`Error::ResourceDirty`]. A run [without
+//! recreated, and it is tried once more. If it fails again, or for a different reason, the
+//! resources [set aside](crate::tools::resources::Snapshotable::set_aside) the content to be
+//! replaced. If that fails too, no content is touched, and the call is left open: its resources
+//! stay marked, and other sessions are refused with [`Error::ResourceDirty`]. A run [without
 //! captures](crate::tools::ExecutionStateBuilder::without_capture) continues in this case, and the
 //! content is lost.
 
@@ -56,7 +56,7 @@ pub(super) struct RollbackPlan {
     pub(super) found: Option<CaptureSet>,
     /// Captures to restore.
     pub(super) target: CaptureSet,
-    /// Entries to report in addition to those of the restore.
+    /// Entries to report in addition to the restore's.
     pub(super) told: PutBack,
 }
 

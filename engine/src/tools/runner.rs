@@ -24,7 +24,7 @@ pub struct ToolRunner {
     pub(super) tools: ToolRegistry,
     /// Session of the run, or handle of the operation within which the tools run.
     pub(super) session: Session,
-    /// Whether the operation belongs to another run, with other resources.
+    /// Whether the operation belongs to a different run, with different resources.
     is_anothers: bool,
 }
 

@@ -6,7 +6,7 @@
 //! | a tool that runs again, at its start | the capture of its start record, or for one that only reads, the last recorded capture |
 //! | the same later, and calls within it | as the tool left them |
 //!
-//! In a fork, only captures of its own records count: those of its parent do not describe its
+//! In a fork, only captures in its own records count: its parent's captures do not describe its
 //! resources, and may be of another place.
 //!
 //! Copies are created at the first use. Changes by the host last until a tool has run.
@@ -73,7 +73,7 @@ impl Scratch {
         Ok(captures)
     }
 
-    /// Decodes captures. Removes those of resources that the run lacks.
+    /// Decodes captures. Removes captures of resources that the run lacks.
     fn decode_captures(&self, recorded: &mut RecordedCaptures) -> Result<CaptureSet> {
         recorded.retain(|name, _| self.copies.resources.captured_resources().contains_key(name.as_str()));
         CaptureSet::from_recorded(recorded.clone()).decode_recorded(&self.copies.resources, true)
@@ -83,8 +83,9 @@ impl Scratch {
 impl ExecutionState {
     /// Returns the resources.
     ///
-    /// In a [replay](crate::replay), copies in their recorded state replace those that are rolled
-    /// back with a failed tool. If a copy cannot be created, the next write fails with the reason.
+    /// In a [replay](crate::replay), copies in their recorded state replace the resources that are
+    /// rolled back with a failed tool. If a copy cannot be created, the next write fails with the
+    /// reason.
     pub fn resources(&self) -> &ResourceRegistry {
         let Some(scratch) = self.scratch() else { return self.registered_resources() };
         // The next write reports the error.

@@ -6,7 +6,7 @@
 //! 1. Waiting for calls of the session, or for another session's work on a resource, occupies no
 //!    thread. The work itself, including captures and restores, runs on a thread of the pool, as an
 //!    attempt that does not wait.
-//! 2. A dropped future starts nothing. An attempt that has started by then continues to its end.
+//! 2. A dropped future starts no work. An attempt that has started before continues to its end.
 
 use std::future::Future;
 use std::panic::Location;
@@ -26,12 +26,12 @@ use crate::session::RollbackReport;
 
 impl ExecutionState {
     /// Captures the session and every resource like [`snapshot`](ExecutionState::snapshot), for
-    /// async hosts. Waiting for others occupies no thread; a thread of a pool captures the
-    /// resources. If the future is dropped, a snapshot may still be created.
+    /// async hosts. Waiting occupies no thread; a thread of a pool captures the resources. If the
+    /// future is dropped, a snapshot may still be created.
     ///
     /// # Errors
     ///
-    /// Those of [`snapshot`](ExecutionState::snapshot).
+    /// See [`snapshot`](ExecutionState::snapshot).
     #[track_caller]
     pub fn snapshot_async(
         &self,
@@ -46,10 +46,10 @@ impl ExecutionState {
     }
 
     /// Restores the session and every resource of a snapshot like
-    /// [`restore`](ExecutionState::restore), for async hosts. Waiting for others occupies no
-    /// thread; a thread of a pool restores the resources.
+    /// [`restore`](ExecutionState::restore), for async hosts. Waiting occupies no thread; a thread
+    /// of a pool restores the resources.
     ///
-    /// If the future is dropped while it waits, nothing is restored. If it is dropped later, the
+    /// If the future is dropped while it waits, no restore takes place. If it is dropped later, the
     /// restore continues to its end, and a later call waits for that.
     ///
     /// ```
@@ -70,7 +70,7 @@ impl ExecutionState {
     ///
     /// # Errors
     ///
-    /// Those of [`restore`](ExecutionState::restore).
+    /// See [`restore`](ExecutionState::restore).
     pub fn restore_async(
         &self,
         snapshot: &CompositeSnapshot,
@@ -85,7 +85,7 @@ impl ExecutionState {
     ///
     /// # Errors
     ///
-    /// Those of [`rollback_to_tool`](ExecutionState::rollback_to_tool).
+    /// See [`rollback_to_tool`](ExecutionState::rollback_to_tool).
     pub fn rollback_to_tool_async(
         &self,
         call_id: &str,
@@ -100,7 +100,7 @@ impl ExecutionState {
     ///
     /// # Errors
     ///
-    /// Those of [`rewind`](ExecutionState::rewind).
+    /// See [`rewind`](ExecutionState::rewind).
     pub fn rewind_async<P: Into<SequenceNumber>>(
         &self,
         to: P,
@@ -115,7 +115,7 @@ impl ExecutionState {
     ///
     /// # Errors
     ///
-    /// Those of [`undo_rewind`](ExecutionState::undo_rewind).
+    /// See [`undo_rewind`](ExecutionState::undo_rewind).
     pub fn undo_rewind_async(
         &self,
         options: &RewindOptions,
@@ -125,11 +125,11 @@ impl ExecutionState {
     }
 
     /// Describes the effect of a rewind like [`preview_rewind`](ExecutionState::preview_rewind),
-    /// for async hosts. Waiting for others occupies no thread.
+    /// for async hosts. Waiting occupies no thread.
     ///
     /// # Errors
     ///
-    /// Those of [`preview_rewind`](ExecutionState::preview_rewind).
+    /// See [`preview_rewind`](ExecutionState::preview_rewind).
     #[track_caller]
     pub fn preview_rewind_async<P: Into<SequenceNumber>>(
         &self,
@@ -141,11 +141,11 @@ impl ExecutionState {
     }
 
     /// Describes the effect of an undo like [`preview_undo`](ExecutionState::preview_undo), for
-    /// async hosts. Waiting for others occupies no thread.
+    /// async hosts. Waiting occupies no thread.
     ///
     /// # Errors
     ///
-    /// Those of [`preview_undo`](ExecutionState::preview_undo).
+    /// See [`preview_undo`](ExecutionState::preview_undo).
     #[track_caller]
     pub fn preview_undo_async(
         &self,
@@ -155,8 +155,7 @@ impl ExecutionState {
         self.clone().when_free(move |state, waiting| state.preview_last(&options, &waiting.patience, at))
     }
 
-    /// Repeats attempts that do not wait, each on a thread of the pool, until none is blocked by
-    /// others.
+    /// Repeats attempts that do not wait, each on a thread of the pool, until one is not blocked.
     async fn when_free<T: Send + 'static>(
         self,
         attempt: impl Fn(&ExecutionState, &RestoreWait<'_>) -> Result<T> + Send + Sync + 'static,

@@ -2,10 +2,10 @@
 //!
 //! | status of the call | outcome |
 //! |---|---|
-//! | it waits | the caller gets the question again, and nothing is recorded |
+//! | it waits | the caller gets the question again, and no record is written |
 //! | its question or its approval has expired | the failure is recorded, and is its result |
 //! | it was approved | the tool runs under the same operation id, and its context contains the approval |
-//! | it was refused or got a result, within another call | that is its result |
+//! | it was nested, and was refused or got a result | that is its result |
 //! | it waits for a call within it that no longer waits | the tool runs again under the same operation id |
 //!
 //! An approval is valid for each run that follows from it, until it expires: also after a run that
@@ -30,7 +30,7 @@ use crate::types::ToolInvoked;
 const EXPIRY: &str = "foldlog";
 /// Text for the model about such a call.
 const EXPIRED: &str = "Nobody answered in time, so the call has failed. It did not run.";
-/// Text for the model if the call had done its part.
+/// Text for the model if the call has completed its part.
 const EXPIRED_RESULT: &str =
     "The result did not come in time, so the call has failed. What it did before stays.";
 
@@ -49,7 +49,7 @@ impl ToolRunner {
             self.session.makes_again(suspended.operation);
         }
         let invoked = ToolInvoked::of_suspended(suspended);
-        // A call within another one may have run since its question, and been rolled back.
+        // A nested call may have run since its question, and been rolled back.
         let decided = self.session.suspended_one(suspended.operation).and_then(|one| one.decided);
         let decided = decided.filter(|_| !sabotage::is(Breakage::RefusalUnheard));
         let from = decided.map_or(suspended.end, |decided| decided.sequence);

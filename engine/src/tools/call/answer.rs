@@ -4,7 +4,7 @@
 //! rolls back the call's changes of STATE and of its resources. *Effects outside* are those that no
 //! rollback undoes, such as a request to a server.
 //!
-//! A tool may also leave its answer to others: it *asks* for an approval before it does anything
+//! A tool may also defer its answer: it *asks* for an approval before it does anything
 //! ([`ToolError::Ask`]), or it does its part and *awaits* the result ([`ToolResult::awaits`]). Its
 //! call is then suspended, and holds no locks and no leases.
 
@@ -51,7 +51,7 @@ pub struct ToolResult<T> {
     /// Effects outside, if the tool knows them. If `None`, a tool that only reads or is
     /// [`Natural`](crate::Idempotency::Natural) has none, and any other has unknown ones.
     pub outside: Option<ExternalEffects>,
-    /// The pending result, after the tool has done its part. The call's changes are kept, and
+    /// The pending result, after the tool has done its part. The call's changes remain, and
     /// [`Session::settle`](crate::Session::settle) supplies its result. `None` if this is the
     /// result.
     pub awaits: Option<Question>,
@@ -61,9 +61,9 @@ pub struct ToolResult<T> {
 }
 
 impl<T> ToolResult<T> {
-    /// Leaves the result to others: the call's changes are kept, and the call is suspended until
-    /// [`Session::settle`](crate::Session::settle) supplies its result. A call within another one
-    /// fails instead, because the outer call would be rolled back.
+    /// Defers the result: the call's changes are kept, and the call is suspended until
+    /// [`Session::settle`](crate::Session::settle) supplies its result. A nested call fails
+    /// instead, because the outer call would be rolled back.
     pub fn awaits(question: Question) -> ToolResult<T> {
         let message = question.text.clone();
         ToolResult {
@@ -138,9 +138,9 @@ pub enum ToolError {
     /// it runs under the same operation id, and its context contains the
     /// [approval](crate::tools::ToolContext::approval).
     ///
-    /// If the call ran within another one, that one is rolled back too, and runs again with all its
-    /// inner calls, including their effects outside. So ask before such work. An inner call is
-    /// recognized by its tool and its arguments.
+    /// If the call was nested, the outer call is rolled back too, and runs again with all its inner
+    /// calls, including their effects outside. So ask before such work. An inner call is recognized
+    /// by its tool and its arguments.
     #[error("{}", .0.text)]
     Ask(Question),
     /// The tool stopped early, because the call [is

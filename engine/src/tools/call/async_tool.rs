@@ -28,7 +28,8 @@ use crate::session::schedule::inside_call;
 /// Future of a tool's encoded answer, or of its panic.
 pub(in crate::tools) type ToolFuture = BoxedFuture<thread::Result<Result<EncodedToolResult, ToolError>>>;
 
-/// Defines a tool as a future. Everything else is the same as for a [`Tool`](crate::tools::Tool).
+/// Defines a tool as a future. All other members are the same as for a
+/// [`Tool`](crate::tools::Tool).
 ///
 /// [`execute_async`](crate::tools::ToolRunner::execute_async) polls the tool in the host's task, so
 /// that the tool may use the host's runtime. If the call's deadline passes or the call is
@@ -96,7 +97,7 @@ pub trait AsyncTool: Send + Sync + 'static {
     /// # Errors
     ///
     /// A [`ToolError`] if the tool has no answer: the call fails, its changes are rolled back, and
-    /// the model sees the error's text. The engine catches a panic and treats it as a failure too.
+    /// the model sees the error's text. The engine catches panics and treats them as failures.
     fn call(
         &self,
         parameters: Self::Parameters,

@@ -18,8 +18,8 @@ use crate::clock;
 use crate::error::Error;
 use crate::sabotage::{self, Breakage};
 
-/// Time for which output is read after a program has ended. Its own child programs may still have
-/// the output open.
+/// Time for which output is read after a program has ended. Its child programs may still have the
+/// output open.
 const PRINTED_WITHIN: Duration = Duration::from_millis(200);
 
 /// Default number of bytes of each stream that [`ToolCommand::output`] keeps: 16 MiB.
@@ -185,7 +185,7 @@ impl ToolCommand {
     ///
     /// # Errors
     ///
-    /// Those of [`output`](ToolCommand::output).
+    /// See [`output`](ToolCommand::output).
     pub fn stream(mut self, mut printed: impl FnMut(ProgramStream, &[u8])) -> Result<ExitStatus, ToolError> {
         self.command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = self.spawn()?;
@@ -233,7 +233,7 @@ impl ToolCommand {
     ///
     /// # Errors
     ///
-    /// Those of [`output`](ToolCommand::output).
+    /// See [`output`](ToolCommand::output).
     pub fn status(mut self) -> Result<ExitStatus, ToolError> {
         self.command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = self.spawn()?;

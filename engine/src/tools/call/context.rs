@@ -1,9 +1,9 @@
-//! The context that a tool gets with each call: the call's own session handle, the resources, and
-//! facts of the call.
+//! The context that a tool gets with each call: the call's session handle, the resources, and facts
+//! of the call.
 //!
 //! A *child session* is one that a tool creates on the call's behalf. Its id and seed are derived
 //! from the session, the operation id and a number, so that a re-run of the call finds the same
-//! child session. [`tools`](crate::tools) describes how a child works on the call's own resources.
+//! child session. [`tools`](crate::tools) describes how a child works on the call's resources.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub struct FencingToken {
     pub operation: OperationId,
 }
 
-/// Gives a tool access to its call: the call's own session handle, the resources, and facts of the
+/// Gives a tool access to its call: the call's session handle, the resources, and facts of the
 /// call.
 ///
 /// Clones share the call and are cheap. Once the call ends, writes through its session fail with
@@ -59,7 +59,7 @@ pub struct ToolContext {
 }
 
 impl ToolContext {
-    /// Returns the call's own session handle. Events that the tool dispatches through it are rolled
+    /// Returns the call's session handle. Events that the tool dispatches through it are rolled
     /// back if the call fails. Once the call is over or cancelled, its writes fail with
     /// [`Error::Revoked`]; once the deadline has passed, with [`Error::DeadlineExceeded`].
     pub fn session(&self) -> &Session {
@@ -76,7 +76,7 @@ impl ToolContext {
         }
     }
 
-    /// Returns the run of the call: the call's own session handle, the
+    /// Returns the run of the call: the call's session handle, the
     /// [resources](ToolContext::resources), the clock, random numbers and checkpoints. A
     /// [runner](crate::tools::ToolRunner::new) for it nests its calls in this one.
     ///
@@ -92,18 +92,18 @@ impl ToolContext {
     ///
     /// # Errors
     ///
-    /// Those of [`Session::observe`].
+    /// See [`Session::observe`].
     pub fn now(&self) -> Result<DateTime<Utc>> {
         self.state().now()
     }
 
     /// Calls `draw` with a generator, and returns its result. The generator's start is derived from
     /// the session's seed and recorded within the call, so a replay that runs the tool again draws
-    /// the same numbers. If an interrupted call is run again, that run draws its own numbers.
+    /// the same numbers. If an interrupted call is run again, that run draws new numbers.
     ///
     /// # Errors
     ///
-    /// Those of [`Session::draw`].
+    /// See [`Session::draw`].
     pub fn draw<T>(&self, draw: impl FnOnce(&mut Generator) -> T) -> Result<T> {
         self.state().draw(draw)
     }
@@ -115,7 +115,7 @@ impl ToolContext {
         self.running.begun.within.operation()
     }
 
-    /// Returns the token by which an external system can refuse this worker once another one has
+    /// Returns the token by which an external system can refuse this worker once another worker has
     /// taken the session over. A [`Keyed`](foldlog_codec::body::Idempotency::Keyed) tool sends it
     /// with each request. See [`FencingToken`].
     pub fn fencing_token(&self) -> FencingToken {
@@ -136,8 +136,8 @@ impl ToolContext {
     /// with the operation.
     ///
     /// This session's log records the child's id before the child is created. If the call fails,
-    /// the child session is not rolled back. To open a child that works on the call's own
-    /// resources, use [`child`](ToolContext::child).
+    /// the child session is not rolled back. To open a child that works on the call's resources,
+    /// use [`child`](ToolContext::child).
     ///
     /// # Errors
     ///
@@ -146,7 +146,8 @@ impl ToolContext {
     /// handle of the child session is still open, in this process or another. [`Error::WrongChild`]
     /// if the store contains a session of that id that this operation did not create.
     /// [`Error::Revoked`] if the call is over or cancelled, [`Error::DeadlineExceeded`] if its
-    /// deadline has passed, and else those of [`Session::dispatch`] that do not concern events.
+    /// deadline has passed, and otherwise the errors of [`Session::dispatch`] that do not concern
+    /// events.
     pub fn child_session(&self, ordinal: u32, types: &SessionTypes) -> Result<Session> {
         let (id, seed) = self.child_identity(ordinal);
         let operation = self.operation();
@@ -164,8 +165,8 @@ impl ToolContext {
         let may_exist = self.running.info.again.is_some() || children.lock().begun.contains(&ordinal);
         let wrong = Error::WrongChild { session: id, parent: self.session.id(), operation };
         let child = match store.create_with(types, options) {
-            // The operation has not run before, so another one of the same id created it, whose
-            // start record was lost.
+            // The operation has not run before, so a different operation of the same id created it,
+            // whose start record was lost.
             Err(Error::SessionExists { .. }) if !may_exist => return Err(wrong),
             Err(Error::SessionExists { .. }) => store.open_session_at(id, types, durability)?,
             created => created?,
@@ -206,8 +207,8 @@ impl ToolContext {
     }
 
     /// Returns the approval of the call, if it [asked](crate::tools::ToolError::Ask) for one
-    /// before. A tool that asks returns the question if there is no approval, and else does its
-    /// work.
+    /// before. A tool that asks returns the question if there is no approval, and otherwise does
+    /// its work.
     pub fn approval(&self) -> Option<&Approval> {
         self.running.info.approval.as_ref()
     }

@@ -73,7 +73,7 @@ impl fmt::Debug for DynTool {
 
 impl DynTool {
     /// Creates a tool from a name, the JSON schema of its arguments, and its function. It has no
-    /// description, is [`Manual`](Idempotency::Manual), and may change something.
+    /// description, is [`Manual`](Idempotency::Manual), and may make changes.
     pub fn new<T: Serialize>(
         name: impl Into<SmolStr>,
         schema: serde_json::Value,

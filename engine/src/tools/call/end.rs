@@ -22,9 +22,9 @@ use crate::types::encode;
 pub(in crate::tools) enum Wait {
     /// It waits for an approval; nothing has run.
     Asks(Option<Duration>),
-    /// It waits for its result; its changes are kept.
+    /// It waits for its result; its changes remain.
     Awaits(Option<Duration>),
-    /// It waits for a call within it, of this session or of another one.
+    /// It waits for a call within it, of this or a different session.
     Within(Uuid, OperationId),
 }
 
@@ -147,7 +147,7 @@ impl CallEnd {
         }
     }
 
-    /// Returns whether the changes of the call are kept.
+    /// Returns whether the call keeps its changes.
     pub(in crate::tools) fn keeps(&self) -> bool {
         self.cause.is_none()
             && match self.wait {

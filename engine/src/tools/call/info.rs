@@ -115,9 +115,9 @@ pub(in crate::tools) struct CallInfo {
     pub(in crate::tools) again: Option<OperationId>,
     /// Approval of this call, if it asked for one.
     pub(in crate::tools) approval: Option<Approval>,
-    /// Interrupted operation whose effects outside this call undoes.
+    /// Interrupted operation whose outside effects this call undoes.
     pub(in crate::tools) undoes: Option<OperationId>,
-    /// Interrupted operation whose effects outside this call verifies.
+    /// Interrupted operation whose outside effects this call verifies.
     pub(in crate::tools) verifies: Option<OperationId>,
     /// Resources to restore, if the call is a restore; `None` for a tool's call.
     pub(in crate::tools) restores: Option<RestoreScope>,
@@ -132,7 +132,7 @@ pub(in crate::tools) struct CallInfo {
 
 impl CallInfo {
     /// Describes a first run of a call of an unknown tool: it is [`Manual`](Idempotency::Manual)
-    /// and may change something.
+    /// and may make changes.
     #[track_caller]
     pub(in crate::tools) fn new(call: &ToolCall) -> CallInfo {
         CallInfo {
@@ -187,7 +187,7 @@ impl CallInfo {
         self.again.is_some() || self.undoes.is_some() || self.verifies.is_some()
     }
 
-    /// Returns whether the call changes nothing at all.
+    /// Returns whether the call makes no changes at all.
     pub(in crate::tools) fn only_reads(&self) -> bool {
         self.reads_only && !self.outside_only
     }

@@ -35,7 +35,7 @@ pub struct InterruptedCall {
     /// Arguments of the call as received: JSON text.
     pub arguments: String,
     /// Captures of the resources before the run, by resource name, in the form that the resources
-    /// recorded; `None` for a capture that did not outlive its process. Empty for a call that only
+    /// recorded; `None` for a capture that was lost with its process. Empty for a call that only
     /// reads.
     pub captures: BTreeMap<String, Option<Vec<u8>>>,
 }

@@ -23,12 +23,12 @@
 //!
 //! # Invariants
 //!
-//! 1. The start record of a call that may change something is written after the resources are
-//!    captured, and before the tool runs.
+//! 1. The start record of a call that may make changes is written after the resources are captured,
+//!    and before the tool runs.
 //! 2. The programs of a call are terminated before its resources are captured or restored at its
 //!    end.
 //! 3. A call whose resources cannot be restored, or whose end cannot be recorded, is left open: the
-//!    session takes no writes until a recovery has ended the call.
+//!    session rejects writes until a recovery has ended the call.
 
 mod answer;
 #[cfg(feature = "async")]

@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A call that may change something captures its resources before it writes its start record.
+//! 1. A call that may make changes captures its resources before it writes its start record.
 //! 2. The nested calls of a call end, and its programs are terminated, before its resources are
 //!    captured or restored.
 //! 3. The resources of a failed call are restored before its end is recorded. The end record itself
@@ -57,7 +57,7 @@ use crate::types::encode;
 /// Contains a started call, for a tool that runs elsewhere. [`end`](Operation::end),
 /// [`fail`](Operation::fail) or [`abort`](Operation::abort) ends the call.
 ///
-/// If the `Operation` is dropped instead, the call stays open until another call or write has to
+/// If the `Operation` is dropped instead, the call stays open until a later call or write has to
 /// wait for it, the enclosing call ends, or the session closes. A call that was started for an
 /// async host ends as soon as a thread is free. The engine then ends the call with
 /// [`Cause::Dropped`] and rolls its changes back.
@@ -136,7 +136,7 @@ impl Operation {
 
     /// Declares that another thread ends the call. Before this, the thread that started the call
     /// gets [`Error::InsideOperation`] where it would have to wait for the call; afterwards it
-    /// waits like other threads.
+    /// blocks like other threads.
     pub fn hand_over(&self) {
         self.running_call().begun.hand_over();
     }
@@ -188,7 +188,7 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// [`Error::Suspended`] if the result is left to others; the call has an end then.
+    /// [`Error::Suspended`] if the result is deferred; the call has an end then.
     ///
     /// [`Error::Stuck`] if a nested call does not end within the store's
     /// [grace](crate::StoreOptions::grace): once the nested call has ended, the engine ends this
@@ -197,7 +197,7 @@ impl Operation {
     /// [`Error::RestoreFailed`] if a resource cannot be restored; [`Error::Interrupted`] if a
     /// nested call was left open; [`Error::Full`], [`Error::Io`], [`Error::DurabilityUnknown`],
     /// [`Error::Poisoned`] or [`Error::Closed`] if the end cannot be recorded. With these the call
-    /// is left open: the session takes no writes until
+    /// is left open: the session rejects writes until
     /// [`ToolRunner::recover`](crate::tools::ToolRunner::recover), here or in another process, has
     /// ended it. A session that fails with [`Error::Poisoned`] has to be opened again first.
     pub fn end<T: Serialize>(self, result: ToolResult<T>) -> Result<ToolReport> {
@@ -217,8 +217,8 @@ impl Operation {
     /// # Errors
     ///
     /// [`Error::VisibilityExpansion`] if `error` requests more sections of the prompt,
-    /// [`Error::Suspended`] if it asks for an approval; the call has an end then. Else those of
-    /// [`end`](Operation::end).
+    /// [`Error::Suspended`] if it asks for an approval; the call has an end then. Otherwise, the
+    /// errors of [`end`](Operation::end).
     pub fn fail(self, error: ToolError) -> Result<ToolReport> {
         let ending = CallEnd::from_answer(Err(error), &self.running_call().begun.within);
         self.finish(ending)
@@ -229,7 +229,7 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// Those of [`end`](Operation::end).
+    /// See [`end`](Operation::end).
     pub fn abort(self, reason: &str) -> Result<ToolReport> {
         self.finish(CallEnd::with_cause(Cause::Cancelled, reason))
     }
@@ -244,8 +244,7 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// Those of [`Session::confirm_claim`]. The call is left open then, and its tool must not
-    /// start.
+    /// See [`Session::confirm_claim`]. The call is left open then, and its tool must not start.
     pub(in crate::tools) fn confirm_claim(self) -> Result<Operation> {
         if self.running_call().info.only_reads() {
             return Ok(self);
@@ -284,7 +283,7 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// Those of [`end`](Operation::end) and [`fail`](Operation::fail).
+    /// See [`end`](Operation::end) and [`fail`](Operation::fail).
     pub(in crate::tools) fn finish(mut self, ending: CallEnd) -> Result<ToolReport> {
         let report = self.running_call().finish_and_raise(ending);
         self.ended = report.is_ok();
@@ -298,8 +297,8 @@ impl Operation {
     ///
     /// [`Error::SnapshotMismatch`] if `session` is not the session of `state`;
     /// [`Error::DeadlineExceeded`] if the deadline passes before the start; the errors of an
-    /// admission, of a lease, and of a capture. Nothing is recorded with these. Else those of
-    /// [`Session::dispatch`] that do not concern events.
+    /// admission, of a lease, and of a capture. No record is written with these. Otherwise, the
+    /// errors of [`Session::dispatch`] that do not concern events.
     pub(in crate::tools) fn begin(
         state: &ExecutionState,
         session: &Session,
@@ -394,7 +393,7 @@ impl Operation {
     }
 
     /// Starts a call of a replay whose tool runs again: compares its start record with the recorded
-    /// one. Takes no lease and captures nothing; the tool works on copies.
+    /// one. Takes no lease and no captures; the tool works on copies.
     fn begin_again(
         state: &ExecutionState,
         session: &Session,
@@ -475,7 +474,7 @@ impl RunningCall {
         }
     }
 
-    /// Leaves the call open before its tool has started: there is nothing to restore.
+    /// Leaves the call open before its tool has started: no restore is needed.
     fn leave_open(&self) {
         let held = self.held.lock().take();
         if let Some(CallEndState { before, leases, .. }) = held {
@@ -799,7 +798,7 @@ mod tests {
     /// Guards against an abandoned call that never ends. Another thread could start a nested call
     /// after a first thread had started to end the abandoned one, and before its handle was
     /// revoked. The nested call prevented the end, no thread tried again, and the call blocked all
-    /// others until the session was recovered.
+    /// all later calls until the session was recovered.
     #[test]
     fn nothing_begins_within_a_call_that_was_let_go_of_once_somebody_ends_it() {
         let (storage, grace) = (Arc::new(MemoryStorage::new()), Duration::ZERO);

@@ -71,18 +71,19 @@ pub trait Tool: Send + Sync + 'static {
     }
 
     /// Returns whether the tool changes neither STATE nor resources. Calls of such tools may run in
-    /// parallel, and nothing is captured for them. Their handle refuses changes of STATE and calls
-    /// of tools that change something, with [`Error::ReadsOnly`]. By default `false`.
+    /// parallel, and no captures are taken for them. Their handle refuses changes of STATE and
+    /// calls of tools that make changes, with [`Error::ReadsOnly`]. By default `false`.
     fn reads_only(&self) -> bool {
         false
     }
 
     /// Returns whether the tool acts only outside, for example by a request to a server: it changes
-    /// neither STATE nor resources. Its calls run in parallel with each other and with those of
-    /// tools that [only read](Tool::reads_only), and nothing is captured for them. Unlike those, an
-    /// interrupted call runs again only as the tool's [idempotency](Tool::idempotency) allows. Its
-    /// handle refuses changes of STATE, calls of tools that change something, and programs, with
-    /// [`Error::ReadsOnly`], and it gets no captured resource. By default `false`.
+    /// neither STATE nor resources. Its calls run in parallel with each other and with calls of
+    /// tools that [only read](Tool::reads_only), and no captures are taken for them. Unlike a
+    /// reading call, an interrupted call runs again only as the tool's
+    /// [idempotency](Tool::idempotency) allows. Its handle refuses changes of STATE, calls of tools
+    /// that make changes, and programs, with [`Error::ReadsOnly`], and it gets no captured
+    /// resource. By default `false`.
     fn outside_only(&self) -> bool {
         false
     }
@@ -93,7 +94,7 @@ pub trait Tool: Send + Sync + 'static {
     /// # Errors
     ///
     /// A [`ToolError`] if the tool has no answer: the call fails, its changes are rolled back, and
-    /// the model sees the error's text. The engine catches a panic and treats it as a failure too.
+    /// the model sees the error's text. The engine catches panics and treats them as failures.
     fn call(
         &self,
         parameters: Self::Parameters,
@@ -102,8 +103,8 @@ pub trait Tool: Send + Sync + 'static {
 
     /// Undoes the effects of an interrupted call outside of STATE and resources. Only a recovery
     /// calls it, and only for a tool that declares [`Idempotency::Compensate`]: possibly more than
-    /// once for one call, and possibly for a call that had no effects. `parameters` are those of
-    /// the interrupted call, and `undone` identifies that call.
+    /// once for one call, and possibly for a call that had no effects. `parameters` belong to the
+    /// interrupted call, and `undone` identifies that call.
     /// [`InterruptedCall::operation`](super::InterruptedCall::operation) is the id under which the
     /// call acted.
     ///
@@ -131,8 +132,7 @@ pub trait Tool: Send + Sync + 'static {
     /// Determines the effects of an interrupted call outside of STATE and resources, by a query
     /// there. Only a recovery calls it, for a tool that [verifies](Tool::verifies), before any
     /// other step for the call; possibly more than once for one call. Its handle refuses changes of
-    /// STATE. `parameters` are those of the interrupted call, and `interrupted` identifies that
-    /// call.
+    /// STATE. `parameters` belong to the interrupted call, and `interrupted` identifies that call.
     ///
     /// | answer | consequence |
     /// |---|---|

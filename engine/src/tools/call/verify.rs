@@ -16,7 +16,7 @@ use crate::types::encode;
 /// Describes a tool's finding about an interrupted call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallVerification<T> {
-    /// The call had done its work. This result becomes the operation's.
+    /// The call completed its work. This result becomes the operation's.
     Done(ToolResult<T>),
     /// The call had no effects outside of STATE and resources: it runs again.
     NotDone,

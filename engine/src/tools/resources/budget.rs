@@ -65,7 +65,7 @@ impl BudgetTracker {
         *before = before.plus(usage);
     }
 
-    /// Returns the usage of the evaluation of this name; zero if nothing is recorded for it.
+    /// Returns the usage of the evaluation of this name; zero if it has none.
     pub fn usage_of(&self, evaluation: &str) -> Usage {
         self.spent.lock().get(evaluation).copied().unwrap_or_default()
     }

@@ -39,7 +39,7 @@ impl Snapshotable for InMemoryFilesystem {
 
 impl ResourceRegistryBuilder {
     /// Registers a filesystem under its own type and as the run's [`Filesystem`]. The engine
-    /// captures it before each call that may change something, and restores it if the call fails.
+    /// captures it before each call that may make changes, and restores it if the call fails.
     pub fn filesystem<F: Filesystem + Snapshotable>(self, filesystem: Arc<F>) -> Self {
         let shared: Arc<dyn Filesystem> = Arc::clone(&filesystem) as _;
         self.register_captured(F::NAME.into(), Arc::clone(&filesystem), |builder, copy| {
@@ -75,7 +75,7 @@ mod host {
     impl Session {
         /// Opens the directory `root` as the session's workspace. Its captures are stored in
         /// [`captures_dir`](Session::captures_dir), and equal captures of the store's sessions are
-        /// stored once. Writes nothing.
+        /// stored once. Performs no writes.
         ///
         /// ```
         /// # use foldlog::filesystem::{Filesystem, HostFilesystemOptions};
@@ -99,7 +99,7 @@ mod host {
         ///
         /// # Errors
         ///
-        /// Those of [`HostFilesystem::open`].
+        /// See [`HostFilesystem::open`].
         pub fn open_workspace(
             &self,
             root: impl AsRef<Path>,

@@ -27,7 +27,7 @@ enum LeaseGuard {
 /// half changed.
 pub trait LeaseMark: Send + Sync + 'static {
     /// Marks the resource as possibly being changed by a call. The engine calls this before it
-    /// writes the start record of a call that may change something, and may call it again while the
+    /// writes the start record of a call that may make changes, and may call it again while the
     /// lease is held.
     ///
     /// # Errors
@@ -151,16 +151,17 @@ impl<'a> LeaseHolder<'a> {
         self.session.held_captures_dir()
     }
 
-    /// Returns the first operation of another session that is open and may change something; `None`
-    /// if there is none, or if `directory` contains no such session. Reads the log in `directory`
-    /// and takes no lock, so that a writer of the log is not disturbed.
+    /// Returns the first operation of another session that is open and may make changes; `None` if
+    /// there is none, or if `directory` contains no such session. Reads the log in `directory` and
+    /// takes no lock, so that a writer of the log is not disturbed.
     ///
     /// # Errors
     ///
     /// [`Error::Io`](crate::Error::Io) if the log cannot be read,
     /// [`Error::Corrupt`](crate::Error::Corrupt) if it is damaged,
     /// [`Error::UnsupportedKind`](crate::Error::UnsupportedKind) if it contains a record that this
-    /// version cannot fold; else those of [`LogReader::open`](crate::inspect::LogReader::open).
+    /// version cannot fold; otherwise, the errors of
+    /// [`LogReader::open`](crate::inspect::LogReader::open).
     pub fn left_open(&self, session: Uuid, directory: &Path) -> Result<Option<OpenOperation>> {
         left_open(self.session.read_ground(), directory, session)
     }

@@ -3,7 +3,7 @@
 //!
 //! A process that is killed within a call leaves the workspace half changed, and its lease ends. If
 //! another session then changed the workspace, the recovery of the first session would roll these
-//! changes back too. So a call that may change something sets the mark to *open* under the lease,
+//! changes back too. So a call that may make changes sets the mark to *open* under the lease,
 //! before its start record is written, and the lease sets the mark to *idle* before it is released.
 //! A session that takes the lease and finds the mark of another session reads that session's log,
 //! unless the first row applies:
@@ -11,7 +11,7 @@
 //! | the mark of another session | the session that takes the lease |
 //! |---|---|
 //! | is idle, and was written since the machine started | gets it; a call that only reads does not change the mark |
-//! | names a session that has no open call that may change something, or that no longer exists | gets it, and replaces the mark |
+//! | names a session that has no open call that may make changes, or that no longer exists | gets it, and replaces the mark |
 //! | names a session that has such an open call | is refused with [`Error::ResourceDirty`] |
 //! | names a session whose log cannot be read | is refused with [`Error::ResourceMaybeDirty`], unless it was salvaged from that session |
 //! | cannot be read itself | is refused with [`Error::Filesystem`], which contains the remedy |

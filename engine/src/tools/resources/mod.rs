@@ -16,8 +16,8 @@
 //!
 //! # Invariants
 //!
-//! 1. The engine captures a resource before it runs a tool that may change something, and restores
-//!    that capture if the tool fails, unless the resource [does not roll
+//! 1. The engine captures a resource before it runs a tool that may make changes, and restores that
+//!    capture if the tool fails, unless the resource [does not roll
 //!    back](Snapshotable::rolls_back).
 //! 2. A recorded capture is one MessagePack value, and enough to restore the resource in another
 //!    process.
@@ -82,8 +82,8 @@ impl From<Vec<UnrestoredPath>> for RestoreReport {
 
 /// Describes a resource that can be captured and restored.
 ///
-/// The engine captures the resource before each call that may change something, and restores it if
-/// the call fails. It holds no lock of the session during this time.
+/// The engine captures the resource before each call that may make changes, and restores it if the
+/// call fails. It holds no lock of the session during this time.
 pub trait Snapshotable: Send + Sync + 'static {
     /// Name of the resource in records. Keep it stable: a recovery finds the resource by it.
     const NAME: &'static str;
@@ -108,11 +108,12 @@ pub trait Snapshotable: Send + Sync + 'static {
 
     /// Restores the resource to a capture like [`restore`](Snapshotable::restore), and reports the
     /// parts that were replaced or removed, the parts that differ from the capture, and changes by
-    /// a tool that a restore does not undo. The default calls `restore` and reports nothing.
+    /// a tool that a restore does not undo. The default calls `restore` and returns an empty
+    /// report.
     ///
     /// # Errors
     ///
-    /// Those of [`restore`](Snapshotable::restore).
+    /// See [`restore`](Snapshotable::restore).
     fn restore_and_tell(&self, snapshot: &Self::Snapshot) -> Result<RestoreReport> {
         self.restore(snapshot).map(|()| RestoreReport::default())
     }
@@ -122,7 +123,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Those of [`restore`](Snapshotable::restore).
+    /// See [`restore`](Snapshotable::restore).
     fn roll_back(&self, snapshot: &Self::Snapshot, operation: OperationId) -> Result<RestoreReport> {
         let _ = operation;
         self.restore_and_tell(snapshot)
@@ -130,7 +131,7 @@ pub trait Snapshotable: Send + Sync + 'static {
 
     /// Moves content that the rollback of `operation` to a capture will replace or remove to a
     /// place where a person can find it. The engine calls this before a rollback if the resource
-    /// cannot be captured. The default does nothing: the content is lost.
+    /// cannot be captured. The default is a no-op: the content is lost.
     ///
     /// # Errors
     ///
@@ -142,9 +143,9 @@ pub trait Snapshotable: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Checks that a [`restore`](Snapshotable::restore) of a capture would not be refused, and
-    /// changes nothing. A recovery calls this before it touches the resource. The default refuses
-    /// nothing.
+    /// Checks that a [`restore`](Snapshotable::restore) of a capture would not be refused, without
+    /// any change. A recovery calls this before it touches the resource. The default refuses no
+    /// capture.
     ///
     /// # Errors
     ///
@@ -157,7 +158,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// Makes changes of restores durable, before the record that states the restore becomes
     /// durable. The engine calls this after [`restore`](Snapshotable::restore), with
     /// [`Durability::Boundary`](crate::Durability::Boundary) and
-    /// [`Durability::Every`](crate::Durability::Every). The default does nothing.
+    /// [`Durability::Every`](crate::Durability::Every). The default is a no-op.
     ///
     /// # Errors
     ///
@@ -200,12 +201,12 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// The engine calls this before each sync of a log whose records may name such a capture, in
     /// the background or in the thread that requests the sync, while a tool may work on the
     /// resource. It passes `earlier` when a run starts on a session that was not closed. The method
-    /// must not use the session. The default does nothing, which is right if a power cut cannot
-    /// lose a recorded capture.
+    /// must not use the session. The default is a no-op, which is right if a power cut cannot lose
+    /// a recorded capture.
     ///
     /// # Errors
     ///
-    /// Return an error if a capture may be lost; the log is then not synced, and takes no more
+    /// Return an error if a capture may be lost; the log is then not synced, and rejects further
     /// writes.
     fn sync_captures(&self, earlier: &[Self::Snapshot]) -> Result<()> {
         let _ = earlier;
@@ -223,7 +224,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// Updates a resource that [does not roll back](Snapshotable::rolls_back) to `recorded`, the
     /// capture by the session's last call, possibly in another process. The engine calls this at
     /// the start of a [run](crate::ExecutionState) of the session, with the call's capture, and
-    /// then with that of its recovery, if any. The default does nothing.
+    /// then with that of its recovery, if any. The default is a no-op.
     fn carry_over(&self, recorded: &Self::Snapshot) {
         let _ = recorded;
     }
@@ -236,7 +237,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     }
 
     /// Removes data that the resource can recreate, such as caches, because the disk is full and a
-    /// recovery needs space. The default does nothing.
+    /// recovery needs space. The default is a no-op.
     fn free_caches(&self) {}
 
     /// Returns whether two captures contain the same state of the resource. The default compares
@@ -246,7 +247,7 @@ pub trait Snapshotable: Send + Sync + 'static {
         matches!((Self::record(one), Self::record(other)), (Ok(Some(one)), Ok(Some(other))) if one == other)
     }
 
-    /// Creates a copy of the resource, in the state of a capture, that shares nothing with the
+    /// Creates a copy of the resource, in the state of a capture, that is independent of the
     /// resource. In a replay, the host and its tools get the copy in place of the resource. `None`,
     /// the default, means that no copy is possible: in a replay no tool then runs that works on the
     /// resource.
@@ -264,7 +265,7 @@ pub trait Snapshotable: Send + Sync + 'static {
 
     /// Returns the capture that a rewind restores: the target, or a capture that preserves changes
     /// by hand. These are the differences between the present state and the capture after the last
-    /// call. Changes nothing in the resource. The default preserves nothing.
+    /// call. Does not change the resource. The default returns the target.
     ///
     /// # Errors
     ///
@@ -273,15 +274,15 @@ pub trait Snapshotable: Send + Sync + 'static {
         Ok(Rewound::whole(asked.target.clone()))
     }
 
-    /// Returns whether a capture belongs to another place than the resource, such as the directory
-    /// of the session that this one was forked from; `false` by default. A rewind of a fork skips
-    /// such captures.
+    /// Returns whether a capture belongs to a different place than the resource, such as the
+    /// directory of the session that this one was forked from; `false` by default. A rewind of a
+    /// fork skips such captures.
     fn is_of_other_place(&self, snapshot: &Self::Snapshot) -> bool {
         let _ = snapshot;
         false
     }
 
-    /// Returns whether a capture was taken of another place than the present one of the resource,
+    /// Returns whether a capture was taken of a different place than the resource's present one,
     /// whether or not it may be restored here; `false` by default. A
     /// [fill](crate::ExecutionState::fill) uses it to find the resources to fill.
     fn is_from_elsewhere(&self, snapshot: &Self::Snapshot) -> bool {
@@ -291,7 +292,7 @@ pub trait Snapshotable: Send + Sync + 'static {
 
     /// Permits captures of other places to be restored into the present place of the resource. With
     /// `overwrite`, this applies even if there is content, which is then overwritten. The default
-    /// does nothing.
+    /// is a no-op.
     ///
     /// # Errors
     ///
@@ -302,7 +303,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     }
 
     /// Returns whether a capture was taken of the same place as `present`; `true` by default. A
-    /// capture of another place does not show a rewind which changes were made by hand.
+    /// capture of a different place does not show a rewind which changes were made by hand.
     fn is_of_place_of(snapshot: &Self::Snapshot, present: &Self::Snapshot) -> bool {
         let _ = (snapshot, present);
         true
@@ -323,14 +324,14 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// Reports differences of the resource from its state after the session's last call to the
     /// host, in a way that the resource defines. Called once in a run, with the first capture `now`
     /// of a call; `left` is the capture after the last call, possibly by another process. `found`
-    /// is the capture of a recovery of that call, which has restored `left` since. Changes nothing
-    /// and fails no call; does nothing by default.
+    /// is the capture of a recovery of that call, which has restored `left` since. Makes no changes
+    /// and fails no call; a no-op by default.
     fn tell_of_changes(&self, left: &Self::Snapshot, found: Option<&Self::Snapshot>, now: &Self::Snapshot) {
         let _ = (left, found, now);
     }
 
     /// Checks that the original resource cannot be reached from this [copy](Snapshotable::scratch),
-    /// such as by a link among its files. Called before a replay runs a tool again; does nothing by
+    /// such as by a link among its files. Called before a replay runs a tool again; a no-op by
     /// default.
     ///
     /// # Errors
@@ -343,7 +344,7 @@ pub trait Snapshotable: Send + Sync + 'static {
 
     /// Returns whether the resource contains the files in `directory`, so that a restore may change
     /// them; `false` by default. If a resource contains the session's own directory, the engine
-    /// captures nothing, and runs no tool that may change something: rolling back a call would roll
+    /// takes no capture, and runs no tool that may make changes: rolling back a call would roll
     /// back the log.
     fn holds(&self, directory: &Path) -> bool {
         let _ = directory;

@@ -193,7 +193,7 @@ impl ResourceRegistryBuilder {
     }
 
     /// Registers a resource under its own type and under [`Snapshotable::NAME`]. The engine
-    /// captures it before each call that may change something, and restores it if the call fails.
+    /// captures it before each call that may make changes, and restores it if the call fails.
     pub fn snapshotable<R: Snapshotable>(self, resource: Arc<R>) -> Self {
         self.register_captured(R::NAME.into(), Arc::clone(&resource), |builder, resource| {
             builder.snapshotable::<R>(resource)

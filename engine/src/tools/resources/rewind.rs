@@ -10,7 +10,7 @@ pub struct RewindRequest<'a, S> {
     /// Last capture after a call: differences from it in the resource are changes by hand.
     pub last: &'a S,
     /// Whether a rewind brought the resource to `last` in its present place, even if that is a
-    /// capture of another place.
+    /// capture of a different place.
     pub last_is_here: bool,
     /// Capture of the present state.
     pub present: &'a S,

@@ -31,7 +31,7 @@ use crate::types::ToolInvoked;
 
 impl ExecutionState {
     /// Returns the captures that show changes by hand, by the names of these resources, and the
-    /// names of those that a rewind restored to a capture of another place.
+    /// names of those that a rewind restored to a capture of a different place.
     pub(super) fn captures_by_tools(
         &self,
         names: &BTreeSet<String>,

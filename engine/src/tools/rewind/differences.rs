@@ -19,7 +19,7 @@ use crate::session::rewind::{ConversationBeside, SlicesBeside};
 /// # Errors
 ///
 /// [`Error::OverBudget`](crate::Error::OverBudget) if these take more memory than the store's
-/// [limit](crate::MemoryLimit); else those of [`StateReader::slice_differences`].
+/// [limit](crate::MemoryLimit); otherwise, the errors of [`StateReader::slice_differences`].
 pub(super) fn slices(
     beside: SlicesBeside,
     budget: Option<&TextBudget<'_>>,
@@ -54,7 +54,7 @@ pub(super) fn slices(
 /// # Errors
 ///
 /// [`Error::OverBudget`](crate::Error::OverBudget) if these, or a compared conversation, take more
-/// memory than is left; else those of [`Session::conversation_at`].
+/// memory than is left; otherwise, the errors of [`Session::conversation_at`].
 pub(super) fn conversations(
     session: &Session,
     to: SequenceNumber,

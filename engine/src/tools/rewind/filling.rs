@@ -8,9 +8,9 @@
 //! | the process ends | the next fill |
 //! |---|---|
 //! | before the calls that were left open are ended | finds the directory empty, or with a part of its state before the first of them: then it needs `overwrite` |
-//! | after that | finds that a recovery worked here, and fills nothing more |
+//! | after that | finds that a recovery worked here, and does not fill |
 //! | within the rewind | ends it, which empties the directory again, and fills it |
-//! | after that | finds nothing to fill |
+//! | after that | finds no workspace to fill |
 //!
 //! A replay does not read directories: it fills where the log contains a fill.
 
@@ -30,7 +30,7 @@ impl ExecutionState {
     /// its last call: after a [takeover](crate::Store::take_over), in a [fork](crate::Store::fork),
     /// or after a workspace was moved. Calls that an earlier process left open are ended first, as
     /// by a [recovery](crate::tools::ToolRunner::recover) without tools: none runs again yet.
-    /// Returns a report of the fill; `None` if there was nothing to fill.
+    /// Returns a report of the fill; `None` if no workspace had to be filled.
     ///
     /// A workspace in which the session has worked is unchanged, including changes by hand. Call
     /// this whenever a session is opened, before other work on it, and recover with the tools
@@ -47,7 +47,7 @@ impl ExecutionState {
     ///
     /// [`Error::Filesystem`](crate::Error::Filesystem) if a directory to be filled is not empty;
     /// [`Error::Collected`](crate::Error::Collected) if the capture after the last call was
-    /// collected. Else those of [`recover`](crate::tools::ToolRunner::recover) and
+    /// collected. Otherwise, the errors of [`recover`](crate::tools::ToolRunner::recover) and
     /// [`rewind`](ExecutionState::rewind).
     pub fn fill(&self, options: &RewindOptions) -> Result<Option<RewindReport>> {
         let session = self.session();

@@ -1,10 +1,10 @@
 //! Rewinds: session, conversations and files return together to an earlier position, including
 //! changes of files by others.
 //!
-//! A rewind is a restore ([`restore`](super::restore)), recorded as its own operation
-//! `foldlog.restore`. Its start record captures the present state, so that nothing is lost, and the
-//! restore's table describes the effects of a kill. A rewind adds the choice of the captures, and
-//! the treatment of changes by hand.
+//! A rewind is a restore ([`restore`](super::restore)), recorded as a separate operation
+//! `foldlog.restore`. Its start record captures the present state, so that no content is lost, and
+//! the restore's table describes the effects of a kill. A rewind adds the choice of the captures,
+//! and the treatment of changes by hand.
 //!
 //! | resource | returns to |
 //! |---|---|
@@ -26,7 +26,7 @@
 //! Changes after the start record's capture count as changes by hand too: the files are compared
 //! once more before any is touched, and differences are captured. But content that is written into
 //! a file between that comparison and its own restore is overwritten, and no undo restores it.
-//! Nothing else should write into the workspace during a rewind.
+//! Other programs should not write into the workspace during a rewind.
 //!
 //! If a workspace was rebound, the last capture is of another directory. Until a rewind has worked
 //! in the new one, changes by hand are unknown there: existing files are kept, missing files remain
@@ -114,12 +114,12 @@ struct RewindPlan {
 }
 
 impl ExecutionState {
-    /// Describes the effect of a [`rewind`](ExecutionState::rewind) to a position. Writes nothing
-    /// into the log; the resources are captured, and their stores keep the captures until they are
+    /// Describes the effect of a [`rewind`](ExecutionState::rewind) to a position. Does not write
+    /// to the log; the resources are captured, and their stores keep the captures until they are
     /// collected.
     ///
     /// For an interrupted session, the preview describes the rewind after the session is
-    /// [recovered](RewindPreview::recover_first), and captures nothing.
+    /// [recovered](RewindPreview::recover_first), and takes no captures.
     ///
     /// May [wait](crate::Session#who-waits), like a call that changes something.
     ///
@@ -137,7 +137,7 @@ impl ExecutionState {
         self.preview_to(to.into(), options, &patience, Location::caller())
     }
 
-    /// Describes the effect of a rewind to a position. Waits for others as long as `patience`
+    /// Describes the effect of a rewind to a position. Waits for other work as long as `patience`
     /// allows.
     pub(super) fn preview_to(
         &self,
@@ -154,7 +154,7 @@ impl ExecutionState {
     ///
     /// # Errors
     ///
-    /// Those of [`undo_rewind`](ExecutionState::undo_rewind) and
+    /// See [`undo_rewind`](ExecutionState::undo_rewind) and
     /// [`preview_rewind`](ExecutionState::preview_rewind).
     #[track_caller]
     pub fn preview_undo(&self, options: &RewindOptions) -> Result<RewindPreview> {
@@ -162,7 +162,7 @@ impl ExecutionState {
         self.preview_last(options, &patience, Location::caller())
     }
 
-    /// Describes the effect of an undo. Waits for others as long as `patience` allows.
+    /// Describes the effect of an undo. Waits for other work as long as `patience` allows.
     pub(super) fn preview_last(
         &self,
         options: &RewindOptions,
@@ -185,13 +185,13 @@ impl ExecutionState {
     ///
     /// Files that were changed by hand since the last call are kept and
     /// [listed](ResourceRewound::kept), unless [`overwrite`](RewindOptions::overwrite) is set; so
-    /// are those that an earlier rewind kept. Nothing else should write into a workspace during the
-    /// rewind, because such content may be lost permanently.
+    /// are those that an earlier rewind kept. Other programs should not write into a workspace
+    /// during the rewind, because such content may be lost permanently.
     ///
-    /// The rewind is recorded as its own operation, `foldlog.restore`, whose start record captures
-    /// the present state: [`undo_rewind`](ExecutionState::undo_rewind) restores it in one step. If
-    /// anything fails, session and resources are returned to their previous state. If the process
-    /// ends within the rewind, the session is interrupted, as with
+    /// The rewind is recorded as a separate operation, `foldlog.restore`, whose start record
+    /// captures the present state: [`undo_rewind`](ExecutionState::undo_rewind) restores it in one
+    /// step. If anything fails, session and resources are returned to their previous state. If the
+    /// process ends within the rewind, the session is interrupted, as with
     /// [`restore`](ExecutionState::restore).
     ///
     /// ```
@@ -227,14 +227,14 @@ impl ExecutionState {
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`] if the log has no record at the position,
-    /// [`Error::InsideTransaction`] if an operation was open there that is over now: nothing is
-    /// recorded then. [`Error::Filesystem`] if a capture is of another directory, or the store
-    /// lacks a needed object. Else those of [`restore`](ExecutionState::restore).
+    /// [`Error::InsideTransaction`] if an operation was open there that is over now: no record is
+    /// written then. [`Error::Filesystem`] if a capture is of another directory, or the store lacks
+    /// a needed object. Otherwise, the errors of [`restore`](ExecutionState::restore).
     pub fn rewind(&self, to: impl Into<SequenceNumber>, options: &RewindOptions) -> Result<RewindReport> {
         self.rewind_waiting(to.into(), options, &RestoreWait::from_state(self))
     }
 
-    /// Rewinds to a position. Waits for others as `waiting` allows.
+    /// Rewinds to a position. Waits for other work as `waiting` allows.
     pub(super) fn rewind_waiting(
         &self,
         to: SequenceNumber,
@@ -261,13 +261,13 @@ impl ExecutionState {
     /// # Errors
     ///
     /// [`Error::NoRewind`] if there is no rewind, and no rollback of a call, to undo,
-    /// [`Error::NoSuchOperation`] if a rewind returned to before the operation; else those of
-    /// [`rewind`](ExecutionState::rewind).
+    /// [`Error::NoSuchOperation`] if a rewind returned to before the operation; otherwise, the
+    /// errors of [`rewind`](ExecutionState::rewind).
     pub fn undo_rewind(&self, options: &RewindOptions) -> Result<RewindReport> {
         self.undo_waiting(options, &RestoreWait::from_state(self))
     }
 
-    /// Undoes the last rewind. Waits for others as `waiting` allows.
+    /// Undoes the last rewind. Waits for other work as `waiting` allows.
     pub(super) fn undo_waiting(
         &self,
         options: &RewindOptions,
