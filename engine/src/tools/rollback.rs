@@ -1,5 +1,5 @@
 //! Preparation for the rollback of a call's changes to resources, so that no present content is
-//! lost, whoever created it.
+//! lost, regardless of its author.
 //!
 //! | step | if the process ends after it |
 //! |---|---|
