@@ -1,12 +1,15 @@
-//! Declarations that a host makes at run time: slices and events by name, their items and values of any shape.
+//! Run-time declarations: slices and events declared by name, with items and values of any shape.
 //!
-//! What is recorded is what a Rust type of the same name, version and reducers records, so a log does not know by which kind of
-//! host it was written, and either kind opens it.
+//! A run-time declaration records the same bytes as a Rust type of the same name, version and
+//! reducers. A log therefore does not depend on the kind of host that wrote it, and either kind can
+//! open it.
 //!
 //! # Invariants
 //!
-//! 1. A slice and an event are held in memory in one form each: as their Rust type if the host declares one, else as [`Value`].
-//! 2. Two declarations of one name say the same, or [`build`](SessionTypesBuilder::build) fails with what both say.
+//! 1. A slice and an event have one form in memory each: their Rust type if the host declares one,
+//!    else [`Value`].
+//! 2. Two declarations of one name must agree. Otherwise [`build`](SessionTypesBuilder::build)
+//!    fails and shows both.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,7 +34,7 @@ use crate::error::{Error, Result};
 use crate::items::index::Keys;
 use crate::items::row::RowRef;
 
-/// Declares a slice at run time. A name alone will do, wherever one of these is asked for.
+/// Declares a slice at run time. Wherever this type is expected, a name is enough.
 #[derive(Clone)]
 pub struct DynamicSlice {
     name: SmolStr,
@@ -55,20 +58,21 @@ impl<N: Into<SmolStr>> From<N> for DynamicSlice {
 }
 
 impl DynamicSlice {
-    /// Declares a slice of this name.
+    /// Declares a slice with this name.
     pub fn new(name: impl Into<SmolStr>) -> DynamicSlice {
         DynamicSlice { name: name.into(), item: None, key: None, tail_items: None, upcast: None }
     }
 
-    /// Sets the name of the items' type in exports, and the version that items are recorded at, for items that are no events. By
-    /// default the slice's name and 1.
+    /// Sets the name of the items' type in exports, and the version at which items are recorded.
+    /// Applies only to items that are not events. The defaults are the slice's name and 1.
     #[must_use]
     pub fn items(mut self, name: impl Into<SmolStr>, version: u32) -> DynamicSlice {
         self.item = Some((name.into(), version));
         self
     }
 
-    /// Converts items that were recorded at an earlier version to the present form. Not called for items that are events.
+    /// Sets the conversion of items that were recorded at an earlier version. Not called for items
+    /// that are events.
     #[must_use]
     pub fn upcast(
         mut self,
@@ -78,8 +82,9 @@ impl DynamicSlice {
         self
     }
 
-    /// Indexes the items by what they have at a path, such as `card.id`, for reducers of the host. They find an item with
-    /// [`View::find_value`], and change it with [`SliceOp::Upsert`]. Items that have nothing there count as having one key.
+    /// Indexes the items by their value at a path, such as `card.id`, for reducers of the host.
+    /// These find an item with [`View::find_value`], and change it with [`SliceOp::Upsert`]. All
+    /// items without a value at the path share one key.
     #[must_use]
     pub fn keyed_by(mut self, path: impl Into<SmolStr>) -> DynamicSlice {
         self.key = Some(path.into());
@@ -94,23 +99,26 @@ impl DynamicSlice {
     }
 }
 
-/// Names what an event does to a slice, as data: `"append"`, `"replace"`, `{"upsert": "card.id"}`, `{"remove": "card.id"}` or
-/// `"clear"`.
+/// Names a built-in change that an event makes to a slice. As data, it is `"append"`, `"replace"`,
+/// `{"upsert": "card.id"}`, `{"remove": "card.id"}` or `"clear"`.
 ///
-/// A path names fields and indices, such as `card.id` or `ids[0]`; `$` is the value itself. Two values at a path are equal if
-/// they are encoded equally.
+/// A path names fields and indices, such as `card.id` or `ids[0]`; `$` is the value itself. Two
+/// values at a path are equal if their encodings are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum BuiltInReducer {
-    /// Appends the event, as [`append_all`](SessionTypesBuilder::append_all) does.
+    /// Appends the event, like [`append_all`](SessionTypesBuilder::append_all).
     Append,
-    /// Replaces all items by the event, as [`replace_latest`](SessionTypesBuilder::replace_latest) does.
+    /// Replaces all items by the event, like
+    /// [`replace_latest`](SessionTypesBuilder::replace_latest).
     Replace,
-    /// Replaces the items that have the same at the path as the event, which comes last, as
-    /// [`upsert_by`](SessionTypesBuilder::upsert_by) does. An event that has nothing there is refused.
+    /// Removes the items with the event's value at the path, and appends the event, like
+    /// [`upsert_by`](SessionTypesBuilder::upsert_by). An event without a value at the path is
+    /// refused.
     Upsert(String),
-    /// Removes the items that have the same at the path as the event. An event that has nothing there is refused.
+    /// Removes the items with the event's value at the path. An event without a value at the path
+    /// is refused.
     Remove(String),
     /// Removes all items.
     Clear,
@@ -139,11 +147,9 @@ fn read_path(slice: &str, path: &str) -> Result<ValuePath> {
     ValuePath::read(path).ok_or_else(|| Error::NotAPath { slice: slice.to_owned(), path: path.to_owned() })
 }
 
-/// A reducer of the host.
 type ValueReducer =
     dyn Fn(&View<Value>, &Value, &ReducerContext) -> Result<SliceOp<Value>, String> + Send + Sync;
 
-/// Names what an event does to one slice.
 #[derive(Clone)]
 enum Binding {
     BuiltIn(BuiltInReducer),
@@ -166,9 +172,9 @@ impl Binding {
     }
 }
 
-/// Declares an event at run time: its name and version, and what it does to which slices. A name alone will do, wherever one of
-/// these is asked for; an event that changes no slice that is declared is appended to an implicit slice of its name, as
-/// one that was not declared is.
+/// Declares an event at run time: its name, its version, and its changes to slices. Wherever this
+/// type is expected, a name is enough. An event that changes no declared slice is appended to an
+/// implicit slice of its name, like an undeclared event.
 #[derive(Clone)]
 pub struct DynamicEvent {
     name: SmolStr,
@@ -191,20 +197,21 @@ impl<N: Into<SmolStr>> From<N> for DynamicEvent {
 }
 
 impl DynamicEvent {
-    /// Declares an event of this name, at version 1.
+    /// Declares an event with this name, at version 1.
     pub fn new(name: impl Into<SmolStr>) -> DynamicEvent {
         let (not_compared, bindings) = (Vec::new(), Vec::new());
         DynamicEvent { name: name.into(), version: 1, upcast: None, not_compared, bindings }
     }
 
-    /// Sets the version that the event is recorded at; 1 or more.
+    /// Sets the version at which the event is recorded; 1 or more.
     #[must_use]
     pub fn version(mut self, version: u32) -> DynamicEvent {
         self.version = version;
         self
     }
 
-    /// Converts a value that was recorded at an earlier version to the present form. It never changes the stored bytes.
+    /// Sets the conversion of values that were recorded at an earlier version. It never changes the
+    /// stored bytes.
     #[must_use]
     pub fn upcast(
         mut self,
@@ -214,15 +221,15 @@ impl DynamicEvent {
         self
     }
 
-    /// Adds a path of a value that a [replay](crate::replay) does not compare, such as `$.event.took_ms`. See
-    /// [`LeaveOut`](crate::LeaveOut).
+    /// Excludes a path of the value from comparison by a [replay](crate::replay), such as
+    /// `$.event.took_ms`. See [`LeaveOut`](crate::LeaveOut).
     #[must_use]
     pub fn not_compared(mut self, path: impl Into<SmolStr>) -> DynamicEvent {
         self.not_compared.push(path.into());
         self
     }
 
-    /// Binds the event to a slice by a built-in reducer.
+    /// Binds the event to a slice with a built-in reducer.
     #[must_use]
     pub fn bind(mut self, slice: impl Into<SmolStr>, reducer: BuiltInReducer) -> DynamicEvent {
         self.bindings.push((slice.into(), Binding::BuiltIn(reducer)));
@@ -241,15 +248,15 @@ impl DynamicEvent {
         self.bind(slice, BuiltInReducer::Replace)
     }
 
-    /// Replaces the items of a slice that have the same at `path` as the event, which comes last. The items are indexed, so a
-    /// long slice costs little more than a short one.
+    /// Removes the items of a slice with the event's value at `path`, and appends the event. The
+    /// items are indexed, so a long slice costs little more than a short one.
     #[must_use]
     pub fn upsert(self, slice: impl Into<SmolStr>, path: impl Into<String>) -> DynamicEvent {
         self.bind(slice, BuiltInReducer::Upsert(path.into()))
     }
 
-    /// Removes the items of a slice that have the same at `path` as the event. Costs little in a slice that is upserted or keyed
-    /// by that path.
+    /// Removes the items of a slice with the event's value at `path`. Costs little if the slice is
+    /// upserted or keyed by that path.
     #[must_use]
     pub fn remove(self, slice: impl Into<SmolStr>, path: impl Into<String>) -> DynamicEvent {
         self.bind(slice, BuiltInReducer::Remove(path.into()))
@@ -261,8 +268,8 @@ impl DynamicEvent {
         self.bind(slice, BuiltInReducer::Clear)
     }
 
-    /// Binds the event to a slice by a reducer of the host, for which the same holds as for one of a
-    /// [Rust type](SessionTypesBuilder::reducer).
+    /// Binds the event to a slice with a reducer of the host. The rules are those for the reducer
+    /// of a [Rust type](SessionTypesBuilder::reducer).
     #[must_use]
     pub fn reduce(
         mut self,
@@ -276,7 +283,7 @@ impl DynamicEvent {
         self
     }
 
-    /// Returns the paths by which the event changes items, in the order of its bindings.
+    /// Returns the paths of the bindings, in the order of the bindings.
     fn paths(&self) -> Vec<&str> {
         self.bindings.iter().filter_map(|(_, binding)| binding.path()).collect()
     }
@@ -286,7 +293,7 @@ impl DynamicEvent {
     }
 }
 
-/// Writes what a declaration says of an event.
+/// Formats a declaration of an event for comparisons and errors.
 fn facts<'a>(version: u32, bindings: impl Iterator<Item = (&'a SmolStr, &'static str)>) -> String {
     let bindings: Vec<String> =
         bindings.map(|(slice, form)| format!("{form} `{}`", escape::text(slice))).collect();
@@ -318,8 +325,8 @@ impl SessionTypesBuilder {
     /// # }
     /// ```
     ///
-    /// If the host declares a slice of that name with a Rust type too, both have to say the same, and the items are held as
-    /// that type.
+    /// If the host also declares a slice of that name with a Rust type, both declarations must
+    /// agree, and the items are stored as that type.
     pub fn dynamic_slice(mut self, slice: impl Into<DynamicSlice>, policy: Policy) -> Self {
         self.dynamic.slices.push((slice.into(), policy));
         self
@@ -328,15 +335,14 @@ impl SessionTypesBuilder {
     /// Declares an event at run time. Its value is a [`Value`]; dispatch it with
     /// [`Session::dispatch_value`](crate::Session::dispatch_value).
     ///
-    /// If the host declares an event of that name with a Rust type too, both have to say the same, and a value that is
-    /// dispatched has to be one of that type.
+    /// If the host also declares an event of that name with a Rust type, both declarations must
+    /// agree, and a dispatched value must be valid for that type.
     pub fn dynamic_event(mut self, event: impl Into<DynamicEvent>) -> Self {
         self.dynamic.events.push(event.into());
         self
     }
 }
 
-/// Collects declarations that are made at run time.
 #[derive(Clone, Default)]
 pub(super) struct Dynamic {
     slices: Vec<(DynamicSlice, Policy)>,
@@ -348,7 +354,8 @@ fn twice<T>(name: &str, reason: String) -> Result<T> {
 }
 
 impl Dynamic {
-    /// Adds the declarations to those of Rust types, where these say the same or nothing.
+    /// Adds the declarations to those of Rust types. Fails if two declarations of one name
+    /// disagree.
     pub(super) fn join_to(self, registered: &mut TypeDeclarations) -> Result<()> {
         for (slice, policy) in &self.slices {
             join_slice(slice, *policy, registered)?;
@@ -359,7 +366,7 @@ impl Dynamic {
                 events.push(event);
             }
         }
-        // All keys are known before the reducers that find items by them are made.
+        // All keys must be known before the reducers that find items by key are built.
         let mut items = BTreeMap::new();
         for event in &events {
             for (slice, binding) in &event.bindings {
@@ -430,7 +437,7 @@ fn join_slice(slice: &DynamicSlice, policy: Policy, registered: &mut TypeDeclara
     }
 }
 
-/// Checks that a second declaration converts earlier versions by the very closure of the first one, or says nothing of that.
+/// Checks that a second declaration has no upcast, or the same closure as the first.
 fn same_upcast(name: &str, first: Option<&UpcastValue>, second: Option<&UpcastValue>) -> Result<()> {
     match second.is_none_or(|second| first.is_some_and(|first| Arc::ptr_eq(first, second))) {
         true => Ok(()),
@@ -452,7 +459,6 @@ fn values(name: &SmolStr, version: u32, upcast: Option<&UpcastValue>) -> Decoder
     Decoder::Values(Arc::new(ValueDecoder { name: name.clone(), version, upcast, by_way_of: None }))
 }
 
-/// Indexes a slice by a path.
 fn key_by(slice: &mut SliceTypes, path: ValuePath, operation: &'static str) -> Result<()> {
     if slice.policy == Policy::Log {
         return Err(Error::LogOnlyGrows { slice: slice.name.to_string(), operation });
@@ -468,7 +474,8 @@ fn key_by(slice: &mut SliceTypes, path: ValuePath, operation: &'static str) -> R
 }
 
 impl DynamicEvent {
-    /// Returns whether no other declaration of the event has been made. Fails if one says something else.
+    /// Returns whether this is the first declaration of the event. Fails if an earlier one
+    /// disagrees.
     fn is_new(&self, registered: &TypeDeclarations, events: &[DynamicEvent]) -> Result<bool> {
         let (by, said, upcast, left_out) = match registered.events.get(&self.name) {
             Some(typed) => {
@@ -502,7 +509,8 @@ impl DynamicEvent {
         }
     }
 
-    /// Checks that the event may change a slice so, and has the slice hold such events if they become its items.
+    /// Checks that the event may change the slice in this way. If events of this type become the
+    /// slice's items, sets the slice's item type to them.
     fn bind_slice(
         &self,
         name: &SmolStr,
@@ -560,7 +568,8 @@ impl DynamicEvent {
     }
 }
 
-/// Makes the reducer of a binding to a slice whose items are indexed by what they have at `key`.
+/// Builds the reducer of a binding to a slice. `key` is the path by which the slice's items are
+/// indexed.
 fn reduce(slice: &SmolStr, binding: &Binding, key: Option<&ValuePath>) -> Result<Reduce> {
     let (form, name) = (binding.form(), slice.clone());
     let (built_in, run): (BuiltIn, Arc<Reducer>) = match binding {
@@ -605,7 +614,7 @@ fn event_of<'a>(call: &ReduceCall<'a>, slice: &str) -> Result<&'a Value, ReduceE
     call.event.downcast_ref().ok_or_else(other)
 }
 
-/// Removes the items that have the same at `path` as the event, and appends the event if it `upserts`.
+/// Removes the items with the event's value at `path`, and appends the event if `upserts` is set.
 fn by_path(
     call: &ReduceCall<'_>,
     slice: &str,

@@ -15,12 +15,13 @@ use crate::items::runs::VALUE_BYTES_MAX;
 
 /// Describes something that happened, in the host's own type.
 ///
-/// `NAME` is the host's stable name, such as `"plan.step_added"`; it is written into logs and must never name
-/// another event. Raise `VERSION` when the fields change in a way that serde cannot read, and bring older
-/// recordings up to date in [`upcast`](Event::upcast), which never changes the stored bytes.
+/// `NAME` is the host's stable name, such as `"plan.step_added"`. It is written into logs and must
+/// never name another event. Raise `VERSION` when the fields change in a way that serde cannot
+/// read. Convert older recordings in [`upcast`](Event::upcast), which never changes the stored
+/// bytes.
 ///
-/// The type must read back from what it writes: a field that serde skips is lost when a session is opened
-/// again.
+/// The type must deserialize from its own serialization: a field that serde skips is lost when a
+/// session is opened again.
 ///
 /// ```
 /// use foldlog::Event;
@@ -39,16 +40,17 @@ pub trait Event: Serialize + DeserializeOwned + Send + Sync + 'static {
     const NAME: &'static str;
     /// Version of the form that [`Serialize`] writes; 1 or more.
     const VERSION: u32 = 1;
-    /// Paths of values that a [replay](crate::replay) does not compare, such as durations: `$.event.took_ms`. See
-    /// [`LeaveOut`](crate::LeaveOut).
+    /// Paths of values that a [replay](crate::replay) does not compare, such as durations:
+    /// `$.event.took_ms`. See [`LeaveOut`](crate::LeaveOut).
     const NOT_COMPARED: &'static [&'static str] = &[];
 
-    /// Converts a value that was recorded at `version`, which is below `VERSION`, to the present form.
+    /// Converts a value that was recorded at `version` to the present form. `version` is below
+    /// `VERSION`.
     ///
     /// # Errors
     ///
-    /// Fails if the value cannot be converted, which the default implementation says of every value. Reading
-    /// the item then fails with [`Error::Decode`].
+    /// Fails if the value cannot be converted; the default implementation always fails. Reading the
+    /// item then fails with [`Error::Decode`].
     fn upcast(version: u32, value: Value) -> Result<Value, UpcastError> {
         let _ = value;
         Err(UpcastError::new(format!("there is no way from version {version} to {}", Self::VERSION)))
@@ -63,13 +65,12 @@ pub struct UpcastError {
 }
 
 impl UpcastError {
-    /// Makes an error with a reason.
+    /// Creates an error with this reason.
     pub fn new(reason: impl Into<String>) -> UpcastError {
         UpcastError { reason: reason.into() }
     }
 }
 
-/// Holds what a type says about its recordings: its name, its version and its upcast.
 struct VersionedType {
     name: &'static str,
     version: u32,
@@ -83,12 +84,12 @@ impl VersionedType {
     }
 }
 
-/// Holds the bytes of a recorded value, by where they were read.
+/// Bytes of a recorded value, distinguished by their source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RecordedBytes<'a> {
-    /// Bytes of a record's body, which have passed the bounded pre-scan.
+    /// Bytes of a record's body; these have passed the bounded pre-scan.
     InBody(&'a [u8]),
-    /// Bytes from any other place, such as the object directory, which nobody has scanned yet.
+    /// Bytes from any other place, such as the object directory; not scanned yet.
     Elsewhere(&'a [u8]),
 }
 
@@ -99,25 +100,23 @@ impl<'a> RecordedBytes<'a> {
     }
 }
 
-/// Decodes an item of a slice from its version, the sequence number of the record that inserted it, and its
-/// bytes.
+/// Decodes an item of a slice. Arguments are the item's version, the sequence number of the record
+/// that inserted it, and its bytes.
 pub(crate) type DecodeItem = fn(u32, SequenceNumber, RecordedBytes<'_>) -> Decoded;
 
 /// Decodes an item and appends it to the items of a slice, as the first item of its record.
 pub(crate) type AppendItem =
     fn(&mut Rows, u32, SequenceNumber, RecordedBytes<'_>) -> std::result::Result<(), Box<Error>>;
 
-/// Decodes the items of a slice, or an event.
 #[derive(Clone, Debug)]
 pub(crate) enum Decoder {
-    /// To values of a Rust type.
+    /// Decodes to values of a Rust type.
     Typed { alone: DecodeItem, behind: AppendItem },
-    /// To values of any shape.
+    /// Decodes to values of any shape.
     Values(Arc<ValueDecoder>),
 }
 
 impl Decoder {
-    /// Returns the decoded value.
     #[inline]
     pub(crate) fn alone(
         &self,
@@ -151,7 +150,7 @@ impl Decoder {
     }
 }
 
-/// Appends a value, whose recording has `len` bytes, to the items of a slice.
+/// Appends a value to the items of a slice. Its recording has `len` bytes.
 #[inline]
 fn push<T: Send + Sync + 'static>(
     rows: &mut Rows,
@@ -167,7 +166,7 @@ fn push<T: Send + Sync + 'static>(
     }
 }
 
-/// Result of decoding an item. Its error is boxed, so that a value is returned in registers.
+/// Result of decoding an item. The error is boxed, so that a value is returned in registers.
 pub(crate) type Decoded = std::result::Result<AnyValue, Box<Error>>;
 
 /// Decodes recorded bytes to a host's value. Session, replay and audit all use this function.
@@ -188,7 +187,7 @@ fn decode<T: DeserializeOwned>(
     value.map_err(|error| kind.bad(sequence, error.to_string()))
 }
 
-/// Decodes a value that was recorded at another version than the present one.
+/// Decodes a value that was recorded at a version other than the present one.
 #[cold]
 fn decode_other<T: DeserializeOwned>(
     kind: &VersionedType,
@@ -207,7 +206,6 @@ fn decode_other<T: DeserializeOwned>(
     msgpack::from_slice::<T>(&value.encode()).map_err(|error| bad(format!("after upcasting: {error}")))
 }
 
-/// Decodes a value and appends it to the items of a slice.
 #[inline]
 fn append<T: DeserializeOwned + Send + Sync + 'static>(
     rows: &mut Rows,
@@ -231,7 +229,6 @@ impl VersionedType {
     }
 }
 
-/// Decodes an event.
 pub(crate) fn decode_event<E: Event>(
     version: u32,
     sequence: SequenceNumber,
@@ -240,7 +237,7 @@ pub(crate) fn decode_event<E: Event>(
     Ok(Arc::new(decode::<E>(&VersionedType::event::<E>(), version, sequence, recorded)?))
 }
 
-/// Decodes an event of whichever place as the host's type.
+/// Decodes an event as the host's type, from bytes that were not scanned yet.
 pub(crate) fn read_event<E: Event>(version: u32, sequence: SequenceNumber, bytes: &[u8]) -> Result<E> {
     decode::<E>(&VersionedType::event::<E>(), version, sequence, RecordedBytes::Elsewhere(bytes))
         .map_err(|error| *error)
@@ -256,7 +253,7 @@ pub(crate) fn append_event<E: Event>(
     append::<E>(rows, &VersionedType::event::<E>(), version, sequence, recorded)
 }
 
-/// Decodes an item of a slice whose items are no events.
+/// Decodes an item of a slice whose items are not events.
 pub(crate) fn decode_item<S: Slice>(
     version: u32,
     sequence: SequenceNumber,
@@ -265,7 +262,8 @@ pub(crate) fn decode_item<S: Slice>(
     Ok(Arc::new(decode::<S::Item>(&VersionedType::item::<S>(), version, sequence, recorded)?))
 }
 
-/// Decodes an item that is no event and appends it to the items of a slice, as the first item of its record.
+/// Decodes an item that is not an event, and appends it to the items of a slice, as the first item
+/// of its record.
 pub(crate) fn append_item<S: Slice>(
     rows: &mut Rows,
     version: u32,
@@ -275,14 +273,14 @@ pub(crate) fn append_item<S: Slice>(
     append::<S::Item>(rows, &VersionedType::item::<S>(), version, sequence, recorded)
 }
 
-/// Encodes a host's value as a record holds it.
+/// Encodes a host's value to its recorded form.
 pub(crate) fn encode<T: Serialize>(name: &str, value: &T) -> Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(256);
     encode_into(name, value, &mut bytes)?;
     Ok(bytes)
 }
 
-/// Encodes a host's value as a record holds it, and appends the bytes to `bytes`.
+/// Encodes a host's value to its recorded form, and appends the bytes to `bytes`.
 pub(crate) fn encode_into<T: Serialize>(name: &str, value: &T, bytes: &mut Vec<u8>) -> Result<()> {
     let bad = |reason: String| Error::Encode { name: name.to_owned(), reason };
     let start = bytes.len();
@@ -297,7 +295,7 @@ fn check_no_reference(bytes: &[u8]) -> std::result::Result<(), String> {
     }
 }
 
-/// Checks that a record can hold bytes that were not encoded by a host's type.
+/// Checks that a record can contain these bytes, which were not encoded by a host's type.
 pub(crate) fn check_payload(name: &str, bytes: &[u8]) -> Result<()> {
     let bad = |reason: String| Error::Encode { name: name.to_owned(), reason };
     msgpack::check_payload(bytes).map_err(|error| bad(error.to_string()))?;

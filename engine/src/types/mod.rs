@@ -1,14 +1,14 @@
-//! What a host declares: events, slices, policies, reducers.
+//! The declarations of a host: events, slices, policies, reducers.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | `event` | [`Event`], and the one function that decodes recorded values |
+//! | `event` | [`Event`], and the only function that decodes recorded values |
 //! | `slice` | [`Slice`], policies and their defaults |
-//! | `reducer` | [`SliceOp`], views, reducers with their types erased, and how a [`SliceOp`] becomes an effect |
+//! | `reducer` | [`SliceOp`], views, type-erased reducers, and the resolution of a [`SliceOp`] to an effect |
 //! | `tool_invoked` | the LOG slice that every session has |
-//! | `values` | values of events and items that no Rust type describes |
+//! | `values` | values of events and items without a Rust type |
 //! | `registry` | [`SessionTypes`] |
-//! | `dynamic` | declarations that are made at run time, and how they agree with those of Rust types |
+//! | `dynamic` | run-time declarations, and their agreement with those of Rust types |
 
 mod dynamic;
 mod event;

@@ -17,7 +17,8 @@ use crate::items::rows::Rows;
 use crate::items::runs::{self, ValueRun};
 use crate::items::{AnyValue, SliceItems};
 
-/// Shows the items of a slice as they were at one moment. A view does not change while the session continues.
+/// An immutable view of the items of a slice at one moment. It does not change while the session
+/// continues.
 pub struct View<T> {
     rows: Rows,
     len: u64,
@@ -37,19 +38,19 @@ impl<T> fmt::Debug for View<T> {
 }
 
 impl<T: Send + Sync + 'static> View<T> {
-    /// Makes a view of rows whose values are known to be of type `T`.
+    /// Creates a view of rows. All values must be of type `T`.
     pub(crate) fn new(rows: Rows) -> View<T> {
         let len = rows.len() as u64;
         View { rows, len, of: PhantomData }
     }
 
-    /// Makes the view that a LOG slice's reducer gets: the slice's length and its last items.
+    /// Creates the view for a LOG slice's reducer: the slice's length and its last items.
     pub(crate) fn tail(rows: Rows, len: u64) -> View<T> {
         View { rows, len, of: PhantomData }
     }
 
-    /// Returns how many items the slice has. For the reducer of a LOG slice, [`iter`](View::iter) yields
-    /// fewer.
+    /// Returns the number of items in the slice. For the reducer of a LOG slice,
+    /// [`iter`](View::iter) yields fewer.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -59,13 +60,13 @@ impl<T: Send + Sync + 'static> View<T> {
         self.len == 0
     }
 
-    /// Returns the items in the slice's order.
+    /// Returns the items, in the slice's order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
         self.rows.iter().filter_map(downcast_row)
     }
 
-    /// Returns handles of the items in the slice's order. A handle outlives the view and can be used in
-    /// [`SliceOp::Replace`].
+    /// Returns handles of the items, in the slice's order. A handle outlives the view and can be
+    /// used in [`SliceOp::Replace`].
     pub fn items(&self) -> impl DoubleEndedIterator<Item = Item<T>> {
         self.rows.iter().filter_map(handle)
     }
@@ -75,9 +76,10 @@ impl<T: Send + Sync + 'static> View<T> {
         self.rows.last().and_then(downcast_row)
     }
 
-    /// Returns the item with a key, the last one if there are several; `None` if there is none. The slice is declared with
-    /// [`keyed_by`](super::SessionTypesBuilder::keyed_by) or [`upsert_by`](super::SessionTypesBuilder::upsert_by), whose key
-    /// is of this type. Takes time in proportion to the logarithm of the slice's length.
+    /// Returns the item with this key, the last one if there are several; `None` if there is none.
+    /// The slice must be declared with [`keyed_by`](super::SessionTypesBuilder::keyed_by) or
+    /// [`upsert_by`](super::SessionTypesBuilder::upsert_by), with keys of type `K`. Takes
+    /// logarithmic time in the slice's length.
     ///
     /// # Errors
     ///
@@ -87,8 +89,8 @@ impl<T: Send + Sync + 'static> View<T> {
         Ok(id.and_then(|id| downcast_row(self.rows.indexed_row(id)?)))
     }
 
-    /// Returns the item at `place`, counted from 0; for the reducer of a LOG slice, counted from the first one that it sees. Takes
-    /// time in proportion to the logarithm of the slice's length.
+    /// Returns the item at `place`, counted from 0. For the reducer of a LOG slice, counts from the
+    /// first item that it sees. Takes logarithmic time in the slice's length.
     pub fn get(&self, place: usize) -> Option<&T> {
         self.rows.nth(place).and_then(downcast_row)
     }
@@ -107,15 +109,15 @@ fn handle<T: Send + Sync + 'static>(row: RowRef<'_>) -> Option<Item<T>> {
     Some(Item { id: Some(row.id), value })
 }
 
-/// Handles an item of a slice, or holds a new one made with [`From`].
+/// A handle of an item of a slice, or a new item created with [`From`].
 ///
-/// A handle of a small item may keep up to 64 items in memory that were dispatched one after the other.
+/// A handle of a small item may keep in memory up to 64 items that were dispatched consecutively.
 pub struct Item<T> {
     id: Option<ItemId>,
     value: Handle<T>,
 }
 
-/// Holds a value, or its place in a run.
+/// A value, or its place in a run.
 enum Handle<T> {
     Alone(Arc<T>),
     InRun(triomphe::Arc<ValueRun<T>>, usize),
@@ -131,13 +133,13 @@ impl<T> Clone for Handle<T> {
 }
 
 impl<T> Item<T> {
-    /// Makes a handle of an item that the slice holds.
+    /// Creates a handle of an existing item of the slice.
     pub(crate) fn from_value(id: ItemId, value: Arc<T>) -> Item<T> {
         Item { id: Some(id), value: Handle::Alone(value) }
     }
 
-    /// Returns the sequence number of the record that inserted the item, and the item's place among those
-    /// that this record inserted. Returns `None` for a new item.
+    /// Returns the sequence number of the record that inserted the item, and the item's place among
+    /// the items of this record. Returns `None` for a new item.
     pub fn position(&self) -> Option<(SequenceNumber, u32)> {
         self.id.map(|id| (id.sequence, id.ordinal))
     }
@@ -172,17 +174,19 @@ impl<T> From<T> for Item<T> {
     }
 }
 
-/// Names what a reducer does to its slice.
+/// Describes a reducer's change to its slice.
 pub enum SliceOp<T> {
     /// Appends one item.
     Append(T),
     /// Appends items. An empty list leaves the slice unchanged.
     Extend(Vec<T>),
-    /// Replaces all items by these, in this order. Items at the head and the tail that are the present ones,
-    /// as handles of the view or as equal recordings, are kept; only what is between them is recorded.
+    /// Replaces all items by these, in this order. An item counts as present if it is a handle of
+    /// the view or has an equal recording. Present items at the head and the tail are retained;
+    /// only the change between them is recorded.
     Replace(Vec<Item<T>>),
-    /// Removes the items of an equal key, and appends this one. The slice is declared with
-    /// [`keyed_by`](super::SessionTypesBuilder::keyed_by) or [`upsert_by`](super::SessionTypesBuilder::upsert_by).
+    /// Removes the items with an equal key, and appends this one. The slice must be declared with
+    /// [`keyed_by`](super::SessionTypesBuilder::keyed_by) or
+    /// [`upsert_by`](super::SessionTypesBuilder::upsert_by).
     Upsert(T),
     /// Removes items.
     Clear(Clear<T>),
@@ -207,16 +211,16 @@ impl<T> fmt::Debug for SliceOp<T> {
     }
 }
 
-/// Names the items to remove.
+/// Selects the items to remove.
 pub enum Clear<T> {
     /// All items.
     All,
-    /// The items for which the predicate returns `true`. It is called once, when the event is dispatched; the
-    /// record holds its answers.
+    /// The items for which the predicate returns `true`. It is called when the event is dispatched,
+    /// and never again: the record contains its results.
     Where(Box<dyn Fn(&T) -> bool>),
 }
 
-/// Holds what a reducer may know beside its slice and the event.
+/// Gives a reducer its inputs other than its slice and the event.
 #[derive(Debug)]
 pub struct ReducerContext {
     pub(crate) seed: u64,
@@ -235,14 +239,13 @@ impl ReducerContext {
         self.sequence
     }
 
-    /// Returns a random generator that depends on the session's seed and the record's sequence number alone,
-    /// so that a replay draws the same numbers.
+    /// Returns a random generator. It depends only on the session's seed and the record's sequence
+    /// number, so a replay draws the same numbers.
     pub fn generator(&self) -> Generator {
         Generator::for_record(self.seed, self.sequence)
     }
 }
 
-/// Holds the arguments of a reducer call.
 pub(crate) struct ReduceCall<'a> {
     pub(crate) items: &'a SliceItems,
     pub(crate) tail_items: usize,
@@ -252,7 +255,7 @@ pub(crate) struct ReduceCall<'a> {
 }
 
 impl ReduceCall<'_> {
-    /// Shows the slice to a reducer, and resolves its answer.
+    /// Calls a reducer with a view of the slice, and resolves the returned change.
     pub(super) fn resolve<T: Send + Sync + 'static>(
         &self,
         coding: &ItemCoding<'_, T>,
@@ -280,10 +283,10 @@ impl ReduceCall<'_> {
     }
 }
 
-/// Runs a reducer and resolves its result, types erased.
+/// Runs a reducer and resolves its result, with types erased.
 pub(super) type Reducer = dyn Fn(&ReduceCall<'_>) -> Result<SliceEffect, ReduceError> + Send + Sync;
 
-/// Reports why a reducer gave no result.
+/// Reports why a reducer returned no result.
 pub(crate) enum ReduceError {
     /// The reducer refused the event, with this reason.
     Refused(String),
@@ -291,11 +294,10 @@ pub(crate) enum ReduceError {
     Engine(Error),
 }
 
-/// Holds one reducer, its types erased.
 #[derive(Clone)]
 pub(crate) struct Reduce {
     pub(crate) built_in: BuiltIn,
-    /// Name of what it does, by which two declarations are compared.
+    /// Name of the reducer's kind; two declarations are compared by it.
     pub(super) form: &'static str,
     pub(crate) run: Arc<Reducer>,
 }
@@ -319,21 +321,20 @@ impl Reduce {
     }
 }
 
-/// Holds an item that is about to be inserted.
 #[derive(Clone)]
 pub(crate) struct NewItem {
     pub(crate) bytes: Vec<u8>,
     pub(crate) typed: Option<AnyValue>,
 }
 
-/// Holds the items that an effect adds, before they have names.
+/// The items that an effect adds, before they have ids.
 #[derive(Clone)]
 pub(crate) enum NewItems {
     Event,
     Items { items: Vec<NewItem>, version: u32 },
 }
 
-/// Describes what an event does to one slice, resolved against the items that the slice has. Nothing is
+/// The effect of an event on one slice, resolved against the slice's present items. Nothing is
 /// changed yet.
 #[derive(Clone)]
 pub(crate) struct SliceEffect {
@@ -355,13 +356,13 @@ impl SliceEffect {
         SliceEffect { added: NewItems::Items { items, version }, ..SliceEffect::append() }
     }
 
-    /// Returns the effect of replacing all present items by these.
+    /// Returns the effect that replaces all present items by these.
     pub(crate) fn seed(present: &Rows, items: Vec<NewItem>, version: u32) -> SliceEffect {
         let removed = if present.is_empty() { RemovedItems::None } else { RemovedItems::All };
         SliceEffect { removed, ..SliceEffect::items(items, version) }
     }
 
-    /// Returns the effect as a record holds it, on the slice with this id.
+    /// Returns the effect in its recorded form. `slice` is the id of the slice.
     pub(crate) fn to_record(&self, slice: u32) -> Effect<'_> {
         let added = match &self.added {
             NewItems::Event => AddedItems::Event,
@@ -373,14 +374,13 @@ impl SliceEffect {
         Effect { slice, removed: self.removed.clone(), added, before: self.before }
     }
 
-    /// Returns whether the effect leaves the slice unchanged.
     pub(crate) fn is_nothing(&self) -> bool {
         self.removed == RemovedItems::None
             && matches!(&self.added, NewItems::Items { items, .. } if items.is_empty())
     }
 }
 
-/// Says how the items of one slice are recorded: under which name, and how they are encoded.
+/// The recording of a slice's items: the name in errors, and the encoding.
 pub(crate) struct ItemCoding<'a, T> {
     pub(crate) name: &'a str,
     pub(crate) encode: fn(&str, &T) -> Result<Vec<u8>>,
@@ -401,7 +401,7 @@ impl<T: Send + Sync + 'static> ItemCoding<'_, T> {
         let bytes = self.bytes(item)?;
         let typed = match &item.value {
             Handle::Alone(value) => Some(Arc::clone(value) as AnyValue),
-            // An item of a run cannot be in two slots, so it is decoded anew.
+            // An item of a run cannot be in two slots, so it is decoded again.
             Handle::InRun(..) => None,
         };
         Ok(NewItem { bytes, typed })
@@ -451,8 +451,8 @@ pub(super) fn removed_items(ids: Vec<ItemId>) -> RemovedItems {
     if ids.is_empty() { RemovedItems::None } else { RemovedItems::Items(ids) }
 }
 
-/// Resolves a replacement. It keeps the common head and tail, so that a change of one item in a long slice is
-/// a short record.
+/// Resolves a replacement. It retains the common head and tail, so that a change of one item in a
+/// long slice is a short record.
 fn replace<T: Send + Sync + 'static>(
     rows: &Rows,
     wanted: Vec<Item<T>>,
@@ -471,7 +471,7 @@ fn replace<T: Send + Sync + 'static>(
         let Some(slot) = slot else { return Ok(false) };
         match (row.bytes().filter(|_| row.version == version), downcast_row::<T>(row)) {
             (Some(bytes), _) => Ok(**bytes == *slot.bytes),
-            // An item of an older version is compared as it is today.
+            // An item of an older version is compared in its present form.
             (None, Some(value)) => Ok(*coding.bytes(value)? == *slot.bytes),
             (None, None) => Ok(false),
         }
@@ -511,7 +511,7 @@ fn replace<T: Send + Sync + 'static>(
     Ok(SliceEffect { removed, before, ..SliceEffect::items(items, version) })
 }
 
-/// Resolves an `upsert_by`: removes the items of an equal key, and appends the event.
+/// Resolves an `upsert_by`: removes the items with an equal key, and appends the event.
 pub(crate) fn resolve_upsert<E: Event, K: PartialEq>(
     rows: &Rows,
     event: &AnyValue,
@@ -528,7 +528,6 @@ pub(crate) fn resolve_upsert<E: Event, K: PartialEq>(
     Ok(SliceEffect { removed: removed_items(ids), ..SliceEffect::append() })
 }
 
-/// Returns the event behind an erased pointer.
 pub(crate) fn downcast<E: Event>(event: &AnyValue) -> Result<&E> {
     event.downcast_ref().ok_or_else(|| Error::NoSuchSlice {
         slice: E::NAME.to_owned(),

@@ -25,13 +25,14 @@ use crate::items::runs;
 use crate::names::{DeclaredNames, UnregisteredEvent};
 use crate::sabotage::{self, Breakage};
 
-/// Number of a LOG slice's last items that its reducers see by default.
+/// Default number of a LOG slice's last items that its reducers see.
 pub(crate) const TAIL_ITEMS: usize = 1;
 
-/// Holds everything that a host declares: its slices, and which events change them, by which reducers.
+/// Contains all declarations of a host: its slices, its events, and the reducers that bind them.
 ///
-/// Cheap to clone. [`Store::create`](crate::Store::create), [`open_session`](crate::Store::open_session),
-/// [`fork`](crate::Store::fork) and [`import`](crate::Store::import) take it.
+/// Cheap to clone. Needed by [`Store::create`](crate::Store::create),
+/// [`open_session`](crate::Store::open_session), [`fork`](crate::Store::fork) and
+/// [`import`](crate::Store::import).
 ///
 /// ```
 /// use foldlog::{Event, Policy, SessionTypes, Slice, SliceOp};
@@ -74,7 +75,6 @@ pub struct SessionTypes {
     inner: Arc<TypeDeclarations>,
 }
 
-/// Holds the declarations of a host.
 #[derive(Clone, Default)]
 pub(super) struct TypeDeclarations {
     pub(super) slices: BTreeMap<SmolStr, SliceTypes>,
@@ -82,7 +82,6 @@ pub(super) struct TypeDeclarations {
     retired: Vec<(String, String)>,
 }
 
-/// Holds what the engine knows of a declared slice.
 #[derive(Clone)]
 pub(crate) struct SliceTypes {
     pub(crate) name: SmolStr,
@@ -92,20 +91,21 @@ pub(crate) struct SliceTypes {
     pub(crate) item_type: ItemType,
     pub(crate) tail_items: usize,
     pub(crate) decoder: Decoder,
-    /// Makes the key index of `upsert_by` and `keyed_by`.
+    /// Creates the key index of `upsert_by` and `keyed_by`.
     pub(crate) make_index: Option<Arc<MakeIndex>>,
-    /// Path to the key, of a slice that is declared at run time.
+    /// Path to the key, for a slice that is declared at run time.
     pub(super) key_path: Option<ValuePath>,
-    /// Encodes an item of another program's export that has the present version as the host itself would.
+    /// Encodes an item from another program's export, as the host itself would. The item must have
+    /// the present version.
     pub(super) recode: fn(&str, &Value) -> Result<Vec<u8>>,
     pub(super) encode: EncodeAny,
 }
 
-/// Names the type of a slice's items, or of an event, in memory.
+/// The in-memory type of a slice's items, or of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ItemType {
     pub(crate) id: TypeId,
-    /// Name of the Rust type. `None` if the declaration was made at run time, with no type but [`Value`].
+    /// Name of the Rust type. `None` for a run-time declaration, whose only type is [`Value`].
     pub(crate) rust: Option<&'static str>,
 }
 
@@ -114,7 +114,7 @@ impl ItemType {
         ItemType { id: TypeId::of::<T>(), rust: Some(std::any::type_name::<T>()) }
     }
 
-    /// Returns the type of what is declared at run time.
+    /// Returns the type of run-time declarations.
     pub(crate) fn dynamic() -> ItemType {
         ItemType { id: TypeId::of::<Value>(), rust: None }
     }
@@ -133,17 +133,18 @@ impl fmt::Display for ItemType {
     }
 }
 
-/// Makes an empty key index.
 pub(super) type MakeIndex = dyn Fn() -> Box<dyn KeyIndex> + Send + Sync;
 
 impl SliceTypes {
-    /// Returns the bytes of an item, recorded at `version` by the record `sequence`, as the host's present version has them.
+    /// Converts an item to the host's present version. The record `sequence` inserted it at
+    /// `version`.
     pub(crate) fn up_to_date(&self, version: u32, sequence: SequenceNumber, bytes: &[u8]) -> Result<Vec<u8>> {
         let item = self.decoder.alone(version, sequence, RecordedBytes::Elsewhere(bytes))?;
         self.encode(item.as_ref())
     }
 
-    /// Encodes an item of an export that has the present version as the host itself would.
+    /// Encodes an item from an export, as the host itself would. The item must have the present
+    /// version.
     pub(crate) fn recode(&self, item: &Value) -> Result<Vec<u8>> {
         (self.recode)(&self.name, item)
     }
@@ -153,7 +154,7 @@ impl SliceTypes {
         (self.encode)(&self.name, item)
     }
 
-    /// Returns what decodes items to values as they would be recorded now.
+    /// Returns a decoder of items to values in the form in which they would be recorded now.
     pub(crate) fn value_decoder(&self) -> Decoder {
         match &self.decoder {
             Decoder::Values(values) => Decoder::Values(Arc::clone(values)),
@@ -166,37 +167,36 @@ impl SliceTypes {
         }
     }
 
-    /// Makes the rows of a slice that has no items yet, with an index if the host declares one.
+    /// Creates the rows of a slice without items, with an index if the host declares one.
     pub(crate) fn no_rows(types: Option<&SliceTypes>) -> Rows {
         Rows::with_index(types.and_then(|types| types.make_index.as_ref()).map(|make| make()))
     }
 }
 
-/// Holds what the engine knows of a declared event.
 #[derive(Clone)]
 pub(crate) struct EventTypes {
     pub(crate) name: SmolStr,
     pub(crate) version: u32,
     pub(crate) event_type: ItemType,
-    /// Decodes a recorded event.
     pub(crate) decoder: Decoder,
     pub(super) encode: EncodeAny,
-    /// Reads a value that a host dispatches by the event's name, from its encoding.
+    /// Reads the encoding of a value that a host dispatches by the event's name.
     pub(super) known: fn(&str, &[u8]) -> Result<AnyValue>,
     /// Paths of values that a replay does not compare.
     pub(super) not_compared: Vec<SmolStr>,
-    /// Reducers of the event with the names of their slices, in the order of declaration. Only an event that was declared at run
-    /// time may have none; it is folded as an undeclared one is.
+    /// Reducers of the event with the names of their slices, in the order of declaration. Empty
+    /// only for an event that was declared at run time; such an event is folded like an undeclared
+    /// one.
     pub(crate) reducers: Vec<(SmolStr, Reduce)>,
 }
 
 impl EventTypes {
-    /// Encodes an event as a record holds it.
     pub(crate) fn encode(&self, event: &runs::Value) -> Result<Vec<u8>> {
         (self.encode)(&self.name, event)
     }
 
-    /// Checks a value that a host dispatches by the event's name. Returns the event, and its bytes as a record holds them.
+    /// Checks a value that a host dispatches by the event's name. Returns the event and its
+    /// recorded bytes.
     pub(crate) fn check_value(&self, value: Value) -> Result<(AnyValue, Vec<u8>)> {
         let bytes = encode_value(&self.name, &value)?;
         if self.event_type.is_dynamic() {
@@ -217,7 +217,7 @@ impl EventTypes {
 }
 
 impl TypeDeclarations {
-    /// Fails if a slice with a Rust type is bound to no event, and is none of `seeded`.
+    /// Fails if a slice with a Rust type is not bound to any event and is not in `seeded`.
     fn check_bound(&self, seeded: &BTreeSet<&'static str>) -> Result<()> {
         let reducers = self.events.values().flat_map(|event| &event.reducers);
         let bound = reducers.map(|(slice, _)| slice.as_str());
@@ -264,7 +264,7 @@ impl SessionTypes {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Returns the paths of values that a replay does not compare, by the names of the events.
+    /// Returns the paths of values that a replay does not compare, each with the name of its event.
     pub(crate) fn not_compared(&self) -> impl Iterator<Item = (&str, &str)> {
         let events = self.inner.events.values();
         events.flat_map(|event| event.not_compared.iter().map(|path| (event.name.as_str(), path.as_str())))
@@ -278,7 +278,8 @@ impl SessionTypes {
         self.inner.events.get(name)
     }
 
-    /// Returns the declared event whose name is the most like this one; `None` if no event is declared.
+    /// Returns the declared event whose name is most similar to this one; `None` if no event is
+    /// declared.
     pub(crate) fn nearest_event(&self, name: &str) -> Option<&str> {
         let names = self.inner.events.keys().map(AsRef::as_ref);
         names.min_by_key(|declared| (edits_between(declared, name), *declared))
@@ -288,8 +289,8 @@ impl SessionTypes {
         self.inner.retired.iter().any(|(e, s)| e == event && s == slice)
     }
 
-    /// Returns the events that a log binds to slices for which the host declares neither a reducer of the event nor that there
-    /// is none any more.
+    /// Returns the bindings in a log that this host has neither a reducer nor a retirement for, by
+    /// event.
     pub(crate) fn unregistered_events(&self, names: &DeclaredNames) -> Vec<UnregisteredEvent> {
         let at_most = if sabotage::is(Breakage::FirstMissingAlone) { 1 } else { usize::MAX };
         let events = names.events().filter(|event| !event.implicit).map(|event| {
@@ -313,9 +314,9 @@ impl SessionTypes {
 #[must_use]
 pub struct SessionTypesBuilder {
     registered: TypeDeclarations,
-    /// Declarations without Rust types, which `build` joins to the others.
+    /// Declarations without Rust types; `build` joins them to the others.
     pub(super) dynamic: Dynamic,
-    /// Slices that no event has to change.
+    /// Slices that may be unbound.
     seeded: BTreeSet<&'static str>,
     error: Option<Error>,
 }
@@ -333,8 +334,9 @@ impl SessionTypesBuilder {
         self.slice_with::<S>(policy)
     }
 
-    /// Says of a declared slice that no event changes it: its items come from [`Session::seed`](crate::Session::seed) alone. Without this,
-    /// and without an event that is bound to the slice or was [`retired`](SessionTypesBuilder::retired), `build` refuses the slice.
+    /// Declares that a slice is not changed by any event: its items come only from
+    /// [`Session::seed`](crate::Session::seed). Otherwise `build` refuses a slice without a bound
+    /// or [`retired`](SessionTypesBuilder::retired) event.
     pub fn seeded<S: Slice>(mut self) -> Self {
         self.seeded.insert(S::NAME);
         self
@@ -355,7 +357,7 @@ impl SessionTypesBuilder {
             recode: recode::<S::Item>,
             encode: encode_any::<S::Item>,
         };
-        // An event that has no reducers is appended to the slice of its own name.
+        // An event without reducers is appended to the slice of its own name.
         if S::OF_EVENT {
             self.seeded.insert(S::NAME);
         }
@@ -385,21 +387,21 @@ impl SessionTypesBuilder {
         self
     }
 
-    /// Binds the slice to the event that its items are, and appends each one that is dispatched.
+    /// Binds the slice to the event type of its items. Each dispatched event is appended.
     pub fn append_all<S: Slice<Item: Event>>(self) -> Self {
         let run: Arc<Reducer> = Arc::new(|_| Ok(SliceEffect::append()));
         self.bind_event::<S>(Reduce { built_in: BuiltIn::Append, form: "append", run })
     }
 
-    /// Binds the slice to the event that its items are. Each one that is dispatched replaces all items.
+    /// Binds the slice to the event type of its items. Each dispatched event replaces all items.
     pub fn replace_latest<S: Slice<Item: Event>>(self) -> Self {
         let run: Arc<Reducer> = Arc::new(|_| Ok(SliceEffect::replace()));
         self.bind_event::<S>(Reduce { built_in: BuiltIn::Replace, form: "replace", run })
     }
 
-    /// Binds the slice to the event that its items are. Each one that is dispatched replaces the items of an
-    /// equal key and comes last. The items are indexed by key, so a long slice costs little more than a short
-    /// one.
+    /// Binds the slice to the event type of its items. Each dispatched event removes the items with
+    /// an equal key and is appended. The items are indexed by key, so a long slice costs little
+    /// more than a short one.
     pub fn upsert_by<S, K>(mut self, key_of: impl Fn(&S::Item) -> K + Send + Sync + 'static) -> Self
     where
         S: Slice<Item: Event>,
@@ -414,7 +416,7 @@ impl SessionTypesBuilder {
         self.bind_event::<S>(Reduce { built_in: BuiltIn::Explicit, form: "upsert", run })
     }
 
-    /// Does what [`upsert_by`](SessionTypesBuilder::upsert_by) does, under another name.
+    /// Is another name for [`upsert_by`](SessionTypesBuilder::upsert_by).
     pub fn replace_latest_by<S, K>(self, key_of: impl Fn(&S::Item) -> K + Send + Sync + 'static) -> Self
     where
         S: Slice<Item: Event>,
@@ -423,8 +425,9 @@ impl SessionTypesBuilder {
         self.upsert_by::<S, K>(key_of)
     }
 
-    /// Indexes the items of a slice by a key, for reducers of the host: they find an item by its key with
-    /// [`View::find`], and change it with [`SliceOp::Upsert`]. Both cost little more in a long slice than in a short one.
+    /// Indexes the items of a slice by a key, for reducers of the host. These find an item with
+    /// [`View::find`], and change it with [`SliceOp::Upsert`]. Both cost little more in a long
+    /// slice than in a short one.
     ///
     /// ```
     /// use foldlog::{Event, SessionTypes, Slice, SliceOp};
@@ -490,11 +493,12 @@ impl SessionTypesBuilder {
         }
     }
 
-    /// Binds an event to a slice by a reducer of the host.
+    /// Binds an event to a slice with a reducer of the host.
     ///
-    /// A reducer is pure: its result depends on its arguments alone, and it changes nothing. The engine calls
-    /// it while the session is locked, so it must not call into the session. If it returns an error or
-    /// panics, the whole dispatch fails: nothing is recorded and no slice changes.
+    /// A reducer is pure: its result depends only on its arguments, and it has no side effects. The
+    /// engine calls it while the session is locked, so it must not call into the session. If it
+    /// returns an error or panics, the whole dispatch fails: no record is written and no slice
+    /// changes.
     pub fn reducer<S, E>(
         self,
         reducer: impl Fn(&View<S::Item>, &E, &ReducerContext) -> Result<SliceOp<S::Item>, String>
@@ -513,24 +517,29 @@ impl SessionTypesBuilder {
         self.bind::<S, E>(Reduce { built_in: BuiltIn::Explicit, form: "reducer", run })
     }
 
-    /// Accepts logs that hold a binding of `event` to `slice`, which this host no longer declares. Without
+    /// Accepts logs with a binding of `event` to `slice` that this host no longer declares. Without
     /// it, opening such a log fails with [`Error::NotRegistered`].
     pub fn retired(mut self, event: impl Into<String>, slice: impl Into<String>) -> Self {
         self.registered.retired.push((event.into(), slice.into()));
         self
     }
 
-    /// Checks the declarations and makes the types.
+    /// Checks the declarations and builds the types.
     ///
     /// # Errors
     ///
-    /// The error of the first declaration that contradicts another: [`Error::PolicyMismatch`] for a slice with two
-    /// policies; [`Error::DeclaredTwice`] for a slice with two item types, an event with two versions or Rust types,
-    /// or an event bound twice to one slice; [`Error::NoSuchSlice`] for an event bound to an undeclared slice;
-    /// [`Error::LogOnlyGrows`] for `replace_latest`, `upsert_by` or `keyed_by` of a LOG slice. [`ToolInvocations`] counts as
-    /// declared, so no other slice may be named `tool_invoked`.
+    /// Returns the error of the first declaration that contradicts another:
     ///
-    /// [`Error::SliceUnbound`] for a slice with a Rust type that no event changes, unless it is [`seeded`](SessionTypesBuilder::seeded).
+    /// - [`Error::PolicyMismatch`] for a slice with two policies.
+    /// - [`Error::DeclaredTwice`] for a slice with two item types, an event with two versions or
+    ///   Rust types, or an event bound twice to one slice.
+    /// - [`Error::NoSuchSlice`] for an event bound to an undeclared slice.
+    /// - [`Error::LogOnlyGrows`] for `replace_latest`, `upsert_by` or `keyed_by` of a LOG slice.
+    ///
+    /// [`ToolInvocations`] counts as declared, so no other slice may be named `tool_invoked`.
+    ///
+    /// Returns [`Error::SliceUnbound`] for a slice with a Rust type that is not bound to any event,
+    /// unless it is [`seeded`](SessionTypesBuilder::seeded).
     pub fn build(self) -> Result<SessionTypes> {
         // Every session has this slice, so that a tool can run in any of them.
         let own = self.slice::<ToolInvocations>().seeded::<ToolInvocations>();
@@ -549,7 +558,8 @@ impl SessionTypesBuilder {
         self.error.get_or_insert(error);
     }
 
-    /// Binds a slice to the event that its items are. From then on its items are decoded as that event.
+    /// Binds a slice to the event type of its items. From then on its items are decoded as that
+    /// event.
     fn bind_event<S: Slice<Item: Event>>(mut self, reduce: Reduce) -> Self {
         if let Some(slice) = self.registered.slices.get_mut(S::NAME) {
             slice.item_name = SmolStr::new_static(<S::Item as Event>::NAME);
@@ -596,8 +606,8 @@ impl SessionTypesBuilder {
     }
 }
 
-/// Goes by way of JSON text, since that is what another program's export holds: serde's JSON knows that a map's
-/// integer keys were text there.
+/// Converts through JSON text, the format of another program's export. serde's JSON knows that a
+/// map's integer keys were text there.
 fn recode<T: Serialize + DeserializeOwned>(name: &str, item: &Value) -> Result<Vec<u8>> {
     let bad = |error: serde_json::Error| Error::Export(format!("an item of `{name}`: {error}"));
     let text = serde_json::to_string(item).map_err(bad)?;
@@ -610,10 +620,8 @@ fn encode_any<T: Serialize + 'static>(name: &str, value: &runs::Value) -> Result
     encode(name, value.downcast_ref::<T>().ok_or_else(other)?)
 }
 
-/// Characters of a name that count for how much it is like another one.
 const COMPARED_CHARS: usize = 128;
 
-/// Returns how many characters are to be added, removed or replaced to make one name of the other.
 fn edits_between(one: &str, other: &str) -> usize {
     let compared = |name: &str| name.chars().take(COMPARED_CHARS).collect::<String>();
     strsim::levenshtein(&compared(one), &compared(other))

@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 
 use super::{Event, UpcastError};
 
-/// Declares a typed list of items of a session. Implement it for a marker type, so that several slices may hold
-/// items of one type.
+/// Declares a typed list of items of a session. Implement it for a marker type, so that several
+/// slices can have items of one type.
 ///
 /// ```
 /// use foldlog::{Event, Slice};
@@ -35,30 +35,30 @@ pub trait Slice: 'static {
     const NAME: &'static str;
     /// Type of the slice's items.
     type Item: Serialize + DeserializeOwned + Send + Sync + 'static;
-    /// Name of the items' type in exports, for items that are no events.
+    /// Name of the items' type in exports, for items that are not events.
     const ITEM_NAME: &'static str = Self::NAME;
-    /// Version that items are recorded at, for items that are no events; 1 or more. Items of a slice with a
-    /// built-in reducer are events and take the event's version.
+    /// Version at which items are recorded, for items that are not events; 1 or more. Items of a
+    /// slice with a built-in reducer are events and take the event's version.
     const ITEM_VERSION: u32 = 1;
-    /// Whether the slice is an [`EventSlice`], which comes into being with the first dispatch of its event.
+    /// Whether the slice is an [`EventSlice`], which is created by the first dispatch of its event.
     #[doc(hidden)]
     const OF_EVENT: bool = false;
 
-    /// Converts an item that was recorded at `version`, which is below `ITEM_VERSION`, to the present form.
-    /// Not called for items that are events.
+    /// Converts an item that was recorded at `version` to the present form. `version` is below
+    /// `ITEM_VERSION`. Not called for items that are events.
     ///
     /// # Errors
     ///
-    /// Fails if the item cannot be converted, which the default implementation says of every item. Reading
-    /// the item then fails with [`Error::Decode`](crate::Error::Decode).
+    /// Fails if the item cannot be converted; the default implementation always fails. Reading the
+    /// item then fails with [`Error::Decode`](crate::Error::Decode).
     fn upcast_item(version: u32, value: Value) -> Result<Value, UpcastError> {
         let _ = value;
         Err(UpcastError::new(format!("there is no way from version {version} to {}", Self::ITEM_VERSION)))
     }
 }
 
-/// Marks the implicit slice of an undeclared event: it is named `E::NAME`, has the [default policy](default_policy) of that name
-/// and holds every such event.
+/// Marks the implicit slice of an undeclared event. It is named `E::NAME`, has the [default
+/// policy](default_policy) of that name, and contains every such event.
 #[derive(Debug)]
 pub struct EventSlice<E>(PhantomData<fn() -> E>);
 
@@ -73,7 +73,7 @@ impl<E: Event> Slice for EventSlice<E> {
     }
 }
 
-/// Returns the policy of a slice that is declared without one, or of an event that is not declared.
+/// Returns the policy of a slice that is declared without one, or of an undeclared event.
 ///
 /// | slice | policy | why |
 /// |---|---|---|

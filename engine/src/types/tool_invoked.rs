@@ -1,4 +1,4 @@
-//! The item that each finished run of a tool adds to LOG.
+//! The item that each finished run of a tool adds to the LOG slice `tool_invoked`.
 
 use foldlog_codec::body::{CallOrigin, Cause, ExternalEffects, Outcome, ToolEnd};
 use foldlog_codec::{OperationId, SequenceNumber};
@@ -8,9 +8,10 @@ use smol_str::SmolStr;
 use super::Slice;
 use crate::operation::SuspendedOperation;
 
-/// Describes one finished run of a tool. There is exactly one for every `tool_begin` that was ended, so an
-/// operation that was run again has one for each run. The engine reads it from the record of the end
-/// ([`ToolEnd::invoked`](foldlog_codec::body::ToolEnd::invoked)); it takes no bytes of its own in the log.
+/// Describes one finished run of a tool. Each ended `tool_begin` has exactly one, so an operation
+/// that was run again has one per run. The engine derives it from the end record
+/// ([`ToolEnd::invoked`](foldlog_codec::body::ToolEnd::invoked)); it takes no extra bytes in the
+/// log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolInvoked {
     /// Operation id: the sequence number of the operation's first `tool_begin`.
@@ -23,33 +24,33 @@ pub struct ToolInvoked {
     /// Operation that this one undid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<OperationId>,
-    /// Operation about which this one asked the outside what came of it.
+    /// Operation whose outcome this one verified with the outside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verifies: Option<OperationId>,
-    /// Model answer that asked for the call, and the number of the tool call within it.
+    /// Model answer that requested the call, and the number of the tool call within it.
     #[serde(default, rename = "asked_by", skip_serializing_if = "Option::is_none")]
     pub origin: Option<CallOrigin>,
     /// Name of the tool.
     pub tool: SmolStr,
-    /// Call id that the model's provider gave.
+    /// Call id from the model's provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<SmolStr>,
-    /// How the run ended.
+    /// Outcome of the run.
     pub outcome: Outcome,
-    /// Why the run failed, if it did.
+    /// Cause of the failure, if the run failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
-    /// Exit code of the command that the tool ran, if it is known.
+    /// Exit code of the command that the tool ran, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// What is known of effects that a rollback does not undo.
+    /// Describes effects that a rollback does not undo, as far as known.
     pub outside: ExternalEffects,
     /// Duration of the run, in microseconds.
     pub elapsed_us: u64,
 }
 
 impl ToolInvoked {
-    /// Builds what is known of a suspended call without reading its end.
+    /// Builds the item of a suspended call without reading its end record.
     pub(crate) fn of_suspended(suspended: &SuspendedOperation) -> ToolInvoked {
         ToolInvoked {
             operation: suspended.operation,
@@ -68,7 +69,7 @@ impl ToolInvoked {
         }
     }
 
-    /// Builds the item that decoding [`ToolEnd::invoked`] returns.
+    /// Builds the same item as decoding [`ToolEnd::invoked`] does.
     pub(crate) fn from_end(end: &ToolEnd<'_>) -> ToolInvoked {
         ToolInvoked {
             operation: end.operation(),
@@ -88,9 +89,10 @@ impl ToolInvoked {
     }
 }
 
-/// Marks the LOG slice of all tool calls, `tool_invoked`. Every session has it, and a host can declare no
-/// other slice of that name. In another program's export, a slice of that name holds other items; they are
-/// imported under another name ([`ImportOptions::keep_unknown`](crate::ImportOptions::keep_unknown)).
+/// Marks the LOG slice of all tool calls, `tool_invoked`. Every session has it, and a host can
+/// declare no other slice of that name. In another program's export, a slice of that name has other
+/// items; these are imported under another name
+/// ([`ImportOptions::keep_unknown`](crate::ImportOptions::keep_unknown)).
 #[derive(Debug)]
 pub struct ToolInvocations;
 
@@ -108,8 +110,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The engine makes the item of a call in two ways: an untyped fold decodes what the end would write,
-        /// a typed one takes it from the end.
+        /// The engine builds the item of a call in two ways: an untyped fold decodes the end
+        /// record's encoding of it, and a typed fold builds it from the end record's fields.
         #[test]
         fn a_call_taken_from_its_end_is_what_reading_it_would_come_to(
             (tool, call_id, origin) in (".{0,8}", prop::option::of(".{0,8}"), prop::option::of(any::<(u64, u32)>())),

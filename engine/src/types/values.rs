@@ -1,4 +1,4 @@
-//! Events and items whose types no Rust type describes: how they are encoded, decoded, compared by a key, and found by a path.
+//! Events and items without a Rust type: their encoding, decoding, keys and paths.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::items::runs;
 pub(crate) type UpcastValue =
     Arc<dyn Fn(u32, Value) -> std::result::Result<Value, UpcastError> + Send + Sync>;
 
-/// Decodes recorded bytes to values.
 #[derive(Clone)]
 pub(crate) struct ValueDecoder {
     pub(crate) name: SmolStr,
     pub(crate) version: u32,
     pub(crate) upcast: Option<UpcastValue>,
-    /// Rust type by way of which the values are decoded, so that they are as the host of that type would record them now.
+    /// Rust type through which the values are decoded, so that they have the form in which the host
+    /// of that type would record them now.
     pub(crate) by_way_of: Option<(Decoder, EncodeAny)>,
 }
 
@@ -74,9 +74,9 @@ impl ValueDecoder {
     }
 }
 
-/// Encodes a value as a record holds it: the bytes of [`Value::encode`].
+/// Encodes a value to its recorded form: the bytes of [`Value::encode`].
 pub(crate) fn encode_value(name: &str, value: &Value) -> Result<Vec<u8>> {
-    // Before the recursion that encodes it.
+    // The depth is checked before the recursion that encodes the value.
     if !is_within(value, ValueLimits::of_payload().depth_max) {
         let reason = format!("it nests deeper than {} levels", ValueLimits::of_payload().depth_max);
         return Err(Error::Encode { name: name.to_owned(), reason });
@@ -86,7 +86,7 @@ pub(crate) fn encode_value(name: &str, value: &Value) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns whether a value nests no deeper than `levels`.
+/// Returns whether a value nests at most `levels` deep.
 fn is_within(value: &Value, levels: usize) -> bool {
     let Some(below) = levels.checked_sub(1) else { return !matches!(value, Value::Array(_) | Value::Map(_)) };
     match value {
@@ -98,7 +98,6 @@ fn is_within(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// Encodes a value behind an erased pointer.
 pub(crate) fn encode_any_value(name: &str, value: &runs::Value) -> Result<Vec<u8>> {
     match value.downcast_ref() {
         Some(value) => encode_value(name, value),
@@ -106,13 +105,12 @@ pub(crate) fn encode_any_value(name: &str, value: &runs::Value) -> Result<Vec<u8
     }
 }
 
-/// Encodes an item of an export.
 pub(crate) fn recode_value(name: &str, item: &Value) -> Result<Vec<u8>> {
     encode_value(name, item)
 }
 
-/// Holds a part of a value as a key: two parts are equal keys if they are encoded equally. `None` stands for a value that has no
-/// such part.
+/// A part of a value as a key. Two keys are equal if the parts' encodings are equal. `None` is the
+/// key of a value without such a part.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ValueKey(Option<Vec<u8>>);
 
@@ -122,8 +120,8 @@ impl ValueKey {
     }
 }
 
-/// Leads from a value to a part of it: names of fields and indices, such as `card.id` or `ids[0]`; `$` stands for the value
-/// itself, and may stand before any path.
+/// Path from a value to a part of it: names of fields and indices, such as `card.id` or `ids[0]`.
+/// `$` is the value itself, and may precede any path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValuePath {
     text: SmolStr,
@@ -143,7 +141,7 @@ impl fmt::Display for ValuePath {
 }
 
 impl ValuePath {
-    /// Reads a path. Returns `None` if the text is none.
+    /// Parses a path. Returns `None` if the text is not a path.
     pub(crate) fn read(text: &str) -> Option<ValuePath> {
         let path = match text.strip_prefix('$') {
             Some("") => return Some(ValuePath { text: text.into(), steps: Vec::new() }),
@@ -170,7 +168,6 @@ impl ValuePath {
         Some(ValuePath { text: text.into(), steps })
     }
 
-    /// Returns the part of a value to which the path leads.
     pub(crate) fn find<'a>(&self, value: &'a Value) -> Option<&'a Value> {
         self.steps.iter().try_fold(value, |value, step| match step {
             Step::Field(name) => value.get(name),
@@ -184,9 +181,10 @@ impl ValuePath {
 }
 
 impl View<Value> {
-    /// Returns the item that has `key` at the path by which the slice is declared to be
-    /// [keyed](super::DynamicSlice::keyed_by) or [upserted](super::DynamicEvent::upsert); the last one if there are several,
-    /// `None` if there is none. Takes time in proportion to the logarithm of the slice's length.
+    /// Returns the item with `key` at the path by which the slice is
+    /// [keyed](super::DynamicSlice::keyed_by) or [upserted](super::DynamicEvent::upsert). Returns
+    /// the last one if there are several, and `None` if there is none. Takes logarithmic time in
+    /// the slice's length.
     ///
     /// # Errors
     ///
@@ -196,12 +194,12 @@ impl View<Value> {
     }
 }
 
-/// Reads bytes that a record is to hold as a value.
+/// Decodes the bytes of a value that is to be recorded.
 pub(crate) fn read_value(name: &str, bytes: &[u8]) -> Result<Value> {
     Value::decode(bytes).map_err(|error| Error::Encode { name: name.to_owned(), reason: error.to_string() })
 }
 
-/// Reads a value as type `T`, which must know every field of it.
+/// Decodes a value as type `T`. Fails if the type lacks a field of the value.
 pub(crate) fn decode_strict<T: serde::de::DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T> {
     let bad = |reason: String| Error::Encode { name: name.to_owned(), reason };
     msgpack::check(bytes).map_err(|error| bad(error.to_string()))?;
@@ -215,12 +213,13 @@ pub(crate) fn decode_strict<T: serde::de::DeserializeOwned>(name: &str, bytes: &
     }
 }
 
-/// Checks that a type has taken every field of a value. `kept` is what the type encodes of it, and `keeps` what it encodes of another
-/// value, if it can read that.
+/// Checks that a type retains every field of a value. `kept` is the type's encoding of the value.
+/// `keeps` returns the type's encoding of another value, if the type can read that.
 ///
-/// Types whose form serde finds out by trying, which are untagged or flattened, drop fields that they do not know without a word. Such
-/// a field is missing in what the type encodes, and whatever stands in its place makes no difference. A field that the type leaves
-/// out since it holds a default, or writes under another name, makes one.
+/// serde finds the form of untagged and flattened types by trying, and these drop unknown fields
+/// silently. A dropped field is missing from the type's encoding, and another value in its place
+/// makes no difference. If the type omits a default or renames the field, another value makes a
+/// difference.
 pub(crate) fn check_kept(
     name: &str,
     value: &Value,
@@ -233,7 +232,7 @@ pub(crate) fn check_kept(
     let is_dropped = |steps: &Vec<Step>| {
         let mut other = value.clone();
         part_mut(&mut other, steps).is_some_and(|part| {
-            // No type takes this for what it knows.
+            // No type recognizes this value.
             *part = Value::Ext(-128, b"foldlog".to_vec());
             true
         }) && keeps(&other).as_deref() == Some(kept)
@@ -249,10 +248,11 @@ pub(crate) fn check_kept(
     }
 }
 
-/// Most fields of a value of which it is found out whether its type drops them.
+/// Maximum number of missing fields that are tested for being dropped.
 const MISSING_MAX: usize = 64;
 
-/// Lists the fields of a value that its encoded form does not have. Where the two have another shape, nothing can be said.
+/// Lists the fields of a value that are missing from its encoded form. Values of different shapes
+/// are not compared.
 fn missing_in(encoded: &Value, value: &Value, at: &mut Vec<Step>, missing: &mut Vec<Vec<Step>>) {
     let mut within = |encoded: Option<&Value>, value: &Value, step: Step| {
         at.push(step);
@@ -278,7 +278,6 @@ fn missing_in(encoded: &Value, value: &Value, at: &mut Vec<Step>, missing: &mut 
     }
 }
 
-/// Returns the part of a value to which these steps lead.
 fn part_mut<'a>(value: &'a mut Value, steps: &[Step]) -> Option<&'a mut Value> {
     steps.iter().try_fold(value, |value, step| match (step, value) {
         (Step::Field(name), Value::Map(pairs)) => {
@@ -289,7 +288,7 @@ fn part_mut<'a>(value: &'a mut Value, steps: &[Step]) -> Option<&'a mut Value> {
     })
 }
 
-/// Returns the path of a field as a person reads it: `card.owner`, `cards[0].owner`.
+/// Formats the path of a field for people: `card.owner`, `cards[0].owner`.
 fn format_path(steps: &[Step]) -> String {
     let mut path = String::new();
     for step in steps {
@@ -354,7 +353,7 @@ mod tests {
             "shapes": [{"radius": 1}, {"side": 2}], "owner": "ada", "note": "x", "color": 3, "hidden": true,
         });
         assert_eq!(read(whole.clone()), Ok(()));
-        // What is left out as it holds a default, or has another name, is not lost.
+        // A field that is omitted as a default, or renamed, is not lost.
         let mut same = whole.clone();
         same["note"] = serde_json::Value::Null;
         same["hidden"] = false.into();
