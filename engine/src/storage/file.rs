@@ -1,4 +1,4 @@
-//! The real file system: plain positioned reads and writes, and mapped segments.
+//! The real file system: positioned reads and writes, and mapped segments.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -24,17 +24,19 @@ use crate::sabotage::{self, Breakage};
 
 mod locks;
 
-/// One page of zeros, in pieces of which a file is filled. Larger writes leave large folios in the page cache, and then
-/// each later sync of a few bytes writes a whole folio anew.
+/// One page of zeros; a file is filled in pieces of it. Larger writes leave large folios in the
+/// page cache, and then each later sync of a few bytes writes a whole folio again.
 const FILL_PIECE: [u8; 4096] = [0; 4096];
 
-/// How often a file is linked whose path leads somewhere and which is not found all the same. Linux says so of a file that another one
-/// replaces by a rename just then (`vfs_link` finds that it has no name left): the next attempt finds the other one.
+/// Maximum number of attempts to link a file that exists but is reported missing. Linux reports
+/// this if a rename replaces the file at that moment (`vfs_link` finds that it has no name left).
+/// The next attempt finds the new file.
 const LINK_ATTEMPTS: u32 = 64;
 
 /// Reads and writes the real file system of this machine.
 ///
-/// The type has no state of its own: every value sees the same files, whichever way it writes them.
+/// The type has no state of its own: every value sees the same files, regardless of its way of
+/// writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStorage {
     mapped: bool,
@@ -48,9 +50,9 @@ impl Default for FileStorage {
 }
 
 impl FileStorage {
-    /// Returns the file system of this machine, with segments written through a memory mapping: appending a record
-    /// costs a copy in memory and no system call. On a file system that copies on write or lies across a network each
-    /// record is one positioned write.
+    /// Returns the file system of this machine, with segments written through a memory mapping.
+    /// Appending a record costs a copy in memory and no system call. On copy-on-write and network
+    /// file systems, each record is one positioned write.
     pub fn new() -> Self {
         FileStorage { mapped: true, access: StoreAccess::Private }
     }
@@ -60,8 +62,9 @@ impl FileStorage {
         FileStorage { mapped: false, access: StoreAccess::Private }
     }
 
-    /// Maps a segment file. Returns the plain file where its file system does not keep what it allocates
-    /// ([`preallocation`](super::preallocation)) or does not map files, or where the process may not map any more.
+    /// Maps a segment file. Returns the plain file if its file system does not keep allocated space
+    /// ([`preallocation`](super::preallocation)), if it does not map files, or if the process has
+    /// reached its limit of mappings.
     fn segment(self, file: PlainFile) -> Arc<dyn StorageFile> {
         let is_kept = sabotage::is(Breakage::MappedWhereNotKept) || keeps_allocations(&file.file);
         match self.mapped && is_kept {
@@ -84,26 +87,28 @@ fn create(path: &Path, allocate_bytes: u64, access: StoreAccess) -> io::Result<P
         .custom_flags(OFlag::O_NOFOLLOW.bits())
         .open(path)?;
     if let Err(error) = set_mode(&file, access.file_mode()).and_then(|()| allocate(&file, 0, length)) {
-        // The reason why the allocation failed is worth more to the caller than why removing the file failed.
+        // The cause of the failed allocation is worth more to the caller than an error of the
+        // removal.
         let _ = fs::remove_file(path);
         return Err(error);
     }
     Ok(PlainFile { file })
 }
 
-/// Returns the permission bits with which to create a file or directory of `mode`: only its owner's bits, until
-/// [`set_mode`] gives it exactly `mode`.
+/// Returns the permission bits with which to create a file or directory of `mode`: only its owner's
+/// bits, until [`set_mode`] sets exactly `mode`.
 fn made_with(mode: u32) -> u32 {
     if sabotage::is(Breakage::UmaskObeyed) { mode | 0o055 } else { mode & 0o700 }
 }
 
-/// Gives a file or directory that was just made its permission bits, of which the umask may have taken some away.
+/// Sets the permission bits of a new file or directory; the umask may have removed some.
 fn set_mode(made: &File, mode: u32) -> io::Result<()> {
     if sabotage::is(Breakage::UmaskObeyed) {
         return Ok(());
     }
     match made.set_permissions(fs::Permissions::from_mode(mode)) {
-        // Some file systems keep no permissions of their own, and say so when a program sets others.
+        // Some file systems have no permissions of their own, and report an error when a program
+        // sets them.
         Err(error)
             if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) =>
         {
@@ -113,7 +118,8 @@ fn set_mode(made: &File, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Makes a directory with these permission bits. Fails with [`io::ErrorKind::AlreadyExists`] where there is one.
+/// Creates a directory with these permission bits. Fails with [`io::ErrorKind::AlreadyExists`] if
+/// the name is taken.
 fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
     fs::DirBuilder::new().mode(made_with(mode)).create(path)?;
     let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
@@ -144,7 +150,7 @@ impl Storage for FileStorage {
             self.create_dir_all(parent)?;
         }
         match create_dir(path, self.access.directory_mode()) {
-            // Another process made something here first, which need not be a directory.
+            // Another process created this entry first; it may not be a directory.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 require_directory(&fs::symlink_metadata(path)?, path)
             }
@@ -159,7 +165,7 @@ impl Storage for FileStorage {
             let found = found?;
             match found.metadata() {
                 Ok(metadata) => entries.push(describe(found.file_name().to_string_lossy().into(), &metadata)),
-                // The entry was removed after the directory was read, so there is nothing left to show.
+                // The entry was removed after the directory was read, so there is nothing to list.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -215,8 +221,8 @@ impl Storage for FileStorage {
             }
         };
         linked.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
-            // Each of these is how some file system says that it will not give this file another name; the
-            // caller's answer to all of them is to copy.
+            // File systems use these errors to refuse another name for a file. In each case the
+            // caller copies the file.
             Some(Errno::EXDEV | Errno::EPERM | Errno::EMLINK | Errno::EOPNOTSUPP | Errno::ENOSYS) => {
                 io::Error::new(io::ErrorKind::CrossesDevices, error)
             }
@@ -265,7 +271,8 @@ impl Storage for FileStorage {
     }
 
     fn touch(&self, dir: &Path) -> io::Result<()> {
-        // Both times: who does not own the directory may set them only together, and only to the present.
+        // Both times: a process that does not own the directory may set them only together, and
+        // only to the present.
         let now = || rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = rustix::fs::Timestamps { last_access: now(), last_modification: now() };
         Ok(rustix::fs::utimensat(rustix::fs::CWD, dir, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?)
@@ -284,7 +291,7 @@ impl Storage for FileStorage {
         let start = to_offset(offset)?;
         let file = match open(path, Access::Write) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => match create(path, 0, self.access) {
-                // Another process made the lock file first.
+                // Another process created the lock file first.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open(path, Access::Write)?,
                 made => made?,
             },
@@ -300,7 +307,7 @@ impl Storage for FileStorage {
             opened => opened?.file,
         };
         let mut locked = BTreeSet::new();
-        // The system tells of one lock at a time, and not of the first.
+        // The system reports one lock at a time, and not necessarily the first.
         let mut ranges = vec![(0, libc::off_t::MAX)];
         while let Some((from, end)) = ranges.pop() {
             let Some(start) = lock_within(&file, from, end)? else { continue };
@@ -316,7 +323,7 @@ impl Storage for FileStorage {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
         let directory = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-            // Where a file system locks no directories, only the store's own lock remains.
+            // If a file system cannot lock directories, only the store's own lock remains.
             Ok(())
             | Err(rustix::io::Errno::BADF | rustix::io::Errno::NOLCK | rustix::io::Errno::OPNOTSUPP) => {
                 Ok(Some(Box::new(DirectoryLock { directory, process: process_mark() })))
@@ -327,12 +334,11 @@ impl Storage for FileStorage {
     }
 }
 
-/// Holds a lock on a directory.
 #[derive(Debug)]
 struct DirectoryLock {
     directory: File,
-    /// Mark of the process that took the lock: a process forked from it shares the open directory and must not release the
-    /// lock.
+    /// Mark of the process that took the lock. A forked process shares the open directory and must
+    /// not release the lock.
     process: u32,
 }
 
@@ -346,7 +352,6 @@ impl Drop for DirectoryLock {
     }
 }
 
-/// Holds an open file of the real file system.
 #[derive(Debug)]
 pub(super) struct PlainFile {
     pub(super) file: File,
@@ -358,11 +363,11 @@ impl StorageFile for PlainFile {
     }
 
     fn next_data(&self, offset: u64) -> io::Result<u64> {
-        // This call moves the file's cursor, which no other call here uses.
+        // This call moves the file's cursor; no other call here uses the cursor.
         match lseek(&self.file, to_offset(offset)?, Whence::SeekData) {
             Ok(found) => Ok(found.unsigned_abs()),
             Err(Errno::ENXIO) => Ok(self.len()?.max(offset)),
-            // Some file systems keep no record of their holes.
+            // Some file systems do not record their holes.
             Err(_) => Ok(offset),
         }
     }
@@ -387,7 +392,7 @@ impl StorageFile for PlainFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        // `write_all_at` goes on after a short or an interrupted write.
+        // `write_all_at` continues after a short or an interrupted write.
         self.file.write_all_at(bytes, offset)
     }
 
@@ -421,7 +426,7 @@ fn set_lock(file: &File, kind: libc::c_int, start: libc::off_t) -> nix::Result<(
     retry_interrupted(|| fcntl(file, FcntlArg::F_OFD_SETLK(&lock)).map(drop))
 }
 
-/// Returns the offset of a lock that some holder has on a byte in `from..end`.
+/// Returns the offset of a locked byte in `from..end`, if there is one.
 fn lock_within(file: &File, from: libc::off_t, end: libc::off_t) -> nix::Result<Option<libc::off_t>> {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
@@ -435,29 +440,31 @@ fn lock_within(file: &File, from: libc::off_t, end: libc::off_t) -> nix::Result<
     Ok(is_held.then_some(lock.l_start.max(from)))
 }
 
-/// Opens a file without following a link, and refuses what is not a regular file.
+/// Opens a file without following a link. Fails if it is not a regular file.
 fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    // A pipe or a terminal put in a file's place must neither hold the caller up nor become the process's
-    // terminal. For a regular file the last two flags mean nothing.
+    // A pipe or a terminal in a file's place must neither block the caller nor become the process's
+    // terminal. For a regular file the last two flags have no effect.
     let follow = sabotage::is(Breakage::LinkFollowed);
     let no_follow = if follow { OFlag::empty() } else { OFlag::O_NOFOLLOW };
     let flags = no_follow | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let opened = options.custom_flags(flags.bits()).open(path);
     let file = opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
-        // These are the answers for a link, for a directory opened for writing, and for a socket.
+        // The system returns these errors for a link, for a directory opened for writing, and for a
+        // socket.
         Some(Errno::ELOOP | Errno::EISDIR | Errno::ENXIO) => not_regular(path),
         _ => error,
     })?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular(path)) }
 }
 
-/// Lengthens a file of `len` bytes to `to`, if it is shorter, and allocates the space of its first `to` bytes.
+/// Allocates the space of the first `to` bytes of a file. `len` is the file's length; a shorter
+/// file is lengthened to `to`.
 fn allocate(file: &File, len: libc::off_t, to: libc::off_t) -> io::Result<()> {
     if to == 0 {
         return Ok(());
     }
-    // The C library's `posix_fallocate` is not used: where the file system cannot allocate, it writes a byte
-    // into each block in its own way.
+    // The C library's `posix_fallocate` is not used: if the file system cannot allocate, it writes
+    // a byte into each block.
     match retry_interrupted(|| fallocate(file, FallocateFlags::empty(), 0, to)) {
         Err(Errno::EOPNOTSUPP | Errno::ENOSYS) if to <= len => Ok(()),
         Err(Errno::EOPNOTSUPP | Errno::ENOSYS) if !keeps_allocations(file) => {
@@ -470,7 +477,8 @@ fn allocate(file: &File, len: libc::off_t, to: libc::off_t) -> io::Result<()> {
     }
 }
 
-/// Writes zeros behind a file's end up to the length `to`: the way to get space where a file system has no call for it.
+/// Writes zeros after a file's end, up to the length `to`. This allocates space on file systems
+/// without a call for it.
 fn fill_with_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
     let mut position = from;
     while position < to {
@@ -482,7 +490,7 @@ fn fill_with_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a system call again for as long as signals interrupt it.
+/// Repeats a system call for as long as signals interrupt it.
 fn retry_interrupted(mut call: impl FnMut() -> nix::Result<()>) -> nix::Result<()> {
     loop {
         match call() {
@@ -518,7 +526,8 @@ fn require_directory(found: &Metadata, path: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{} is not a folder", path.display())))
 }
 
-/// Converts a position to the system's signed type. Positions of 2^63 and above are [`io::ErrorKind::InvalidInput`].
+/// Converts a position to the system's signed type. Positions of 2^63 and above are
+/// [`io::ErrorKind::InvalidInput`].
 fn to_offset(position: u64) -> io::Result<libc::off_t> {
     libc::off_t::try_from(position).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }

@@ -1,17 +1,18 @@
-//! Segments written through a memory mapping: appending a record costs a copy in memory and no system call. This is the
-//! only file of the project that holds `unsafe`.
+//! Segments written through a memory mapping: appending a record costs a copy in memory and no
+//! system call. This is the only file of the project that contains `unsafe`.
 //!
-//! Bytes copied into a shared mapping are in the system's page cache at once: every other handle reads them, they
-//! outlive the process, and a sync of the file makes them durable.
+//! Bytes copied into a shared mapping are in the system's page cache at once. Every other handle
+//! reads them, they outlive the process, and a sync of the file makes them durable.
 //!
 //! # Invariants
 //!
-//! 1. A file is mapped over its present length, all of which was really allocated when the file was made, and nobody
-//!    makes a file shorter while it is mapped: a store beyond the end of the file, or into a hole on a full disk, would
-//!    kill the process. On file systems where an allocation promises no space, no file is mapped
-//!    ([`preallocation`](super::preallocation)).
-//! 2. No Rust reference into the mapping ever exists: bytes are copied into it and, four at a time, out of it. Another
-//!    process that writes the file can at worst spoil its bytes, which their checksums tell.
+//! 1. A file is mapped over its present length. All of that length was allocated when the file was
+//!    created, and the file is never shortened while it is mapped. A store beyond the end of the
+//!    file, or into a hole on a full disk, would kill the process. On file systems where an
+//!    allocation promises no space, no file is mapped ([`preallocation`](super::preallocation)).
+//! 2. No Rust reference into the mapping ever exists: bytes are copied into it and, four at a time,
+//!    out of it. Another process that writes the file can only corrupt its bytes, and their
+//!    checksums detect that.
 //! 3. Two stores through one mapping never run at once.
 
 use std::io;
@@ -26,8 +27,8 @@ use super::file::PlainFile;
 
 const PAGE_BYTES: usize = 4096;
 
-/// Page of memory that the system empties in each copy that this process makes of itself by `fork`. `None` where the
-/// system cannot do that.
+/// A page of memory that the system zeroes in each copy of this process made by `fork`. `None` if
+/// the system cannot do that.
 static PROCESS_MARK: OnceLock<Option<ProcessMark>> = OnceLock::new();
 
 struct ProcessMark(MmapRaw);
@@ -35,15 +36,16 @@ struct ProcessMark(MmapRaw);
 impl ProcessMark {
     fn new() -> Option<ProcessMark> {
         let map = MmapOptions::new().len(PAGE_BYTES).map_anon().ok().map(MmapRaw::from)?;
-        // SAFETY: the range is a whole mapping of this process's own, which nobody else refers to, and which lives as
-        // long as the process. The advice changes what children find in it, and nothing here.
+        // SAFETY: the range is a whole mapping of this process. No other code refers to it, and it
+        // lives as long as the process. The advice changes the content in children only.
         #[allow(unsafe_code)]
         let advised = unsafe { libc::madvise(map.as_mut_ptr().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
         (advised == 0).then_some(ProcessMark(map))
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: the page is aligned for it, is as long as the process lives, and is only ever used through this.
+        // SAFETY: the page is aligned for it, lives as long as the process, and is accessed only
+        // through this method.
         #[allow(unsafe_code)]
         unsafe {
             AtomicU32::from_ptr(self.0.as_mut_ptr().cast())
@@ -51,8 +53,9 @@ impl ProcessMark {
     }
 }
 
-/// Returns a number that a copy of this process made by `fork` does not share: the copy gets another number when it
-/// calls this. Costs two loads. Always 0 where the system does not empty pages in copies.
+/// Returns a number that a copy of this process made by `fork` does not share: the copy gets
+/// another number from this function. Costs two loads. Always 0 if the system does not zero pages
+/// in copies.
 #[inline]
 pub(crate) fn process_mark() -> u32 {
     let Some(mark) = PROCESS_MARK.get_or_init(ProcessMark::new) else { return 0 };
@@ -62,8 +65,8 @@ pub(crate) fn process_mark() -> u32 {
     }
 }
 
-/// Draws a number that no process above this one in the tree of forks has: a copy knows the last number that was drawn.
-/// The process id would not do, since two namespaces have the same ids.
+/// Draws a number that differs from those of all ancestor processes: a copy knows the last number
+/// that was drawn. The process id is not usable, since two namespaces have the same ids.
 #[cold]
 fn new_process_mark(mark: &ProcessMark) -> u32 {
     static LAST: AtomicU32 = AtomicU32::new(0);
@@ -74,23 +77,22 @@ fn new_process_mark(mark: &ProcessMark) -> u32 {
     }
 }
 
-/// Number of bytes brought into memory with one call: long enough that the call's own cost does not show, short enough
-/// for a writer to make the call itself.
+/// Number of bytes brought into memory with one call. It is large enough to hide the cost of the
+/// call, and small enough for a writer to make the call itself.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Number of bytes below which taking pages out of the mapping before a sync is not worth a call.
+/// Minimum number of bytes for which unmapping pages before a sync is worth a call.
 const LEAVE_BYTES_MIN: usize = 64 << 10;
 
-/// File length in bytes below which pages are brought in by writing to them: a handful of pages is not worth waking
-/// another thread.
+/// File length in bytes below which pages are brought in by writing to them: a few pages are not
+/// worth waking another thread.
 const PREPARED_FILE_BYTES_MIN: u64 = 256 << 10;
 
-/// Holds a segment file and its mapping.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     map: MmapRaw,
-    /// Set while bytes are copied into the mapping. A lock would cost twice as much, and nobody ever waits here but a
-    /// caller in error: a log has one writer.
+    /// Set while bytes are copied into the mapping. A lock would cost twice as much, and there is
+    /// no contention in correct use: a log has one writer.
     storing: AtomicBool,
     /// Offset up to which pages were brought in, or are about to be.
     prepared: AtomicUsize,
@@ -98,7 +100,7 @@ pub(super) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps a file over its present length. Returns the file as the error where it cannot be mapped.
+    /// Maps a file over its present length. Returns the file as the error if it cannot be mapped.
     pub(super) fn new(file: PlainFile) -> Result<MappedFile, PlainFile> {
         let len = file.len().ok().and_then(|len| usize::try_from(len).ok()).unwrap_or(0);
         match MmapOptions::new().len(len).map_raw(&file.file) {
@@ -111,8 +113,8 @@ impl MappedFile {
 }
 
 impl MappedFile {
-    /// Brings in those pages of `from..to` that nobody has brought in or is about to. The writer and the background
-    /// thread take one piece after the other, so neither waits for the other's piece.
+    /// Brings in the pages of `from..to` that no thread has claimed yet. The writer and the
+    /// background thread claim one piece at a time, so neither waits for the other's piece.
     fn bring_in(&self, from: usize, to: usize) -> io::Result<()> {
         let to = to.min(self.map.len());
         let mut prepared = self.prepared.load(Ordering::Relaxed);
@@ -133,23 +135,25 @@ impl MappedFile {
         }
     }
 
-    /// Takes the whole pages within `from..to` out of the mapping; they stay in the page cache. A sync makes each
-    /// mapped page read-only and tells the writer's processor so, page by page; pages taken out together cost one such
-    /// message.
+    /// Removes the whole pages within `from..to` from the mapping; they stay in the page cache. A
+    /// sync makes each mapped page read-only and notifies the writer's processor of each. Pages
+    /// removed together cost one such notification.
     fn leave(&self, from: usize, to: usize) {
         let (from, to) = (from.next_multiple_of(PAGE_BYTES), to / PAGE_BYTES * PAGE_BYTES);
         let Some(len) = to.checked_sub(from).filter(|len| *len >= LEAVE_BYTES_MIN) else { return };
-        // SAFETY: the range is within the mapping, which is shared and of a file: what is taken out is brought in
-        // again from the page cache, with all that was stored, when it is touched. No reference leads into it.
+        // SAFETY: the range is within the mapping, which is shared and of a file. A removed page is
+        // brought in again from the page cache, with all stored bytes, when it is touched. No
+        // reference leads into it.
         #[allow(unsafe_code)]
         let left = unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, from, len) };
-        // Where it fails the sync takes longer, and no more.
+        // A failure only makes the sync slower.
         drop(left);
     }
 }
 
 impl MappedFile {
-    /// Returns where `len` bytes at `offset` of the file begin in the mapping; `None` where they are not all within it.
+    /// Returns the offset of `len` bytes in the mapping; `None` if they are not all within it.
+    /// `offset` is their position in the file.
     fn start_of(&self, len: usize, offset: u64) -> Option<usize> {
         let start = usize::try_from(offset).ok()?;
         (start.checked_add(len)? <= self.map.len()).then_some(start)
@@ -182,10 +186,10 @@ impl StorageFile for MappedFile {
 
     fn peek(&self, offset: u64) -> Option<[u8; 4]> {
         let start = self.start_of(4, offset)?;
-        // SAFETY: the four bytes are within the mapping, as was just checked, and it lives as long as `self`. They are copied
-        // out by volatile loads through a raw pointer, since another process may write them at any time; no other thread of
-        // this one stores meanwhile: it would be `alone`. That the file behind the mapping stays as long as it was is
-        // invariant 1.
+        // SAFETY: the four bytes are within the mapping, as was just checked, and it lives as long
+        // as `self`. They are copied out by volatile loads through a raw pointer, since another
+        // process may write them at any time. No other thread of this process stores at the same
+        // time, because of `alone`. Invariant 1 guarantees that the mapped file keeps its length.
         #[allow(unsafe_code)]
         let bytes = self.alone(|| unsafe {
             let first: *const u8 = self.map.as_ptr().add(start);
@@ -199,13 +203,14 @@ impl StorageFile for MappedFile {
             return self.file.write_at(bytes, offset);
         };
         if start + bytes.len() > self.prepared.load(Ordering::Relaxed) {
-            // Where it fails, the pages come one by one.
+            // If this fails, the pages come in one by one.
             let _ = self.bring_in(start, (start + bytes.len()).next_multiple_of(PIECE_BYTES));
         }
-        // SAFETY: `start + bytes.len()` is within the mapping, as was just checked, and the mapping is writable
-        // and lives as long as `self`. The source is a slice of this process's own memory and so no part of the
-        // mapping, into which no reference ever leads. No other thread stores meanwhile: it would be `alone`. That
-        // the file behind the mapping stays as long as it was is invariant 1.
+        // SAFETY: `start + bytes.len()` is within the mapping, as was just checked, and the mapping
+        // is writable and lives as long as `self`. The source is a slice of this process's own
+        // memory. It is not part of the mapping, since no reference ever leads into that. No other
+        // thread stores at the same time, because of `alone`. Invariant 1 guarantees that the
+        // mapped file keeps its length.
         #[allow(unsafe_code)]
         self.alone(|| unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.map.as_mut_ptr().add(start), bytes.len());
@@ -214,7 +219,7 @@ impl StorageFile for MappedFile {
     }
 
     fn allocate(&self, bytes: u64) -> io::Result<()> {
-        // Positions behind the mapping are written plainly.
+        // Positions after the mapping are written with positioned writes.
         self.file.allocate(bytes)
     }
 
@@ -230,9 +235,9 @@ impl StorageFile for MappedFile {
         let (from, to) =
             (usize::try_from(from).unwrap_or(usize::MAX), usize::try_from(to).unwrap_or(usize::MAX));
         if from == 0 && to > PIECE_BYTES {
-            // The system reads a file that is read from its beginning ahead in growing units, a quarter of the work of
-            // single pages; around a page fault it reads single pages, and never further ahead. If the read fails,
-            // single pages come in, which is only slower.
+            // If a file is read from its start, the system reads ahead in growing units, at a
+            // quarter of the cost of single pages. A page fault reads single pages and never
+            // further ahead. If the read fails, single pages come in, which is only slower.
             let _ = self.file.read_at(&mut [0], 0);
         }
         self.bring_in(from, to)
@@ -242,8 +247,8 @@ impl StorageFile for MappedFile {
         self.file.sync_data()
     }
 
-    /// Syncs through the mapping, which leaves out the pages that were brought in ahead: a sync of the whole file would
-    /// write them empty, and the writer would have to wait for each of them once more.
+    /// Syncs through the mapping, which omits the pages that were brought in ahead. A sync of the
+    /// whole file would write them empty, and the writer would have to wait for each of them again.
     fn sync_range(&self, from: u64, to: u64) -> io::Result<()> {
         let to = usize::try_from(to).unwrap_or(usize::MAX).min(self.map.len());
         let from = usize::try_from(from).unwrap_or(usize::MAX);
@@ -251,8 +256,8 @@ impl StorageFile for MappedFile {
         self.leave(from, to);
         loop {
             match self.map.flush_range(from, len) {
-                // The standard library retries a sync of the whole file in this case too. A failure of the disk is
-                // another error, and that one is final.
+                // The standard library also retries a sync of the whole file in this case. A
+                // failure of the disk is another error, and that one is final.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 answer => return answer,
             }
@@ -308,7 +313,8 @@ mod tests {
         assert_eq!(prepared(), PIECE_BYTES);
         mapped.write_at(b"across", PIECE_BYTES as u64 - 3).unwrap();
         assert_eq!(prepared(), 2 * PIECE_BYTES);
-        // A writer that goes on far inside a file leaves what is before it alone.
+        // A writer that continues far inside a file does not bring in the pages before that
+        // position.
         mapped.write_at(b"last", (3 << 20) - 4).unwrap();
         assert_eq!(prepared(), 3 << 20);
         mapped.write_at(b"between", 1 << 20).unwrap();
@@ -317,7 +323,8 @@ mod tests {
         assert_eq!(&found, b"between");
     }
 
-    /// A forked copy shares the locks of its parent's sessions, and once wrote into the same log at the same places.
+    /// A forked copy shares the locks of its parent's sessions, and once wrote into the same log at
+    /// the same places.
     #[test]
     fn a_process_that_was_forked_writes_nothing_and_lets_go_of_nothing() {
         use nix::sys::wait::{WaitStatus, waitpid};
@@ -335,8 +342,9 @@ mod tests {
         let store = Store::open_with(dir.path(), options()).unwrap();
         let session = store.create(&types).unwrap();
         session.set_tag("by", "the one").unwrap();
-        // SAFETY: the child asks the session, which refuses it before any lock, and ends without running what this
-        // process would run at its end. Memory is allocated there, which the C library allows after a fork.
+        // SAFETY: the child calls the session, which refuses before it takes any lock. The child
+        // ends without running this process's exit handlers. It allocates memory, which the C
+        // library allows after a fork.
         #[allow(unsafe_code)]
         match unsafe { fork() }.unwrap() {
             ForkResult::Child => {
@@ -345,7 +353,7 @@ mod tests {
                     && refused(session.sync())
                     && refused(session.clone().close());
                 drop(session);
-                // It has sessions of its own, as any process.
+                // Like any process, it can have sessions of its own.
                 let own = store.create(&types).and_then(|own| own.set_tag("by", "the copy").map(|_| own));
                 let own = own.and_then(|own| own.close()).is_ok();
                 // SAFETY: nothing is left to be done here.

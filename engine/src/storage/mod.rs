@@ -1,25 +1,27 @@
-//! The seam between the log and the file system.
+//! The layer between the engine and the file system.
 //!
-//! Everything the engine does to a disk goes through [`Storage`] and [`StorageFile`]; the code above them is the same
-//! for every backend. [`FileStorage`] writes segments through a memory mapping, or, if the host asks for it, with plain
-//! positioned writes. `MemoryStorage` (feature `testkit`) keeps everything in memory and can lose, tear and refuse what
-//! a real disk may lose, tear and refuse.
+//! All disk access of the engine goes through [`Storage`] and [`StorageFile`]; the code above them
+//! is the same for every backend. [`FileStorage`] writes segments through a memory mapping or, at
+//! the host's choice, with positioned writes. `MemoryStorage` (feature `testkit`) stores everything
+//! in memory. It can lose, tear and refuse data like a real disk.
 //!
-//! # What a backend promises
+//! # Guarantees of a backend
 //!
-//! 1. A write that returned is seen by every later read of the same file, also through other handles.
-//! 2. [`StorageFile::sync_data`] makes the file's bytes and length durable, not its name; [`StorageFile::sync_range`]
-//!    makes the length and some of the bytes durable.
+//! 1. After a write has returned, every later read of the same file sees it, also through other
+//!    handles.
+//! 2. [`StorageFile::sync_data`] makes the file's bytes and length durable, but not its name.
+//!    [`StorageFile::sync_range`] makes the length and some of the bytes durable.
 //! 3. [`Storage::sync_dir`] makes the names in one directory durable.
-//! 4. A rename within one directory is atomic: after a crash the old names or the new one stand, never neither.
-//! 5. No call follows a symbolic link in the last component of the path that it is given.
-//! 6. A file created with `allocate_bytes` has that length, reads as zeros, and a write below that length never fails
-//!    for want of space. On the file systems in the table of `kept.rs` nobody can promise the latter: there a write may
-//!    fail with an error as any other write may.
-//! 7. Every file and directory that a backend makes has the permissions of its [`StoreAccess`], whatever the process's
-//!    umask is.
-//! 8. A call that a signal interrupts is made again where that does no harm: creating, opening, locking, reading,
-//!    writing and syncing never answer [`io::ErrorKind::Interrupted`].
+//! 4. A rename within one directory is atomic: after a crash either the old names or the new one
+//!    exist, never neither.
+//! 5. No call follows a symbolic link in the last component of its path.
+//! 6. A file created with `allocate_bytes` has that length and reads as zeros, and a write below
+//!    that length never fails for lack of space. The file systems in the table of
+//!    `preallocation.rs` cannot guarantee the latter: there any write may fail.
+//! 7. Every file and directory that a backend creates has the permissions of its [`StoreAccess`],
+//!    regardless of the process's umask.
+//! 8. A call that a signal interrupts is repeated if that is harmless: creating, opening, locking,
+//!    reading, writing and syncing never return [`io::ErrorKind::Interrupted`].
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -45,8 +47,8 @@ pub use memory::{CrashKind, Fault, MemoryStorage, Op};
 pub use permissions::StoreAccess;
 pub use watch::DirectoryWatch;
 
-/// Returns the absolute path of a directory, without links and, in what is not there yet, without `..`. A directory that is in no real file
-/// system keeps its path.
+/// Returns the absolute path of a directory. Links in the existing part are resolved, and `..` in
+/// the missing part is removed. A directory outside of any real file system keeps its path.
 pub(crate) fn whole_path(directory: &Path) -> PathBuf {
     let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     let goes_up = absolute.components().any(|name| name == Component::ParentDir);
@@ -58,13 +60,14 @@ pub(crate) fn whole_path(directory: &Path) -> PathBuf {
         }))
     });
     match there {
-        // What a name leads to behind a directory that is yet to be made is known once that directory is left again.
+        // A `..` after a missing directory leads back into the existing part, so the result may
+        // contain links again.
         Some(there) if goes_up => whole_path(&there),
         there => there.unwrap_or(absolute),
     }
 }
 
-/// Names what a caller opens a file for.
+/// Specifies the purpose for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Reading only. Writes through the handle fail.
@@ -73,7 +76,7 @@ pub enum Access {
     Write,
 }
 
-/// Names what stands behind a name in a directory.
+/// Describes the kind of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file.
@@ -107,93 +110,99 @@ impl std::fmt::Display for EntryKind {
 }
 
 impl EntryKind {
-    /// Says of what was found that something else should stand in its place.
+    /// Formats the error that an entry of this kind was found in place of a `wanted` one.
     pub fn in_place_of(self, wanted: EntryKind) -> String {
         format!("{self}, where {wanted} should be")
     }
 }
 
-/// Describes one name in a directory. Where a name is not valid UTF-8, `name` shows it with replacement characters: the
-/// engine never made such a name and never opens it.
+/// Describes one name in a directory. If the name is not valid UTF-8, `name` contains replacement
+/// characters: the engine never creates such a name and never opens it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryEntry {
     /// Last component of the path.
     pub name: String,
-    /// Kind of what stands behind the name; links are not followed.
+    /// Kind of the entry; links are not followed.
     pub kind: EntryKind,
     /// Length in bytes of a regular file, 0 otherwise.
     pub len: u64,
-    /// Permission bits that the system keeps for the entry. `None` where the backend keeps none.
+    /// Permission bits of the entry. `None` if the backend has no permissions.
     pub mode: Option<u32>,
 }
 
-/// Tells two states of a file or directory apart, as far as its file system's clock does.
+/// Distinguishes two states of a file or directory, within the resolution of its file system's
+/// clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// Number of the file within its file system.
     pub inode: u64,
     /// Length in bytes.
     pub len: u64,
-    /// Time of the last change of the content, in nanoseconds since 1970-01-01 UTC. Programs may set it.
+    /// Time of the last change of the content, in nanoseconds since 1970-01-01 UTC. Programs may
+    /// set it.
     pub modified_ns: i64,
-    /// Time of the last change of the content or of what the system keeps about it, in nanoseconds since 1970-01-01 UTC.
+    /// Time of the last change of the content or the metadata, in nanoseconds since 1970-01-01 UTC.
     pub changed_ns: i64,
 }
 
-/// Holds a lock until it is dropped.
+/// Releases a lock when dropped.
 pub trait HeldLock: Send + Sync + Debug {}
 
 /// Provides the calls that the engine makes on a file system.
 pub trait Storage: Send + Sync + Debug {
-    /// Returns a backend for the same files that gives every file and directory it makes the permissions of `access`.
-    /// `None` where this backend keeps no permissions.
+    /// Returns a backend for the same files that creates every file and directory with the
+    /// permissions of `access`. Returns `None` if this backend has no permissions.
     fn for_users(&self, access: StoreAccess) -> Option<Arc<dyn Storage>> {
         let _ = access;
         None
     }
 
-    /// Makes a directory and the directories above it. A directory that exists is no error.
+    /// Creates a directory and the directories above it. An existing directory is not an error.
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
 
     /// Returns the names in a directory, sorted by name.
     fn list(&self, dir: &Path) -> io::Result<Vec<DirectoryEntry>>;
 
-    /// Returns what stands at a path, without following a link. `None` if nothing stands there.
+    /// Returns the entry at a path, without following a link. Returns `None` if there is no entry.
     fn entry(&self, path: &Path) -> io::Result<Option<DirectoryEntry>>;
 
-    /// Makes a new file of `allocate_bytes` zeros whose space is really allocated. Fails with
-    /// [`io::ErrorKind::AlreadyExists`] where the name is taken. If the allocation fails, no file is left behind.
+    /// Creates a new file of `allocate_bytes` zeros, with its space allocated. Fails with
+    /// [`io::ErrorKind::AlreadyExists`] if the name is taken. If the allocation fails, no file is
+    /// left.
     fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>>;
 
-    /// Makes a new file like [`create`](Storage::create), for a caller that then appends records to it.
+    /// Creates a new file like [`create`](Storage::create), for a caller that then appends records
+    /// to it.
     fn create_segment(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
         self.create(path, allocate_bytes)
     }
 
-    /// Opens a file that [`create_segment`](Storage::create_segment) made, for a caller that appends more records to
-    /// it.
+    /// Opens a file created by [`create_segment`](Storage::create_segment), for a caller that
+    /// appends more records to it.
     fn open_segment(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
         self.open(path, Access::Write)
     }
 
-    /// Opens an existing regular file. Fails with [`io::ErrorKind::InvalidInput`] for a link and for anything else that
-    /// is not a regular file.
+    /// Opens an existing regular file. Fails with [`io::ErrorKind::InvalidInput`] for a link and
+    /// for anything else that is not a regular file.
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>>;
 
-    /// Renames a file within one directory, replacing what stood there.
+    /// Renames a file within one directory, replacing the entry of the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Gives a file a second name. Fails with [`io::ErrorKind::CrossesDevices`] where the file system cannot give the
-    /// file that name; the caller then copies.
+    /// Gives a file a second name. Fails with [`io::ErrorKind::CrossesDevices`] if the file system
+    /// cannot give the file that name; the caller then copies.
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Returns how many names lead to a file. The default implementation, for backends that do not know, returns 1.
+    /// Returns the number of names of a file. The default implementation, for backends without this
+    /// number, returns 1.
     fn links(&self, path: &Path) -> io::Result<u64> {
         let _ = path;
         Ok(1)
     }
 
-    /// Removes the name of a file. The bytes stay for as long as another name or an open handle leads to them.
+    /// Removes the name of a file. The bytes stay for as long as another name or an open handle
+    /// leads to them.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
     /// Removes a directory and everything in it, without following links.
@@ -202,21 +211,23 @@ pub trait Storage: Send + Sync + Debug {
     /// Makes the names in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Returns the stamp of what stands at a path, without following a link; `None` if nothing stands there. The default
-    /// implementation, for backends without stamps, returns `None`.
+    /// Returns the stamp of the entry at a path, without following a link; `None` if there is no
+    /// entry. The default implementation, for backends without stamps, returns `None`.
     fn stamp(&self, path: &Path) -> io::Result<Option<Stamp>> {
         let _ = path;
         Ok(None)
     }
 
-    /// Gives a directory a new stamp. The default implementation, for backends without stamps, does nothing.
+    /// Gives a directory a new stamp. The default implementation, for backends without stamps, does
+    /// nothing.
     fn touch(&self, dir: &Path) -> io::Result<()> {
         let _ = dir;
         Ok(())
     }
 
-    /// Calls `changed` whenever a file takes its name in a directory by a [rename](Storage::rename), until what this returns is dropped. The
-    /// default implementation, for backends that cannot watch, returns `None`: the caller looks again from time to time.
+    /// Calls `changed` whenever a [rename](Storage::rename) puts a file into a directory, until the
+    /// returned value is dropped. The default implementation, for backends that cannot watch,
+    /// returns `None`: the caller polls instead.
     fn watch(
         &self,
         dir: &Path,
@@ -226,38 +237,41 @@ pub trait Storage: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Returns how many bytes are free for new files in a directory. The default implementation, for backends that do not
-    /// know, returns `u64::MAX`.
+    /// Returns the number of bytes that are free for new files in a directory. The default
+    /// implementation, for backends without this number, returns `u64::MAX`.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
         let _ = dir;
         Ok(u64::MAX)
     }
 
-    /// Returns the identity of the machine's present boot. `None` where the machine does not tell.
+    /// Returns the identity of the machine's present boot. Returns `None` if the machine does not
+    /// report it.
     fn boot_id(&self) -> Option<Uuid>;
 
-    /// Takes an exclusive lock on the byte at `offset` of the file at `path`, which this call makes where it is
-    /// missing. `None` where another holder, in this process or another, has the lock. The lock ends with its holder's
-    /// process.
+    /// Takes an exclusive lock on the byte at `offset` of the file at `path`. Creates the file if
+    /// it is missing. Returns `None` if another holder, in this process or another, has the lock.
+    /// The lock ends with its holder's process.
     fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>>;
 
-    /// Returns the offsets of the bytes of the file at `path` that some holder has locked, in this process or another.
-    /// Takes no lock. The default implementation, for backends that no other process uses, returns none.
+    /// Returns the offsets of the locked bytes of the file at `path`, with holders in this process
+    /// or another. Takes no lock. The default implementation, for backends that only one process
+    /// uses, returns none.
     fn locked_bytes(&self, path: &Path) -> io::Result<BTreeSet<u64>> {
         let _ = path;
         Ok(BTreeSet::new())
     }
 
-    /// Takes an exclusive lock on a directory, whichever paths lead to it. `None` where another holder, in this process or
-    /// another, has the lock. The lock ends with its holder's process. The default implementation, for backends in
-    /// which only one path leads to a directory, locks nothing.
+    /// Takes an exclusive lock on a directory, independent of the path that leads to it. Returns
+    /// `None` if another holder, in this process or another, has the lock. The lock ends with its
+    /// holder's process. The default implementation, for backends in which only one path leads to a
+    /// directory, locks nothing.
     fn try_lock_directory(&self, path: &Path) -> io::Result<Option<Box<dyn HeldLock>>> {
         let _ = path;
         Ok(Some(Box::new(NoopLock)))
     }
 }
 
-/// Stands for a lock where there is nothing to lock.
+/// Lock of a backend that needs none.
 #[derive(Debug)]
 struct NoopLock;
 
@@ -265,25 +279,27 @@ impl HeldLock for NoopLock {}
 
 /// Reads and writes one open file at given positions; there is no cursor.
 pub trait StorageFile: Send + Sync + Debug {
-    /// Returns the file's length in bytes, allocated space included.
+    /// Returns the file's length in bytes, including allocated space.
     fn len(&self) -> io::Result<u64>;
 
-    /// Returns whether the file has no bytes at all.
+    /// Returns whether the file's length is 0.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
 
-    /// Returns the position, at or behind `offset`, of the next bytes that may be other than 0; the file's length where
-    /// there are none. A backend that cannot tell returns `offset`, and the caller reads on from there.
+    /// Returns the position, at or after `offset`, of the next bytes that may be other than 0, or
+    /// the file's length if there are none. A backend without this information returns `offset`,
+    /// and the caller reads on from there.
     fn next_data(&self, offset: u64) -> io::Result<u64> {
         Ok(offset)
     }
 
-    /// Reads up to `buf.len()` bytes and returns how many it read: fewer only at the end of the file.
+    /// Reads up to `buf.len()` bytes and returns the number of bytes read. It is smaller only at
+    /// the end of the file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Returns the four bytes at `offset` as cheaply as the backend can, since a writer looks before each append whether another
-    /// one has written there. `None` where they cannot be read.
+    /// Returns the four bytes at `offset`, or `None` if they cannot be read. Should be cheap:
+    /// before each append, a writer checks whether another writer has written there.
     fn peek(&self, offset: u64) -> Option<[u8; 4]> {
         let mut bytes = [0; 4];
         (self.read_at(&mut bytes, offset).ok()? == bytes.len()).then_some(bytes)
@@ -297,29 +313,32 @@ pub trait StorageFile: Send + Sync + Debug {
         false
     }
 
-    /// Prepares the bytes `from..to` so that a write there does not have to wait for memory. Changes nothing that can
-    /// be read, and may run while other threads write. If this call fails, writing is slower and nothing else.
+    /// Prepares the bytes `from..to` so that a write there need not wait for memory. Changes no
+    /// readable bytes, and may run while other threads write. A failure only makes writing slower.
     fn prepare(&self, from: u64, to: u64) -> io::Result<()> {
         let _ = (from, to);
         Ok(())
     }
 
-    /// Makes the file at least `bytes` long, and its first `bytes` bytes really allocated as by [`Storage::create`], also those
-    /// that were [given back](StorageFile::give_back). After an error the file may be longer than before.
+    /// Makes the file at least `bytes` long, and allocates its first `bytes` bytes like
+    /// [`Storage::create`], including those that were [given back](StorageFile::give_back). After
+    /// an error the file may be longer than before.
     fn allocate(&self, bytes: u64) -> io::Result<()>;
 
-    /// Gives the space of the bytes `from..to` back to the disk: they read as 0 from then on, and the length stays.
-    /// Nobody may need the bytes, nor write them before they are [allocated](StorageFile::allocate) anew. Does nothing where the file system cannot do this.
+    /// Gives the space of the bytes `from..to` back to the disk. They read as 0 from then on, and
+    /// the length is unchanged. The bytes must not be needed any more, and must be
+    /// [allocated](StorageFile::allocate) again before they are written. Does nothing if the file
+    /// system cannot do this.
     fn give_back(&self, from: u64, to: u64) -> io::Result<()> {
         let _ = (from, to);
         Ok(())
     }
 
-    /// Makes the file's bytes and length durable. After an error nothing is known of either.
+    /// Makes the file's bytes and length durable. After an error the state of both is unknown.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// Makes the bytes `from..to` and the file's length durable; other bytes may become durable too. After an error
-    /// nothing is known of any of them.
+    /// Makes the bytes `from..to` and the file's length durable; other bytes may become durable
+    /// too. After an error the state of all of them is unknown.
     fn sync_range(&self, from: u64, to: u64) -> io::Result<()> {
         let _ = (from, to);
         self.sync_data()

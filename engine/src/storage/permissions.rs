@@ -1,10 +1,11 @@
-//! Permissions of what a store makes.
+//! Permissions of the files and directories of a store.
 
-/// Says who may read and write the directories and files that a store makes from now on, whatever the umask of the process
-/// is. Files that exist already keep their permissions; opening a session [reports](crate::RecoveryReport::exposed)
-/// where those are wider.
+/// Specifies who may read and write the directories and files that a store creates from now on,
+/// regardless of the process's umask. Existing files keep their permissions; opening a session
+/// [reports](crate::RecoveryReport::exposed) wider ones.
 ///
-/// A log holds what an agent read, secrets included, and keeps what was deleted since.
+/// A log contains everything that an agent read, secrets included, and retains data that was
+/// deleted since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreAccess {
     /// Only the process's user may read and write: directories 0700, files 0600.
@@ -14,7 +15,7 @@ pub enum StoreAccess {
     GroupReads,
     /// The files' group may read and write: directories 0770, files 0660.
     GroupWrites,
-    /// Everybody on the machine may read: directories 0755, files 0644.
+    /// All users of the machine may read: directories 0755, files 0644.
     EverybodyReads,
 }
 
@@ -29,7 +30,8 @@ impl StoreAccess {
         }
     }
 
-    /// Returns the permission bits of the store's directories: whoever may read a file may also pass its directory.
+    /// Returns the permission bits of the store's directories. Read access to a file implies access
+    /// to its directory.
     pub fn directory_mode(self) -> u32 {
         self.file_mode() | (self.file_mode() & 0o444) >> 2
     }

@@ -1,19 +1,21 @@
-//! Which file systems keep the space that they allocate.
+//! File systems that keep allocated space, and those that do not.
 //!
-//! A store into a memory mapping cannot fail: where the system finds no space for the page, it kills the process. So
-//! the engine maps a segment only where space that was allocated once is there whenever it is written. A file system
-//! that copies on write needs new space for a block that it already holds, and of one across a network or in another
-//! process nobody knows. `statfs` tells which file system a file is on; on those of the table below each record is a
-//! positioned write, which can answer with an error.
+//! A store into a memory mapping cannot fail: if the system finds no space for the page, it kills
+//! the process. The engine therefore maps a segment only if allocated space is guaranteed to be
+//! available for every later write. A copy-on-write file system needs new space for a block that is
+//! already allocated. For a file system across a network or in another process, nothing is known.
+//! `statfs` identifies the file system of a file. On those of the table below each record is a
+//! positioned write, which can return an error.
 //!
-//! Two cases cannot be told apart from a file system that keeps its space: an overlay whose upper directory lies on one of
-//! these, and a session that somebody copied by hand in a way that shares blocks (`cp --reflink`).
+//! Two cases look like a file system that keeps its space and are not detected: an overlay whose
+//! upper directory is on a file system of the table, and a session that was copied by hand with
+//! shared blocks (`cp --reflink`).
 
 use std::fs::File;
 
 use nix::sys::statfs::fstatfs;
 
-/// Numbers by which `statfs` names the file systems on which an allocation promises nothing.
+/// `statfs` numbers of the file systems on which an allocation guarantees nothing.
 const NOT_KEPT: [(u32, &str); 18] = [
     (0x9123_683e, "btrfs"),
     (0x2fc1_2fc1, "zfs"),
@@ -35,14 +37,14 @@ const NOT_KEPT: [(u32, &str); 18] = [
     (0xbacb_acbc, "vmhgfs"),
 ];
 
-/// Returns whether the file system of `file` still has the space that it allocated when the file is written. A file
-/// system that does not say what it is counts as one that has.
+/// Returns whether the file system of `file` keeps allocated space until the file is written.
+/// Returns `true` if the file system cannot be identified.
 pub(super) fn keeps_allocations(file: &File) -> bool {
     fstatfs(file).map_or(true, |found| is_kept(found.filesystem_type().0 as u32))
 }
 
-/// Returns whether the file system with this `statfs` number keeps what it allocates. The number has 32 bits, whatever
-/// type a machine gives it.
+/// Returns whether the file system with this `statfs` number keeps allocated space. The number has
+/// 32 bits, regardless of its type on a machine.
 fn is_kept(number: u32) -> bool {
     !NOT_KEPT.iter().any(|(not_kept, _)| *not_kept == number)
 }
@@ -53,7 +55,7 @@ mod tests {
 
     #[test]
     fn nothing_is_mapped_where_an_allocation_promises_nothing() {
-        // As `statfs(2)` lists them.
+        // From `statfs(2)`.
         for (name, number) in [
             ("btrfs", 0x9123_683e_u32),
             ("zfs", 0x2fc1_2fc1),

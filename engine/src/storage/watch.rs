@@ -1,4 +1,4 @@
-//! Watching a directory for files that take their names in it.
+//! Notification of renames into a directory.
 
 use std::fmt::Debug;
 use std::io;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 /// Watches a directory until it is dropped.
 pub trait DirectoryWatch: Send + Sync + Debug {}
 
-/// Watches a directory by the system's notifications. A thread sleeps in the system until there is one.
+/// Watches a directory with inotify. A thread sleeps until there is a notification.
 #[derive(Debug)]
 pub(super) struct InotifyWatch {
     notifications: Arc<OwnedFd>,
@@ -23,7 +23,8 @@ pub(super) struct InotifyWatch {
 
 impl DirectoryWatch for InotifyWatch {}
 
-/// Calls `changed` whenever a file takes its name in the directory, until what this returns is dropped.
+/// Calls `changed` whenever a rename puts a file into the directory, until the returned value is
+/// dropped.
 pub(super) fn watch(directory: &Path, changed: Box<dyn Fn() + Send>) -> io::Result<InotifyWatch> {
     let notifications = Arc::new(inotify::init(CreateFlags::CLOEXEC)?);
     let what = WatchFlags::MOVED_TO | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
@@ -34,7 +35,7 @@ pub(super) fn watch(directory: &Path, changed: Box<dyn Fn() + Send>) -> io::Resu
         let mut events = inotify::Reader::new(&watched, &mut buffer);
         loop {
             match events.next() {
-                // The watch was removed, or the directory was.
+                // The watch or the directory was removed.
                 Ok(event) if event.events().contains(ReadFlags::IGNORED) => return,
                 Ok(_) => changed(),
                 Err(Errno::INTR) => {}
@@ -47,7 +48,7 @@ pub(super) fn watch(directory: &Path, changed: Box<dyn Fn() + Send>) -> io::Resu
 
 impl Drop for InotifyWatch {
     fn drop(&mut self) {
-        // The thread hears of it, and ends.
+        // This notifies the thread, which then ends.
         let _ = inotify::remove_watch(&self.notifications, self.watch);
     }
 }

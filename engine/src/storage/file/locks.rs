@@ -1,8 +1,9 @@
-//! Locks on single bytes of a file, all of a process through one open file.
+//! Locks on single bytes of a file. A process uses one open file for all of them.
 //!
-//! The system tells the holders of such locks apart by the open file. So whoever locks two bytes of one file through one open
-//! file needs one descriptor for both, and has to keep apart himself who asks for one byte twice. A store's sessions lock a
-//! byte each of one file: a descriptor for each would count ten thousand sessions twice against what a process may open.
+//! The system identifies the holder of such a lock by the open file. Two locks through one open
+//! file therefore need only one descriptor, but the process itself must refuse a second lock on the
+//! same byte. Each of a store's sessions locks one byte of the same file. With a descriptor for
+//! each lock, ten thousand sessions would count twice against the limit of open files.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,25 +19,24 @@ use super::set_lock;
 use crate::storage::HeldLock;
 use crate::storage::mapped::process_mark;
 
-/// Files of which this process has locked a byte, and of those above it in the tree of forks.
+/// Files in which this process, or a process from which it was forked, has locked a byte.
 static OPEN: Mutex<Vec<Weak<LockedFile>>> = Mutex::new(Vec::new());
 
-/// How often a thread asks for [`OPEN`], and lets others run in between, before it does without.
+/// Maximum number of attempts to lock [`OPEN`]; the thread yields after each. Then the caller
+/// continues without it.
 const TRIES_MAX: usize = 10_000;
 
-/// Holds an open file, some bytes of which are locked.
 #[derive(Debug)]
 struct LockedFile {
     file: File,
-    /// Device and number of the file, which its name may not lead to any more.
+    /// Device and inode number of the file. Its name may lead to another file by now.
     identity: (u64, u64),
-    /// Mark of the process that opened the file: a process forked from it shares the open file, so what it locked through
-    /// that would exclude nobody.
+    /// Mark of the process that opened the file. A forked process shares the open file, so its
+    /// locks through that file would exclude no one.
     process: u32,
     held: Mutex<BTreeSet<libc::off_t>>,
 }
 
-/// Holds a lock on one byte of a file.
 #[derive(Debug)]
 pub(super) struct ByteLock {
     file: Arc<LockedFile>,
@@ -47,8 +47,9 @@ impl HeldLock for ByteLock {}
 
 impl Drop for ByteLock {
     fn drop(&mut self) {
-        // Closing the file would not release the lock at once where another thread has just forked: until the child
-        // runs its own program, it shares this open file. A copy made by `fork` must not release the lock.
+        // The lock is released explicitly. If another thread has just forked, the child shares this
+        // open file until it runs its own program, and closing the file would not release the lock
+        // at once. A copy made by `fork` must not release the lock.
         if self.file.process == process_mark() {
             let mut held = self.file.held.lock();
             let _ = set_lock(&self.file.file, libc::F_UNLCK, self.start);
@@ -57,8 +58,9 @@ impl Drop for ByteLock {
     }
 }
 
-/// Locks the byte at `start` without waiting. `None` where another holder, in this process or another, has the lock. Of
-/// several open files of one file, the first is kept.
+/// Locks the byte at `start` without waiting. Returns `None` if another holder, in this process or
+/// another, has the lock. If this process already has an open file for the same file, that one is
+/// used.
 pub(super) fn take(file: File, start: libc::off_t) -> io::Result<Option<ByteLock>> {
     let file = shared(file)?;
     let mut held = file.held.lock();
@@ -76,13 +78,13 @@ pub(super) fn take(file: File, start: libc::off_t) -> io::Result<Option<ByteLock
     }
 }
 
-/// Returns the open file through which this process locks bytes of this one.
+/// Returns the open file through which this process locks bytes of the given file.
 fn shared(file: File) -> io::Result<Arc<LockedFile>> {
     let metadata = file.metadata()?;
     let (identity, process) = ((metadata.dev(), metadata.ino()), process_mark());
     let opened = || Arc::new(LockedFile { file, identity, process, held: Mutex::default() });
-    // Another thread may have held this lock when it was copied by `fork`, and nobody would release it in the copy. A
-    // descriptor of its own is as good.
+    // If another thread held this lock during a `fork`, it is never released in the copy. A
+    // separate descriptor works as well.
     let Some(mut open) = locked_soon(&OPEN) else { return Ok(opened()) };
     open.retain(|file| file.strong_count() > 0);
     let mut there = open.iter().filter_map(Weak::upgrade);
@@ -94,7 +96,8 @@ fn shared(file: File) -> io::Result<Arc<LockedFile>> {
     Ok(opened)
 }
 
-/// Locks what other threads hold for microseconds. `None` where it was not released for much longer.
+/// Locks a mutex that other threads hold for microseconds. Returns `None` if it is not released for
+/// much longer.
 fn locked_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     for _ in 0..TRIES_MAX {
         if let Some(locked) = mutex.try_lock() {

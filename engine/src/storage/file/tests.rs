@@ -1,4 +1,4 @@
-//! What the real file system promises the log.
+//! The guarantees of the real file system to the log.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
@@ -146,7 +146,8 @@ fn a_lock_excludes_the_same_byte_and_no_other() {
     assert!(storage.try_lock(&path, 7).unwrap().is_none());
     let far = storage.try_lock(&path, i64::MAX as u64).unwrap();
     assert!(far.is_some());
-    // Opening and closing the file elsewhere must not release the lock, as it would release a lock of the process.
+    // Opening and closing the file elsewhere must not release the lock, as it would with a lock
+    // that belongs to the process.
     drop(storage.open(&path, Access::Read).unwrap());
     assert!(storage.try_lock(&path, 7).unwrap().is_none());
     drop(held);
@@ -154,7 +155,8 @@ fn a_lock_excludes_the_same_byte_and_no_other() {
     assert_eq!(storage.try_lock(&path, u64::MAX).unwrap_err().kind(), io::ErrorKind::InvalidInput);
 }
 
-/// Each lock had a descriptor of its own, so that a process that may open 20,000 files could not hold 10,000 sessions open.
+/// Each lock had its own descriptor, so a process with a limit of 20,000 files could not open
+/// 10,000 sessions.
 #[test]
 fn locks_of_one_file_share_a_descriptor() {
     let (storage, dir) = room();
@@ -166,7 +168,7 @@ fn locks_of_one_file_share_a_descriptor() {
             .count()
     };
     let lock = |byte: u64| storage.try_lock(&path, byte * 3).unwrap().unwrap();
-    // Threads that asked at the same time got descriptors of their own.
+    // Threads that requested a lock at the same time got separate descriptors.
     let mut held: Vec<_> = std::thread::scope(|scope| {
         let threads =
             (0..10).map(|nth| scope.spawn(move || (nth * 100..nth * 100 + 100).map(lock).collect()));
@@ -174,7 +176,7 @@ fn locks_of_one_file_share_a_descriptor() {
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     assert_eq!(descriptors(), 1);
-    // Each is released by itself.
+    // Each lock is released separately.
     held.remove(50);
     assert!(storage.try_lock(&path, 147).unwrap().is_none());
     assert!(storage.try_lock(&path, 150).unwrap().is_some());
@@ -190,8 +192,8 @@ fn the_boot_id_stays_the_same() {
     assert_eq!(FileStorage::new().boot_id().is_some(), Path::new("/proc/sys/kernel/random/boot_id").exists());
 }
 
-/// Linux says of a file that another one replaces just then that it is not found: a fork beside a compaction failed by chance, one time
-/// in six hundred.
+/// Linux reports a file as missing while a rename replaces it. One in six hundred forks failed if a
+/// compaction ran at the same time.
 #[test]
 fn a_file_that_is_replaced_meanwhile_is_linked_all_the_same() {
     let directory = tempfile::tempdir().unwrap();
@@ -213,7 +215,7 @@ fn a_file_that_is_replaced_meanwhile_is_linked_all_the_same() {
         linked.store(true, Ordering::Relaxed);
         assert!(refused.is_none(), "{refused:?}");
     });
-    // What is not there is not waited for.
+    // There are no retries for a missing file.
     let missing = storage.hard_link(&at("nothing"), &at("fork")).unwrap_err();
     assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     let nowhere = storage.hard_link(&at("segment"), &at("no folder/fork")).unwrap_err();

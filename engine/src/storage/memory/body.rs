@@ -1,4 +1,4 @@
-//! The bytes of one file: as reads see them, and as a power cut would leave them.
+//! The bytes of one file: the bytes that reads return, and the bytes that a power cut leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ const PAGE_BYTES: usize = 4096;
 
 type Page = [u8; PAGE_BYTES];
 
-/// Holds one view of a file's bytes. A page that is not there is all zeros; views share pages until one of them
-/// changes.
+/// One version of a file's bytes. A missing page is all zeros; versions share pages until one of
+/// them changes.
 #[derive(Clone, Default)]
 struct Image {
     pages: BTreeMap<u64, Arc<Page>>,
@@ -55,7 +55,7 @@ impl Image {
         self.len = self.len.max(position);
     }
 
-    /// Copies one page of another view into this one.
+    /// Copies one page of another image into this one.
     fn take_page(&mut self, page: u64, from: &Image) {
         match from.pages.get(&page) {
             Some(found) => self.pages.insert(page, Arc::clone(found)),
@@ -63,7 +63,7 @@ impl Image {
         };
     }
 
-    /// Copies some pieces of a page of another view into this one, each by chance: the page is torn.
+    /// Copies random pieces of a page of another image into this one: the page is torn.
     fn take_pieces(&mut self, page: u64, from: &Image, grain: Grain, chance: &mut Chance) {
         let Some(new) = from.pages.get(&page) else { return };
         let torn = Arc::make_mut(self.pages.entry(page).or_insert_with(|| Arc::new([0; PAGE_BYTES])));
@@ -74,7 +74,7 @@ impl Image {
         }
     }
 
-    /// Sets the length, and clears the bytes behind it so that they never come back.
+    /// Sets the length, and clears the bytes after it so that they never come back.
     fn cut_at(&mut self, len: u64) {
         let (page, within) = locate(len);
         let behind = self.pages.split_off(&page);
@@ -87,27 +87,27 @@ impl Image {
     }
 }
 
-/// Holds one file: the bytes that reads see, the bytes that are durable, and which pages differ.
+/// A file: the bytes that reads return, the durable bytes, and the pages that differ.
 #[derive(Default)]
 pub(super) struct FilePages {
     current: Image,
     durable: Image,
-    /// Pages that the next sync writes.
     dirty: BTreeSet<u64>,
-    /// Pages that a failed sync left behind: they look clean, so no later sync writes them, and the disk may never have
-    /// got them.
+    /// Pages that a failed sync left: they look clean, so no later sync writes them, and the disk
+    /// may lack them.
     abandoned: BTreeSet<u64>,
-    /// Number of failed syncs. Each handle that was open then reports one of them once, as on Linux.
+    /// Number of failed syncs. Each handle that was open then reports one of them once, as on
+    /// Linux.
     failures: u64,
 }
 
 impl FilePages {
-    /// Returns a new file of `len` zeros, of which nothing is durable yet.
+    /// Returns a new file of `len` zeros, none of them durable yet.
     pub(super) fn with_zeros(len: u64) -> Self {
         Self { current: Image { pages: BTreeMap::new(), len }, ..Self::default() }
     }
 
-    /// Lengthens the file to at least `len` bytes, with zeros.
+    /// Lengthens the file with zeros, to at least `len` bytes.
     pub(super) fn lengthen(&mut self, len: u64) {
         self.current.len = self.current.len.max(len);
     }
@@ -127,7 +127,7 @@ impl FilePages {
         self.current.read(buf, offset)
     }
 
-    /// Returns where the next page at or behind `offset` begins that was ever written.
+    /// Returns the start of the next page, at or after `offset`, that was ever written.
     pub(super) fn next_data(&self, offset: u64) -> u64 {
         let page = self.current.pages.range(locate(offset).0..).next();
         page.map_or(self.current.len, |(page, _)| page * PAGE_BYTES as u64).max(offset)
@@ -139,7 +139,8 @@ impl FilePages {
         bytes
     }
 
-    /// Writes bytes at a position. The caller has checked that `offset + bytes.len()` does not overflow.
+    /// Writes bytes at a position. The caller has checked that `offset + bytes.len()` does not
+    /// overflow.
     pub(super) fn write(&mut self, bytes: &[u8], offset: u64) {
         let Some(last) = (bytes.len() as u64).checked_sub(1) else { return };
         self.current.write(bytes, offset);
@@ -156,7 +157,7 @@ impl FilePages {
         self.durable.len = self.current.len;
     }
 
-    /// Makes the pages that hold the bytes `from..to`, and the length, durable.
+    /// Makes the pages of the bytes `from..to`, and the length, durable.
     pub(super) fn sync_range(&mut self, from: u64, to: u64) {
         let Some(last) = to.checked_sub(1).filter(|last| *last >= from) else { return };
         let synced: Vec<u64> = self.dirty.range(locate(from).0..=locate(last).0).copied().collect();
@@ -167,13 +168,12 @@ impl FilePages {
         self.durable.len = self.current.len;
     }
 
-    /// Fails a sync as the kernel does, which forgets that the pages were dirty.
+    /// Fails a sync like the kernel, which forgets that the pages were dirty.
     pub(super) fn fail_sync(&mut self) {
         self.abandoned.append(&mut self.dirty);
         self.failures += 1;
     }
 
-    /// Returns the number of failed syncs so far.
     pub(super) fn failures(&self) -> u64 {
         self.failures
     }
@@ -192,7 +192,8 @@ impl FilePages {
         }
     }
 
-    /// Cuts the power: each page that was not synced reached the disk, or did not, or is torn, and so for the length.
+    /// Cuts the power. Each unsynced page reached the disk, or did not, or is torn; the length
+    /// reached it or did not.
     pub(super) fn lose_power(&mut self, fate: PowerCutOutcome, grain: Grain, chance: &mut Chance) {
         self.dirty.append(&mut self.abandoned);
         self.write_back(fate, chance);
@@ -209,7 +210,7 @@ impl FilePages {
     }
 }
 
-/// Returns the page that a position lies in, and the offset within the page.
+/// Returns the page of a position, and the offset within the page.
 fn locate(position: u64) -> (u64, usize) {
     let page_bytes = PAGE_BYTES as u64;
     // The remainder is smaller than a page, so it always fits.

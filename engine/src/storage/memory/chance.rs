@@ -1,6 +1,7 @@
-//! Chance that a test can repeat: the same seed always gives the same losses.
+//! Repeatable randomness for tests: the same seed always gives the same losses.
 
-/// Generates random numbers by splitmix64, which is repeatable and even; nothing here needs to be hard to guess.
+/// Generates random numbers by splitmix64, which is repeatable and uniform. They need not be hard
+/// to guess.
 #[derive(Debug)]
 pub(super) struct Chance {
     state: u64,
@@ -23,7 +24,7 @@ impl Chance {
     }
 }
 
-/// Names the pieces in which a power cut may tear a page that was not synced.
+/// The pieces in which a power cut may tear an unsynced page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grain {
     /// The page reached the disk as a whole or not at all.
@@ -35,7 +36,7 @@ pub(super) enum Grain {
 }
 
 impl Grain {
-    /// Draws a grain. Half of all disks keep pages whole.
+    /// Draws a grain. Half of all disks never tear pages.
     pub(super) fn draw(chance: &mut Chance) -> Self {
         match chance.next() >> 62 {
             0 => Self::Sector,
@@ -44,7 +45,6 @@ impl Grain {
         }
     }
 
-    /// Returns the length of a piece in bytes.
     pub(super) fn bytes(self) -> usize {
         match self {
             Self::Page => 4096,
@@ -54,7 +54,7 @@ impl Grain {
     }
 }
 
-/// Says how much of what was not synced reached the disk.
+/// How much of the unsynced data reached the disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PowerCutOutcome {
     /// No change reached the disk.
@@ -66,7 +66,8 @@ pub(super) enum PowerCutOutcome {
 }
 
 impl PowerCutOutcome {
-    /// Draws a fate. The two extremes are rare among many independent coins, so they have a share of their own.
+    /// Draws an outcome. The two extremes are rare among many independent coins, so they have a
+    /// separate share.
     pub(super) fn draw(chance: &mut Chance) -> Self {
         match chance.next() >> 61 {
             0 => Self::AllOld,
@@ -75,7 +76,6 @@ impl PowerCutOutcome {
         }
     }
 
-    /// Returns whether the next change reached the disk.
     pub(super) fn draw_reached(self, chance: &mut Chance) -> bool {
         match self {
             Self::AllOld => false,

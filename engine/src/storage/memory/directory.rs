@@ -1,4 +1,4 @@
-//! The names in one directory: as reads see them, and as a power cut would leave them.
+//! The names in one directory: the names that reads return, and the names that a power cut leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use super::chance::{Chance, PowerCutOutcome};
 use super::disk::NodeId;
 
-/// Describes one change of names, which a power cut keeps or loses as a whole.
+/// A change of names. A power cut preserves or loses it as a whole.
 enum DirectoryChange {
     Added { name: OsString, node: NodeId },
     Removed { name: OsString },
@@ -37,7 +37,6 @@ impl DirectoryChange {
     }
 }
 
-/// Holds the names of one directory.
 #[derive(Default)]
 pub(super) struct MemoryDirectory {
     current: BTreeMap<OsString, NodeId>,
@@ -55,7 +54,7 @@ impl MemoryDirectory {
         self.current.is_empty()
     }
 
-    /// Returns the names as reads see them, sorted.
+    /// Returns the names that reads return, sorted.
     pub(super) fn names(&self) -> impl Iterator<Item = (&OsString, NodeId)> {
         self.current.iter().map(|(name, node)| (name, *node))
     }
@@ -82,8 +81,9 @@ impl MemoryDirectory {
         }
     }
 
-    /// Lets some changes reach the disk, as the kernel may at any time. Changes that touch one name reach the disk in
-    /// their order: otherwise a file whose name was renamed away and then made anew could be lost.
+    /// Lets some changes reach the disk, as the kernel may at any time. Changes of one name reach
+    /// the disk in their order. Otherwise a file could be lost whose name was renamed away and then
+    /// created again.
     pub(super) fn write_back(&mut self, fate: PowerCutOutcome, chance: &mut Chance) {
         let mut waiting = BTreeSet::new();
         for change in std::mem::take(&mut self.pending) {
@@ -97,7 +97,7 @@ impl MemoryDirectory {
         }
     }
 
-    /// Cuts the power: each change that was not synced reached the disk or did not.
+    /// Cuts the power: each unsynced change reached the disk or did not.
     pub(super) fn lose_power(&mut self, fate: PowerCutOutcome, chance: &mut Chance) {
         self.write_back(fate, chance);
         self.pending.clear();

@@ -1,4 +1,4 @@
-//! The disk behind the in-memory storage: its files and directories, its locks, and its faults.
+//! The disk of the in-memory storage: its files and directories, its locks, and its faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,7 @@ use super::directory::MemoryDirectory;
 use super::fault::{FaultEffect, Faults, Op};
 use crate::storage::{Access, DirectoryEntry, EntryKind};
 
-/// Identifies a file or directory, as an inode number does.
+/// Identifies a file or directory, like an inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeId(u64);
 
@@ -36,22 +36,21 @@ enum Node {
     Other,
 }
 
-/// Holds the files and directories of a disk, its locks, its faults and the trace of calls.
 pub(super) struct Disk {
     nodes: BTreeMap<NodeId, Node>,
     next_node: u64,
     /// Number of crashes so far. Handles and locks of an earlier life are dead.
     pub(super) life: u64,
     pub(super) boot_id: Option<Uuid>,
-    /// Locked bytes, each with its file: locks are held on files, not on paths, as on a real disk.
+    /// Locked bytes, each with its file. As on a real disk, locks are held on files, not on paths.
     locks: BTreeSet<(NodeId, u64)>,
     pub(super) faults: Faults,
-    /// Set during the call that a [`Fault::Die`](super::Fault::Die) lets the process die in.
+    /// Set during the call in which a [`Fault::Die`](super::Fault::Die) kills the process.
     dying: bool,
     pub(super) trace: Vec<(Op, Arc<Path>)>,
 }
 
-/// Holds the name that a path ends with, and the directory that contains this name.
+/// The last name of a path, and the directory that contains this name.
 struct DirectorySlot {
     directory: NodeId,
     name: OsString,
@@ -71,7 +70,8 @@ impl Disk {
         }
     }
 
-    /// Traces a call, and fails it where a fault says so. Returns how many bytes the call may write.
+    /// Traces a call, and fails it if a fault applies. Returns the number of bytes that the call
+    /// may write.
     pub(super) fn begin(&mut self, op: Op, path: impl Into<Arc<Path>>) -> io::Result<usize> {
         let path = path.into();
         self.trace.push((op, Arc::clone(&path)));
@@ -163,17 +163,15 @@ impl Disk {
         Ok(id)
     }
 
-    /// Refuses to open something where no handle is left.
     pub(super) fn may_open(&self) -> io::Result<()> {
         self.faults.may_open()
     }
 
-    /// Refuses a change where the disk is read-only.
     fn may_change(&self) -> io::Result<()> {
         if self.faults.read_only() { Err(Errno::EROFS.into()) } else { Ok(()) }
     }
 
-    /// Returns how many bytes the files may still grow by.
+    /// Returns the number of bytes by which the files may still grow.
     pub(super) fn room(&self) -> u64 {
         match self.faults.capacity() {
             Some(capacity) => capacity.saturating_sub(self.used_bytes()),
@@ -181,7 +179,7 @@ impl Disk {
         }
     }
 
-    /// Refuses to make something of `len` bytes where there is no room for it.
+    /// Fails if there is no room for `len` more bytes, or if the disk is full.
     fn may_grow(&self, len: u64) -> io::Result<()> {
         let room = self.room();
         if room == 0 || len > room { Err(Errno::ENOSPC.into()) } else { Ok(()) }
@@ -247,13 +245,14 @@ impl Disk {
         Ok(id)
     }
 
-    /// Writes as much of `bytes` as `limit` and the room on the disk allow, and fails where that is not all.
+    /// Writes as much of `bytes` as `limit` and the room on the disk allow. Fails if that is not
+    /// all of them.
     pub(super) fn write(&mut self, id: NodeId, bytes: &[u8], offset: u64, limit: usize) -> io::Result<()> {
         self.may_change()?;
         let end = offset.checked_add(bytes.len() as u64).ok_or(Errno::EFBIG)?;
         is_position(end)?;
         let len = self.body(id)?.len();
-        // Only bytes that lengthen a file need room; bytes that were allocated never do.
+        // Only bytes that lengthen a file need room; allocated bytes never do.
         let fits = if end > len { len.saturating_add(self.room()).saturating_sub(offset) } else { u64::MAX };
         let fits = usize::try_from(fits).unwrap_or(usize::MAX);
         let kept = bytes.get(..limit.min(fits)).unwrap_or(bytes);
@@ -314,7 +313,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Returns how many names lead to what stands at a path.
+    /// Returns the number of names of the node at a path.
     pub(super) fn links(&self, path: &Path) -> io::Result<u64> {
         let id = self.find(path)?;
         let directories = self.nodes.values().filter_map(|node| match node {
@@ -342,7 +341,8 @@ impl Disk {
         let top = self.at(&place)?.ok_or(Errno::ENOENT)?;
         self.directory(top)?;
         self.may_change()?;
-        // Each name below is removed by itself, so that a power cut may leave a half-emptied directory.
+        // Each name below is removed separately, so that a power cut may leave a half-emptied
+        // directory.
         for (directory, name, _) in self.names_below(top) {
             self.directory_mut(directory)?.remove(&name);
         }
@@ -356,7 +356,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Takes the lock on one byte. Returns the file that the lock is on, or `None` where somebody holds it.
+    /// Takes the lock on one byte. Returns the locked file, or `None` if the lock is held.
     pub(super) fn lock(&mut self, path: &Path, offset: u64) -> io::Result<Option<NodeId>> {
         is_position(offset)?;
         let place = self.place(path)?;
@@ -377,8 +377,8 @@ impl Disk {
         self.locks.remove(&(id, offset));
     }
 
-    /// Returns each name below a directory, with the directory that holds the name and the node that it leads to, as reads
-    /// see them.
+    /// Returns each name below a directory, with its directory and its node, in the state that
+    /// reads return.
     fn names_below(&self, top: NodeId) -> Vec<(NodeId, OsString, NodeId)> {
         let mut found = Vec::new();
         let mut open = vec![top];
@@ -417,12 +417,12 @@ impl Disk {
         files
     }
 
-    /// Puts a file in place, with the directories above it, all durable at once.
+    /// Creates or replaces a file, and creates its parent directories, all durable at once.
     pub(super) fn settle_file(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.settle_node(path, Node::File(FilePages::from_durable_bytes(bytes)))
     }
 
-    /// Puts something in place, durable at once, that is neither a regular file nor a directory.
+    /// Creates a node that is neither a regular file nor a directory, durable at once.
     pub(super) fn settle_other(&mut self, path: &Path) -> io::Result<()> {
         self.settle_node(path, Node::Other)
     }
@@ -444,7 +444,7 @@ impl Disk {
             Some(found) if matches!(self.nodes.get(&found), Some(Node::Directory(_))) => {
                 return Err(Errno::EISDIR.into());
             }
-            // The node stays the same, so that open handles and other names see its new bytes.
+            // The node id is unchanged, so that open handles and other names see its new bytes.
             Some(found) => drop(self.nodes.insert(found, node)),
             None => drop(self.add(&place, node)?),
         }
@@ -499,12 +499,13 @@ impl Disk {
                 Node::Other => {}
             }
         }
-        // What reads see and what is durable are one now, and no handle is left: nodes that no name leads to are gone
-        // for good.
+        // The current and the durable state are equal now, and no handle is left. Nodes without a
+        // name are therefore lost.
         let kept: BTreeSet<_> = self.names_below(ROOT).into_iter().map(|(_, _, id)| id).collect();
         self.nodes.retain(|id, _| *id == ROOT || kept.contains(id));
         self.boot_id = self.boot_id.map(|old| {
-            // The old id takes part, so that two crashes with the same seed still give two different boots.
+            // The old id takes part, so that two crashes with the same seed still give two
+            // different boots.
             let (high, low) = old.as_u64_pair();
             let mut draw = || u128::from(chance.next()) << 64 | u128::from(chance.next());
             let drawn = draw() ^ (u128::from(low) << 64 | u128::from(high));
@@ -514,7 +515,7 @@ impl Disk {
     }
 }
 
-/// Splits a path into its names from the root. A relative path starts at the root too.
+/// Splits a path into its names from the root. A relative path also starts at the root.
 fn links(path: &Path) -> io::Result<Vec<&OsStr>> {
     let mut names = Vec::new();
     for component in path.components() {
@@ -529,7 +530,7 @@ fn links(path: &Path) -> io::Result<Vec<&OsStr>> {
     Ok(names)
 }
 
-/// Refuses a position of 2^63 or above, as a system does that counts positions with a sign.
+/// Refuses a position of 2^63 or above, like a system with signed positions.
 fn is_position(position: u64) -> io::Result<()> {
     i64::try_from(position).map(drop).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }

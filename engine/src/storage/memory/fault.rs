@@ -1,11 +1,11 @@
-//! What a disk in memory may refuse.
+//! Faults of a disk in memory.
 
 use std::io;
 
 use nix::errno::Errno;
 
-/// Names a call of [`Storage`](crate::storage::Storage) or [`StorageFile`](crate::storage::StorageFile), for traces and
-/// for faults.
+/// Identifies a call of [`Storage`](crate::storage::Storage) or
+/// [`StorageFile`](crate::storage::StorageFile), for traces and for faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Op {
     /// `Storage::create_dir_all`.
@@ -30,7 +30,7 @@ pub enum Op {
     SyncDir,
     /// `Storage::try_lock`.
     TryLock,
-    /// `StorageFile::len`. A trace shows this and every other call on a file with the path by which the file was
+    /// `StorageFile::len`. A trace shows every call on a file with the path by which the file was
     /// opened.
     Len,
     /// `StorageFile::read_at`.
@@ -41,55 +41,58 @@ pub enum Op {
     SyncData,
 }
 
-/// Describes something that goes wrong with a disk. Several faults may be injected at once.
+/// Describes a failure of a disk. Several faults may be injected at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Lets one later call fail without changing anything; then the fault is over.
+    /// Makes one later call fail without any change; then the fault is over.
     ///
-    /// A `SyncData` that fails leaves the pages that it should have written looking clean, as Linux does: no later sync
-    /// writes them unless somebody writes to them again, and a power cut may lose them. Each other handle that is open
-    /// on the file reports the failure once, by its next sync.
+    /// A failed `SyncData` marks the pages that it should have written as clean, like Linux. No
+    /// later sync writes them unless they are written to again, and a power cut may lose them. Each
+    /// other handle that is open on the file reports the failure once, by its next sync.
     ///
-    /// [`io::ErrorKind::Interrupted`] is what the system answers beneath the seam: a backend makes the call again where
-    /// [`Op::is_made_again`] says so, and its caller sees nothing of the failure.
+    /// [`io::ErrorKind::Interrupted`] is an error of the system below the backend. If
+    /// [`Op::is_made_again`] returns `true`, the backend repeats the call and its caller does not
+    /// see the failure.
     FailNth {
         /// Kind of the calls that are counted.
         op: Op,
         /// Number of the call that fails, counted from now on; 1 is the very next call.
         nth: u64,
-        /// Error that the call answers.
+        /// Error that the call returns.
         error: io::ErrorKind,
     },
-    /// Limits what all files together may hold. Making or lengthening a file answers [`io::ErrorKind::StorageFull`]
-    /// where the lengths of all files would exceed the capacity; making a directory, an empty file or a lock file does so
-    /// once no byte is left. A write that does not fit keeps the part of it that does. The fault lasts until the faults
-    /// are cleared.
+    /// Limits the total length of all files. Creating or lengthening a file fails with
+    /// [`io::ErrorKind::StorageFull`] if the lengths of all files would exceed the capacity.
+    /// Creating a directory, an empty file or a lock file fails so if no byte is left. A write that
+    /// does not fit writes the part that does. The fault lasts until the faults are cleared.
     DiskFull {
-        /// Number of bytes that all files may have together.
+        /// Maximum number of bytes of all files together.
         capacity_bytes: u64,
     },
-    /// Lets each call that would change something, taking a lock and opening for writing included, answer
-    /// [`io::ErrorKind::ReadOnlyFilesystem`]. The fault lasts until the faults are cleared.
+    /// Makes each call that would change something fail with [`io::ErrorKind::ReadOnlyFilesystem`].
+    /// This includes taking a lock and opening for writing. The fault lasts until the faults are
+    /// cleared.
     ReadOnly,
-    /// Lets each call that opens something answer `EMFILE`: making and opening a file, listing or syncing a directory, taking a
-    /// lock. The fault lasts until the faults are cleared.
+    /// Makes each call that opens something fail with `EMFILE`: creating and opening a file,
+    /// listing or syncing a directory, taking a lock. The fault lasts until the faults are cleared.
     NoHandles,
-    /// Lets any number of holders have each lock at once, as on file systems that keep no locks. The fault lasts until the
-    /// faults are cleared.
+    /// Lets any number of holders have each lock at once, as on file systems without locks. The
+    /// fault lasts until the faults are cleared.
     LocksExcludeNobody,
-    /// Lets one later write keep only its first bytes and fail; then the fault is over.
+    /// Makes one later write fail after its first bytes; then the fault is over.
     ShortWrite {
         /// Number of the write that fails, counted from now on; 1 is the very next write.
         nth: u64,
-        /// Number of bytes of it that are written all the same.
+        /// Number of its bytes that are written nevertheless.
         bytes: usize,
     },
-    /// Lets the process die in the middle of one later call that changes or syncs something; calls that only look, and
-    /// locks, are not counted. A write keeps its first bytes, any other call does nothing. Every file, lock and
-    /// [`process`](super::MemoryStorage::process) is dead then, as after
-    /// [`CrashKind::Process`](super::CrashKind::Process); a test may cut the power next.
+    /// Kills the process during one later call that changes or syncs something. Calls that only
+    /// read, and locks, are not counted. A write writes its first bytes; any other call does
+    /// nothing. Afterwards every file, lock and [`process`](super::MemoryStorage::process) is dead,
+    /// as after [`CrashKind::Process`](super::CrashKind::Process); a test may cut the power next.
     Die {
-        /// Number of the call in which the process dies, counted from now on; 1 is the very next call.
+        /// Number of the call in which the process dies, counted from now on; 1 is the very next
+        /// call.
         nth: u64,
         /// Number of bytes that are written, if the call is a write.
         bytes: usize,
@@ -97,13 +100,14 @@ pub enum Fault {
 }
 
 impl Op {
-    /// Returns whether the call changes a disk or makes a change durable. A lock is neither: it leaves nothing behind.
+    /// Returns whether the call changes a disk or makes a change durable. A lock is neither: it
+    /// leaves nothing on the disk.
     pub fn changes(self) -> bool {
         !matches!(self, Op::List | Op::Entry | Op::Open | Op::TryLock | Op::Len | Op::Read)
     }
 
-    /// Returns whether a backend makes the call again where a signal interrupts it: this holds for the calls that POSIX
-    /// lets a signal interrupt and that do the same when made twice.
+    /// Returns whether a backend repeats the call if a signal interrupts it. This is `true` for the
+    /// calls that POSIX lets a signal interrupt and that are idempotent.
     pub fn is_made_again(self) -> bool {
         matches!(
             self,
@@ -112,7 +116,7 @@ impl Op {
     }
 }
 
-/// Holds the faults that wait for their moment, and those that last.
+/// Faults that are scheduled for a call, and faults that last.
 #[derive(Default)]
 pub(super) struct Faults {
     counted: Vec<ScheduledFault>,
@@ -129,7 +133,6 @@ struct ScheduledFault {
     strike: FaultEffect,
 }
 
-/// Says what a fault does to a call.
 #[derive(Clone, Copy)]
 pub(super) enum FaultEffect {
     /// The call fails and changes nothing.
@@ -167,8 +170,8 @@ impl Faults {
         }
     }
 
-    /// Counts a call and returns what a fault does to it. Where two faults strike the same call, the one that was
-    /// injected first takes effect and both are over.
+    /// Counts a call and returns the effect of a fault on it. If two faults apply to the same call,
+    /// the one that was injected first takes effect and both are over.
     pub(super) fn count(&mut self, op: Op) -> Option<FaultEffect> {
         let mut felt = None;
         self.counted.retain_mut(|fault| {
@@ -188,7 +191,6 @@ impl Faults {
         self.capacity
     }
 
-    /// Refuses to open something where no handle is left.
     pub(super) fn may_open(&self) -> io::Result<()> {
         if self.no_handles { Err(Errno::EMFILE.into()) } else { Ok(()) }
     }

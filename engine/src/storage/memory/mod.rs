@@ -1,4 +1,4 @@
-//! A disk in memory, which loses, tears and refuses what a real disk may.
+//! A disk in memory. It can lose, tear and refuse data like a real disk.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,30 +25,31 @@ use body::FilePages;
 use disk::{Disk, NodeId};
 pub use fault::{Fault, Op};
 
-/// Boot id of a new disk. It is fixed, so that tests repeat.
+/// Boot id of a new disk. It is fixed, so that tests are repeatable.
 const FIRST_BOOT_ID: Uuid = Uuid::from_u128(0x666f_6c64_6c6f_4067_8000_0000_0000_0001);
 
-/// Names how a machine or a process ends.
+/// Describes the end of a process or a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashKind {
-    /// The process is killed: everything written stays, also what was not synced.
+    /// The process is killed: everything written stays, even if it was not synced.
     Process,
-    /// The power is cut. Of what was not synced, each page of 4 KiB, each file's length and each change of names
-    /// independently reached the disk or did not. Some seeds keep or lose all of them, and some tear pages: each sector
-    /// of 512 bytes, or each byte, is old or new. Changes that touch the same name reach the disk in their order. The
-    /// boot id changes.
+    /// The power is cut. Each unsynced page of 4 KiB, each unsynced file length and each unsynced
+    /// change of names independently reached the disk or did not. Some seeds preserve or lose all
+    /// of them. Some tear pages: each sector of 512 bytes, or each byte, is old or new. Changes of
+    /// the same name reach the disk in their order. The boot id changes.
     Power {
-        /// Seed that decides what is lost.
+        /// Seed that decides which data is lost.
         seed: u64,
     },
-    /// The power is cut, and nothing that was not synced had reached the disk. The boot id changes.
+    /// The power is cut, and no unsynced data had reached the disk. The boot id changes.
     PowerLosingAll,
 }
 
-/// Keeps a disk in memory.
+/// A disk in memory.
 ///
-/// Clones share the disk. A read always returns what was written last; a power cut leaves what was synced, and by
-/// chance some of the rest. The directory `/` always exists, and relative paths begin there.
+/// Clones share the disk. A read always returns the bytes that were written last. A power cut
+/// preserves the synced data, and a random part of the rest. The directory `/` always exists, and
+/// relative paths start there.
 ///
 /// ```
 /// use foldlog::storage::{CrashKind, MemoryStorage, Storage};
@@ -65,8 +66,8 @@ pub enum CrashKind {
 #[derive(Clone)]
 pub struct MemoryStorage {
     disk: Arc<Mutex<Disk>>,
-    /// Number of the life of the process that this value stands for, which ends at the next crash; `None` outlives
-    /// every crash.
+    /// The life of the process for which this value was created; it ends at the next crash. `None`
+    /// outlives every crash.
     life: Option<u64>,
 }
 
@@ -88,33 +89,33 @@ impl MemoryStorage {
         Self::with_boot_id(FIRST_BOOT_ID)
     }
 
-    /// Returns an empty disk of a machine with this boot id, or, for `None`, of a machine that does not tell its boot
+    /// Returns an empty disk of a machine with this boot id. With `None`, the machine has no boot
     /// id.
     pub fn with_boot_id(boot_id: impl Into<Option<Uuid>>) -> Self {
         Self { disk: Arc::new(Mutex::new(Disk::new(boot_id.into()))), life: None }
     }
 
-    /// Returns this disk as one process sees it: after the next crash each storage call through the returned value, or
-    /// through clones of it, answers an error and changes nothing.
+    /// Returns this disk for one process. After the next crash, each storage call through the
+    /// returned value, or through clones of it, returns an error and changes nothing.
     ///
-    /// Give the returned value to code whose threads or destructors may still run after the crash: a dead process would
-    /// not remove files either.
+    /// Give the returned value to code whose threads or destructors may still run after the crash:
+    /// a dead process would not remove files either.
     #[must_use]
     pub fn process(&self) -> Self {
         let life = self.disk.lock().life;
         Self { disk: Arc::clone(&self.disk), life: Some(life) }
     }
 
-    /// Ends the process or cuts the power. Every held lock is released and every open file is dead: each later call on
-    /// it answers an error.
+    /// Ends the process or cuts the power. Every lock is released and every open file is dead: each
+    /// later call on it returns an error.
     ///
-    /// Faults stay as they are. After a power cut everything that is left is durable.
+    /// Faults are unchanged. After a power cut everything that is left is durable.
     pub fn crash(&self, kind: CrashKind) {
         self.disk.lock().crash(kind);
     }
 
-    /// Lets some of what was not synced reach the disk, as the kernel may at any time. A page that is written again
-    /// afterwards can then survive a power cut in this older state.
+    /// Lets some unsynced data reach the disk, as the kernel may at any time. If a page is written
+    /// again afterwards, a power cut may leave it in this older state.
     pub fn write_back(&self, seed: u64) {
         self.disk.lock().write_back(seed);
     }
@@ -124,44 +125,47 @@ impl MemoryStorage {
         self.disk.lock().faults.add(fault);
     }
 
-    /// Removes all faults. What a fault has already lost stays lost.
+    /// Removes all faults. Data that a fault has already lost stays lost.
     pub fn clear_faults(&self) {
         self.disk.lock().faults = fault::Faults::default();
     }
 
-    /// Returns the bytes of a file as a read would. `None` where there is no file.
+    /// Returns the bytes of a file as a read would. Returns `None` if there is no file.
     ///
-    /// This method works on a broken disk too and leaves no trace, as all methods of the type itself do.
+    /// Like all methods of the type itself, this method also works on a broken disk, and is not
+    /// traced.
     pub fn read_file(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
         let disk = self.disk.lock();
         let id = disk.find(path.as_ref()).ok()?;
         Some(disk.body(id).ok()?.bytes())
     }
 
-    /// Returns the number of a file, as an inode's: two names with one number lead to the same bytes.
+    /// Returns the number of a file, like an inode number: two names with one number lead to the
+    /// same bytes.
     pub fn file_number(&self, path: impl AsRef<Path>) -> Option<u64> {
         let disk = self.disk.lock();
         let id = disk.find(path.as_ref()).ok()?;
         disk.body(id).ok().map(|_| id.number())
     }
 
-    /// Makes or replaces a file. Its bytes are durable at once, and so are its name, the directories above it and the other
-    /// names in them.
+    /// Creates or replaces a file. Its bytes, its name, the directories above it and the other
+    /// names in them are durable at once.
     pub fn write_file(&self, path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.disk.lock().settle_file(path.as_ref(), bytes.as_ref())
     }
 
-    /// Changes a file's bytes as a read would return them, and makes them durable as [`MemoryStorage::write_file`]
-    /// does.
+    /// Changes a file's bytes, in the state that a read returns, and makes them durable like
+    /// [`MemoryStorage::write_file`].
     pub fn mutate_file(&self, path: impl AsRef<Path>, change: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let path = path.as_ref();
         let mut bytes = self.read_file(path).ok_or(Errno::ENOENT)?;
-        // The disk is not locked meanwhile, so that `change` may look at other files.
+        // The disk is not locked during the call, so that `change` may read other files.
         change(&mut bytes);
         self.write_file(path, bytes)
     }
 
-    /// Puts something in place, durable at once, that is neither a regular file nor a directory, such as a link.
+    /// Creates an entry, durable at once, that is neither a regular file nor a directory, such as a
+    /// link.
     pub fn make_other(&self, path: impl AsRef<Path>) -> io::Result<()> {
         self.disk.lock().settle_other(path.as_ref())
     }
@@ -171,23 +175,23 @@ impl MemoryStorage {
         self.disk.lock().files().into_keys().collect()
     }
 
-    /// Returns all files with their bytes as reads would return them.
+    /// Returns all files with the bytes that reads would return.
     pub fn dump(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         self.disk.lock().files().into_iter().map(|(path, body)| (path, body.bytes())).collect()
     }
 
-    /// Returns the sum of the lengths of all files, which is what [`Fault::DiskFull`] counts.
+    /// Returns the sum of the lengths of all files, which [`Fault::DiskFull`] limits.
     pub fn used_bytes(&self) -> u64 {
         self.disk.lock().used_bytes()
     }
 
-    /// Returns the storage calls since the trace was last taken, in their order, those that failed included. Calls
-    /// through a handle or a process that a crash has killed are not among them.
+    /// Returns the storage calls since the trace was last taken, in their order. Failed calls are
+    /// included. Calls through a handle or a process that a crash has killed are not.
     pub fn trace(&self) -> Vec<(Op, PathBuf)> {
         self.disk.lock().trace.iter().map(|(op, path)| (*op, path.to_path_buf())).collect()
     }
 
-    /// Returns the [trace](MemoryStorage::trace), and begins a new one.
+    /// Returns the [trace](MemoryStorage::trace), and starts a new one.
     pub fn take_trace(&self) -> Vec<(Op, PathBuf)> {
         let trace = std::mem::take(&mut self.disk.lock().trace);
         trace.into_iter().map(|(op, path)| (op, path.to_path_buf())).collect()
@@ -281,14 +285,14 @@ impl Storage for MemoryStorage {
     }
 }
 
-/// Holds an open file of a disk in memory.
 struct MemoryFile {
     disk: Arc<Mutex<Disk>>,
     life: u64,
     node: NodeId,
     path: Arc<Path>,
     access: Access,
-    /// Number of failed syncs of the file that this handle was told of, or was opened after.
+    /// Number of failed syncs of the file that this handle has reported, or that preceded its
+    /// opening.
     failures: AtomicU64,
 }
 
@@ -311,7 +315,7 @@ impl MemoryFile {
         let mut disk = self.alive()?;
         let begun = disk.begin(Op::SyncData, Arc::clone(&self.path));
         if disk.life != self.life {
-            // A process that dies in a sync does not make the kernel forget what it has to write.
+            // If a process dies in a sync, the kernel still has its data to write.
             return begun.map(drop);
         }
         let body = disk.body_mut(self.node)?;
@@ -350,7 +354,8 @@ impl StorageFile for MemoryFile {
         Ok(disk.body(self.node)?.read(buf, offset))
     }
 
-    /// Is no call of the system for a mapped file, so no fault strikes it and no trace shows it.
+    /// For a mapped file this is not a system call, so no fault applies to it and no trace shows
+    /// it.
     fn peek(&self, offset: u64) -> Option<[u8; 4]> {
         let mut bytes = [0; 4];
         let read = self.alive().ok()?.body(self.node).ok()?.read(&mut bytes, offset);
@@ -384,7 +389,6 @@ impl StorageFile for MemoryFile {
     }
 }
 
-/// Holds a lock of a disk in memory.
 struct MemoryLock {
     disk: Arc<Mutex<Disk>>,
     life: u64,

@@ -6,7 +6,7 @@ fn path(text: &str) -> &Path {
     Path::new(text)
 }
 
-/// A disk with a durable file of so many zeros.
+/// Returns a disk with a durable file of `len` zeros.
 fn with_file(name: &str, len: u64) -> (MemoryStorage, Arc<dyn StorageFile>) {
     let disk = MemoryStorage::new();
     let file = disk.create(path(name), len).unwrap();
@@ -116,7 +116,7 @@ fn a_rename_leaves_the_old_or_the_new() {
         disk.write_file("/a", "old").unwrap();
         disk.write_file("/a.tmp", "new").unwrap();
         disk.rename(path("/a.tmp"), path("/a")).unwrap();
-        // The freed name is made anew, which must not cost the file that had it.
+        // The freed name is created again, which must not lose the file that had it.
         disk.create(path("/a.tmp"), 0).unwrap();
         disk.crash(CrashKind::Power { seed });
         let left = disk.dump();
