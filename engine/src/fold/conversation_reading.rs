@@ -1,4 +1,4 @@
-//! The records of one conversation, read from the log by the places that the fold knows.
+//! Reads the records of one conversation from the log, at the places in the fold's index.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -22,12 +22,14 @@ use crate::conversation::{
 };
 use crate::error::{Error, Result};
 
-/// Reads one conversation as it was at `position`. `None` if no record of the evaluation stands at or before it.
+/// Reads one conversation as it was at `position`. Returns `None` if the evaluation has no record
+/// at or before it.
 ///
 /// # Errors
 ///
 /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
-/// [`Error::Inconsistent`] if a text is no text, [`Error::OverBudget`] if its texts take more memory than they may.
+/// [`Error::Inconsistent`] if a text is not valid, [`Error::OverBudget`] if its texts exceed the
+/// memory budget.
 pub(crate) fn conversation(
     conversations: &Conversations,
     source: &LogSource,
@@ -41,12 +43,12 @@ pub(crate) fn conversation(
     Ok(Some(conversation).filter(|conversation| !conversation.is_empty()))
 }
 
-/// Brings a conversation that was read when the record `through` was the last one to what it is at `position`. Only the
-/// records behind `through` are read. After an error the conversation is not to be used.
+/// Updates a conversation that was read at record `through` to its state at `position`. Only the
+/// records after `through` are read. After an error the conversation must not be used.
 ///
 /// # Errors
 ///
-/// Those of [`conversation`].
+/// The errors of [`conversation`].
 pub(crate) fn update(
     conversation: &mut Conversation,
     conversations: &Conversations,
@@ -83,12 +85,14 @@ pub(crate) fn update(
     Ok(())
 }
 
-/// Hands the records of a conversation whose kinds are `wanted` to `visit`, abandoned ones included, in their order. One record is
-/// held at a time, and of each what `visit` says that it goes on holding, in bytes. Returns whether there is such a conversation.
+/// Passes the records of a conversation whose kinds are `wanted` to `visit`, in their order,
+/// including abandoned ones. One record is in memory at a time. `visit` returns the number of bytes
+/// of the record that it retains. Returns whether the conversation exists.
 ///
 /// # Errors
 ///
-/// Those of [`conversation`], for a record that takes more memory than is left; the error of `visit`.
+/// The errors of [`conversation`], for a record that exceeds the remaining memory; the error of
+/// `visit`.
 pub(crate) fn each_entry(
     conversations: &Conversations,
     source: &LogSource,
@@ -122,13 +126,14 @@ pub(crate) fn each_entry(
     Ok(is_any)
 }
 
-/// Reads the states that adapters have recorded at or before `position`, in the order of their records.
+/// Reads the states that adapters have recorded at or before `position`, in the order of their
+/// records.
 ///
 /// # Errors
 ///
 /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
-/// [`Error::Inconsistent`] if a state cannot be read as JSON, [`Error::OverBudget`] if the states take more memory than they
-/// may.
+/// [`Error::Inconsistent`] if a state cannot be read as JSON, [`Error::OverBudget`] if the states
+/// exceed the memory budget.
 pub(crate) fn adapter_states(
     conversations: &Conversations,
     source: &LogSource,
@@ -172,7 +177,8 @@ pub(crate) fn adapter_states(
     Ok(states)
 }
 
-/// Hands the records with these sequence numbers, which are in ascending order, to `visit`.
+/// Passes the records with these sequence numbers to `visit`. The numbers must be in ascending
+/// order.
 pub(crate) fn read_records(
     source: &LogSource,
     sequences: &[SequenceNumber],
@@ -194,13 +200,13 @@ pub(crate) fn text(source: &LogSource, sequence: SequenceNumber, payload: Payloa
     MsgpackReader::new(&bytes).str().map(str::to_owned).map_err(Error::unread(sequence))
 }
 
-/// Limits the memory that texts and states of conversations take together, for a reader of logs that may come from anywhere:
-/// a short record may name a large object, which another record names too.
+/// Limits the total memory of texts and states of conversations, for readers of untrusted logs: a
+/// short record may name a large object, and several records may name the same one.
 #[derive(Debug, Clone)]
 pub(crate) struct TextBudget<'a> {
     session_dir: &'a Path,
     bytes: u64,
-    /// Bytes that are held so far.
+    /// Bytes that are in memory so far.
     held: Cell<u64>,
 }
 
@@ -209,13 +215,13 @@ impl TextBudget<'_> {
         TextBudget { session_dir, bytes, held: Cell::new(0) }
     }
 
-    /// Counts bytes that are held from now on.
+    /// Counts bytes that stay in memory from now on.
     pub(crate) fn hold(&self, sequence: SequenceNumber, bytes: u64) -> Result<()> {
         self.held.set(self.check(sequence, bytes)?);
         Ok(())
     }
 
-    /// Checks whether so many bytes may be held beside those that are.
+    /// Checks that the budget allows this many more bytes. Returns the new total.
     fn check(&self, sequence: SequenceNumber, bytes: u64) -> Result<u64> {
         let needed = self.held.get().saturating_add(bytes);
         if needed <= self.bytes {
@@ -226,7 +232,7 @@ impl TextBudget<'_> {
     }
 }
 
-/// Maximum bytes that a value takes for each byte that it is decoded from: `nil` is one of these.
+/// Maximum bytes that a value takes for each byte that it is decoded from: `nil` is one byte long.
 const VALUE_PER_BYTE: u64 = size_of::<Value>() as u64 * 2;
 
 struct ConversationReader<'a> {
@@ -238,19 +244,20 @@ struct ConversationReader<'a> {
 }
 
 impl ConversationReader<'_> {
-    /// Counts bytes that are held from now on.
+    /// Counts bytes that stay in memory from now on.
     fn hold(&self, sequence: SequenceNumber, bytes: u64) -> Result<()> {
         self.budget.map_or(Ok(()), |budget| budget.hold(sequence, bytes))
     }
 
     fn text(&self, sequence: SequenceNumber, payload: Payload<'_>) -> Result<String> {
-        // Counted first: what an object's name says of its length is not to be read just to find that it is too much.
+        // The length is counted first: an object's name contains it, so an object that is too large
+        // need not be read.
         self.hold(sequence, recorded_len(payload))?;
         text(self.source, sequence, payload)
     }
 
-    /// Reads a text that is JSON, or was to be. A surrogate that stands alone in it, which no provider takes, becomes U+FFFD;
-    /// the record keeps it.
+    /// Reads a text that is, or was meant to be, JSON. A lone surrogate in it, which no provider
+    /// accepts, becomes U+FFFD; the record is unchanged.
     fn json(&self, sequence: SequenceNumber, payload: Payload<'_>) -> Result<String> {
         let json = self.text(sequence, payload)?;
         let whole = match escape::whole_surrogates(&json) {
@@ -260,7 +267,7 @@ impl ConversationReader<'_> {
         Ok(whole.unwrap_or(json))
     }
 
-    /// Decodes a value, which is counted with the bytes that it was decoded from.
+    /// Decodes a value. Its bytes are counted together with the bytes from which it is decoded.
     fn value(&self, sequence: SequenceNumber, payload: Payload<'_>) -> Result<Value> {
         let len = recorded_len(payload);
         if let Some(budget) = self.budget {
@@ -310,7 +317,7 @@ impl ConversationReader<'_> {
         Ok(Some(ConversationRecord { sequence, time, content }))
     }
 
-    /// Makes the message of a record, which keeps the id and time of the one that it was imported from.
+    /// Builds the message of a record. An imported message retains its original id and time.
     fn message(
         &self,
         record: &Record<'_>,
@@ -443,12 +450,11 @@ impl ConversationReader<'_> {
     }
 }
 
-/// Returns how many bytes a payload stands for, as the record says.
+/// Returns the length of a payload's content in bytes, as stated in the record.
 pub(crate) fn recorded_len(payload: Payload<'_>) -> u64 {
     payload.object().map_or(payload.bytes().len() as u64, |object| object.len)
 }
 
-/// Estimates the bytes that a value takes.
 fn value_bytes(value: &Value) -> u64 {
     let own = size_of::<Value>() as u64;
     own + match value {
@@ -468,7 +474,8 @@ fn identity(prompt: &foldlog_codec::body::PromptIdentity<'_>) -> PromptIdentity 
     }
 }
 
-/// Returns the time of a record; the earliest or latest that the calendar can express for one beyond it.
+/// Returns the time of a record. A time outside the calendar's range becomes the earliest or latest
+/// time of the calendar.
 pub(crate) fn time(time_us: i64) -> DateTime<Utc> {
     let ends = if time_us < 0 { DateTime::<Utc>::MIN_UTC } else { DateTime::<Utc>::MAX_UTC };
     DateTime::from_timestamp_micros(time_us).unwrap_or(ends)

@@ -1,4 +1,4 @@
-//! Finds where a conversation that was cut short continues.
+//! Finds the point at which an interrupted conversation continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::conversations::{Conversations, LiveEntries};
 use crate::conversation::ResumePoint;
 use crate::sabotage::{self, Breakage};
 
-/// Holds what became of one call of an answer.
+/// The outcome of one call of an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CallDisposition {
     Open,
@@ -18,8 +18,8 @@ enum CallDisposition {
     NeedsSettle(OperationId),
 }
 
-/// Returns where the conversation at `place` of the index goes on. What comes next follows from its last answer and from what was
-/// recorded since the one before.
+/// Returns the point at which the conversation at `place` of the index continues. It follows from
+/// the last answer and from the records since the answer before it.
 pub(crate) fn resume_of(
     conversations: &Conversations,
     live: &LiveEntries<'_>,
@@ -43,8 +43,8 @@ pub(crate) fn resume_of(
     resume_point(own.into_iter(), waits_for)
 }
 
-/// Returns the last answer among the records that count, and what comes next. `waits_for` tells which operation somebody
-/// has to settle before an interrupted or suspended one goes on.
+/// Returns the last answer among the live records, and the resume point. `waits_for` returns the
+/// operation that must be settled before an interrupted or suspended one continues.
 fn resume_point<'a>(
     entries: impl Iterator<Item = (SequenceNumber, &'a ConversationEntry)>,
     waits_for: impl Fn(OperationId) -> Option<OperationId>,
@@ -52,7 +52,7 @@ fn resume_point<'a>(
     let mut answer: Option<(SequenceNumber, &ConversationEntry)> = None;
     let mut calls = BTreeMap::new();
     let (mut any, mut said_since, mut is_last) = (false, false, false);
-    // What was said after the request is not known to its answer.
+    // Input that was recorded after the request is not known to its answer.
     let mut said_after_request = None;
     for (sequence, entry) in entries {
         any |= entry.kind != EntryKind::AdapterState;
@@ -70,7 +70,8 @@ fn resume_point<'a>(
             EntryKind::Turn => {
                 if entry.flag && entry.origin.map(|origin| origin.answer) == answer.map(|(answer, _)| answer)
                 {
-                    // What was said behind the answer is not answered, even if it stands before the turn's record.
+                    // Input after the answer is not answered, even if it precedes the turn's
+                    // record.
                     is_last = true;
                 }
             }

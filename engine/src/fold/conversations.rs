@@ -1,17 +1,21 @@
-//! Where the records of conversations are, and which of them count.
+//! Index of the records of conversations, with their liveness.
 //!
-//! The index holds positions, never texts. Nothing is ever removed from it: what a rollback or a failed tool
-//! abandons is told by [`Conversations::is_live`], for the present and for any earlier position.
+//! The index contains positions, never texts. Entries are never removed. [`Conversations::live_at`]
+//! determines which entries a rollback or a failed tool has abandoned, for the present and for any
+//! earlier position.
 //!
 //! # Invariants
 //!
-//! 1. A record of a conversation counts at a position if it is on the path that the host's own rollbacks leave
-//!    there, and if the run of a tool through whose handle it was written, if any, did not fail before that
-//!    position. The end of a failed tool rolls back nothing else of a conversation.
-//! 2. The end of a call that an answer asked for belongs to the conversation of that answer.
-//! 3. No rollback undoes that an operation was interrupted, nor what somebody decided about it: such a record counts
-//!    where its answer does. What was decided about a question counts where the question does.
-//! 4. What a record costs does not grow with the index, nor does a walk back from its end over what counts.
+//! 1. A record of a conversation is live at a position under two conditions. It is on the path that
+//!    the host's own rollbacks leave there, and the tool run through whose handle it was written,
+//!    if any, did not fail before that position. The end of a failed tool rolls back no other
+//!    record of a conversation.
+//! 2. The end of a call that an answer requested belongs to the conversation of that answer.
+//! 3. A rollback does not undo the interruption of an operation, or the decision about it: such a
+//!    record is live wherever its answer is. The decision about a question is live wherever the
+//!    question is.
+//! 4. The cost of a record does not grow with the index, nor does the cost of each step of a walk
+//!    back over the live entries.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,7 +34,7 @@ use super::operations::Operations;
 use super::record_body::RecordBody;
 use crate::items::tree::{CowTree, Weigh};
 
-/// Holds what the fold takes from a record of a conversation.
+/// The part of a conversation's record that the fold retains.
 #[derive(Debug)]
 pub(crate) struct ConversationNote {
     evaluation: SmolStr,
@@ -105,14 +109,14 @@ impl From<&AdapterState<'_>> for ConversationNote {
     }
 }
 
-/// Returns what stands for the id that the host gave an input: never 0.
+/// Returns the index key of the id that the host gave an input; never 0.
 pub(crate) fn input_key(id: &str) -> u64 {
     let hash = blake3::hash(id.as_bytes());
     let first = hash.as_bytes().first_chunk::<8>().copied().unwrap_or_default();
     u64::from_le_bytes(first).max(1)
 }
 
-/// Holds what a record changes in the index, to be carried out once the record is applied.
+/// A record's change to the index, to be made once the record is applied.
 pub(super) enum ConversationChange {
     Entry(ConversationNote),
     Ended { entry: Option<ConversationEntry>, begin: SequenceNumber, committed: bool },
@@ -120,13 +124,13 @@ pub(super) enum ConversationChange {
     RolledBack(SequenceNumber),
 }
 
-/// Bytes that the index takes for an entry, its share of every tree included.
+/// Memory of an entry in bytes, including its share of every tree.
 const ENTRY_BYTES: u64 = 176;
 
-/// Bytes of an evaluation beside its id, which is held twice.
+/// Memory of an evaluation in bytes, without its id, which is stored twice.
 const EVALUATION_BYTES: u64 = 160;
 
-/// Bytes of a run, and of a rollback.
+/// Memory of a run, and of a rollback, in bytes.
 const RUN_BYTES: u64 = 96;
 
 type Index<K, V> = CowTree<K, V, 32, 16>;
@@ -141,33 +145,32 @@ pub(crate) struct Conversations {
 }
 
 impl Default for Conversations {
-    /// Returns an index without records, which costs no allocation.
+    /// Returns an index without records; it needs no allocation.
     fn default() -> Conversations {
         Conversations { inner: Arc::clone(&NONE) }
     }
 }
 
-/// Holds the index. A copy costs little, however long the index is: what did not change since is shared.
+/// The index. A copy costs little at any length: unchanged parts are shared.
 #[derive(Clone, Default)]
 struct ConversationIndex {
     /// Ids of evaluations, in the order of their first records.
     evaluations: Index<u32, SmolStr>,
-    /// Places in `evaluations`.
     places: Index<SmolStr, u32>,
     entries: Index<SequenceNumber, ConversationEntry>,
-    /// Entries that count where they stand, by evaluation.
+    /// Entries that are judged by their own position, by evaluation.
     own: Index<(u32, SequenceNumber), ()>,
-    /// Entries that count where their answer does, by evaluation and answer.
+    /// Entries that are live wherever their answer is, by evaluation and answer.
     decided: Index<(u32, SequenceNumber, SequenceNumber), ()>,
     /// Last entry of an interrupted call, by its operation.
     interrupted: Index<u64, SequenceNumber>,
-    /// Messages and results with an id of the host, by evaluation and the id's key.
+    /// Messages and results with an id from the host, by evaluation and the id's key.
     inputs: Index<(u32, u64, SequenceNumber), ()>,
     /// Runs of tools through whose handles records were written, and the runs around them.
     runs: Index<SequenceNumber, RunFate>,
     /// The host's own rollbacks since the first entry: the target of each.
     rollbacks: Index<SequenceNumber, SequenceNumber>,
-    /// Last record that changed which records before it count.
+    /// Last record that changed the liveness of earlier ones.
     changed_before: Option<SequenceNumber>,
     text_bytes: u64,
 }
@@ -178,16 +181,17 @@ impl std::fmt::Debug for Conversations {
     }
 }
 
-/// What all logs without a conversation share.
+/// Shared by all logs without a conversation.
 static NONE: LazyLock<Arc<ConversationIndex>> = LazyLock::new(Arc::default);
 
-/// Returns whether a record counts where another one does, in place of being judged by where it stands: that a call was
-/// interrupted, or what was decided about a call.
+/// Returns whether a record is judged by another record's position instead of its own. This applies
+/// to the interruption of a call, and to the decision about a call.
 fn is_decision(entry: &ConversationEntry) -> bool {
     matches!(entry.kind, EntryKind::Interrupted | EntryKind::Settled | EntryKind::Decided)
 }
 
-/// Returns the record where a decision counts: that of its question, or else of its answer.
+/// Returns the record by whose position a decision is judged: its question if there is one, else
+/// its answer.
 fn judged_by(entry: &ConversationEntry) -> Option<SequenceNumber> {
     match entry.kind {
         EntryKind::Decided => Some(entry.number.into()),
@@ -196,7 +200,6 @@ fn judged_by(entry: &ConversationEntry) -> Option<SequenceNumber> {
 }
 
 impl Conversations {
-    /// Takes what an image holds.
     pub(super) fn from_image(image: &ConversationsImage<'_>) -> Conversations {
         let mut inner = ConversationIndex::default();
         for evaluation in &image.evaluations {
@@ -213,7 +216,7 @@ impl Conversations {
         Conversations { inner: Arc::new(inner) }
     }
 
-    /// Returns the index of the records through `position` alone, as a fork begins with.
+    /// Returns the index of the records through `position`, with which a fork starts.
     pub(crate) fn through(&self, position: SequenceNumber) -> Conversations {
         let mut image = self.image();
         image.entries.retain(|(sequence, _)| *sequence <= position);
@@ -236,7 +239,6 @@ impl Conversations {
         Conversations::from_image(&image)
     }
 
-    /// Returns what an image holds.
     pub(crate) fn image(&self) -> ConversationsImage<'_> {
         ConversationsImage {
             evaluations: self.inner.evaluations.iter().map(|(_, evaluation)| evaluation.as_str()).collect(),
@@ -246,7 +248,7 @@ impl Conversations {
         }
     }
 
-    /// Returns what a record is to change, before the record is applied.
+    /// Returns the change of a record, before the record is applied.
     pub(super) fn change(
         &self,
         content: &mut RecordBody<'_>,
@@ -265,7 +267,8 @@ impl Conversations {
     fn end_change(&self, end: &ToolEnd<'_>, operations: &Operations) -> Option<ConversationChange> {
         let kind = match end.outcome {
             Outcome::Committed => EntryKind::Committed,
-            // No session that holds an outcome of a later version is written to; the call has ended, whatever became of it.
+            // A session that contains an outcome of a later version is never written to; the call
+            // has ended, whatever its outcome.
             Outcome::Failed | Outcome::Other(_) => EntryKind::Failed,
             Outcome::Interrupted => EntryKind::Interrupted,
             Outcome::Suspended => EntryKind::Suspended,
@@ -283,7 +286,7 @@ impl Conversations {
             flag: false,
         });
         let is_run = self.inner.runs.get(&end.begin).is_some();
-        // What a call did that waits for its result stays.
+        // The effects of a call that waits for its result stay.
         let committed = end.outcome == Outcome::Committed
             || end.suspension.is_some_and(|it| it.form == SuspensionForm::Awaits);
         (entry.is_some() || is_run).then_some(ConversationChange::Ended {
@@ -313,7 +316,6 @@ impl Conversations {
         }))
     }
 
-    /// Carries out what an applied record changes.
     pub(super) fn carry_out(
         &mut self,
         sequence: SequenceNumber,
@@ -344,7 +346,6 @@ impl Conversations {
         }
     }
 
-    /// Estimates the bytes of memory that the index takes.
     pub(super) fn held_bytes(&self) -> u64 {
         self.inner.text_bytes
             + self.inner.evaluations.len() as u64 * EVALUATION_BYTES
@@ -352,12 +353,10 @@ impl Conversations {
             + (self.inner.runs.len() + self.inner.rollbacks.len()) as u64 * RUN_BYTES
     }
 
-    /// Returns the id of the evaluation with this place.
     pub(crate) fn evaluation(&self, place: u32) -> Option<&SmolStr> {
         self.inner.evaluations.get(&place)
     }
 
-    /// Returns the place of an evaluation.
     pub(crate) fn place(&self, evaluation: &str) -> Option<u32> {
         self.inner.places.get(&SmolStr::new(evaluation)).copied()
     }
@@ -367,7 +366,8 @@ impl Conversations {
         self.inner.entries.iter().map(|(sequence, entry)| (*sequence, entry))
     }
 
-    /// Returns the entries of an evaluation from `first` through `last`, whether they count or not, in ascending order.
+    /// Returns all entries of an evaluation from `first` through `last`, live or not, in ascending
+    /// order.
     pub(crate) fn entries_of(
         &self,
         evaluation: u32,
@@ -387,7 +387,7 @@ impl Conversations {
         all.into_iter().filter_map(|sequence| Some((sequence, self.entry(sequence)?))).collect()
     }
 
-    /// Returns the records in which calls of an answer were interrupted, and what was decided about them.
+    /// Returns the records of interruptions of an answer's calls, and of decisions about them.
     pub(crate) fn decided_entries(
         &self,
         evaluation: u32,
@@ -399,16 +399,16 @@ impl Conversations {
         of_answer.filter_map(|((_, _, decided), ())| Some((*decided, self.entry(*decided)?)))
     }
 
-    /// Returns the record in which the call of an origin ended last, of those on `live`, which are the ranges of a live path
-    /// in descending order, and of those in which it was interrupted. `None` if there is none, or the answer is no record of
-    /// a conversation.
+    /// Returns the last end record of the call of an origin, among those on `live` and its
+    /// interruptions. `live` contains the ranges of a live path in descending order. Returns `None`
+    /// if there is none, or if the answer is not a record of a conversation.
     pub(crate) fn last_end(
         &self,
         origin: CallOrigin,
         live: impl Iterator<Item = RangeInclusive<SequenceNumber>>,
     ) -> Option<SequenceNumber> {
         let place = self.entry(origin.answer)?.evaluation;
-        // No call ends before the answer that asked for it.
+        // No call ends before the answer that requested it.
         let behind = origin.answer.saturating_add(1);
         let live = live.take_while(|range| behind <= *range.end());
         let own = live.flat_map(|range| {
@@ -426,14 +426,15 @@ impl Conversations {
         ended.max(interrupted.map(|(sequence, _)| sequence).last())
     }
 
-    /// Returns the ids of the evaluations with a conversation that counts at `position`, in the order of their first records.
+    /// Returns the ids of the evaluations with a live conversation at `position`, in the order of
+    /// their first records.
     pub(crate) fn evaluations_at(&self, position: SequenceNumber) -> Vec<SmolStr> {
         let live = self.live_at(position);
         self.evaluations_with(|sequence, entry| live.holds(sequence, entry))
     }
 
-    /// Returns the ids of the evaluations with a conversation that had begun by `position`, in the order of their first
-    /// records, those that no longer count included.
+    /// Returns the ids of the evaluations with a conversation that had begun by `position`, in the
+    /// order of their first records. This includes those that are no longer live.
     pub(crate) fn evaluations_through(&self, position: SequenceNumber) -> Vec<SmolStr> {
         self.evaluations_with(|sequence, _| sequence <= position)
     }
@@ -451,24 +452,27 @@ impl Conversations {
         evaluations.filter(|(_, found)| *found).map(|((_, evaluation), _)| evaluation.clone()).collect()
     }
 
-    /// Returns which records count at `position`.
+    /// Returns the set of live records at `position`.
     pub(crate) fn live_at(&self, position: SequenceNumber) -> LiveEntries<'_> {
         LiveEntries { of: &self.inner, position, path: RefCell::default(), fates: RefCell::default() }
     }
 
-    /// Returns the records that may have changed which records before them count: rollbacks, and the ends of runs that failed.
+    /// Returns the records that may have changed the liveness of earlier ones: rollbacks, and the
+    /// ends of failed runs.
     pub(crate) fn turning_points(&self) -> impl Iterator<Item = SequenceNumber> {
         let rollbacks = self.inner.rollbacks.iter().map(|(at, _)| *at);
         let failed = |fate: &RunFate| fate.ended.filter(|(_, committed)| !committed).map(|(end, _)| end);
         rollbacks.chain(self.inner.runs.iter().filter_map(move |(_, fate)| failed(fate)))
     }
 
-    /// Returns the last record that changed which records before it count; `None` if all of them count.
+    /// Returns the last record that changed the liveness of earlier ones; `None` if all of them are
+    /// live.
     pub(crate) fn changed_before(&self) -> Option<SequenceNumber> {
         self.inner.changed_before
     }
 
-    /// Returns the messages and results of an evaluation to which the host gave an id with this key, the last one first.
+    /// Returns the messages and results of an evaluation whose id from the host has this key, last
+    /// one first.
     pub(crate) fn inputs(
         &self,
         evaluation: u32,
@@ -479,8 +483,8 @@ impl Conversations {
         of_key.filter_map(|((.., sequence), ())| Some((*sequence, self.entry(*sequence)?)))
     }
 
-    /// Returns the run on whose end it depends whether what was written through the handle of `run` stays; `None` if that
-    /// depends on none.
+    /// Returns the run whose end decides whether the records written through the handle of `run`
+    /// stay; `None` if they stay in any case.
     pub(crate) fn undecided_run(&self, mut run: Option<SequenceNumber>) -> Option<SequenceNumber> {
         while let Some(RunFate { parent, ended: Some((_, true)) }) = self.inner.runs.get(&run?) {
             run = *parent;
@@ -488,7 +492,6 @@ impl Conversations {
         run
     }
 
-    /// Returns the entry of a record.
     pub(crate) fn entry(&self, sequence: SequenceNumber) -> Option<&ConversationEntry> {
         self.inner.entries.get(&sequence)
     }
@@ -521,7 +524,7 @@ impl ConversationIndex {
     }
 
     fn roll_back(&mut self, sequence: SequenceNumber, to: SequenceNumber) {
-        // A path goes down only.
+        // A path only descends.
         if to < sequence {
             self.rollbacks.insert(sequence, to);
             self.changed_by(Some(sequence));
@@ -532,7 +535,7 @@ impl ConversationIndex {
         self.changed_before = self.changed_before.max(sequence);
     }
 
-    /// Takes note of a run through whose handle a record was written, and of the runs around it.
+    /// Adds a run through whose handle a record was written, and the runs around it.
     fn know_run(&mut self, run: Option<SequenceNumber>, operations: &Operations) {
         let mut next = run;
         while let Some(begin) = next {
@@ -546,27 +549,26 @@ impl ConversationIndex {
     }
 }
 
-/// Tells which records of conversations count at one position. Follows the path that leads there only as far down as it
-/// is asked.
+/// The set of live records of conversations at one position. Follows the path to that position
+/// lazily.
 pub(crate) struct LiveEntries<'a> {
     of: &'a ConversationIndex,
     position: SequenceNumber,
-    /// Ranges of the path in descending order, as far as they were asked for.
+    /// Ranges of the path in descending order, as far as they were needed.
     path: RefCell<Vec<RangeInclusive<SequenceNumber>>>,
-    /// Whether no run, from this one outwards, has failed.
+    /// Whether no run has failed, from this one outwards.
     fates: RefCell<BTreeMap<SequenceNumber, bool>>,
 }
 
 impl LiveEntries<'_> {
-    /// Returns whether a record counts.
     pub(crate) fn holds(&self, sequence: SequenceNumber, entry: &ConversationEntry) -> bool {
         sequence <= self.position
             && self.is_on_path(judged_by(entry).unwrap_or(sequence))
             && self.counts(entry.within)
     }
 
-    /// Returns the entries of an evaluation that count, the last one first, but for those that count where their answer
-    /// does.
+    /// Returns the live entries of an evaluation, last one first. Entries that are judged by their
+    /// answer's position are omitted.
     pub(crate) fn back(&self, evaluation: u32) -> impl Iterator<Item = (SequenceNumber, &ConversationEntry)> {
         let ranges = (0..).map_while(|at| self.range(at));
         let own = ranges.flat_map(move |range| {
@@ -597,7 +599,7 @@ impl LiveEntries<'_> {
         range.is_some_and(|range| range.contains(&sequence))
     }
 
-    /// Returns whether no run, from this one outwards, has failed.
+    /// Returns whether no run has failed, from this one outwards.
     fn counts(&self, run: Option<SequenceNumber>) -> bool {
         let (mut fates, mut asked) = (self.fates.borrow_mut(), Vec::new());
         let (mut next, mut counts) = (run, true);
@@ -613,7 +615,7 @@ impl LiveEntries<'_> {
                     break;
                 }
                 Some(((end, _), parent)) if end <= self.position => next = parent,
-                // What an open run wrote counts for itself, and for those who look on.
+                // The records of an open run are live for itself and for observers.
                 _ => break,
             }
         }

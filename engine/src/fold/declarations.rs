@@ -1,4 +1,4 @@
-//! Checks declarations against those before them.
+//! Checks declarations against earlier ones.
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Declare, SLICES_MAX};
@@ -9,11 +9,12 @@ use crate::names::DeclaredNames;
 use crate::sabotage::{self, Breakage};
 
 impl DeclaredNames {
-    /// Checks a declaration against those before it.
+    /// Checks a declaration against earlier ones.
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`] if the declaration contradicts an earlier one or itself, or passes a limit.
+    /// [`Error::Inconsistent`] if the declaration contradicts an earlier one or itself, or exceeds
+    /// a limit.
     pub(crate) fn check(&self, sequence: SequenceNumber, declare: &Declare) -> Result<()> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         self.check_len(declare).map_err(|error| bad(error.to_string()))?;
@@ -39,13 +40,13 @@ impl DeclaredNames {
         Ok(())
     }
 
-    /// Checks that the head of a segment, which is one frame, can repeat this declaration too, and that the
-    /// number of slices is within its limit. Called before a declaration is written, and again when it is
-    /// read.
+    /// Checks that the head of a segment, which is one frame, can also repeat this declaration, and
+    /// that the number of slices is within its limit. Called before a declaration is written, and
+    /// again when it is read.
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`] if the declarations pass one of the limits.
+    /// [`Error::TooLarge`] if the declarations exceed one of the limits.
     pub(crate) fn check_len(&self, declare: &Declare) -> Result<()> {
         let slices = declare.slices.last().map_or(0, |last| last.id as usize + 1);
         if slices > SLICES_MAX {
@@ -64,7 +65,7 @@ impl DeclaredNames {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`] if there is none.
+    /// [`Error::TooLarge`] if no id is left.
     pub(crate) fn next_event_id(&self) -> Result<u32> {
         let Some(last) = self.last_event_id() else { return Ok(0) };
         let (found, max) = (u64::from(last) + 1, u64::from(u32::MAX));

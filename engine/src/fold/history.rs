@@ -1,4 +1,4 @@
-//! Folds a part of a log: up to a position, behind an image, or along a live path.
+//! Folds a part of a log: up to a position, after an image, or along a live path.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -21,25 +21,26 @@ use crate::options::MemoryLimit;
 use crate::storage::Storage;
 use crate::types::SessionTypes;
 
-/// Holds a log that can be read: its places, its objects and its rollbacks.
+/// A log that can be read: its places, its objects and its rollbacks.
 pub(crate) struct History<'a> {
     pub(crate) storage: &'a Arc<dyn Storage>,
     pub(crate) places: &'a RecordLocator,
     pub(crate) objects: &'a Objects,
     pub(crate) rollbacks: &'a BTreeMap<SequenceNumber, Rollback>,
-    /// Directory of the log, and how much memory a fold of it may take.
+    /// Directory of the log, and the memory limit for a fold of it.
     pub(crate) limit: (&'a FilePath, MemoryLimit),
 }
 
 impl History<'_> {
-    /// Returns what counts the memory of a fold, if it is limited.
+    /// Returns the memory counter of a fold, if its memory is limited.
     pub(crate) fn watch(&self) -> Option<Watch> {
         let (dir, limit) = self.limit;
         Watch::from_limit(dir, limit)
     }
 
     /// Folds the records below `end`. `visit` gets each record after it was applied. Fails with
-    /// [`Error::OverBudget`](crate::Error::OverBudget) if the fold takes more memory than the history's limit.
+    /// [`Error::OverBudget`](crate::Error::OverBudget) if the fold exceeds the history's memory
+    /// limit.
     pub(crate) fn fold(
         &self,
         end: SequenceNumber,
@@ -49,7 +50,7 @@ impl History<'_> {
     ) -> Result<LiveState> {
         let mut unvisited = SequenceNumber::MIN;
         self.places.whole(self.storage, |places| {
-            // A fold without items needs to know of no bodies.
+            // A fold without items does not need the bodies.
             let compaction = places.compaction.as_ref().filter(|_| log_slices != LogSlices::Outline);
             if let (Some(compaction), Some(last)) = (compaction, end.checked_sub(1)) {
                 compaction.check(last)?;
@@ -66,8 +67,8 @@ impl History<'_> {
         })
     }
 
-    /// Continues a fold through the records below `end`. Fails if one of them rolls back to a position before
-    /// `folded`, unless an operation began there that is still open.
+    /// Continues a fold through the records below `end`. Fails if one of them rolls back to a
+    /// position before `folded`, unless that is the start of an operation that is still open.
     pub(crate) fn fold_behind(
         &self,
         mut folded: LiveState,
@@ -83,7 +84,8 @@ impl History<'_> {
         self.fold_expected(folded, end, types, visit)
     }
 
-    /// Continues a fold through the records below `end`, which keeps those positions that it was told to expect.
+    /// Continues a fold through the records below `end`. Retains only positions that were expected
+    /// before.
     pub(crate) fn fold_expected(
         &self,
         mut folded: LiveState,
@@ -108,8 +110,8 @@ impl History<'_> {
 }
 
 impl History<'_> {
-    /// Folds only the records that were live when `position` was written. The path has taken rollbacks into
-    /// account, so they change no slice.
+    /// Folds only the records that were live when `position` was written. The path accounts for
+    /// rollbacks, so rollback records change no slice.
     pub(crate) fn fold_along(&self, path: &Path, position: SequenceNumber) -> Result<Projection> {
         let mut projection = self.new_projection();
         let live = path.live_at(position);
@@ -117,13 +119,12 @@ impl History<'_> {
         Ok(projection)
     }
 
-    /// Begins a fold along live ranges.
     pub(crate) fn new_projection(&self) -> Projection {
         Projection::new(LogSlices::Unread).over(self.places.compaction.as_ref())
     }
 
-    /// Continues a fold along live ranges, given in ascending order, through `position`. `at` is the location
-    /// of the next record, if it is known. `watch` has counted what is held.
+    /// Continues a fold along live ranges, given in ascending order, through `position`. `at` is
+    /// the location of the next record, if it is known. `watch` has counted the memory in use.
     pub(crate) fn fold_on(
         &self,
         projection: &mut Projection,
@@ -160,8 +161,8 @@ impl History<'_> {
     fn apply_along(&self, projection: &mut Projection, record: &Record<'_>) -> Result<()> {
         let folding = FoldContext { objects: self.objects, types: None, frozen: &|_| None };
         match RecordBody::decode(record)? {
-            // Operations are not rolled back with STATE, so a path has none: a begin may be on it without
-            // its end.
+            // Operations are not rolled back with STATE, so a fold along a path has none: a start
+            // record may be on the path without its end record.
             RecordBody::ToolBegin(_) | RecordBody::Settle(_) => projection.pass_on_path(record),
             RecordBody::ToolEnd(end) => projection.apply_end_along(record.sequence, &end, &folding),
             content => projection.apply(record.sequence, content, DecodedValues::Nothing, &folding),

@@ -1,10 +1,10 @@
-//! Reads the bytes of unread items from the records that hold them.
+//! Reads the bytes of unread items from their records.
 //!
 //! # Invariants
 //!
-//! 1. A reading holds one window or one record, one object, and at most [`ASIDE_BYTES_MAX`] of items that are
-//!    not in the order of their records.
-//! 2. An object is read once for consecutive items that name it.
+//! 1. A read has in memory one window or one record, one object, and at most [`ASIDE_BYTES_MAX`] of
+//!    items that are not in the order of their records.
+//! 2. For consecutive items that name the same object, the object is read once.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -16,25 +16,24 @@ use foldlog_codec::body::{ItemId, ObjectId, Payload};
 use super::log_source::{LogSource, NEAR_RECORDS};
 use crate::error::{Error, Result};
 
-/// Number of items that are sorted together, beside those of the last one's record.
+/// Number of items that are sorted together, without the remaining ones of the last record.
 const CHUNK_ITEMS: usize = 4096;
 
-/// Maximum bytes of items that are kept until they are to be visited.
+/// Maximum bytes of items that wait in memory for their visit.
 const ASIDE_BYTES_MAX: usize = 4 << 20;
 
-/// Visits an item's name, its version and its bytes.
 pub(crate) type ItemVisitor<'a> = dyn FnMut(ItemId, u32, &[u8]) -> Result<ControlFlow<()>> + 'a;
 
-/// Visits an item's name, its version and its payload.
 type VisitPayload<'a> = dyn FnMut((ItemId, u32), Payload<'_>) -> Result<ControlFlow<()>> + 'a;
 
 impl LogSource {
-    /// Hands the bytes of a slice's items to `visit`, in the order of `names`, until it breaks.
+    /// Passes the bytes of a slice's items to `visit`, in the order of `names`, until it breaks.
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`] if a record does not hold a named item, [`Error::Io`] if a segment cannot be
-    /// read, [`Error::Object`] if an object is missing or damaged; the error of `visit`.
+    /// [`Error::Inconsistent`] if a record does not contain a named item, [`Error::Io`] if a
+    /// segment cannot be read, [`Error::Object`] if an object is missing or damaged; the error of
+    /// `visit`.
     pub(crate) fn read_items(
         &self,
         slice: u32,
@@ -45,7 +44,7 @@ impl LogSource {
         self.read_payloads(slice, names, &mut |(id, version), payload| {
             let Some(named) = payload.object() else { return visit(id, version, payload.bytes()) };
             if object.as_ref().is_none_or(|(read, _)| *read != named) {
-                // Drops the object before this one first.
+                // The previous object is dropped first.
                 object = None;
                 object = Some((named, self.objects.get(&named)?.into()));
             }
@@ -54,12 +53,12 @@ impl LogSource {
         })
     }
 
-    /// Hands the bytes of a slice's items to `visit`, in the order of `names`, to be kept: items that name
-    /// one object share its bytes.
+    /// Passes the bytes of a slice's items to `visit`, in the order of `names`, to be retained:
+    /// items that name the same object share its bytes.
     ///
     /// # Errors
     ///
-    /// Those of [`read_items`](LogSource::read_items).
+    /// The errors of [`read_items`](LogSource::read_items).
     pub(crate) fn read_shared_items(
         &self,
         slice: u32,
@@ -80,7 +79,7 @@ impl LogSource {
         while names.peek().is_some() {
             chunk.clear();
             chunk.extend(names.by_ref().take(CHUNK_ITEMS));
-            // The items of one record stay together, so that it is read once, however many it has.
+            // The items of one record stay together, so that it is read only once.
             let record = chunk.last().map(|(id, _)| id.sequence);
             chunk.extend(std::iter::from_fn(|| names.next_if(|(id, _)| Some(id.sequence) == record)));
             if self.read_chunk(slice, &chunk, visit)?.is_break() {
@@ -112,7 +111,7 @@ impl LogSource {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Reads as many of the items that are not in the order of their records as may be kept.
+    /// Reads items that are not in the order of their records, as many as fit into the limit.
     fn set_aside(&self, slice: u32, chunk: &[(ItemId, u32)]) -> Result<BTreeMap<ItemId, Box<[u8]>>> {
         let mut sorted = chunk.to_vec();
         sorted.sort_unstable();
@@ -131,7 +130,7 @@ impl LogSource {
     }
 }
 
-/// Hands the payloads of items, which are in the order of their records, to `visit`.
+/// Passes the payloads of items, which are in the order of their records, to `visit`.
 fn each_payload(
     source: &LogSource,
     slice: u32,

@@ -1,15 +1,16 @@
-//! The state of a log as it grows: its slices, and the earlier positions that later records need.
+//! The state of a growing log: its slices, and the earlier positions that later records need.
 //!
-//! Appending, opening, reading the history and auditing all apply records with [`LiveState::apply`] and
-//! nothing else, so that a live session and a replay of its log cannot differ. (`History::fold_on` folds one
-//! path alone, without rollbacks, and is separate: tests compare this fold with it.)
+//! Appending, opening, reading the history and auditing all apply records with
+//! [`LiveState::apply`], so that a live session and a replay of its log cannot differ.
+//! (`History::fold_on` is separate: it folds one path, without rollbacks. Tests compare this fold
+//! with it.)
 //!
-//! | part | of a session | of an audit | of an outline |
+//! | part | in a session | in an audit | in an outline |
 //! |---|---|---|---|
 //! | projection | all slices, LOG slices by their last items | names and places of items | names, tags, operations |
-//! | targets of the log's rollbacks | kept | kept | not kept |
-//! | positions of snapshots and of open operations | kept | not kept: an audit knows all positions beforehand | not kept |
-//! | rollbacks and live path | kept | not kept: a scan found them all | not kept |
+//! | targets of the log's rollbacks | stored | stored | not stored |
+//! | positions of snapshots and of open operations | stored | not stored: an audit knows all positions beforehand | not stored |
+//! | rollbacks and live path | stored | not stored: a scan found them all | not stored |
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,16 +29,15 @@ use crate::items::rows::NewValue;
 use crate::log::objects::Objects;
 use crate::types::SessionTypes;
 
-/// Holds what a fold needs beside the records.
+/// The inputs of a fold other than the records.
 #[derive(Clone, Copy)]
 pub(crate) struct FoldSources<'a> {
-    /// Object directory that holds large payloads.
     pub(crate) objects: &'a Objects,
     /// Types of the host. Without them items stay undecoded.
     pub(crate) types: Option<&'a SessionTypes>,
 }
 
-/// Holds the state of a log: its projection, and what later records need of earlier positions.
+/// The state of a log: its projection, and the earlier positions that later records need.
 #[derive(Default)]
 pub(crate) struct LiveState {
     pub(crate) projection: Projection,
@@ -49,7 +49,6 @@ pub(crate) struct LiveState {
 }
 
 impl LiveState {
-    /// Makes the state of no records.
     pub(crate) fn new(log_slices: LogSlices) -> LiveState {
         LiveState { projection: Projection::new(log_slices), ..LiveState::default() }
     }
@@ -58,8 +57,8 @@ impl LiveState {
     ///
     /// # Errors
     ///
-    /// Those of [`apply`](LiveState::apply); [`Error::OverBudget`](crate::Error::OverBudget) if the fold
-    /// takes more memory than it may.
+    /// The errors of [`apply`](LiveState::apply); [`Error::OverBudget`](crate::Error::OverBudget)
+    /// if the fold exceeds its memory limit.
     pub(crate) fn apply_record(&mut self, record: &Record<'_>, sources: FoldSources<'_>) -> Result<()> {
         if record.kind == RecordKind::DISPATCH
             && let Some((event, data)) = Dispatch::plain_event(record.body)
@@ -82,11 +81,11 @@ impl LiveState {
         self.count_applied(record.sequence, record.body.len())
     }
 
-    /// Applies a plain event of a log, whose record has a body of `len` bytes.
+    /// Applies a plain event of a log. Its record has a body of `len` bytes.
     ///
     /// # Errors
     ///
-    /// Those of [`apply_record`](LiveState::apply_record).
+    /// The errors of [`apply_record`](LiveState::apply_record).
     pub(super) fn apply_event_record(
         &mut self,
         sequence: SequenceNumber,
@@ -110,25 +109,23 @@ impl LiveState {
         }
     }
 
-    /// Counts a position that is kept from now on.
     fn count_kept(&mut self, why: KeptFor, sequence: SequenceNumber) {
         if let Some(watch) = &mut self.watch {
             watch.keep(why, sequence, &self.projection);
         }
     }
 
-    /// Counts a position no more.
     fn forget_kept(&mut self, why: KeptFor, sequence: SequenceNumber) {
         if let Some(watch) = &mut self.watch {
             watch.forget(why, sequence);
         }
     }
 
-    /// Applies a record, and keeps the positions that later ones need.
+    /// Applies a record, and retains the positions that later ones need.
     ///
     /// # Errors
     ///
-    /// Those of [`Projection::apply`]; the projection is unchanged then.
+    /// The errors of [`Projection::apply`]; the projection is then unchanged.
     pub(crate) fn apply(
         &mut self,
         sequence: SequenceNumber,
@@ -141,8 +138,8 @@ impl LiveState {
         let ended = if let RecordBody::ToolEnd(end) = &content { Some(end.begin) } else { None };
         let begins = matches!(&content, RecordBody::ToolBegin(begin) if !begin.reads_only);
         let is_snapshot = matches!(&content, RecordBody::Snapshot);
-        // Nothing can roll back there any more, and what is not shared with the position can be changed
-        // without a copy.
+        // No later record can roll back to this position. Data that is not shared with a retained
+        // position can be changed without a copy.
         if let Some(begin) = ended.filter(|_| rollback.is_none()) {
             self.positions.end(begin);
             self.forget_kept(KeptFor::Operation, begin);
@@ -185,12 +182,12 @@ impl LiveState {
         Ok(())
     }
 
-    /// Applies a plain event, as nearly every record is, without what [`apply`](LiveState::apply) does for
-    /// others.
+    /// Applies a plain event, the kind of nearly every record, without the extra steps of
+    /// [`apply`](LiveState::apply).
     ///
     /// # Errors
     ///
-    /// Those of [`apply`](LiveState::apply).
+    /// The errors of [`apply`](LiveState::apply).
     #[inline]
     pub(crate) fn apply_event<V: NewValue>(
         &mut self,
@@ -205,7 +202,8 @@ impl LiveState {
         Ok(())
     }
 
-    /// Keeps the position of a record that was just applied, if a rollback of the log goes to it.
+    /// Retains the position of the record that was just applied, if a rollback of the log targets
+    /// it.
     #[inline]
     pub(crate) fn keep_target(&mut self, sequence: SequenceNumber) {
         if self.positions.wants(sequence) {

@@ -1,4 +1,4 @@
-//! Reads the items of slices from the records that hold them.
+//! Reads the items of slices from their records.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::log::reader::RecordLocator;
 use crate::names::DeclaredNames;
 use crate::storage::Storage;
 
-/// Holds an item as it was recorded.
+/// An item in its recorded form.
 #[derive(Clone, Debug)]
 pub(crate) struct EncodedItem {
     pub(crate) place: u64,
@@ -30,7 +30,7 @@ pub(crate) struct EncodedItem {
 /// Distance in records below which two wanted records are read in one walk.
 pub(super) const NEAR_RECORDS: u64 = 512;
 
-/// Holds the bytes of items that a projection does not hold, found in the log.
+/// The bytes of items, found in the log, that a projection does not contain.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedItems {
     found: BTreeMap<(u32, ItemId), Arc<[u8]>>,
@@ -41,7 +41,7 @@ impl RecordedItems {
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`] if the log's record does not hold the item.
+    /// [`Error::Inconsistent`] if the log's record does not contain the item.
     pub(crate) fn bytes<'a>(&'a self, slice: u32, row: RowRef<'a>) -> Result<&'a Arc<[u8]>> {
         let found = row.bytes().or_else(|| self.found.get(&(slice, row.id)));
         found.ok_or_else(|| Error::Inconsistent {
@@ -61,8 +61,8 @@ pub(crate) struct LogSource {
 }
 
 impl LogSource {
-    /// Hands the items of `slice` from place `from` on to `visit`, until it breaks or the slice ends. `near`
-    /// is a mark that is known to be before `from`.
+    /// Passes the items of `slice`, starting at place `from`, to `visit`, until it breaks or the
+    /// slice ends. `near` is a mark that is known to be before `from`.
     pub(crate) fn read(
         &self,
         slice: u32,
@@ -102,7 +102,7 @@ impl LogSource {
         })
     }
 
-    /// Returns the bytes of those items that a projection holds as the host's values only.
+    /// Returns the bytes of those items that a projection contains only as the host's values.
     pub(crate) fn find_recorded_items(&self, projection: &Projection) -> Result<RecordedItems> {
         let mut wanted = Vec::new();
         for (slice, items) in (0..).zip(projection.slices()) {
@@ -119,8 +119,8 @@ impl LogSource {
         Ok(recorded)
     }
 
-    /// Returns the bytes of those of `rows`, which are items of one slice, that are held as the host's values
-    /// only.
+    /// Returns the bytes of those of `rows` that exist only as the host's values. All rows belong
+    /// to one slice.
     pub(crate) fn recorded_of(&self, slice: u32, rows: &[RowRef<'_>]) -> Result<RecordedItems> {
         let unknown = rows.iter().filter(|row| row.bytes().is_none());
         let mut recorded = RecordedItems::default();
@@ -131,7 +131,8 @@ impl LogSource {
         Ok(recorded)
     }
 
-    /// Returns how many bytes these items take as they were recorded, without reading those that are objects.
+    /// Returns the total recorded length of these items in bytes, without reading the ones that are
+    /// objects.
     pub(crate) fn len_of(&self, wanted: Vec<(ItemId, u32)>) -> Result<u64> {
         let mut bytes = 0;
         self.find(wanted, &mut |_, _, payload| {
@@ -141,7 +142,7 @@ impl LogSource {
         Ok(bytes)
     }
 
-    /// Hands the payloads of items to `visit`, in the order of their records.
+    /// Passes the payloads of items to `visit`, in the order of their records.
     fn find(
         &self,
         mut wanted: Vec<(ItemId, u32)>,
@@ -235,7 +236,7 @@ impl LogSource {
     }
 }
 
-/// Describes an item that a record adds: its ordinal, its payload's bytes, its version.
+/// An item that a record adds: its ordinal, its payload's bytes, its version.
 pub(super) type AddedItem<'a> = (u32, Cow<'a, [u8]>, u32);
 
 /// Returns the items that an effect adds. `event` is the record's event, if it has one.

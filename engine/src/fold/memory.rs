@@ -1,20 +1,20 @@
 //! Limits the memory of a fold.
 //!
-//! A log may come from anywhere, and a few of its bytes can ask for much memory: names, kept positions, items
-//! of one byte each. A fold with a [limit](MemoryLimit) counts what it holds and fails with
-//! [`Error::OverBudget`](crate::Error::OverBudget) if that is more than it may take. It counts what grows
-//! with the log. A window comes on top.
+//! A log may be untrusted, and a few of its bytes can require much memory: names, retained
+//! positions, items of one byte each. A fold with a [limit](MemoryLimit) counts its memory and
+//! fails with [`Error::OverBudget`](crate::Error::OverBudget) if that exceeds the limit. It counts
+//! everything that grows with the log. A read window is not counted.
 //!
-//! The count is an estimate, and rather too high than too low. Two kept positions that share items count them
-//! twice, but never more than what came between them can have added.
+//! The count is an estimate, and too high rather than too low. If two retained positions share
+//! items, both count them, but never more than the records between the positions can have added.
 //!
 //! # When memory is counted
 //!
-//! | what takes it | counted |
+//! | memory of | counted |
 //! |---|---|
-//! | items that a body lists, and what they are decoded into | before the body is decoded, if it is long |
-//! | objects whose content is held | before they are read |
-//! | all else | after records of [`BYTES_BETWEEN`] bytes |
+//! | items that a body lists, and their decoded values | before the body is decoded, if it is long |
+//! | objects with content in memory | before they are read |
+//! | anything else | after every [`BYTES_BETWEEN`] bytes of records |
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,58 +27,61 @@ use crate::items::row::ItemRef;
 use crate::options::MemoryLimit;
 use crate::sabotage::{self, Breakage};
 
-/// Bytes that a reader of names, tags and operations alone may take.
+/// Bytes that even a reader of names, tags and operations may use.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
-/// Bytes that a fold may take on top for each byte of the log.
+/// Bytes that a fold may use in addition for each byte of the log.
 const MEMORY_PER_BYTE: u64 = 3;
 
-/// Bytes of an open, unsettled or suspended operation, its tree's share included.
+/// Memory of an open, unsettled or suspended operation in bytes, including its share of the tree.
 const OPERATION_BYTES: u64 = 448;
 
-/// Bytes of a name beside its text, which is held twice.
+/// Memory of a name in bytes, without its text, which is stored twice.
 const NAME_BYTES: u64 = 256;
 
-/// Bytes of a kept position beside its slices and items.
+/// Memory of a retained position in bytes, without its slices and items.
 const POSITION_BYTES: u64 = 4096;
 
-/// Bytes of a slice in each position.
+/// Memory of a slice in each position, in bytes.
 const SLICE_BYTES: u64 = 208;
 
-/// Maximum bytes of an item that is held alone. A body holds at most one item for each of its bytes.
+/// Maximum memory in bytes of an item that is stored separately. A body contains at most one item
+/// for each of its bytes.
 pub(super) const ITEM_BYTES: u64 = 112;
 
-/// Bytes of an item's content beside its MessagePack: two counters.
+/// Memory of an item's content in bytes, in addition to its MessagePack: two counters.
 pub(super) const CONTENT_BYTES: u64 = 16;
 
-/// Bytes of a value of a host's type beside those of its MessagePack.
+/// Memory of a value of a host's type in bytes, in addition to that of its MessagePack.
 const VALUE_BYTES: u64 = 64;
 
-/// Bytes that an item takes while its record is decoded: its payload in one list, its row in another that grows.
+/// Memory in bytes of an item while its record is decoded: its payload in one list, and its row in
+/// another, growing one.
 const DECODED_BYTES: u64 = 120;
 
-/// Bytes of the same if the fold holds no items.
+/// The same memory in bytes, if the fold does not store items.
 const OUTLINED_BYTES: u64 = 32;
 
-/// Length of a body from which on the items that it lists are counted before it is decoded.
+/// Minimum length of a body whose listed items are counted before it is decoded.
 const LONG_BODY_BYTES: usize = 64 << 10;
 
-/// Bytes of a frame beside the body.
+/// Bytes of a frame in addition to the body.
 const FRAME_BYTES: u64 = 28;
 
-/// Bytes of bodies after which the memory is counted again. The same is done after [`RECORDS_BETWEEN`]
-/// records.
+/// Bytes of bodies after which the memory is counted again, unless [`RECORDS_BETWEEN`] records come
+/// first.
 const BYTES_BETWEEN: u64 = 1 << 20;
 /// Number of records after which the memory is counted again.
 const RECORDS_BETWEEN: u64 = 1 << 14;
 
 impl MemoryLimit {
-    /// Returns the limit of a reader that was given a number of bytes, or none.
+    /// Returns the limit of a reader with an optional number of bytes.
     pub(crate) fn of_reader(memory_bytes: Option<u64>) -> MemoryLimit {
         memory_bytes.map_or(MemoryLimit::OfLog, MemoryLimit::Bytes)
     }
 
-    /// Returns the limit for what is read of a log of `log_bytes` bytes; `None` if there is none.
+    /// Returns the limit in bytes for reading a log of `log_bytes` bytes; `None` if there is no
+    /// limit.
     pub(crate) fn bytes(self, log_bytes: u64) -> Option<u64> {
         match self {
             MemoryLimit::Unlimited => None,
@@ -90,7 +93,7 @@ impl MemoryLimit {
     }
 }
 
-/// Says why a position is kept. One position may be kept for several reasons.
+/// The reason for retaining a position. One position may have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum KeptFor {
     Rollback,
@@ -98,16 +101,14 @@ pub(crate) enum KeptFor {
     Snapshot,
 }
 
-/// What a fold has read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadSoFar {
-    /// Bytes of all records, from which [`MemoryLimit::OfLog`] follows.
+    /// Bytes of all records; [`MemoryLimit::OfLog`] depends on them.
     bytes: u64,
-    /// Number of all records.
     records: u64,
 }
 
-/// Counts the memory of a fold, and fails it if it takes too much.
+/// Counts the memory of a fold, and fails it if it exceeds its limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     session_dir: PathBuf,
@@ -115,16 +116,16 @@ pub(crate) struct Watch {
     so_far: ReadSoFar,
     records: u64,
     bytes: u64,
-    /// Bytes that the contents of the held items take at most.
+    /// Upper bound for the content of the items in memory, in bytes.
     contents: u64,
-    /// Bytes of bodies since the last position was kept.
+    /// Bytes of bodies since the last position was retained.
     since_kept: u64,
-    /// Bytes of each kept position.
     kept: BTreeMap<(KeptFor, SequenceNumber), u64>,
 }
 
 impl Watch {
-    /// Makes the watch of a fold of the log in `session_dir`; `None` if its memory is not limited.
+    /// Creates the counter of a fold of the log in `session_dir`; `None` if its memory is not
+    /// limited.
     pub(crate) fn from_limit(session_dir: &Path, limit: MemoryLimit) -> Option<Watch> {
         (limit != MemoryLimit::Unlimited).then(|| Watch {
             session_dir: session_dir.to_owned(),
@@ -138,12 +139,12 @@ impl Watch {
         })
     }
 
-    /// Goes on behind an image, which covers the records before `next_sequence`, or `read_bytes` of the log, and holds
-    /// `contents` bytes of items.
+    /// Continues after an image. The image covers the records before `next_sequence`, which are
+    /// `read_bytes` of the log, and contains `contents` bytes of items.
     ///
     /// # Errors
     ///
-    /// [`Error::OverBudget`] if the image takes more memory than the fold may.
+    /// [`Error::OverBudget`] if the image exceeds the memory limit.
     pub(crate) fn behind_image(
         &mut self,
         next_sequence: SequenceNumber,
@@ -157,17 +158,15 @@ impl Watch {
         self.check(next_sequence.saturating_sub(1), needed)
     }
 
-    /// Returns what the fold has read.
     pub(crate) fn read_so_far(&self) -> ReadSoFar {
         self.so_far
     }
 
-    /// Goes on with a fold that had read this. Other than that it holds what is held now.
+    /// Continues with a fold that had read this much. Its memory in use is the present one.
     pub(crate) fn go_back_to(&mut self, so_far: ReadSoFar) {
         self.so_far = so_far;
     }
 
-    /// Counts a position that is kept.
     pub(crate) fn keep(&mut self, why: KeptFor, sequence: SequenceNumber, projection: &Projection) {
         let items = projection.items_bytes().min(self.since_kept.saturating_mul(ITEM_BYTES));
         let contents = self.contents.min(self.since_kept);
@@ -178,16 +177,16 @@ impl Watch {
         self.bytes = self.bytes.saturating_add(POSITION_BYTES + slices);
     }
 
-    /// Removes a position that was dropped from the count.
     pub(crate) fn forget(&mut self, why: KeptFor, sequence: SequenceNumber) {
         self.kept.remove(&(why, sequence));
     }
 
-    /// Checks, before a record is decoded, that there is memory for what it lists and for the objects that it names.
+    /// Checks, before a record is decoded, that there is memory for its listed items and its
+    /// objects.
     ///
     /// # Errors
     ///
-    /// [`Error::OverBudget`] if the fold would take more memory than its budget.
+    /// [`Error::OverBudget`] if the fold would exceed its budget.
     pub(super) fn before(&mut self, record: &Record<'_>, projection: &Projection) -> Result<()> {
         let objects = match projection.holds_contents() {
             true => record.objects().iter().map(|object| object.len).fold(0, u64::saturating_add),
@@ -216,7 +215,7 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// [`Error::OverBudget`] if the fold would take more memory than its budget.
+    /// [`Error::OverBudget`] if the fold would exceed its budget.
     pub(super) fn before_object(
         &mut self,
         sequence: SequenceNumber,
@@ -228,11 +227,11 @@ impl Watch {
         Ok(())
     }
 
-    /// Counts a record that was applied, whose body has `len` bytes.
+    /// Counts an applied record with a body of `len` bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::OverBudget`] if the fold takes more memory than its budget.
+    /// [`Error::OverBudget`] if the fold exceeds its budget.
     pub(super) fn count_applied(
         &mut self,
         sequence: SequenceNumber,
@@ -255,11 +254,12 @@ impl Watch {
         self.count(sequence, 0, projection)
     }
 
-    /// Counts what is held, and what is about to come.
+    /// Counts the memory in use, and `coming` bytes more.
     fn count(&mut self, sequence: SequenceNumber, coming: u64, projection: &Projection) -> Result<()> {
         let beside = projection.held_bytes().saturating_add(self.kept.values().sum()).saturating_add(coming);
         if beside.saturating_add(self.contents) > self.budget() && self.contents > 0 {
-            // Some of what came has gone since. All items are looked at, so only if the rough count is too high.
+            // Some of the items were removed since. The exact count visits all items, so it is made
+            // only if the rough one is too high.
             let of_value = VALUE_BYTES + self.so_far.bytes / self.so_far.records.max(1);
             self.contents = projection.contents_bytes(of_value);
         }
@@ -280,12 +280,13 @@ impl Watch {
 }
 
 impl Projection {
-    /// Returns whether the contents of items are held, and not their names alone.
+    /// Returns whether the contents of items are in memory, in addition to their names.
     fn holds_contents(&self) -> bool {
         matches!(self.log_slices(), LogSlices::Held | LogSlices::InLog | LogSlices::StateUnread)
     }
 
-    /// Estimates the bytes of the contents of held items. A value of a host's type counts `of_value`.
+    /// Estimates the bytes of the contents of items in memory. A value of a host's type counts
+    /// `of_value`.
     fn contents_bytes(&self, of_value: u64) -> u64 {
         if !self.holds_contents() {
             return 0;
@@ -298,7 +299,7 @@ impl Projection {
         bytes.sum()
     }
 
-    /// Estimates the bytes of the items that are held by name.
+    /// Estimates the bytes of the items that are stored by name.
     pub(crate) fn items_bytes(&self) -> u64 {
         self.slices().map(|items| items.rows_in_memory().unread_bytes()).sum()
     }

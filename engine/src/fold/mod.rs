@@ -1,32 +1,32 @@
-//! The fold: from records to slices, whose items are kept in [`items`](crate::items).
+//! The fold: from records to slices. The slices' items are stored in [`items`](crate::items).
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
 //! | `log_source` | items read from the log |
 //! | `item_reading` | the bytes of unread items |
-//! | `conversations` | where the records of conversations are, and which of them count |
+//! | `conversations` | the index of the records of conversations, with their liveness |
 //! | `conversation_reading` | the records of one conversation, read from the log |
-//! | `conversation_resume` | where a conversation that was cut short continues |
-//! | `declarations` | whether a declaration fits those before it |
+//! | `conversation_resume` | the point at which an interrupted conversation continues |
+//! | `declarations` | checks of a declaration against earlier ones |
 //! | `operations` | open, unsettled and suspended operations |
 //! | `record_body` | decoded record bodies |
-//! | `projection` | [`Projection::apply`], the only code that changes a projection, and how it rolls back |
+//! | `projection` | [`Projection::apply`], the only code that changes a projection, and rollbacks |
 //! | `history` | folds of a part of a log |
 //! | `pipeline` | folding a log while it is read, with a second thread if it is long |
 //! | `restore` | from a projection to an image and back |
 //! | `unread` | items whose bodies stay in the log |
-//! | `memory` | how much memory a fold may take |
+//! | `memory` | the memory limit of a fold |
 //! | `live` | projection, positions, rollbacks and live path, changed by one `apply` |
 //! | `positions` | projections at earlier positions, for rollbacks |
-//! | `path` | which records are live |
+//! | `path` | live records at a position |
 //!
 //! # Invariants
 //!
-//! 1. Live dispatch, opening, rollback, fork, replay and audit all go through
-//!    [`LiveState::apply`](live::LiveState::apply) and its fast path for plain events, which alone call
-//!    [`Projection::apply`].
-//! 2. `apply` checks a record against the projection before it changes anything.
-//! 3. The fold needs no host code: with the host's types it also decodes items, without them it does not.
+//! 1. Live dispatch, opening, rollback, fork, replay and audit all use
+//!    [`LiveState::apply`](live::LiveState::apply) and its fast path for plain events. Only these
+//!    call [`Projection::apply`].
+//! 2. `apply` checks a record against the projection before it makes any change.
+//! 3. The fold needs no host code. With the host's types it also decodes items.
 
 pub(crate) mod conversation_reading;
 pub(crate) mod conversation_resume;

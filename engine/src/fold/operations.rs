@@ -1,22 +1,23 @@
-//! Operations that are open (begun and not ended), unsettled (interrupted, and neither run again nor
-//! settled) or suspended (ended with a question, and neither run again nor settled).
+//! Operations that are open (begun and not ended), unsettled (interrupted, and neither run again
+//! nor settled) or suspended (ended with a question, and neither run again nor settled).
 //!
-//! | record | what becomes of an operation |
+//! | record | effect on an operation |
 //! |---|---|
-//! | `tool_begin` | it is open; if it runs an interrupted or suspended operation again, that one waits no more, but one that was suspended within another keeps its approval until that one is over |
-//! | `tool_end`, committed or failed | it is over, and what was suspended within it waits no more; if it undid an interrupted operation, that one is marked as undone |
+//! | `tool_begin` | it is open. If it runs an interrupted or suspended operation again, that one stops waiting; but one that was suspended within another keeps its approval until the outer one is over |
+//! | `tool_end`, committed or failed | it is over, and operations suspended within it stop waiting; if it undid an interrupted operation, that one is marked as undone |
 //! | `tool_end`, interrupted | it is unsettled, unless it ran within another one, whose fate it shares, or undid or verified one |
 //! | `tool_end`, suspended | it is suspended |
-//! | `settle` | it is over, or to be run again; one that was suspended within another one keeps the decision, since the outer one asks for it when it runs again |
+//! | `settle` | it is over, or to be run again; one that was suspended within another keeps the decision, since the outer one asks for it when it runs again |
 //!
-//! An operation within which another one may have had effects outside is `Manual`, whatever its tool
-//! declares, unless it undoes them: running it again would run those again too.
+//! If an operation may have had effects outside, an operation around it is `Manual`, whatever its
+//! tool declares, unless it undoes them: running it again would repeat those effects.
 //!
-//! An interrupted `Verify` operation waits to be settled, as a `Manual` one does: a recovery settles it with what its tool found
-//! out.
+//! An interrupted `Verify` operation waits to be settled, like a `Manual` one: a recovery settles
+//! it with the result of its tool's verification.
 //!
-//! No rollback changes any of this. Whether a suspended operation still counts, its session asks of the live path, since a
-//! later rollback may return to a branch that an earlier one has abandoned.
+//! No rollback changes any of this. The session determines from the live path whether a suspended
+//! operation is still live, since a later rollback may return to a branch that an earlier one has
+//! abandoned.
 
 use foldlog_codec::{OperationId, SequenceNumber};
 use std::sync::Arc;
@@ -33,17 +34,16 @@ use crate::items::tree::CowTree;
 use crate::operation::{OpenOperation, SuspendedOperation, SuspendedOperationExt as _, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
 
-/// Holds the open and unsettled operations of a log. Each kept position shares them, and nearly every one is
-/// followed by a begin or an end; since they may be many, clones share the trees too.
+/// The open, unsettled and suspended operations of a log. Each retained position shares them, and
+/// is nearly always followed by a start or end record. There may be many of them, so clones share
+/// the trees too.
 #[derive(Clone, Default)]
 pub(crate) struct Operations {
-    /// Open operations by the sequence numbers of their begins.
+    /// Open operations by the sequence numbers of their start records.
     open: CowTree<SequenceNumber, Arc<OpenOperation>, 16, 16>,
-    /// Unsettled operations by their ids.
     unsettled: CowTree<OperationId, Arc<UnsettledOperation>, 16, 16>,
-    /// Suspended operations by their ids.
     suspended: CowTree<OperationId, Arc<SuspendedOperation>, 16, 16>,
-    /// Suspended operations that ran within another one, by that one's id and their own.
+    /// Suspended operations that ran within another one, by the id of the outer one and their own.
     inner: CowTree<(OperationId, OperationId), (), 16, 16>,
 }
 
@@ -54,7 +54,6 @@ impl std::fmt::Debug for Operations {
 }
 
 impl Operations {
-    /// Takes the operations that an image holds.
     pub(super) fn from_image(image: &Image<'_>) -> Operations {
         let (mut open, mut unsettled, mut suspended) =
             (CowTree::default(), CowTree::default(), CowTree::default());
@@ -74,25 +73,24 @@ impl Operations {
         Operations { open, unsettled, suspended, inner }
     }
 
-    /// Returns the open operations in the order of their begins.
+    /// Returns the open operations in the order of their start records.
     pub(crate) fn open(&self) -> impl DoubleEndedIterator<Item = &OpenOperation> {
         self.open.iter().map(|(_, open)| open.as_ref())
     }
 
-    /// Returns the open operation with this id.
     fn open_one(&self, operation: OperationId) -> Option<&OpenOperation> {
-        // Most have begun once, and their id is the sequence number of that begin.
+        // Most ran only once, and their id is the sequence number of that start record.
         let first =
             self.open.get(&operation.sequence()).map(Arc::as_ref).filter(|open| open.operation == operation);
         first.or_else(|| self.open().find(|open| open.operation == operation))
     }
 
-    /// Returns the begin of the present run of an open operation.
+    /// Returns the start record of the present run of an open operation.
     pub(crate) fn run_of(&self, operation: OperationId) -> Option<SequenceNumber> {
         self.open_one(operation).map(|open| open.begin)
     }
 
-    /// Returns the begin of the run within which an open one runs.
+    /// Returns the start record of the run around an open one.
     pub(crate) fn parent_run(&self, begin: SequenceNumber) -> Option<SequenceNumber> {
         self.run_of(self.open.get(&begin)?.parent?)
     }
@@ -106,7 +104,8 @@ impl Operations {
         self.unsettled.get(&operation).map(Arc::as_ref)
     }
 
-    /// Returns the suspended operations in the order of their ids, also those that a rollback has withdrawn.
+    /// Returns the suspended operations in the order of their ids, including those that a rollback
+    /// has withdrawn.
     pub(crate) fn suspended(&self) -> impl Iterator<Item = &SuspendedOperation> {
         self.suspended.iter().map(|(_, suspended)| suspended.as_ref())
     }
@@ -115,7 +114,7 @@ impl Operations {
         self.suspended.get(&operation).map(Arc::as_ref)
     }
 
-    /// Changes an unsettled operation, if there is one with this id.
+    /// Changes an unsettled operation. Returns whether there is one with this id.
     fn change_unsettled(
         &mut self,
         operation: OperationId,
@@ -127,7 +126,6 @@ impl Operations {
         true
     }
 
-    /// Returns how many operations are open, unsettled or suspended.
     pub(crate) fn count(&self) -> usize {
         self.open.len() + self.unsettled.len() + self.suspended.len()
     }
@@ -142,8 +140,8 @@ impl Operations {
         self.open().find(|open| !open.reads_only)
     }
 
-    /// Checks whether a begin fits the operations so far. Returns the operation that it contradicts, and the
-    /// reason.
+    /// Checks that a start record is consistent with the operations so far. Returns the operation
+    /// that it contradicts, and the reason.
     pub(crate) fn check_begin(&self, begin: &ToolBegin<'_>) -> Result<(), (OperationId, &'static str)> {
         if let Some(last) = self.open.last().filter(|_| self.open.len() >= OPEN_OPERATIONS_MAX) {
             return Err((last.1.operation, "it is open beside as many as can be, so no other begins"));
@@ -167,8 +165,8 @@ impl Operations {
         self.check_begin(begin).map_err(|(operation, reason)| inconsistent(sequence, operation, reason))?;
         if let Some(operation) = begin.again {
             self.unsettled.remove(&operation);
-            // One that ran within another keeps its approval for as long as that one may run again: should a later call within
-            // it ask too, both are rolled back.
+            // An operation that ran within another keeps its approval for as long as it may run
+            // again: if a later call within the outer one also suspends, both are rolled back.
             if begin.parent.is_none() {
                 self.withdraw(operation);
             }
@@ -180,7 +178,7 @@ impl Operations {
             tool: SmolStr::new(&begin.tool),
             call_id: begin.call_id.as_deref().map(SmolStr::new),
             idempotency: match begin.idempotency {
-                // Somebody decides about what only a later version can run again.
+                // Only a later version can run this again, so a person decides about it.
                 Idempotency::Other(_) => Idempotency::Manual,
                 own => own,
             },
@@ -195,8 +193,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Checks whether an end fits the operations so far. Returns the operation that it contradicts, and the
-    /// reason.
+    /// Checks that an end record is consistent with the operations so far. Returns the operation
+    /// that it contradicts, and the reason.
     pub(crate) fn check_end(&self, end: &ToolEnd<'_>) -> Result<(), (OperationId, &'static str)> {
         let Some(open) = self.open.get(&end.begin) else {
             return Err((end.operation(), "it is not open, so it cannot end"));
@@ -229,11 +227,11 @@ impl Operations {
             None if sabotage::is(Breakage::QuestionsDropped) => self.suspended = CowTree::default(),
             None => {}
         }
-        // What a verification that was interrupted asked about is unsettled still.
+        // If a verification was interrupted, the verified operation is still unsettled.
         if end.outcome == Outcome::Interrupted && open.parent.is_none() && open.verifies.is_none() {
             let OpenOperation { operation, begin, tool, call_id, .. } = open.as_ref().clone();
             let idempotency = match open.idempotency {
-                // The tool's own undoing must also undo what ran within it.
+                // The tool's compensation must also undo the operations that ran within it.
                 Idempotency::Compensate => Idempotency::Compensate,
                 _ if open.had_effects_within => Idempotency::Manual,
                 _ if open.reads_only
@@ -271,7 +269,7 @@ impl Operations {
         }
     }
 
-    /// Withdraws a suspended operation, if it is one.
+    /// Withdraws a suspended operation. Does nothing for other operations.
     fn withdraw(&mut self, operation: OperationId) {
         let withdrawn = self.suspended.remove(&operation);
         if let Some(parent) = withdrawn.and_then(|withdrawn| withdrawn.parent) {
@@ -296,7 +294,7 @@ impl Operations {
         all.filter_map(|operation| self.suspended_one(operation))
     }
 
-    /// Withdraws what was suspended within an operation that is over.
+    /// Withdraws the operations that were suspended within an operation that is over.
     fn withdraw_within(&mut self, parent: OperationId) {
         let mut over = vec![parent];
         while let Some(outer) = over.pop() {
@@ -307,14 +305,14 @@ impl Operations {
         }
     }
 
-    /// Notes a decision about a suspended operation, if there is one with this id.
+    /// Records a decision about a suspended operation. Returns whether there is one with this id.
     fn decide(&mut self, sequence: SequenceNumber, settle: &Settle<'_>) -> bool {
         let Some(suspended) = self.suspended_one(settle.operation) else { return false };
         if sabotage::is(Breakage::DecisionUnfolded) {
             return true;
         }
         let Settle { operation, decision, until_us, .. } = *settle;
-        // The operation within which this one ran asks for the decision when it runs again.
+        // When the outer operation runs again, it asks for the decision.
         if decision == Decision::RunAgain || suspended.parent.is_some() {
             let decided = Some(SuspensionDecision { sequence, decision, until_us });
             let suspended = SuspendedOperation { decided, ..suspended.clone() };
@@ -336,7 +334,7 @@ impl Operations {
         let waits = match settle.decision {
             Decision::RunAgain => self.change_unsettled(operation, |unsettled| unsettled.run_again = true),
             Decision::Committed | Decision::Failed => {
-                // Looked up first, so that nothing is copied in vain.
+                // Looked up first, to avoid a useless copy.
                 let waits =
                     self.unsettled_one(operation).is_some() && self.unsettled.remove(&operation).is_some();
                 self.withdraw_within(operation);

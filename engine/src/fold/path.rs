@@ -1,22 +1,23 @@
-//! Live paths: which records count at a position.
+//! Live paths: the live records at a position.
 //!
-//! A rollback record at `r` with target `n` says: STATE is as it was at `n`. The path that is live at a
-//! position `p` is therefore: the records behind the last rollback at or before `p`, that rollback itself,
-//! and before it the path that was live at the rollback's target.
+//! A rollback record at `r` with target `n` restores STATE as it was at `n`. The path that is live
+//! at a position `p` therefore consists of the path that was live at the target of the last
+//! rollback at or before `p`, that rollback itself, and the records after it.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use foldlog_codec::SequenceNumber;
 
-/// Holds the rollbacks of a log: the target of each by its own sequence number.
+/// The rollbacks of a log: the target of each by its own sequence number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path {
     rollbacks: BTreeMap<SequenceNumber, SequenceNumber>,
 }
 
 impl Path {
-    /// Makes the path of a log with these rollbacks: sequence number and target, which must be lower.
+    /// Creates the path of a log with these rollbacks: sequence number and target, which must be
+    /// lower.
     pub fn new<A: Into<SequenceNumber>, T: Into<SequenceNumber>>(
         rollbacks: impl IntoIterator<Item = (A, T)>,
     ) -> Path {
@@ -32,7 +33,8 @@ impl Path {
         }
     }
 
-    /// Returns the ranges of records that were live when `position` was written, in ascending order.
+    /// Returns the ranges of records that were live when `position` was written, in ascending
+    /// order.
     pub fn live_at(&self, position: impl Into<SequenceNumber>) -> Vec<RangeInclusive<SequenceNumber>> {
         let position = position.into();
         let mut ranges: Vec<_> = self.down_from(position).collect();
@@ -40,7 +42,7 @@ impl Path {
         ranges
     }
 
-    /// Finds the ranges of live records in descending order, lazily.
+    /// Returns the ranges of live records in descending order, lazily.
     pub(crate) fn down_from(
         &self,
         position: SequenceNumber,
@@ -54,8 +56,9 @@ impl Path {
         })
     }
 
-    /// Returns the ranges of records that a rollback to `to`, written as record `next`, would abandon, in
-    /// ascending order. Takes time in proportion to the abandoned ranges, not to the log.
+    /// Returns the ranges of records that a rollback to `to`, written as record `next`, would
+    /// abandon, in ascending order. The time is proportional to the abandoned ranges, not to the
+    /// log.
     pub fn abandoned_by(
         &self,
         next: impl Into<SequenceNumber>,
@@ -67,8 +70,8 @@ impl Path {
         let mut abandoned = Vec::new();
         for range in self.down_from(last) {
             while kept.next_if(|kept| kept.start() > range.start()).is_some() {}
-            // Ranges of two paths that begin alike begin with the same rollback, or with 0: below them the
-            // paths are one.
+            // If the ranges of two paths start at the same record, it is the same rollback, or 0:
+            // the paths are identical below them.
             match kept.peek().filter(|kept| kept.start() == range.start()) {
                 None => abandoned.push(range),
                 Some(kept) => {

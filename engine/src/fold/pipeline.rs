@@ -1,16 +1,16 @@
 //! Folds a log while it is read.
 //!
-//! Of a long log, a second thread reads the records and checks their frames, batch by batch and in order, and
-//! also decodes items while the folding thread is behind. The caller folds: what lives as long as the session is
-//! best allocated by the thread that will use it, and an allocator may take more system calls for each page of a
-//! new thread than the page is worth.
+//! For a long log, a second thread reads the records and checks their frames, in order and in
+//! batches. It also decodes items while the folding thread lags. The caller folds: memory that
+//! lives as long as the session is best allocated by the thread that will use it. For each page of
+//! a new thread, an allocator may make more system calls than the page is worth.
 //!
 //! # Invariants
 //!
 //! 1. Records are folded in the order in which they were read, each once.
-//! 2. The result is the same with one thread and with two, failures included.
-//! 3. Memory is bounded: the reading thread waits while [`WAITING_MAX`] batches or [`WAITING_BYTES_MAX`]
-//!    wait.
+//! 2. The result is the same with one thread and with two, including failures.
+//! 3. Memory is bounded: the reading thread waits while [`WAITING_MAX`] batches or
+//!    [`WAITING_BYTES_MAX`] wait.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -29,23 +29,21 @@ use crate::items::AnyValue;
 use crate::names::DeclaredNames;
 use crate::types::{Decoder, RecordedBytes, SessionTypes};
 
-/// Bytes of records that one thread hands to the other at a time. Waiting batches stay in the process's
-/// memory, so this is small beside a session.
+/// Bytes of records that one thread passes to the other at a time. Waiting batches stay in the
+/// process's memory, so this is small compared with a session.
 const BATCH_BYTES: usize = 32 << 10;
 
-/// Maximum number of waiting batches.
 const WAITING_MAX: usize = 16;
 
 /// Maximum bytes of waiting records, unless a single record is longer: a body may be 16 MiB long.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 
-/// Bytes of a log from which on a second thread reads it.
+/// Minimum bytes of a log that a second thread reads.
 const HELPED_BYTES_MIN: u64 = 2 << 20;
 
-/// Number of waiting batches from which on the reading thread also decodes.
+/// Minimum number of waiting batches at which the reading thread also decodes.
 const BEHIND: usize = 6;
 
-/// Holds a fold in progress.
 pub(crate) struct Fold<'a> {
     pub(crate) folded: LiveState,
     pub(crate) sources: FoldSources<'a>,
@@ -54,14 +52,15 @@ pub(crate) struct Fold<'a> {
 }
 
 impl Fold<'_> {
-    /// Folds the next record, unless one before it could not be folded.
+    /// Folds the next record, unless an earlier one could not be folded.
     pub(crate) fn fold(&mut self, record: &Record<'_>) {
         if !self.failed {
             self.failed = self.folded.apply_record(record, self.sources).is_err();
         }
     }
 
-    /// Returns what was folded; nothing if a record could not be folded, so that another fold has its memory.
+    /// Returns the folded state, or an empty one if a record could not be folded, which frees the
+    /// memory for another fold.
     pub(crate) fn finish(self) -> LiveState {
         if self.failed { LiveState::default() } else { self.folded }
     }
@@ -95,15 +94,15 @@ impl Fold<'_> {
     }
 }
 
-/// Holds records that were read.
 #[derive(Default)]
 struct RecordBatch {
     bytes: Vec<u8>,
     entries: Vec<BatchEntry>,
 }
 
-/// Bytes that are allocated for a batch. Allocators take pieces of this size from the system one by one and
-/// return each when it is freed; smaller ones would stay in the process. Only the filled part takes memory.
+/// Bytes that are allocated for a batch. Allocators take pieces of this size from the system one by
+/// one and return each when it is freed; smaller ones would stay in the process. Only the filled
+/// part takes memory.
 const ROOM_BYTES: usize = 256 << 10;
 
 impl RecordBatch {
@@ -111,7 +110,6 @@ impl RecordBatch {
         RecordBatch { bytes: Vec::with_capacity(ROOM_BYTES), entries: Vec::new() }
     }
 
-    /// Copies bytes into the batch, and returns their range.
     fn take_in(&mut self, bytes: &[u8]) -> Range<usize> {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
@@ -119,11 +117,10 @@ impl RecordBatch {
     }
 }
 
-/// Holds one record of a batch.
 enum BatchEntry {
-    /// A plain event whose value is decoded, from a body of `len` bytes.
+    /// A plain event with its decoded value, from a body of `len` bytes.
     Value { sequence: SequenceNumber, event: u32, value: AnyValue, len: usize },
-    /// A plain event whose payload, which has passed the pre-scan, is in the batch.
+    /// A plain event. Its payload, which has passed the pre-scan, is in the batch.
     Event { sequence: SequenceNumber, event: u32, at: Range<usize> },
     /// Any record. Its body is in the batch.
     Record { sequence: SequenceNumber, kind: RecordKind, time_us: i64, at: Range<usize> },
@@ -136,19 +133,16 @@ struct Queue {
     changed: Condvar,
 }
 
-/// Holds the batches of a queue.
 #[derive(Default)]
 struct State {
     waiting: VecDeque<RecordBatch>,
-    /// Bytes of the waiting batches.
     bytes: usize,
-    /// Folded batches, kept for their memory.
+    /// Folded batches, to be reused for their memory.
     spare: Vec<RecordBatch>,
-    /// Set when one of the threads has finished.
     ended: bool,
 }
 
-/// Tells the other thread when one has finished, also by an error or a panic.
+/// Signals to the other thread that this one has finished, including by an error or a panic.
 struct EndSignal<'a>(&'a Queue);
 
 impl Drop for EndSignal<'_> {
@@ -159,8 +153,8 @@ impl Drop for EndSignal<'_> {
 }
 
 impl Queue {
-    /// Hands over a batch. Returns an empty one, and whether the folding thread is behind. If that thread has
-    /// finished, the batch is dropped.
+    /// Passes a batch on. Returns an empty one, and whether the folding thread lags. If that thread
+    /// has finished, the batch is dropped.
     fn put(&self, batch: RecordBatch) -> (RecordBatch, bool) {
         let mut state = self.state.lock();
         while !state.ended
@@ -196,7 +190,7 @@ impl Queue {
     fn fold_all(&self, fold: &mut Fold<'_>) {
         while let Some(mut batch) = self.take() {
             fold.fold_batch(&mut batch);
-            // A batch that had to hold a long record is freed.
+            // The memory of a batch with a long record is freed.
             if batch.bytes.capacity() <= 2 * ROOM_BYTES {
                 self.state.lock().spare.push(batch);
             }
@@ -208,13 +202,13 @@ impl Queue {
 struct EventDecoder<'a> {
     types: &'a SessionTypes,
     names: DeclaredNames,
-    /// Event that was decoded last: its id, its version, and what decodes its item, if that can
-    /// be done ahead.
+    /// The event that was decoded last: its id, its version, and its item's decoder if it can be
+    /// decoded ahead.
     latest: Option<(u32, u32, Option<Decoder>)>,
 }
 
 impl EventDecoder<'_> {
-    /// Learns what a record declares before the batch that holds it is folded.
+    /// Reads a declaration before the batch with its record is folded.
     fn learn(&mut self, record: &Record<'_>) {
         if let Ok(RecordBody::Declare(declare)) = RecordBody::decode(record)
             && self.names.check(record.sequence, &declare).is_ok()
@@ -232,7 +226,7 @@ impl EventDecoder<'_> {
         Some((declared.version, decode))
     }
 
-    /// Returns the event's value, if nothing else of the record has to be folded.
+    /// Returns the event's value, if the record has nothing else to be folded.
     fn decode_event(&mut self, sequence: SequenceNumber, event: u32, data: Payload<'_>) -> Option<AnyValue> {
         if self.latest.as_ref().is_none_or(|(latest, ..)| *latest != event) {
             let (version, decode) = self.decode_item(event)?;
@@ -246,14 +240,12 @@ impl EventDecoder<'_> {
     }
 }
 
-/// Collects batches on the reading thread.
 struct BatchReader<'a> {
     queue: &'a Queue,
     decoding: Option<EventDecoder<'a>>,
     batch: RecordBatch,
-    /// Bytes that were read for the batch.
     batch_bytes: usize,
-    /// Whether the folding thread is behind, so that this one decodes.
+    /// Whether the folding thread lags, so that this one decodes.
     behind: bool,
 }
 
@@ -266,7 +258,7 @@ impl BatchReader<'_> {
             decoding.learn(record);
         }
         let event = if kind == RecordKind::DISPATCH { Dispatch::plain_event(body) } else { None };
-        // Each entry is made in its place: moving it there would wait for its stores.
+        // Each entry is created in place: moving it there would wait for its stores.
         match event {
             Some((event, data)) => {
                 let decoding = self.decoding.as_mut().filter(|_| self.behind);
@@ -302,11 +294,12 @@ impl BatchReader<'_> {
     }
 }
 
-/// Continues a fold with the records that `read` hands over, about `bytes` bytes of them. Calls `read` once.
+/// Continues a fold with the records that `read` passes on, about `bytes` bytes of them. Calls
+/// `read` once.
 ///
 /// # Errors
 ///
-/// The error of `read`. A record that cannot be folded is no error, but sets [`Fold::failed`].
+/// The error of `read`. A record that cannot be folded is not an error, but sets [`Fold::failed`].
 pub(crate) fn fold_while_reading<'a, T: Send>(
     mut folding: Fold<'a>,
     bytes: u64,
@@ -317,7 +310,8 @@ pub(crate) fn fold_while_reading<'a, T: Send>(
     Ok((done, folding))
 }
 
-/// Folds while another thread reads. Returns `None` if the system gives no thread; nothing was read then.
+/// Folds while another thread reads. Returns `None`, without reading, if the system cannot start a
+/// thread.
 fn fold_beside<T: Send>(
     folding: &mut Fold<'_>,
     read: &(impl Fn(&mut dyn FnMut(&Record<'_>)) -> Result<T> + Sync),
@@ -326,7 +320,7 @@ fn fold_beside<T: Send>(
     let decoding = folding.sources.types.map(|types| EventDecoder { types, names, latest: None });
     let queue = &Queue::default();
     thread::scope(|scope| {
-        // If reading fails or panics, the folding thread has to know, and the other way round.
+        // If reading fails or panics, the folding thread must be notified, and vice versa.
         let signal = EndSignal(queue);
         let reading = move || {
             let _signal = signal;
@@ -379,8 +373,8 @@ mod tests {
         type Item = Word;
     }
 
-    /// The first records declare: a plain event, an event whose records list their effects, and an unknown
-    /// one.
+    /// The first records declare a plain event, an event whose records list their effects, and an
+    /// unknown one.
     fn declare(id: u32) -> Vec<u8> {
         let built_in = if id == 1 { BuiltIn::Explicit } else { BuiltIn::Append };
         let slice = SliceDeclaration {
@@ -430,8 +424,8 @@ mod tests {
         bytes
     }
 
-    /// Returns what the records amount to: the words by their records, whether the others were decoded, and
-    /// how far all were folded.
+    /// Returns the result of the fold: the words by their records, whether the others were decoded,
+    /// and the next sequence number.
     fn folded(folded: &LiveState) -> (Vec<(SequenceNumber, String)>, Vec<bool>, SequenceNumber) {
         let rows = |name: &str| match folded.projection.items_named(name) {
             Some((_, SliceItems::Held(rows))) => rows.clone(),
@@ -464,7 +458,7 @@ mod tests {
             alone.apply_record(&record, sources).unwrap();
         }
         assert!(folded(&alone).0.len() > 300);
-        // The thread that only hands over is soon ahead, and begins to decode.
+        // The thread that only passes records on is soon ahead, and starts to decode.
         let start = targets(&records);
         let folding = Fold { folded: start, sources, failed: false };
         let (read, together) = fold_while_reading(folding, bytes(&records), |take| {

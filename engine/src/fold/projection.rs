@@ -1,14 +1,14 @@
 //! The projection: the slices, names, tags and operations after all records so far.
 //!
-//! A *plain event* is a dispatch that changes each of its slices as its event was declared to, so that its
-//! record holds no effects.
+//! A *plain event* is a dispatch that changes each of its slices according to its event's
+//! declaration, so its record lists no effects.
 //!
 //! # Invariants
 //!
-//! 1. [`Projection::apply`] and its fast path [`Projection::apply_event`] are the only code that changes a
-//!    projection for a record. An error leaves the projection unchanged.
+//! 1. For a record, only [`Projection::apply`] and its fast path [`Projection::apply_event`] change
+//!    a projection. An error leaves the projection unchanged.
 //! 2. Records are applied in the order of their sequence numbers, without a gap.
-//! 3. Clones share everything that has not changed, so a kept position costs little.
+//! 3. Clones share everything that has not changed, so a retained position costs little.
 
 mod compacted_range;
 mod rollback;
@@ -46,26 +46,27 @@ use crate::types::{
     RecordedBytes, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations, ToolInvoked,
 };
 
-/// Version of the items that ends of tool calls add.
+/// Version of the items that end records of tool calls add.
 pub(super) const INVOKED_VERSION: u32 = ToolInvocations::ITEM_VERSION;
 
-/// Names how much of the items a projection holds.
+/// The part of the items that a projection contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LogSlices {
     /// All items of all slices.
     #[default]
     Held,
-    /// The last items of LOG slices, and all items of the others; a session reads the rest from its log.
+    /// The last items of LOG slices, and all items of the others; a session reads the rest from its
+    /// log.
     InLog,
     /// The last items of LOG slices, and the names of all items of the others.
     StateUnread,
-    /// The names of all items, and nothing else; see [`super::unread`].
+    /// Only the names of all items; see [`super::unread`].
     Unread,
-    /// No items: names, tags and operations alone. Records that contradict items are not noticed.
+    /// No items: only names, tags and operations. Records that contradict items are not detected.
     Outline,
 }
 
-/// Holds values that the caller has in memory, so that they need not be decoded.
+/// Values that the caller has in memory, so that they need not be decoded.
 pub(crate) enum DecodedValues<'a> {
     Nothing,
     /// The value of the dispatched event.
@@ -87,9 +88,8 @@ impl DecodedValues<'_> {
     }
 }
 
-/// Holds what applying a record needs beside the record.
+/// The inputs of applying a record, other than the record.
 pub(crate) struct FoldContext<'a> {
-    /// Object directory that holds large payloads.
     pub(crate) objects: &'a Objects,
     /// Types of the host. Without them items stay undecoded.
     pub(crate) types: Option<&'a SessionTypes>,
@@ -97,15 +97,14 @@ pub(crate) struct FoldContext<'a> {
     pub(crate) frozen: &'a dyn Fn(SequenceNumber) -> Option<Arc<FrozenProjection>>,
 }
 
-/// Holds what all records so far amount to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Projection {
     pub(crate) names: Arc<DeclaredNames>,
     slices: Vec<SliceState>,
     pub(crate) tags: Arc<BTreeMap<String, String>>,
-    /// What says that a replica holds the session's records; `None` if none does.
+    /// Latest record that the session is replicated; `None` if it is not.
     pub(crate) replicated: Option<Arc<Replicated>>,
-    /// Sequence number and kind of the first record of a kind that this version cannot fold.
+    /// Sequence number and kind of the first record that this version cannot fold.
     pub(crate) unsupported: Option<(SequenceNumber, RecordKind)>,
     pub(crate) operations: Arc<Operations>,
     pub(crate) conversations: Conversations,
@@ -115,7 +114,7 @@ pub(crate) struct Projection {
     gathering: Option<Box<CompactedRangeFold>>,
 }
 
-/// Describes the change of one slice by a record, checked and with its items decoded.
+/// The change of one slice by a record, checked and with its items decoded.
 struct SliceChange {
     slice: usize,
     removed: RemovedItems,
@@ -123,9 +122,7 @@ struct SliceChange {
     before: Option<ItemId>,
 }
 
-/// Holds a plain event that is applied.
 pub(crate) struct AppliedEvent<'a, V> {
-    /// Id of the event's declaration.
     pub(crate) event: u32,
     /// Ignored if there is a value.
     pub(crate) data: Payload<'a>,
@@ -133,12 +130,10 @@ pub(crate) struct AppliedEvent<'a, V> {
 }
 
 impl Projection {
-    /// Makes the projection of no records.
     pub(crate) fn new(log_slices: LogSlices) -> Projection {
         Projection { log_slices, ..Projection::default() }
     }
 
-    /// Makes the projection of the records that an image covers.
     pub(super) fn from_image(
         names: Arc<DeclaredNames>,
         slices: Vec<SliceState>,
@@ -158,7 +153,7 @@ impl Projection {
         }
     }
 
-    /// Makes the outline of the records that an image covers.
+    /// Creates the outline of the records that an image covers.
     pub(super) fn restored_outline(
         names: Arc<DeclaredNames>,
         slices: Vec<SliceState>,
@@ -172,27 +167,23 @@ impl Projection {
         self.slices.iter().map(|slice| &slice.items)
     }
 
-    /// Returns the items of those slices of which more than the names is held.
+    /// Returns the items of those slices with more than names in memory.
     pub(super) fn read_slices(&self) -> impl Iterator<Item = &SliceItems> {
         self.slices.iter().filter(|slice| !slice.unread).map(|slice| &slice.items)
     }
 
-    /// Returns how much of the items the projection holds.
     pub(crate) fn log_slices(&self) -> LogSlices {
         self.log_slices
     }
 
-    /// Returns the sequence number of the next record.
     pub(crate) fn next_sequence(&self) -> SequenceNumber {
         self.next_sequence
     }
 
-    /// Returns the policy and the items of the slice with this id.
     pub(crate) fn items(&self, slice: u32) -> Option<(Policy, &SliceItems)> {
         self.slices.get(slice as usize).map(|slice| (slice.policy, &slice.items))
     }
 
-    /// Returns the policy and the items of the slice of this name.
     pub(crate) fn items_named(&self, name: &str) -> Option<(Policy, &SliceItems)> {
         self.items(self.names.slice_named(name)?.id)
     }
@@ -224,9 +215,9 @@ impl Projection {
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`] if the record contradicts those before it, [`Error::Decode`] or
-    /// [`Error::NewerVersion`] if an item cannot be read as the host's type, [`Error::Object`] if a large
-    /// payload is missing or damaged. The projection is unchanged then.
+    /// [`Error::Inconsistent`] if the record contradicts earlier ones, [`Error::Decode`] or
+    /// [`Error::NewerVersion`] if an item cannot be read as the host's type, [`Error::Object`] if a
+    /// large payload is missing or damaged. The projection is then unchanged.
     pub(crate) fn apply(
         &mut self,
         sequence: SequenceNumber,
@@ -238,7 +229,8 @@ impl Projection {
         let mut content = content;
         let conversation = self.conversations.change(&mut content, &self.operations);
         match self.without_items(content) {
-            // A fork inherits its parent's tags and sets its own over them. What holds the parent does not hold the fork.
+            // A fork inherits its parent's tags and sets its own over them. A replica of the parent
+            // does not contain the fork.
             RecordBody::Opened(opened) => {
                 Arc::make_mut(&mut self.tags).extend(opened.tags);
                 self.replicated = None;
@@ -257,7 +249,7 @@ impl Projection {
             RecordBody::ToolBegin(begin) => Arc::make_mut(&mut self.operations).begin(sequence, &begin)?,
             RecordBody::ToolEnd(end) => {
                 self.tool_end(sequence, &end, folding)?;
-                // Whether such a call may run again, only a later version knows.
+                // Only a later version knows whether such a call may run again.
                 let form = end.suspension.map(|suspension| suspension.form);
                 if matches!(end.outcome, Outcome::Other(_)) || matches!(form, Some(SuspensionForm::Other(_)))
                 {
@@ -276,11 +268,12 @@ impl Projection {
         self.end_gathering(sequence)
     }
 
-    /// Applies a plain event, as nearly every record is: nothing is made here that is moved afterwards.
+    /// Applies a plain event, the kind of nearly every record. No value is created here and moved
+    /// afterwards.
     ///
     /// # Errors
     ///
-    /// Those of [`apply`](Projection::apply).
+    /// The errors of [`apply`](Projection::apply).
     #[inline]
     pub(crate) fn apply_event<V: NewValue>(
         &mut self,
@@ -304,7 +297,7 @@ impl Projection {
         Ok(())
     }
 
-    /// Changes each slice of a plain event as the event was declared to.
+    /// Changes each slice of a plain event according to the event's declaration.
     #[inline]
     fn as_declared<V: NewValue>(
         &mut self,
@@ -344,7 +337,7 @@ impl Projection {
         Ok(())
     }
 
-    /// Removes from a record what a projection without items does not need.
+    /// Removes from a record the parts that a projection without items does not need.
     fn without_items<'a>(&self, content: RecordBody<'a>) -> RecordBody<'a> {
         if self.log_slices != LogSlices::Outline {
             return content;
@@ -359,7 +352,7 @@ impl Projection {
         }
     }
 
-    /// Skips an event, for a projection that holds no items.
+    /// Skips an event, for a projection without items.
     ///
     /// # Errors
     ///
@@ -378,12 +371,12 @@ impl Projection {
         Err(Error::Inconsistent { sequence, reason })
     }
 
-    /// Skips a record that is not on the path being folded, except for what it declares, which is never
-    /// rolled back.
+    /// Skips a record that is not on the path being folded, except for its declarations, which are
+    /// never rolled back.
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`] if a declaration contradicts those before it.
+    /// [`Error::Inconsistent`] if a declaration contradicts earlier ones.
     pub(crate) fn pass_over(&mut self, record: &Record<'_>) -> Result<()> {
         if record.kind == RecordKind::DECLARE
             && let RecordBody::Declare(declare) = RecordBody::decode(record)?
@@ -398,7 +391,7 @@ impl Projection {
     ///
     /// # Errors
     ///
-    /// Those of [`pass_over`](Projection::pass_over), and those of a base behind the record.
+    /// The errors of [`pass_over`](Projection::pass_over), and those of a base after the record.
     pub(crate) fn pass_on_path(&mut self, record: &Record<'_>) -> Result<()> {
         self.begin(record.sequence)?;
         self.pass_over(record)?;
@@ -491,7 +484,7 @@ impl Projection {
             return Err(bad(format!("LOG slice `{}` only grows", name())));
         }
         let rows = slice.items.rows_in_memory();
-        // What was removed in a compacted range may never have been gathered.
+        // Items that were removed in a compacted range may never have been gathered.
         let gathers = self.gathers() && slice.policy != Policy::Log;
         let effect = match gathers {
             true => Effect { removed: RemovedItems::None, before: None, ..effect },
@@ -499,7 +492,7 @@ impl Projection {
         };
         if let RemovedItems::Items(ids) = &effect.removed {
             let mut seen = std::collections::BTreeSet::new();
-            // Nearly always there is one alone.
+            // Nearly always there is only one.
             let mut is_new = |id: ItemId| ids.len() == 1 || seen.insert(id);
             if let Some(id) = ids.iter().find(|id| !rows.contains(**id) || !is_new(**id)) {
                 let (at, ordinal) = (id.sequence, id.ordinal);
@@ -543,7 +536,7 @@ impl Projection {
                 continue;
             };
             let SliceChange { removed, mut added, before, .. } = change;
-            // As an upsert does.
+            // The effect of an upsert.
             if let (RemovedItems::Items(ids), None, 1) = (&removed, before, added.len())
                 && let [id] = ids.as_slice()
                 && let Some(row) = added.pop()
@@ -585,8 +578,8 @@ impl Projection {
         Ok(())
     }
 
-    /// Ends an operation: rolls back the tool's changes unless the end is a commit, and adds the call's item
-    /// to LOG.
+    /// Ends an operation: rolls back the tool's changes unless the end is a commit, and adds the
+    /// call's item to its LOG slice.
     fn tool_end(
         &mut self,
         sequence: SequenceNumber,
@@ -608,12 +601,12 @@ impl Projection {
         Ok(())
     }
 
-    /// Applies the end of an operation in a fold along a live path: the records that it rolls back are not on
-    /// that path, and such a fold keeps no operations.
+    /// Applies the end of an operation in a fold along a live path. The records that it rolls back
+    /// are not on that path, and such a fold has no operations.
     ///
     /// # Errors
     ///
-    /// Those of [`apply`](Projection::apply).
+    /// The errors of [`apply`](Projection::apply).
     pub(crate) fn apply_end_along(
         &mut self,
         sequence: SequenceNumber,
@@ -633,7 +626,7 @@ impl Projection {
         }
     }
 
-    /// Makes the item that the end of an operation adds to its LOG slice.
+    /// Builds the item that the end of an operation adds to its LOG slice.
     fn invoked_item(
         &self,
         sequence: SequenceNumber,
@@ -644,8 +637,8 @@ impl Projection {
         let slice = self.slices.get(end.slice as usize).filter(|slice| slice.policy == Policy::Log);
         let Some(slice) = slice else { return Err(bad(format!("slice {} is no LOG slice", end.slice))) };
         let (id, version) = (ItemId { sequence, ordinal: 0 }, INVOKED_VERSION);
-        // A host that knows the slice knows it as `ToolInvocations`, so the item need not be encoded and read
-        // back.
+        // A host that knows the slice knows it as `ToolInvocations`, so the item need not be
+        // encoded and read back.
         let name = self.names.slice(end.slice).map(|declared| declared.name.as_str());
         let is_known = slice.decoder.is_some() && !slice.unread && name == Some(ToolInvocations::NAME);
         let item = match is_known {
@@ -668,7 +661,8 @@ fn find_declaration(
     names.event(event).ok_or_else(|| Error::Inconsistent { sequence, reason: reason() })
 }
 
-/// Changes each slice of a plain event that has several bindings, or none, as the event was declared to.
+/// Changes each slice of a plain event according to the event's declaration, if it has several
+/// bindings or none.
 fn as_declared_many(
     slices: &mut [SliceState],
     sequence: SequenceNumber,

@@ -1,4 +1,4 @@
-//! The questions of suspended operations, read from the log by the places that the fold knows.
+//! Reads the questions of suspended operations from the log, at the places in the fold.
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::{CallOrigin, Payload, SuspensionForm, ToolBegin, ToolEnd};
@@ -11,32 +11,32 @@ use super::log_source::LogSource;
 use crate::error::{Error, Result};
 use crate::operation::SuspendedOperation;
 
-/// Holds the question of a suspended operation.
+/// Describes the question of a suspended operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingQuestion {
-    /// Session whose log holds the question.
+    /// Session whose log contains the question.
     pub session: Uuid,
     /// Operation that waits.
     pub operation: OperationId,
-    /// Operation within which it ran; `None` if it ran within none.
+    /// Operation within which it ran, if any.
     pub parent: Option<OperationId>,
     /// Name of the tool.
     pub tool: SmolStr,
-    /// Id that the model's provider gave the call.
+    /// Call id from the model's provider.
     pub call_id: Option<SmolStr>,
-    /// Model answer that asked for the call; `None` if the host asked.
+    /// Model answer that requested the call; `None` if the host did.
     pub origin: Option<CallOrigin>,
-    /// What the operation waits for: an approval, or its result.
+    /// Kind of the expected reply: an approval, or the result.
     pub form: SuspensionForm,
     /// Text of the question.
     pub question: String,
-    /// Arguments of the call: JSON text, as it came.
+    /// Arguments of the call: JSON text, in its original form.
     pub arguments: String,
-    /// BLAKE3 of `arguments`, which an approval names.
+    /// BLAKE3 digest of `arguments`; an approval must contain it.
     pub digest: [u8; 32],
-    /// Time at which the tool asked.
+    /// Time of the question.
     pub asked_at: DateTime<Utc>,
-    /// Time from which on the call counts as failed; `None` if the question never expires.
+    /// Time at which the call becomes failed; `None` if the question never expires.
     pub expires_at: Option<DateTime<Utc>>,
 }
 
@@ -45,7 +45,8 @@ pub struct PendingQuestion {
 /// # Errors
 ///
 /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
-/// [`Error::Inconsistent`] if a text is no text, [`Error::OverBudget`] if the texts take more memory than they may.
+/// [`Error::Inconsistent`] if a text is not valid, [`Error::OverBudget`] if the texts exceed the
+/// memory budget.
 pub(crate) fn read(
     source: &LogSource,
     session: Uuid,

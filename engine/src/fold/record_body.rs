@@ -11,7 +11,7 @@ use foldlog_codec::{Record, RecordKind};
 use super::conversations::ConversationNote;
 use crate::error::{Error, Result};
 
-/// Holds a large part of a body: owned if it was decoded, or borrowed from the writer that encoded it.
+/// A large part of a body: owned if it was decoded, borrowed if a writer encoded it.
 #[derive(Debug)]
 pub(crate) enum MaybeOwned<'a, T> {
     Owned(Box<T>),
@@ -29,7 +29,7 @@ impl<T> Deref for MaybeOwned<'_, T> {
     }
 }
 
-/// Holds a decoded body. A writer passes the parts from which it encoded the body.
+/// A decoded body. A writer passes the parts from which it encoded the body.
 #[derive(Debug)]
 pub(crate) enum RecordBody<'a> {
     Opened(SessionOpening),
@@ -43,18 +43,16 @@ pub(crate) enum RecordBody<'a> {
     ToolBegin(MaybeOwned<'a, ToolBegin<'a>>),
     ToolEnd(MaybeOwned<'a, ToolEnd<'a>>),
     Settle(Settle<'a>),
-    /// A replica holds the session's records.
     Replicated(Replicated),
     /// A record whose body a compaction has dropped.
     Dropped,
-    /// A record of a conversation, of which the fold holds only where it is. The fold takes the note.
+    /// A record of a conversation. The fold retains only its position; it takes the note.
     Conversation(Option<ConversationNote>),
-    /// A record of a kind that this version cannot fold.
     Unsupported(RecordKind),
 }
 
 impl<'a> RecordBody<'a> {
-    /// Returns the rollback, if the record is one or is one among other things.
+    /// Returns the rollback, if the record is one or includes one.
     pub(crate) fn rollback(&self) -> Option<Rollback> {
         match self {
             RecordBody::Rollback(rollback) => Some(*rollback),
@@ -67,7 +65,7 @@ impl<'a> RecordBody<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`] if the body is not what its kind says.
+    /// [`Error::Inconsistent`] if the body is not valid for its kind.
     pub(crate) fn decode(record: &Record<'a>) -> Result<RecordBody<'a>> {
         let Record { sequence, kind, body, .. } = *record;
         let conversation = |note: ConversationNote| RecordBody::Conversation(Some(note));

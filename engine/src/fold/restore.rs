@@ -21,7 +21,8 @@ use crate::names::DeclaredNames;
 use crate::storage::Storage;
 use crate::types::{RecordedBytes, SessionTypes, SliceTypes, TAIL_ITEMS};
 
-/// Returns the slices of a projection for an image, with the number of their items but without the items.
+/// Returns the slices of a projection for an image, with the number of their items but without the
+/// items.
 pub(crate) fn slices(projection: &Projection) -> Vec<SliceImage<'static>> {
     let slice = |items: &SliceItems| match items {
         SliceItems::Held(rows) => SliceImage::Held { len: rows.len() as u64, items: Vec::new() },
@@ -34,8 +35,8 @@ pub(crate) fn slices(projection: &Projection) -> Vec<SliceImage<'static>> {
     projection.slices().map(slice).collect()
 }
 
-/// Returns STATE at the begins of open operations, for an image of `projection`. Its items are those that
-/// [`items_apart`] returns.
+/// Returns STATE at the start records of open operations, for an image of `projection`. Its items
+/// are those that [`items_apart`] returns.
 pub(crate) fn begun_images(
     projection: &Projection,
     begun: &[(SequenceNumber, Arc<FrozenProjection>)],
@@ -68,14 +69,13 @@ fn state_rows(projection: &Projection, slice: u32) -> Option<&Rows> {
     }
 }
 
-/// Returns all items that an image holds, slice by slice, in the order in which they follow its map: the
-/// items of the projection, then those of the begins in `heads`.
+/// Returns all items of an image, slice by slice, in their order after its map: the items of the
+/// projection, then those of the start records in `heads`.
 pub(crate) fn items_apart<'a>(
     projection: &'a Projection,
     begun: &'a [(SequenceNumber, Arc<FrozenProjection>)],
     heads: &'a [BegunImage<'_>],
 ) -> impl Iterator<Item = (u32, Box<dyn Iterator<Item = RowRef<'a>> + 'a>)> {
-    /// A slice's id, and its items in order.
     type Stream<'a> = (u32, Box<dyn Iterator<Item = RowRef<'a>> + 'a>);
     let held = (0..).zip(projection.slices()).filter_map(|(slice, items)| match items {
         SliceItems::Held(rows) => {
@@ -92,27 +92,25 @@ pub(crate) fn items_apart<'a>(
     held.chain(begun)
 }
 
-/// Holds what the last items of LOG slices are read from.
 pub(crate) struct TailSource<'a> {
     pub(crate) storage: &'a Arc<dyn Storage>,
     pub(crate) places: RecordLocator,
     pub(crate) objects: &'a Arc<Objects>,
 }
 
-/// Holds what was read from an image.
 pub(crate) struct LoadedImage {
     pub(crate) projection: Projection,
-    /// STATE at the begins of open operations that may change something.
+    /// STATE at the start records of open operations that may change something.
     pub(crate) begun: Vec<(SequenceNumber, Arc<FrozenProjection>)>,
 }
 
-/// Makes the projection of a session from an image, and STATE at the begins of open operations.
+/// Creates a session's projection from an image, and STATE at the start records of open operations.
 ///
 /// # Errors
 ///
-/// [`Error::Inconsistent`] if the image contradicts itself, [`Error::Decode`] or [`Error::NewerVersion`] if
-/// an item cannot be read as the host's type, [`Error::Io`] or [`Error::Object`] if the last items of a LOG
-/// slice cannot be read.
+/// [`Error::Inconsistent`] if the image contradicts itself, [`Error::Decode`] or
+/// [`Error::NewerVersion`] if an item cannot be read as the host's type, [`Error::Io`] or
+/// [`Error::Object`] if the last items of a LOG slice cannot be read.
 pub(crate) fn projection(
     image: &Image<'_>,
     types: Option<&SessionTypes>,
@@ -167,11 +165,11 @@ pub(crate) fn projection(
     Ok(LoadedImage { projection, begun })
 }
 
-/// Makes the outline of a session from an image: names, tags and operations, without items.
+/// Creates a session's outline from an image: names, tags and operations, without items.
 ///
 /// # Errors
 ///
-/// [`Error::Inconsistent`] if the declarations that the image holds contradict each other.
+/// [`Error::Inconsistent`] if the declarations in the image contradict each other.
 pub(crate) fn outline(image: &Image<'_>) -> Result<Projection> {
     let mut names = DeclaredNames::default();
     names.check(image.next_sequence, &image.declared)?;
@@ -186,7 +184,6 @@ pub(crate) fn outline(image: &Image<'_>) -> Result<Projection> {
     Ok(Projection::restored_outline(Arc::new(names), slices, image))
 }
 
-/// Makes STATE at the begins of open operations.
 fn begun_states(
     image: &Image<'_>,
     projection: &Projection,
@@ -217,8 +214,8 @@ fn begun_states(
     Ok(states)
 }
 
-/// Makes the items of a slice, in their order. Items that a reducer once inserted before older ones get their
-/// keys from the items that they precede, as they did then.
+/// Creates the items of a slice, in their order. Items that a reducer inserted before older ones
+/// get their keys again from the items that they precede.
 fn rows(items: &[ItemImage<'_>], types: Option<&SliceTypes>) -> Result<Rows> {
     let mut rows = SliceTypes::no_rows(types);
     let in_order = in_order(items.iter().map(|item| item.id));

@@ -1,16 +1,16 @@
-//! How suspended operations stand: whom they wait for, and whether they may run.
+//! The status of suspended operations: what they wait for, and whether they may run.
 //!
-//! A suspended operation holds no transaction and no lease: it has ended, and its end holds a question. Whether it still
-//! waits follows from the log and the time alone:
+//! A suspended operation has no transaction and no lease: it has ended, and its end record contains
+//! a question. Its status follows from the log and the time:
 //!
-//! | since the end that suspended it | it |
+//! | since the end that suspended it | the operation |
 //! |---|---|
 //! | nothing | waits, until its question expires |
-//! | a rollback to before its begin | is withdrawn |
-//! | a decision | is over, or runs again if it asked and was approved, until the approval expires |
-//! | a fork | waits in the fork too; an approval by the forked session does not count there |
-//! | the operation within which it ran committed, failed or was settled | is withdrawn |
-//! | the operation within which it ran is suspended or runs again | waits for as long as that one counts |
+//! | a rollback to before its start record | is withdrawn |
+//! | a decision | is over; or runs again, if it asked for an approval and was approved, until the approval expires |
+//! | a fork | waits in the fork too; an approval by the forked session is not valid there |
+//! | the operation around it committed, failed or was settled | is withdrawn |
+//! | the operation around it is suspended or runs again | waits for as long as that one is live |
 
 use foldlog_codec::body::{Decision, SuspensionForm};
 use foldlog_codec::image::SuspensionDecision;
@@ -21,42 +21,39 @@ use super::path::Path;
 use crate::operation::SuspendedOperation;
 use crate::sabotage::{self, Breakage};
 
-/// Says how a suspended operation stands at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SuspensionStatus {
     /// This operation waits for a person or the host: the suspended one, or one within it.
     Waits(OperationId),
-    /// The operation may run again. It was approved by this record, or it waits for something that its tool asks for itself.
+    /// The operation may run again. It was approved by this record, or its tool itself asks for the
+    /// result.
     MayRun(Option<SequenceNumber>),
-    /// The time to answer, or to run what was approved, is over.
+    /// The time to answer, or to run after an approval, is over.
     Expired,
 }
 
-/// Tells how suspended operations stand at one moment.
 pub(crate) struct Standings<'a> {
     pub(crate) operations: &'a Operations,
-    /// Which records are live.
     pub(crate) path: &'a Path,
-    /// Last record of the log.
     pub(crate) position: SequenceNumber,
-    /// Record with which the session began. What was approved before, another session approved.
+    /// Record that opened the session. An earlier approval belongs to another session.
     pub(crate) opened: SequenceNumber,
-    /// Time of the question, in microseconds since 1970-01-01 UTC.
+    /// Present time, in microseconds since 1970-01-01 UTC.
     pub(crate) now_us: i64,
 }
 
 impl<'a> Standings<'a> {
-    /// Returns how an operation stands; `None` if it is withdrawn.
+    /// Returns the status of an operation; `None` if it is withdrawn.
     pub(crate) fn of_live(&self, suspended: &SuspendedOperation) -> Option<SuspensionStatus> {
         self.is_live(suspended).then(|| self.status_of(suspended))
     }
 
-    /// Returns whether an operation is suspended and its question counts.
+    /// Returns whether an operation is suspended and its question is live.
     pub(crate) fn counts(&self, operation: OperationId) -> bool {
         self.operations.suspended_one(operation).is_some_and(|suspended| self.is_live(suspended))
     }
 
-    /// Returns the operation that somebody has to settle before this one goes on; `None` if nobody has to.
+    /// Returns the operation that must be settled before this one continues, if there is one.
     pub(crate) fn waits_for(&self, operation: OperationId) -> Option<OperationId> {
         match self.of_live(self.operations.suspended_one(operation)?)? {
             SuspensionStatus::Waits(operation) => Some(operation),
@@ -64,25 +61,24 @@ impl<'a> Standings<'a> {
         }
     }
 
-    /// Returns the operations whose questions nobody has answered.
     pub(crate) fn waiting_operations(&self) -> Vec<SuspendedOperation> {
         let waits =
             |one: &&SuspendedOperation| self.of_live(one) == Some(SuspensionStatus::Waits(one.operation));
         self.operations.suspended().filter(waits).cloned().collect()
     }
 
-    /// Returns the operations that waited at a position for somebody, or for a call that does, and are not over since.
+    /// Returns the operations that were suspended and live at a position, and are not over since.
     pub(crate) fn waited_at(&self, position: SequenceNumber) -> Vec<OperationId> {
         let then = Standings { position: position.min(self.position), ..*self };
         let waited = |one: &&SuspendedOperation| one.end <= then.position && then.is_live(one);
         self.operations.suspended().filter(waited).map(|one| one.operation).collect()
     }
 
-    /// Returns whether the question of an operation counts. One that ran within another counts while that one does: its own
-    /// end was rolled back with it.
+    /// Returns whether the question of an operation is live. An operation that ran within another
+    /// is live while the outer one is: its own end record was rolled back with it.
     fn is_live(&self, suspended: &SuspendedOperation) -> bool {
         let mut outermost = suspended;
-        // Each one began before the one within it, so this ends.
+        // Each one began before the one within it, so this terminates.
         while let Some(parent) = outermost.parent {
             match self.operations.suspended_one(parent) {
                 Some(outer) if parent < outermost.operation => outermost = outer,
@@ -96,7 +92,7 @@ impl<'a> Standings<'a> {
         let is_over = |until_us: Option<i64>| {
             until_us.is_some_and(|until_us| until_us <= self.now_us) && !sabotage::is(Breakage::ExpiryIgnored)
         };
-        // A fork asks anew what another session has approved.
+        // A fork needs a new approval for everything that another session has approved.
         let counts = |decided: &SuspensionDecision| {
             decided.decision != Decision::RunAgain
                 || decided.sequence > self.opened
@@ -114,7 +110,7 @@ impl<'a> Standings<'a> {
         }
     }
 
-    /// Returns how an operation stands that waits for one within it.
+    /// Returns the status of an operation that waits for one within it.
     fn inner_status(&self, suspended: &SuspendedOperation) -> SuspensionStatus {
         let inner_of = |outer: &SuspendedOperation| {
             let own = outer.suspension.inner.filter(|inner| inner.session.is_none());
@@ -137,14 +133,15 @@ impl<'a> Standings<'a> {
         SuspensionStatus::MayRun(None)
     }
 
-    /// Returns why a suspended operation cannot be settled like this.
+    /// Returns the reason for refusing to settle a suspended operation in this way, if there is
+    /// one.
     pub(crate) fn objection(
         &self,
         suspended: &SuspendedOperation,
         decision: Decision,
         arguments: Option<[u8; 32]>,
     ) -> Option<&'static str> {
-        // What was approved can be refused still, until it runs.
+        // An approved operation can still be refused until it runs.
         let is_final = decision != Decision::Failed;
         let is_decided = match suspended.decided {
             Some(decided) if decided.decision == Decision::RunAgain => {

@@ -1,13 +1,15 @@
-//! Folding a compacted range of a log, in which bodies are missing.
+//! Folds a compacted range of a log, in which bodies are missing.
 //!
-//! In such a range, STATE and CACHE slices are not folded. All that its records hold for them is gathered, nothing is removed,
-//! and a rollback changes nothing but that it adds what it brings back from before the range. A base then picks those items that
-//! it names, in its order. What was gathered is kept beside, since the range may go on behind the base.
+//! In such a range, STATE and CACHE slices are not folded. All of their items in the range's
+//! records are gathered, and none is removed. A rollback only adds the items that it restores from
+//! before the range. A base then selects the items that it names, in its order. The gathered items
+//! stay in memory separately, since the range may continue after the base.
 //!
 //! # Invariants
 //!
-//! 1. Behind a record with a base, and behind the range, the slices are what they would be if no body were missing.
-//! 2. An item that a base names and no record holds is an error.
+//! 1. After a record with a base, and after the range, the slices are those that they would be
+//!    without missing bodies.
+//! 2. An item that a base names and no record contains is an error.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,20 +24,20 @@ use crate::items::row::SliceRow;
 use crate::items::rows::Rows;
 use crate::log::compaction::Compaction;
 
-/// Holds what a fold knows of compacted ranges that it has not passed.
+/// The state of a fold for the compacted ranges that it has not passed.
 #[derive(Clone, Debug)]
 pub(super) struct CompactedRangeFold {
     compaction: Arc<Compaction>,
     /// Whether the record that is being applied is in a range.
     within: bool,
-    /// What was gathered, by the slices' ids, while the slices are those of a base.
+    /// The gathered items, by slice id, while the slices are those of a base.
     aside: Option<BTreeMap<usize, Rows>>,
-    /// Items that rollbacks brought back from before the range.
+    /// Items that rollbacks restored from before the range.
     brought: BTreeMap<(usize, ItemId), SliceRow>,
 }
 
 impl Projection {
-    /// Lets the projection of no records be one of a log that was compacted.
+    /// Makes an empty projection one of a compacted log.
     pub(crate) fn over(mut self, compaction: Option<&Arc<Compaction>>) -> Projection {
         self.gathering = compaction.map(|compaction| {
             Box::new(CompactedRangeFold {
@@ -48,7 +50,8 @@ impl Projection {
         self
     }
 
-    /// Lets no record that follows be in a compacted range, as in a fork that goes on behind a base.
+    /// Ends the handling of ranges: no later record is in one, as in a fork that continues after a
+    /// base.
     pub(crate) fn behind_ranges(self) -> Projection {
         Projection { gathering: None, ..self }
     }
@@ -59,13 +62,12 @@ impl Projection {
         self.next_sequence.checked_sub(1).is_none_or(|last| gathering.compaction.knows(last))
     }
 
-    /// Returns whether the record that is being applied is in a compacted range.
     #[inline]
     pub(super) fn gathers(&self) -> bool {
         self.gathering.as_ref().is_some_and(|gathering| gathering.within)
     }
 
-    /// Begins a record that stands before the end of the last range.
+    /// Begins a record before the end of the last range.
     #[cold]
     pub(super) fn begin_gathering(&mut self, sequence: SequenceNumber) {
         let Some(gathering) = &mut self.gathering else { return };
@@ -89,7 +91,7 @@ impl Projection {
         }
     }
 
-    /// Ends a record: picks what a base at its position names.
+    /// Ends a record: selects the items that a base at its position names.
     pub(super) fn end_gathering(&mut self, sequence: SequenceNumber) -> Result<()> {
         let Some(gathering) = self.gathering.take_if(|gathering| gathering.within) else { return Ok(()) };
         let picked = match gathering.compaction.base(sequence) {
@@ -131,7 +133,7 @@ impl Projection {
                     return Ok((id, gathered.clone()));
                 }
                 let mut by_name: BTreeMap<ItemId, SliceRow> = BTreeMap::new();
-                // Names may be many more than there are items, in a log that lies.
+                // In an invalid log, there may be many more names than items.
                 for row in gathered.iter() {
                     by_name.insert(row.id, row.to_row());
                 }
@@ -150,7 +152,7 @@ impl Projection {
             .collect()
     }
 
-    /// Gathers what a rollback brings back from a position before the range.
+    /// Gathers the items that a rollback restores from a position before the range.
     pub(super) fn gather_from(&mut self, then: &FrozenProjection) {
         let Some(gathering) = &mut self.gathering else { return };
         let slices = self.slices.iter().zip(&then.projection().slices).enumerate();
@@ -162,7 +164,7 @@ impl Projection {
         }
     }
 
-    /// Counts the items that are held beside those of the slices.
+    /// Estimates the bytes of the items that are stored in addition to those of the slices.
     pub(in crate::fold) fn gathered_bytes(&self) -> u64 {
         let Some(gathering) = &self.gathering else { return 0 };
         let aside = gathering.aside.iter().flatten().map(|(_, rows)| rows.unread_bytes()).sum::<u64>();

@@ -1,6 +1,7 @@
-//! How a projection rolls back: keeps its present position, and returns to a kept one.
+//! Rollbacks of a projection: capturing its present position, and returning to a captured one.
 //!
-//! A rollback restores STATE, empties CACHE, and keeps LOG, names, tags, operations, and whether a replica holds the session.
+//! A rollback restores STATE and empties CACHE. LOG, names, tags, operations, and the state of
+//! replication are unchanged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +17,10 @@ use crate::items::log_items::LogItems;
 use crate::items::rows::Rows;
 use crate::sabotage::{self, Breakage};
 
-/// Holds a projection as it was at one position.
 #[derive(Clone, Debug)]
 pub(crate) struct FrozenProjection {
     projection: Projection,
-    /// Whether only STATE is that of the position, since an image tells no more.
+    /// Whether only STATE is that of the position, since an image contains no more.
     state_alone: bool,
 }
 
@@ -36,16 +36,16 @@ impl FrozenProjection {
 }
 
 impl Projection {
-    /// Keeps the present position for a later rollback. Items are shared, so this costs little.
+    /// Captures the present position for a later rollback. Items are shared, so this costs little.
     pub(crate) fn freeze(&self) -> FrozenProjection {
-        // What a conversation says of itself is never read from a kept position, and not shared with one, so that the next
-        // record of a conversation copies nothing.
+        // The index of conversations is never read from a captured position. It is not shared with
+        // one, so that the next record of a conversation copies nothing.
         let projection = Projection { conversations: Conversations::default(), ..self.clone() };
         FrozenProjection { projection, state_alone: false }
     }
 
-    /// Makes an earlier position of which only STATE is known, by slice id. A slice that is not named was
-    /// empty.
+    /// Creates an earlier position for which only STATE is known, by slice id. A slice that is not
+    /// named was empty.
     pub(in crate::fold) fn state_alone(&self, mut slices: BTreeMap<u32, Rows>) -> FrozenProjection {
         let mut projection = self.clone();
         for (id, slice) in (0..).zip(&mut projection.slices) {
@@ -56,8 +56,9 @@ impl Projection {
         FrozenProjection { projection, state_alone: true }
     }
 
-    /// Shows STATE as it was when the first open operation began, until a recovery rolls back what was done
-    /// since. No record says so, so this is for the projection of a session that takes no record until then.
+    /// Sets STATE to that of the first open operation's start, until a recovery rolls back the
+    /// changes since. No record contains this change, so it is only for the projection of a session
+    /// that accepts no record until then.
     pub(crate) fn show_state_at(&mut self, begin: SequenceNumber, frozen: &FrozenProjection) {
         self.roll_back_to(self.next_sequence, &Rollback { to: begin, preserve_logs: true }, frozen);
     }
@@ -96,7 +97,8 @@ impl Projection {
         Ok(())
     }
 
-    /// Rolls STATE back to what it was in `frozen`, and empties CACHE. `sequence` is the rollback's record.
+    /// Rolls STATE back to that of `frozen`, and empties CACHE. `sequence` is the rollback's
+    /// record.
     fn roll_back_to(&mut self, sequence: SequenceNumber, rollback: &Rollback, frozen: &FrozenProjection) {
         let (to, gathers) = (rollback.to, self.gathers());
         for (index, slice) in self.slices.iter_mut().enumerate() {

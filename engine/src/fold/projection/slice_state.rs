@@ -1,4 +1,4 @@
-//! One slice of a projection, and how a record's new items are decoded and added to it.
+//! One slice of a projection, and the decoding and insertion of a record's new items.
 
 use std::borrow::Cow;
 
@@ -13,19 +13,18 @@ use crate::items::rows::NewValue;
 use crate::items::{AnyValue, SliceItems};
 use crate::types::{Decoder, RecordedBytes};
 
-/// Holds one slice.
 #[derive(Clone, Debug)]
 pub(in crate::fold) struct SliceState {
     pub(in crate::fold) policy: Policy,
     pub(in crate::fold) items: SliceItems,
-    /// Decodes an item, if the host knows the slice.
+    /// Decodes an item, if the host declares the slice.
     pub(in crate::fold) decoder: Option<Decoder>,
-    /// Whether only the names of items are held.
+    /// Whether only the names of items are in memory.
     pub(in crate::fold) unread: bool,
 }
 
-/// Returns the slice of a binding that changes it as declared. `None` if records of the event list their
-/// effects on the slice.
+/// Returns the slice of a binding that changes it as declared. Returns `None` if records of the
+/// event list their effects on the slice.
 #[inline]
 pub(super) fn bound_slice<'a>(
     slices: &'a mut [SliceState],
@@ -42,7 +41,8 @@ pub(super) fn bound_slice<'a>(
     Ok((binding.built_in != BuiltIn::Explicit).then_some(slice))
 }
 
-/// Adds an item to a slice, as its binding was declared to. Replaces nothing if it only `gathers`.
+/// Adds an item to a slice, according to its binding's declaration. Replaces nothing if `gathers`
+/// is set.
 pub(super) fn put(slice: &mut SliceState, binding: &Binding, gathers: bool, row: SliceRow) {
     match &mut slice.items {
         SliceItems::Held(rows) => {
@@ -55,7 +55,7 @@ pub(super) fn put(slice: &mut SliceState, binding: &Binding, gathers: bool, row:
     }
 }
 
-/// Adds a value to a slice, as its binding was declared to.
+/// Adds a value to a slice, according to its binding's declaration.
 #[inline]
 pub(super) fn put_value<V: NewValue>(
     slice: &mut SliceState,
@@ -75,7 +75,7 @@ pub(super) fn put_value<V: NewValue>(
     }
 }
 
-/// Names new items, and decodes them if the host's types are known.
+/// Assigns ids to new items, and decodes them if the host's types are known.
 pub(super) fn new_rows<'a>(
     slice: &SliceState,
     id: u32,
