@@ -1,17 +1,18 @@
-//! The chain of segments: which files of a directory make up the log, and in what order.
+//! The chain of segments: the files of a directory that form the log, in their order.
 //!
-//! Each segment's header names the segment before it and where that one ends. The chain is followed from the highest
-//! ordinal back. A recovery may have left segments out; they stay in the directory and belong to no chain.
+//! Each segment's header names the preceding segment and the end of that one. The chain is followed
+//! from the highest ordinal back. A recovery may have left segments out; they stay in the directory
+//! and do not belong to the chain.
 //!
 //! | found | meaning |
 //! |---|---|
-//! | a header that does not check | the chain is cut below the segment; the segment and those above it are evidence for judging the cut ([`super::scan`]) |
-//! | a named predecessor that is not there | the chain is cut as by a header that does not check; where evidence proves damage, the error is [`Error::MissingSegment`] |
-//! | a segment whose header names another ordinal than its file | [`Error::Corrupt`] |
+//! | an invalid header | the chain is cut below the segment; the segment and those above it are evidence for judging the cut ([`super::scan`]) |
+//! | a named predecessor that is missing | the chain is cut as by an invalid header; if evidence proves damage, the error is [`Error::MissingSegment`] |
+//! | a segment whose header and file name have different ordinals | [`Error::Corrupt`] |
 //! | a header of a later format version | [`Error::FutureFormat`] |
 //! | a compressed segment that this build cannot read | [`Error::CompressionUnavailable`], [`Error::FutureCompression`] |
-//! | a name like a segment's that is no regular file | [`Error::NotAFile`], which says what it is; the engine does not open it, and never follows links |
-//! | a file that is gone by the time that it is opened | the file counts as never listed: a writer removes what it made ahead and did not need |
+//! | an entry with a segment's name that is not a regular file | [`Error::NotAFile`], with its kind; the engine does not open it, and never follows links |
+//! | a file that is removed before it is opened | the file counts as never listed: a writer removes files that it preallocated and did not need |
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,34 +28,35 @@ use super::{compressed, layout};
 use crate::error::{Corruption, Error, Result};
 use crate::storage::{EntryKind, Storage, StorageFile};
 
-/// Number of bytes that are read for a seal, whose frame is shorter: a log of many segments is opened by their seals.
+/// Number of bytes that are read for a seal. The seal's frame is shorter: a log of many segments is
+/// opened by reading their seals.
 const SEAL_BYTES_MAX: usize = 256;
 
-/// Holds a segment with a sound header.
+/// A segment with a valid header.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) path: PathBuf,
     pub(crate) header: SegmentHeader,
-    /// Offset at which the segment's part of the chain ends; `None` where no later segment says so.
+    /// Offset at which the segment's part of the chain ends; `None` if no later segment states it.
     pub(crate) end: Option<u64>,
-    /// What a compacted segment says of itself.
+    /// Data of the segment's `compacted` frame, if it has one.
     pub(crate) compacted: Option<Compacted>,
-    /// Checksum that the next segment names as its predecessor's, if that is not the one of the last frame: a compacted segment
-    /// stands for one that ended with it.
+    /// Checksum that the next segment names as its predecessor's, if it differs from that of the
+    /// last frame: the segment that this compacted one replaces ended with it.
     pub(crate) replaced_crc: Option<u32>,
-    /// The segment's file as it stands, held open by a reader that goes on with what it found, whatever takes the file's name
-    /// meanwhile.
+    /// The segment's file, held open by a reader that continues to use this version if another file
+    /// takes its name.
     pub(crate) held: Option<HeldFile>,
 }
 
 impl Segment {
-    /// Returns what tells the segment's file from any other that ever had its name.
+    /// Returns the identity of the segment's file among all files that ever had its name.
     pub(crate) fn ordinal_and_salt(&self) -> (u32, u64) {
         (self.header.ordinal, self.header.salt)
     }
 
-    /// Returns what frames of the segment are checked against. A walk over the segment makes it once, not for each
-    /// frame.
+    /// Returns the context for checking the segment's frames. A walk over the segment creates it
+    /// once, not for each frame.
     pub(crate) fn context(&self) -> Context {
         Context::new(self.header.salt, self.header.first_sequence)
     }
@@ -64,31 +66,34 @@ impl Segment {
         self.header.previous.map_or(0, |previous| previous.crc)
     }
 
-    /// Returns the segment in a file, whose end no later segment says.
+    /// Returns the segment in a file. Its end is unknown, since no later segment states it.
     pub(crate) fn new(path: PathBuf, header: SegmentHeader, compacted: Option<Compacted>) -> Segment {
         Segment { path, header, end: None, compacted, replaced_crc: None, held: None }
     }
 
-    /// Lets the segment's part of the chain end where the next segment's header says. If that names the end of a segment which
-    /// this one replaces, this one ends where it says itself; a fork may end within the compacted segment.
+    /// Sets the end of the segment's part of the chain to that in the next segment's header. If the
+    /// header names the end of a segment that this one replaces, this one ends where its
+    /// `compacted` frame says. A fork may end within the compacted segment.
     pub(crate) fn end_at(&mut self, previous: Previous) {
         let replaces = self.replaces(previous);
         self.end = Some(self.end_named_by(previous));
         self.replaced_crc = replaces.map(|compacted| compacted.replaced_crc);
     }
 
-    /// Returns where the segment's part of the chain ends if the next segment's header says `previous`.
+    /// Returns the end of the segment's part of the chain, if `previous` is in the next segment's
+    /// header.
     pub(crate) fn end_named_by(&self, previous: Previous) -> u64 {
         self.replaces(previous).map_or(previous.end, |compacted| compacted.end)
     }
 
-    /// Returns what the segment says of itself if `previous` names the end of one which it replaces.
+    /// Returns the data of the `compacted` frame, if `previous` names the end of the segment that
+    /// this one replaces.
     fn replaces(&self, previous: Previous) -> Option<Compacted> {
         let (end, crc) = (previous.end, previous.crc);
         self.compacted.filter(|compacted| (end, crc) == (compacted.replaced_end, compacted.replaced_crc))
     }
 
-    /// Returns the segment as its next one says that it ends.
+    /// Returns the segment with the end that the next segment's header states.
     pub(crate) fn ended_at(mut self, previous: Option<Previous>) -> Segment {
         if let Some(previous) = previous {
             self.end_at(previous);
@@ -96,19 +101,20 @@ impl Segment {
         self
     }
 
-    /// Returns the checksum that the next segment names as its predecessor's, where the last frame of this one has the
-    /// checksum `last_crc`.
+    /// Returns the checksum that the next segment names as its predecessor's. `last_crc` is the
+    /// checksum of this segment's last frame.
     pub(crate) fn exit_crc(&self, last_crc: u32) -> u32 {
         self.replaced_crc.unwrap_or(last_crc)
     }
 
-    /// Returns the seal behind the segment's end, and the seal's length in bytes, if there is a sound one. The seal
-    /// belongs to no chain, so a walk along the chain does not come across it.
+    /// Returns the seal after the segment's end, and the seal's length in bytes, if there is a
+    /// valid one. The seal is outside the chain, so a walk along the chain does not reach it.
     pub(crate) fn seal(&self, storage: &dyn Storage) -> Result<Option<(Seal, u64)>> {
         Ok(self.seal_behind(storage)?.map(|(_, seal, len)| (seal, len)))
     }
 
-    /// Returns the seal, and before it the checksum of the frame that the seal was written behind.
+    /// Returns the checksum of the frame that preceded the seal when it was written, the seal, and
+    /// its length in bytes.
     pub(super) fn seal_behind(&self, storage: &dyn Storage) -> Result<Option<(u32, Seal, u64)>> {
         let Some(end) = self.end else { return Ok(None) };
         let io = |error| Error::io("read", &self.path, error);
@@ -120,7 +126,8 @@ impl Segment {
         Ok(seal.map(|seal| (frame.header.predecessor_crc, seal, frame.len() as u64)))
     }
 
-    /// Fails with [`Error::CompactedMeanwhile`] if a compaction has replaced the segment's file since its header was read.
+    /// Fails with [`Error::CompactedMeanwhile`] if a compaction has replaced the segment's file
+    /// since its header was read.
     pub(crate) fn check_not_replaced(&self, storage: &dyn Storage) -> Result<()> {
         let found = SegmentFile::read(storage, self.path.clone(), self.header.ordinal)?;
         match found.is_some_and(|found| self.is_replaced_by(&found)) {
@@ -129,7 +136,7 @@ impl Segment {
         }
     }
 
-    /// Returns whether a file holds the compacted segment that stands for this one.
+    /// Returns whether a file contains the compacted segment that replaces this one.
     pub(crate) fn is_replaced_by(&self, found: &SegmentFile) -> bool {
         let is_another = |header: SegmentHeader| {
             header != self.header && SegmentHeader { salt: self.header.salt, ..header } == self.header
@@ -137,7 +144,7 @@ impl Segment {
         found.compacted.is_some() && found.header.is_some_and(is_another)
     }
 
-    /// Opens the segment's file for reading, by plain offsets.
+    /// Opens the segment's file for reading by plain offsets.
     pub(crate) fn open(&self, storage: &dyn Storage) -> Result<Arc<dyn StorageFile>> {
         match &self.held {
             Some(held) => compressed::plain(&self.path, held.file()),
@@ -145,24 +152,25 @@ impl Segment {
         }
     }
 
-    /// Holds the segment's file open, so that [`open`](Segment::open) goes on to read it once a compaction has replaced it. A file
-    /// that cannot be opened is not held, nor is one for which there is [no room](super::open_files).
+    /// Holds the segment's file open, so that [`open`](Segment::open) continues to read it after a
+    /// compaction has replaced it. A file that cannot be opened is not held, nor is one for which
+    /// there is [no room](super::open_files).
     ///
     /// # Errors
     ///
-    /// [`Error::CompactedMeanwhile`] if it has replaced it already.
+    /// [`Error::CompactedMeanwhile`] if it was already replaced.
     pub(crate) fn hold_open(&mut self, storage: &dyn Storage) -> Result<()> {
         self.held = HeldFile::hold(|| compressed::as_it_stands(storage, &self.path).ok());
         if self.held.is_some() { self.check_not_replaced(storage) } else { Ok(()) }
     }
 
-    /// Returns the segment as it stands, or is to stand, in another file.
+    /// Returns the segment with another path, at which it is or will be stored.
     pub(crate) fn at(&self, path: PathBuf) -> Segment {
         Segment { path, held: None, ..self.clone() }
     }
 
-    /// Makes the error of a frame of this segment that was sound once and no longer is; `sequence` is the record that
-    /// was looked for.
+    /// Creates the error for a frame of this segment that was valid and no longer is; `sequence` is
+    /// the record that was searched.
     pub(crate) fn changed_error(
         &self,
         storage: &dyn Storage,
@@ -183,30 +191,28 @@ impl Segment {
     }
 }
 
-/// Describes a segment file by its header. Behind the chain, such a file is evidence of what was once there.
+/// Describes a segment file by its header. After the chain's end, such a file is evidence of lost
+/// data.
 #[derive(Clone, Debug)]
 pub(crate) struct SegmentFile {
     pub(crate) path: PathBuf,
-    /// Ordinal in the file's name.
     pub(crate) named: u32,
-    /// Header of the segment; `None` where it is not sound.
+    /// Header of the segment; `None` if it is not valid.
     pub(crate) header: Option<SegmentHeader>,
-    /// Salts that a broken header suggests.
+    /// Possible salts of a broken header.
     pub(crate) salts: Vec<u64>,
-    /// What a compacted segment says of itself in its first frame.
     pub(crate) compacted: Option<Compacted>,
 }
 
-/// Holds the chain and what stands behind it.
+/// The chain and the files after it.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
     pub(crate) segments: Vec<Segment>,
     pub(crate) beyond: Vec<SegmentFile>,
-    /// Ordinal of the segment whose absence cut the chain off from what stands beyond.
+    /// Ordinal of the missing segment that separates the chain from the files beyond.
     pub(crate) missing: Option<u32>,
-    /// Highest ordinal that any file uses, half-built ones included.
+    /// Highest ordinal of any file, including half-built ones.
     pub(crate) ordinal_max: u32,
-    /// Files that a crash left half-built.
     pub(crate) half_built: Vec<PathBuf>,
 }
 
@@ -215,8 +221,9 @@ pub(crate) fn discover(storage: &dyn Storage, dir: &Path) -> Result<Chain> {
     discover_above(storage, dir, None)
 }
 
-/// Finds the part of the chain above the ordinal `floor`, and reads no header below: the first segment of that part may
-/// name any segment at or below `floor` as its predecessor. The part may be empty.
+/// Finds the part of the chain above the ordinal `floor`, and reads no header below. The first
+/// segment of that part may name any segment at or below `floor` as its predecessor. The part may
+/// be empty.
 pub(super) fn discover_above(storage: &dyn Storage, dir: &Path, floor: Option<u32>) -> Result<Chain> {
     let mut found = BTreeMap::new();
     let mut half_built = Vec::new();
@@ -247,7 +254,8 @@ pub(super) fn discover_above(storage: &dyn Storage, dir: &Path, floor: Option<u3
     Ok(Chain { segments, beyond, missing, ordinal_max, half_built })
 }
 
-/// Returns the highest ordinal of a segment file in `dir`. `None` where there is none, or the directory cannot be read.
+/// Returns the highest ordinal of a segment file in `dir`. Returns `None` if there is none, or the
+/// directory cannot be read.
 pub(crate) fn last_ordinal(storage: &dyn Storage, dir: &Path) -> Option<u32> {
     storage.list(dir).ok()?.iter().filter_map(|entry| layout::segment_ordinal(&entry.name)).max()
 }
@@ -264,7 +272,7 @@ fn not_a_session_or_io(dir: &Path, error: std::io::Error) -> Error {
     }
 }
 
-/// Reads the header of the segment at a path. `None` where the file no longer exists.
+/// Reads the header of the segment at a path. Returns `None` if the file no longer exists.
 pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, named: u32) -> Result<Option<SegmentFile>> {
     let Some(file) = SegmentFile::read(storage, path, named)? else { return Ok(None) };
     match file.header {
@@ -308,18 +316,20 @@ impl SegmentFile {
     }
 }
 
-/// Holds the segment files of a directory whatever their state, for a salvage.
+/// The segment files of a directory in any state, for a salvage.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SegmentFiles {
-    /// Files with a sound header, by the ordinals that their headers state: a file may have another segment's name.
+    /// Files with a valid header, by the ordinals in their headers: a file may have another
+    /// segment's name.
     pub(super) sound: BTreeMap<u32, SegmentFile>,
-    /// Files without a sound header, and files that state an ordinal which another file has.
+    /// Files without a valid header, and files with an ordinal that another file also has.
     pub(super) others: Vec<SegmentFile>,
-    /// Entries with a segment's name that are no regular files. The engine never opens them.
+    /// Entries with a segment's name that are not regular files. The engine never opens them.
     pub(super) irregular: Vec<PathBuf>,
 }
 
-/// Finds the segment files in `dir`. If no entry with a segment's name is a regular file, the error names one of them.
+/// Finds the segment files in `dir`. If no entry with a segment's name is a regular file, the error
+/// names one of them.
 pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<SegmentFiles> {
     let mut files = SegmentFiles::default();
     let mut irregular = None;
@@ -332,14 +342,14 @@ pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<Segment
             continue;
         }
         let Some(mut file) = SegmentFile::read(storage, path, named)? else { continue };
-        // A header that names its own segment, or a later one, as the predecessor would lead around in a circle; and
-        // behind the last ordinal of all there is no room for another.
+        // A header that names its own segment or a later one as the predecessor would form a cycle.
+        // After the maximum ordinal there is no room for another segment.
         file.header = file.header.filter(|header| {
             header.ordinal < u32::MAX
                 && header.previous.is_none_or(|previous| previous.ordinal < header.ordinal)
         });
         match file.header {
-            // The file whose name fits comes before another that states the same ordinal.
+            // Of two files with the same ordinal, the one with the matching name takes precedence.
             Some(SegmentHeader { ordinal, .. })
                 if ordinal == named || !files.sound.contains_key(&ordinal) =>
             {
@@ -355,7 +365,8 @@ pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<Segment
     Ok(files)
 }
 
-/// Returns the chain of those files that have a sound header, as far as it can be followed without the others.
+/// Returns the chain of the files with a valid header, as far as it can be followed without the
+/// others.
 pub(super) fn follow_sound(files: &SegmentFiles) -> Result<Vec<Segment>> {
     Ok(follow(files.sound.clone(), None)?.segments)
 }
@@ -366,8 +377,8 @@ struct FollowedChain {
     missing: Option<u32>,
 }
 
-/// Follows the headers from the highest ordinal back, down to `floor`. Where a header is broken or missing, starts anew
-/// below it.
+/// Follows the headers from the highest ordinal back, down to `floor`. If a header is broken or
+/// missing, starts again below it.
 fn follow(found: BTreeMap<u32, SegmentFile>, floor: Option<u32>) -> Result<FollowedChain> {
     let mut start = found.keys().next_back().copied();
     let mut missing = None;
@@ -384,7 +395,7 @@ fn follow(found: BTreeMap<u32, SegmentFile>, floor: Option<u32>) -> Result<Follo
             let segment = Segment::new(file.path.clone(), header, file.compacted);
             segments.push(segment.ended_at(previous));
             at = match header.previous {
-                // An ordinal that does not go down would lead around in a circle.
+                // An ordinal that does not decrease would form a cycle.
                 Some(previous) if previous.ordinal >= ordinal => {
                     return Err(Error::Corrupt(Box::new(Corruption {
                         session: Some(header.session),

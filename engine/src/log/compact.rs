@@ -1,11 +1,11 @@
-//! Writing a compacted segment into the place of another one.
+//! Replacing a segment by a compacted one.
 //!
-//! # What a kill or a power cut leaves
+//! # State after a kill or a power cut
 //!
-//! | step | left behind |
+//! | step | state |
 //! |---|---|
-//! | the segment is written under a temporary name, synced, read again and checked | the log as it was, and a file `*.seg.new`, which a scan passes over and the next compaction or recovery removes |
-//! | it takes the name of the segment that it stands for, and the directory is synced | the old segment or the new one; either is followed by the next one |
+//! | the segment is written under a temporary name, synced, read again and checked | the log is unchanged; there is a file `*.seg.new`, which a scan ignores and the next compaction or recovery removes |
+//! | it takes the name of the segment that it replaces, and the directory is synced | the old segment or the new one; either is followed by the next one |
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,26 +25,23 @@ use crate::generator::Generator;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, StorageFile};
 
-/// Number of bytes that are gathered before they are written.
+/// Number of bytes that are buffered before they are written.
 const GATHERED_BYTES: usize = 256 << 10;
 
-/// Says how a segment is written anew.
 pub(crate) struct SegmentRewrite<'a> {
     pub(crate) storage: &'a dyn Storage,
     pub(crate) dir: &'a Path,
-    /// Segment to be replaced, whose successor is known.
+    /// Segment to be replaced; its successor is known.
     pub(crate) segment: &'a Segment,
-    /// Header of the segment behind it.
     pub(crate) next: &'a SegmentHeader,
     /// Position through which bodies may be missing.
     pub(crate) through: SequenceNumber,
-    /// What the slices held at positions in the segment.
+    /// Contents of the slices at positions in the segment.
     pub(crate) bases: &'a [(SequenceNumber, Vec<BaseSlice>)],
-    /// Tells whether the body of a record is dropped.
+    /// Returns whether the body of a record is dropped.
     pub(crate) drops: &'a dyn Fn(SequenceNumber) -> bool,
 }
 
-/// Writes frames one behind the other.
 struct FrameWriter<'a> {
     file: Arc<dyn StorageFile>,
     path: &'a Path,
@@ -76,12 +73,13 @@ impl FrameWriter<'_> {
 }
 
 impl SegmentRewrite<'_> {
-    /// Writes the segment anew and gives it the name of the old one. Both the bytes and the name are durable then.
+    /// Rewrites the segment and gives it the name of the old one. Afterwards both the bytes and the
+    /// name are durable.
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] if the old segment is damaged, [`Error::Full`] if the disk has no room, [`Error::Io`]. The old segment
-    /// stays then.
+    /// [`Error::Corrupt`] if the old segment is damaged, [`Error::Full`] if the disk has no room,
+    /// [`Error::Io`]. After an error the old segment is unchanged.
     pub(crate) fn run(&self) -> Result<()> {
         let ordinal = self.segment.header.ordinal;
         replace(self.storage, self.dir, ordinal, |building| self.write(building).map(Some)).map(drop)
@@ -145,7 +143,7 @@ impl SegmentRewrite<'_> {
         self.check(&new, &seal)
     }
 
-    /// Reads the new segment again, and checks that it holds the records of the old one.
+    /// Reads the new segment again, and checks that it contains the records of the old one.
     fn check(&self, new: &Segment, seal: &Seal) -> Result<()> {
         let mut digests = (SegmentDigest::new(), SegmentDigest::new());
         let visit = |digest: &mut SegmentDigest, frame: &Frame<'_>| {
@@ -178,17 +176,18 @@ impl SegmentRewrite<'_> {
         }
     }
 
-    /// Hands over the frames that the new segment has behind its head, with what they hold there. Returns the last of them.
+    /// Passes the frames of the new segment after its head, with their new bodies, to `visit`.
+    /// Returns the header of the last one.
     fn walk(&self, visit: &mut dyn FnMut(Header, &[u8]) -> Result<()>) -> Result<Header> {
         let mut last = None;
         let mut attests = None;
         check(self.storage, self.segment, Spot::head_of(self.segment), &mut |frame| {
-            // All that is written here is durable before it has its name.
+            // Everything that is written here is durable before it has its name.
             let header = Header { watermark: frame.header.sequence, ..frame.header };
             last = Some(header);
             match header.kind {
                 RecordKind::COMPACTED | RecordKind::BASE | RecordKind::SEAL => Ok(()),
-                // What a recovery attests of its own segment belongs to it.
+                // A frame with which a recovery attests its own segment belongs to that segment.
                 RecordKind::SYNCED if attests.take_if(|through| *through == header.sequence).is_none() => {
                     Ok(())
                 }
@@ -210,8 +209,8 @@ impl SegmentRewrite<'_> {
     }
 }
 
-/// Gives a new file the name of a segment, and makes the name durable. `write` makes the file under a temporary name, durable; if it
-/// fails, or returns `None`, the old file stays.
+/// Gives a new file the name of a segment, and makes the name durable. `write` creates a durable
+/// file under a temporary name. If it fails or returns `None`, the old file stays.
 pub(super) fn replace<T>(
     storage: &dyn Storage,
     dir: &Path,
@@ -219,7 +218,7 @@ pub(super) fn replace<T>(
     write: impl FnOnce(&Path) -> Result<Option<T>>,
 ) -> Result<Option<T>> {
     let (path, building) = (layout::segment_file(dir, ordinal), layout::building_segment_file(dir, ordinal));
-    // A file with this temporary name was left by an attempt that never ended.
+    // A file with this temporary name was left by an interrupted attempt.
     let _ = storage.remove_file(&building);
     let written = write(&building).and_then(|written| {
         if written.is_some() {
@@ -234,7 +233,7 @@ pub(super) fn replace<T>(
     written
 }
 
-/// Returns the base frames, which come before all others.
+/// Returns the base frames, which precede all others.
 fn head(bases: &[(SequenceNumber, Vec<BaseSlice>)]) -> Vec<(RecordKind, Vec<u8>)> {
     let bases = bases.iter().map(|(position, slices)| (*position, slices.as_slice()));
     split_bases(bases).iter().map(|base| (RecordKind::BASE, base.encode())).collect()
@@ -245,7 +244,7 @@ fn len_of(head: &[(RecordKind, Vec<u8>)]) -> u64 {
     (FRAME_HEADER_LEN + Compacted::LEN + bases) as u64
 }
 
-/// Returns how many bytes a compacted segment takes to say what a compaction has left in it.
+/// Returns the length in bytes of a segment's compaction data with these bases.
 pub(crate) fn head_bytes(bases: &[(SequenceNumber, Vec<BaseSlice>)]) -> u64 {
     len_of(&head(bases))
 }

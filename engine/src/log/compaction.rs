@@ -1,31 +1,36 @@
-//! What compactions have left of a log: the ranges in which bodies are missing, and what the slices held at some positions.
+//! The result of compactions of a log: the ranges with missing bodies, and the contents of the
+//! slices at some positions.
 //!
 //! # A compacted segment
 //!
-//! A compaction writes a segment anew, under a temporary name, and gives it the name of the segment that it stands for. It has
-//! the same ordinal and the same records, in the same order and with the same times; behind the header stand
+//! A compaction rewrites a segment under a temporary name, and gives it the name of the segment
+//! that it replaces. The new segment has the same ordinal and the same records, in the same order
+//! and with the same times. After the header it contains
 //!
-//! | frame | says |
+//! | frame | content |
 //! |---|---|
-//! | `compacted` | the position *through* which bodies may be missing; where this segment ends, and how the header of the next segment names that end |
+//! | `compacted` | the position *through* which bodies may be missing; the end of this segment, and the end that the header of the next segment names |
 //! | `declared` | the declarations before the segment, as in any other |
-//! | `base`, any number | what STATE and CACHE slices held at a position, by the names of the items |
-//! | `resumed` and records | those of the segment; a `dropped` record stands where a body is missing, and keeps its kind, length and BLAKE3 |
+//! | `base`, any number | the contents of STATE and CACHE slices at a position, by the names of the items |
+//! | `resumed` and records | those of the segment; a `dropped` record replaces a missing body, with its kind, length and BLAKE3 |
 //!
-//! A body is dropped if it is a dispatch that changes STATE and CACHE slices alone, and no base names an item of it. So what the
-//! slices hold, at the end and at each base, stays where it was: in its records. A base is a list of names.
+//! A body is dropped if it is a dispatch that changes only STATE and CACHE slices, and no base
+//! names an item of it. The items of the slices, at the end and at each base, therefore stay in
+//! their records. A base is a list of names.
 //!
 //! # Reading
 //!
-//! A *compacted range* reaches from the first record of a compacted segment through the position that the segment names. In it,
-//! STATE and CACHE are not folded; all that its records hold for them is gathered, and a base picks what its names say
-//! ([`crate::fold::projection`]). Positions in the range are known where there is a base; its last position has one.
+//! A *compacted range* reaches from the first record of a compacted segment through the position in
+//! its `compacted` frame. In it, STATE and CACHE are not folded. Instead all of their items in its
+//! records are gathered, and a base selects those that it names ([`crate::fold::projection`]). A
+//! position in the range is known if it has a base; the last position has one.
 //!
 //! # Invariants
 //!
-//! 1. The segment that holds the last position of a range is replaced first, and then the others, the later ones first: so
-//!    whatever a kill leaves is a compacted log, whose range begins later.
-//! 2. No record behind a range goes back into it, but to a base.
+//! 1. The segment with the last position of a range is replaced first, and then the others, the
+//!    later ones first. The state after a kill is therefore a compacted log whose range begins
+//!    later.
+//! 2. A record after a range never rolls back into it, except to a base.
 //! 3. No range ends within an operation.
 
 use std::collections::BTreeMap;
@@ -41,27 +46,26 @@ use super::window::Window;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
 
-/// Number of item runs that one base frame names at most.
 const RUNS_MAX: usize = 32 << 10;
 
-/// Describes what compactions have left of a log.
 #[derive(Debug, Default)]
 pub(crate) struct Compaction {
     /// Records of compacted ranges, in ascending order.
     ranges: Vec<RangeInclusive<SequenceNumber>>,
-    /// What the slices held, by the positions.
+    /// Contents of the slices, by position.
     bases: BTreeMap<SequenceNumber, Vec<BaseSlice>>,
-    /// Bytes that the heads of compacted segments take beside those of others, by the segments' ordinals.
+    /// Lengths in bytes of the heads of compacted segments, without declarations, by ordinal.
     heads: BTreeMap<u32, u64>,
 }
 
 impl Compaction {
-    /// Reads what the heads of compacted segments say; `None` if no segment is compacted. Bases that cannot be read are left out:
-    /// a walk over the segment says what is wrong with it.
+    /// Reads the heads of compacted segments; `None` if no segment is compacted. Unreadable bases
+    /// are skipped: a walk over the segment reports the damage.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if a segment cannot be read, [`Error::CompactedMeanwhile`] if it was replaced since its header was read.
+    /// [`Error::Io`] if a segment cannot be read, [`Error::CompactedMeanwhile`] if it was replaced
+    /// since its header was read.
     pub(crate) fn read(storage: &dyn Storage, segments: &[Segment]) -> Result<Option<Arc<Compaction>>> {
         let mut compaction = Compaction::default();
         for (segment, next) in segments.iter().zip(segments.iter().skip(1).map(Some).chain([None])) {
@@ -70,8 +74,8 @@ impl Compaction {
             let below = next.map(|next| next.header.first_sequence);
             let last =
                 compacted.through.min(below.map_or(compacted.through, |below| below.saturating_sub(1)));
-            // One that bears the mark only for how the next one names its end has lost nothing; and the first record of all has no
-            // body of STATE.
+            // A segment that has the mark only for the end that the next one names has lost
+            // nothing. The first record of a log has no body with STATE.
             if last < first || last == SequenceNumber::MIN {
                 continue;
             }
@@ -84,8 +88,8 @@ impl Compaction {
         Ok((!compaction.ranges.is_empty()).then(|| Arc::new(compaction)))
     }
 
-    /// Reads the bases of a segment at positions in `records`. A fork that ends within a segment has its parent's head, which names
-    /// later positions too.
+    /// Reads the bases of a segment at positions in `records`. A fork that ends within a segment
+    /// has its parent's head, which also names later positions.
     fn read_bases(
         &mut self,
         storage: &dyn Storage,
@@ -120,11 +124,12 @@ impl Compaction {
             }
         }
         self.heads.insert(segment.header.ordinal, head);
-        // What was its head when the segments were listed may be that of another file by now.
+        // The file whose head was listed may have been replaced by now.
         if head == 0 { segment.check_not_replaced(storage) } else { Ok(()) }
     }
 
-    /// Returns what the records below `next` have of it, as in a fork that shares these alone; `None` if nothing.
+    /// Returns the part for the records below `next`, as in a fork that shares only these; `None`
+    /// if it is empty.
     pub(crate) fn part_below(&self, next: SequenceNumber) -> Option<Arc<Compaction>> {
         let last = next.checked_sub(1)?;
         let ranges = self.ranges.iter().filter(|range| *range.start() <= last);
@@ -133,17 +138,16 @@ impl Compaction {
         (!ranges.is_empty()).then(|| Arc::new(Compaction { ranges, bases, heads: self.heads.clone() }))
     }
 
-    /// Returns how many bytes of a segment say what a compaction has left in it.
+    /// Returns the length in bytes of a segment's compaction data.
     pub(crate) fn head_bytes(&self, segment: &Segment) -> u64 {
         self.heads.get(&segment.header.ordinal).copied().unwrap_or_default()
     }
 
-    /// Returns whether the record `sequence` is in a compacted range.
     pub(crate) fn covers(&self, sequence: SequenceNumber) -> bool {
         self.range_of(sequence).is_some()
     }
 
-    /// Returns whether a compacted range ends at or behind the record `sequence`.
+    /// Returns whether a compacted range ends at or after the record `sequence`.
     pub(crate) fn reaches(&self, sequence: SequenceNumber) -> bool {
         self.ranges.last().is_some_and(|last| sequence <= *last.end())
     }
@@ -153,12 +157,11 @@ impl Compaction {
         self.ranges.get(at).filter(|range| range.contains(&sequence))
     }
 
-    /// Returns what the slices held at a position, if there is a base.
+    /// Returns the contents of the slices at a position, if there is a base.
     pub(crate) fn base(&self, position: SequenceNumber) -> Option<&[BaseSlice]> {
         self.bases.get(&position).map(Vec::as_slice)
     }
 
-    /// Returns whether the slices are known at a position.
     pub(crate) fn knows(&self, position: SequenceNumber) -> bool {
         !self.covers(position) || self.bases.contains_key(&position)
     }
@@ -168,13 +171,15 @@ impl Compaction {
         if self.knows(position) { Ok(()) } else { Err(self.unknown(position)) }
     }
 
-    /// Makes the error of a position at which something is not known, with the first one from which on all is.
+    /// Creates the error for an unknown position, with the first position from which on all are
+    /// known.
     pub(crate) fn unknown(&self, position: SequenceNumber) -> Error {
         let earliest = self.range_of(position).map_or(position, |range| *range.end());
         Error::Compacted { position, earliest }
     }
 
-    /// Fails with [`Error::Inconsistent`] if a log of the records below `next` ends where the slices are not known.
+    /// Fails with [`Error::Inconsistent`] if the slices are not known at the end of a log of the
+    /// records below `next`.
     pub(crate) fn check_end(&self, next: SequenceNumber) -> Result<()> {
         match next.checked_sub(1).filter(|last| !self.knows(*last)) {
             Some(sequence) => {
@@ -186,7 +191,8 @@ impl Compaction {
         }
     }
 
-    /// Returns the greatest number of first records, at most those below `end`, behind which the slices are known.
+    /// Returns the greatest sequence number, at most `end`, for which the slices are known after
+    /// all records below it.
     pub(crate) fn known_end(&self, end: SequenceNumber) -> SequenceNumber {
         let Some(last) = end.checked_sub(1) else { return end };
         match self.range_of(last) {
@@ -206,20 +212,19 @@ impl Compaction {
         self.bases.range(range).map(|(position, _)| *position)
     }
 
-    /// Returns what is known of the records from `from` on.
+    /// Returns the known positions from `from` on.
     pub(crate) fn known_from(&self, from: SequenceNumber) -> KnownPositions {
         let ends = self.ranges.iter().map(|range| *range.end()).filter(|end| *end >= from);
         let bases = self.bases.range(from..).map(|(position, slices)| (*position, slices.as_slice()));
         KnownPositions { ends: ends.collect(), bases: split_bases(bases) }
     }
 
-    /// Returns the compacted ranges, in ascending order.
     pub(crate) fn ranges(&self) -> &[RangeInclusive<SequenceNumber>] {
         &self.ranges
     }
 }
 
-/// Adds a further part of a base to what was read of it.
+/// Adds a further part of a base to the parts read before.
 pub(crate) fn go_on(base: &mut Vec<BaseSlice>, part: Vec<BaseSlice>) {
     for slice in part {
         match base.last_mut() {
@@ -229,7 +234,7 @@ pub(crate) fn go_on(base: &mut Vec<BaseSlice>, part: Vec<BaseSlice>) {
     }
 }
 
-/// Returns the bases of positions, each in as many parts as frames take.
+/// Returns the bases of positions, each split to fit into frames.
 pub(crate) fn split_bases<'b>(bases: impl Iterator<Item = (SequenceNumber, &'b [BaseSlice])>) -> Vec<Base> {
     let mut head = Vec::new();
     for (position, slices) in bases {

@@ -1,10 +1,11 @@
-//! Copying a log while its writer goes on: where it ends for now, whether an older copy is its beginning, and whether
-//! what was copied is sound.
+//! Copying a log while it is being written: finding its present end, checking that an older copy is
+//! a prefix of it, and validating the copied data.
 //!
-//! A log's files only grow: no byte of a frame changes once it is written, and a recovery, which may cut off what no
-//! frame attests, says so in the header of its own segment. So the bytes of a chain up to a sound frame, taken file by
-//! file, are the log as it was when that frame was written. Should they not be, since somebody changed the files, the
-//! copy does not check, and is not used.
+//! A log's files only grow: the bytes of a frame never change once they are written. A recovery may
+//! cut off frames that were never attested, and states that in the header of its own segment. The
+//! bytes of a chain up to a valid frame, copied file by file, are therefore the log as it was when
+//! that frame was written. If another program has changed the files, the copy is invalid, and is
+//! not used.
 
 use std::ops::Range;
 use std::path::Path;
@@ -22,41 +23,38 @@ use super::{compressed, scan};
 use crate::error::{Corruption, Error, Result};
 use crate::storage::{Access, Storage, StorageFile};
 
-/// Number of bytes that are copied at a time: more do not stay in the processor's cache between reading and writing.
+/// Number of bytes that are copied at a time: more do not stay in the processor's cache between
+/// reading and writing.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Number of bytes of two files that are compared at a time.
 const COMPARED_BYTES: usize = 128 << 10;
 
-/// Number of segments that the walk to a log's end may enter of those that were not there when it began: behind a fast
-/// writer, the end is where the walk was when it came to the last of them.
+/// Number of new segments that the walk to a log's end may enter, that is, segments that did not
+/// exist when it started. With a fast writer, the end is the position at which the walk reached the
+/// last of them.
 const ENTERED_MAX: usize = 3;
 
-/// Number of times that a log is walked anew if a recovery cut it meanwhile.
+/// Number of times that a log is walked if recoveries cut it during the walk.
 const TRIES: usize = 4;
 
-/// Holds a log as it was at one moment: its segments, each with its end.
+/// A log as it was at one moment: its segments, each with its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
     pub(crate) segments: Vec<Segment>,
     pub(crate) next_sequence: SequenceNumber,
-    /// The place that was sought, if the walk came across it.
     pub(crate) sought: Option<Spot>,
 }
 
-/// Marks a place between two frames of a segment, from which a walk can go on.
+/// A place between two frames of a segment, from which a walk can continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
-    /// Place in the segment's file, in bytes.
+    /// Offset in the segment's file, in bytes.
     pub(crate) offset: u64,
-    /// Checksum of the frame before.
     pub(crate) last_crc: u32,
-    /// Sequence number of the next record.
     pub(crate) next_sequence: SequenceNumber,
 }
 
 impl Spot {
-    /// Returns the place of a segment's first frame.
     pub(crate) fn head_of(segment: &Segment) -> Spot {
         Spot {
             offset: HEADER_LEN as u64,
@@ -65,7 +63,7 @@ impl Spot {
         }
     }
 
-    /// Returns the place of the first frame of `segment`, if that follows the segment that ends here.
+    /// Returns the place of the first frame of `segment`, if that segment follows this place.
     pub(crate) fn followed_by(self, segment: &Segment) -> Result<Spot> {
         let head = Spot::head_of(segment);
         match (head.last_crc, head.next_sequence) == (self.last_crc, self.next_sequence) {
@@ -78,12 +76,13 @@ impl Spot {
     }
 }
 
-/// Returns the log in `dir` up to its last sound frame. Walks only what no segment's header attests, and notes if a frame ends
-/// at the offset `sought` of the segment with that header.
+/// Returns the log in `dir` up to its last valid frame. Walks only the part that no segment's
+/// header attests. Also records whether a frame ends at the offset `sought` of the segment with
+/// that header.
 ///
 /// # Errors
 ///
-/// Those of [`Cursor::open`] and of [`Cursor::step`].
+/// The errors of [`Cursor::open`] and of [`Cursor::step`].
 pub(crate) fn extent(
     storage: &Arc<dyn Storage>,
     dir: &Path,
@@ -102,7 +101,7 @@ pub(crate) fn extent(
     })
 }
 
-/// Returns `None` if a recovery cut the log while it was walked.
+/// Returns `None` if a recovery cut the log during the walk.
 fn try_extent(
     storage: &Arc<dyn Storage>,
     dir: &Path,
@@ -118,7 +117,7 @@ fn try_extent(
             enough = entered > ENTERED_MAX;
         }
         if enough {
-            // Ends the walk; nobody sees the error.
+            // This ends the walk; the error is discarded.
             return Err(Error::Export(String::new()));
         }
         let reached = (at.segment.header, at.offset + at.frame.len() as u64);
@@ -144,7 +143,7 @@ fn try_extent(
             last.end = Some(end);
             segments.truncate(at.map_or(0, |at| at + 1));
         }
-        // The walk began in a segment that holds no frame yet: the one before is the last.
+        // The walk began in a segment without a frame, so the preceding one is the last.
         None => {
             let before = |segment: &Segment| segment.header.first_sequence <= next_sequence;
             while segments.last().is_some_and(|segment| segment.end.is_none() || !before(segment)) {
@@ -159,12 +158,13 @@ fn spot_behind(frame: &Frame<'_>, offset: u64) -> Spot {
     Spot { offset, last_crc: frame.header.crc, next_sequence: frame.header.next_sequence() }
 }
 
-/// Walks a segment from the place `from` to its end, and hands each frame to `visit`. Checks each frame, that each follows the
-/// one before, and that one ends where the segment does. Returns that place.
+/// Walks a segment from the place `from` to its end, and passes each frame to `visit`. Checks that
+/// each frame is valid, that each follows the preceding one, and that one ends at the segment's
+/// end. Returns that place.
 ///
 /// # Errors
 ///
-/// [`Error::Corrupt`] for the first place that does not check, [`Error::Io`], the errors of `visit`.
+/// [`Error::Corrupt`] for the first invalid place, [`Error::Io`], the errors of `visit`.
 pub(crate) fn check(
     storage: &dyn Storage,
     segment: &Segment,
@@ -208,13 +208,13 @@ fn unsound(segment: &Segment, offset: u64, sequence: SequenceNumber, reason: &st
     }))
 }
 
-/// Returns the record that a frame holds; `None` for an envelope frame.
+/// Returns the record of a frame; `None` for an envelope frame.
 pub(crate) fn record_of<'a>(frame: &Frame<'a>) -> Option<Record<'a>> {
     (!frame.header.kind.is_envelope()).then(|| frame.record())
 }
 
-/// Returns the first record below `below` that two logs do not share, among those from the first of `left` on. The
-/// segments of both begin at the same record.
+/// Returns the first record below `below` that differs between two logs, among those from the first
+/// of `left` on. The segments of both begin at the same record.
 pub(crate) fn first_difference(
     storage: &dyn Storage,
     left: &[Segment],
@@ -265,7 +265,6 @@ fn each_below(
     Ok(())
 }
 
-/// Returns whether the first `len` bytes of two files are the same.
 pub(crate) fn same_bytes(storage: &dyn Storage, left: &Path, right: &Path, len: u64) -> Result<bool> {
     let open = |path: &Path| {
         storage.open(path, Access::Read).map_err(|error| Error::open_failed(storage, path, error))
@@ -273,7 +272,6 @@ pub(crate) fn same_bytes(storage: &dyn Storage, left: &Path, right: &Path, len: 
     same(open(left)?.as_ref(), left, open(right)?.as_ref(), right, len)
 }
 
-/// Returns whether the first `len` plain bytes of two segments are the same.
 pub(crate) fn same_segments(storage: &dyn Storage, left: &Path, right: &Path, len: u64) -> Result<bool> {
     let (left_file, right_file) = (compressed::open(storage, left)?, compressed::open(storage, right)?);
     same(left_file.as_ref(), left, right_file.as_ref(), right, len)
@@ -302,11 +300,11 @@ fn same(
     Ok(true)
 }
 
-/// Copies the first `len` bytes of a file into a new one, and makes them durable. Hands each piece to `visit`. Returns how
-/// many bytes there were.
+/// Copies the first `len` bytes of a file into a new one, and makes them durable. Passes each piece
+/// to `visit`. Returns the number of bytes copied.
 ///
-/// The bytes are read and written, not shared by the file system: to write a mapped segment whose blocks another file
-/// shares takes room that the disk may not have.
+/// The bytes are read and written, not shared by the file system: writing to a mapped segment with
+/// shared blocks takes room that the disk may not have.
 pub(crate) fn copy_bytes(
     storage: &dyn Storage,
     from: &Path,
@@ -320,16 +318,16 @@ pub(crate) fn copy_bytes(
     transfer(source.as_ref(), from, copy.as_ref(), to, 0..len, visit)
 }
 
-/// Copies the first `len` plain bytes of a segment into a new file, which is a plain segment, and makes them durable. Returns how
-/// many bytes there were.
+/// Copies the first `len` plain bytes of a segment into a new plain segment file, and makes them
+/// durable. Returns the number of bytes copied.
 pub(crate) fn copy_plain(storage: &dyn Storage, segment: &Segment, to: &Path, len: u64) -> Result<u64> {
     let source = segment.open(storage)?;
     let copy = storage.create(to, len).map_err(|error| Error::unmade("create", to, len, error))?;
     transfer(source.as_ref(), &segment.path, copy.as_ref(), to, 0..len, &mut |_| {})
 }
 
-/// Copies the plain bytes `range` of a segment to the same place of another one, which ends there or before, and makes them durable.
-/// Returns how many bytes there were.
+/// Copies the plain bytes `range` of a segment to the same offset of another one, which ends there
+/// or before, and makes them durable. Returns the number of bytes copied.
 pub(crate) fn append_bytes(storage: &dyn Storage, from: &Path, to: &Path, range: Range<u64>) -> Result<u64> {
     let source = compressed::open(storage, from)?;
     let copy =

@@ -1,18 +1,19 @@
-//! Decisions that another process leaves for the one that has a session open.
+//! Decisions that other processes leave for the process that has a session open.
 //!
-//! A session has one writer. What a person decides elsewhere about a call that waits is left as a file; the open host takes it, records it in
-//! the log, and says what became of it.
+//! A session has one writer. A person's decision about a waiting call, made in another process, is
+//! left as a file. The open host takes it, records it in the log, and writes an answer with the
+//! outcome.
 //!
 //! ```text
 //! sessions/<session>/decisions/
-//!   <time>-<id>.decision       a decision; the time in microseconds since 1970, 20 digits, and a random id
-//!   <time>-<id>.decision.new   one that is being written, or that a crash left
-//!   <time>-<id>.answer         what became of it, as JSON: {"sequence":12} or {"refused":"why"}
+//!   <time>-<id>.decision       a decision; 20 digits of microseconds since 1970, and a random id
+//!   <time>-<id>.decision.new   an unfinished one, perhaps left by a crash
+//!   <time>-<id>.answer         the outcome as JSON: {"sequence":12} or {"refused":"why"}
 //!
 //! decision, all numbers little-endian
 //!   0   8  "FOLDDECI"
 //!   8   4  version, 1
-//!  12   4  CRC-32 of all that follows
+//!  12   4  CRC-32 of all following bytes
 //!  16  16  id of the session
 //!  32   8  time of the decision, microseconds since 1970
 //!  40  32  BLAKE3 of the call's arguments
@@ -21,11 +22,14 @@
 //!
 //! # Invariants
 //!
-//! 1. A decision is written under a name that nobody reads, synced, and renamed: whoever finds one finds all of it.
-//! 2. Only the process that holds the session's lock takes decisions. It records one, then answers, then removes it. If it is killed
-//!    between, the next one finds in the log what was recorded, and gives the same answer.
-//! 3. What is no decision, or does not fit, is answered and removed, and leaves no record. A file is read up to [`BYTES_MAX`], a
-//!    round takes at most [`TAKEN_MAX`] files, and the answers that nobody has read are kept up to [`ANSWERS_MAX`].
+//! 1. A decision is written under a name that is never read, synced, and renamed: a decision that
+//!    is found is complete.
+//! 2. Only the process with the session's lock takes decisions. It records a decision, then
+//!    answers, then removes it. If it is killed in between, the next process finds the record in
+//!    the log and gives the same answer.
+//! 3. A file that is not a decision, or does not apply, is answered and removed, and leaves no
+//!    record. A file is read up to [`BYTES_MAX`], a round takes at most [`TAKEN_MAX`] files, and at
+//!    most [`ANSWERS_MAX`] unread answers are kept.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -42,41 +46,37 @@ const MAGIC: [u8; 8] = *b"FOLDDECI";
 const VERSION: u32 = 1;
 const HEADER_LEN: usize = 16;
 
-/// Greatest length of a decision in bytes.
 pub(crate) const BYTES_MAX: u64 = 1 << 20;
 
-/// Greatest number of decisions that are taken in one round.
 pub(crate) const TAKEN_MAX: usize = 256;
 
-/// Greatest number of answers that are kept until somebody reads them.
+/// Maximum number of unread answers that are kept.
 const ANSWERS_MAX: usize = 64;
 
-/// Greatest length of an answer in bytes.
 const ANSWER_BYTES_MAX: u64 = 16 << 10;
 
 const DECISION_SUFFIX: &str = ".decision";
 const BUILDING_SUFFIX: &str = ".decision.new";
 const ANSWER_SUFFIX: &str = ".answer";
 
-/// Holds a decision as it was left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeftBody {
     pub(crate) session: Uuid,
     /// Time of the decision, in microseconds since 1970-01-01 UTC.
     pub(crate) decided_us: i64,
-    /// BLAKE3 of the arguments of the call that somebody decided about.
+    /// BLAKE3 of the arguments of the call that was decided.
     pub(crate) arguments: [u8; 32],
     /// Body of a record `settle`.
     pub(crate) settle: Vec<u8>,
 }
 
-/// Says what became of a decision that was left for an open host.
+/// The outcome of a decision that was left for an open host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum DecisionOutcome {
-    /// This record holds it.
+    /// This record contains it.
     Sequence(SequenceNumber),
-    /// It did not fit, for this reason.
+    /// It was refused, for this reason.
     Refused(String),
 }
 
@@ -93,7 +93,8 @@ impl LeftBody {
         bytes
     }
 
-    /// Decodes a file. `None` if it is none that this version writes, or not all of one.
+    /// Decodes a file. Returns `None` if the file is incomplete, or this version does not write
+    /// such a file.
     pub(crate) fn decode(bytes: &[u8]) -> Option<LeftBody> {
         let mut rest = bytes.strip_prefix(&MAGIC)?;
         let (version, crc) = (number::<4>(&mut rest)?, number::<4>(&mut rest)?);
@@ -113,7 +114,7 @@ fn number<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*number)
 }
 
-/// Leaves a decision in the directory of its session. It is durable when this returns. Returns its path.
+/// Writes a decision into the directory of its session, durably. Returns its path.
 pub(crate) fn leave(storage: &dyn Storage, dir: &Path, left: &LeftBody, id: Uuid) -> Result<PathBuf> {
     let directory = layout::decisions_dir(dir);
     storage.create_dir_all(&directory).map_err(|error| Error::io("create", &directory, error))?;
@@ -124,7 +125,7 @@ pub(crate) fn leave(storage: &dyn Storage, dir: &Path, left: &LeftBody, id: Uuid
     Ok(path)
 }
 
-/// Writes a file that nobody finds before all of it is there.
+/// Writes a file that becomes visible only when it is complete.
 fn write_new(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let building = path.with_extension("decision.new");
     let written = storage.create(&building, 0).and_then(|file| {
@@ -136,8 +137,8 @@ fn write_new(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> io::Result<()>
     })
 }
 
-/// Returns the decisions that were left for a session, the earliest first, and at most [`TAKEN_MAX`] of them. Removes the oldest
-/// answers if too many were left unread.
+/// Returns the decisions that were left for a session, earliest first, and at most [`TAKEN_MAX`] of
+/// them. Removes the oldest answers if too many were left unread.
 pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Result<Vec<DirectoryEntry>> {
     let directory = layout::decisions_dir(dir);
     let entries = match storage.list(&directory) {
@@ -154,7 +155,8 @@ pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Result<Vec<DirectoryEnt
     Ok(found)
 }
 
-/// Returns whether a file of the directory has a name that this module gives, as only such files are ever touched.
+/// Returns whether a file of the directory has a name of this module; other files are never
+/// touched.
 fn is_own(entry: &DirectoryEntry) -> bool {
     let stem =
         [BUILDING_SUFFIX, DECISION_SUFFIX, ANSWER_SUFFIX].iter().find_map(|it| entry.name.strip_suffix(it));
@@ -165,13 +167,13 @@ fn is_own(entry: &DirectoryEntry) -> bool {
     is_named && entry.kind == EntryKind::File
 }
 
-/// Returns whether a file of the directory is left over once no process has the session open: whoever waited for an answer is told
-/// by the log.
+/// Returns whether a file of the directory is a leftover once no process has the session open: a
+/// process that waited for an answer reads it from the log.
 pub(crate) fn is_leftover(entry: &DirectoryEntry) -> bool {
     is_own(entry) && !entry.name.ends_with(DECISION_SUFFIX)
 }
 
-/// Reads a decision. Fails with the reason if it is none.
+/// Reads a decision. Fails with the reason if the file is not a decision.
 pub(crate) fn read(storage: &dyn Storage, path: &Path) -> std::result::Result<LeftBody, &'static str> {
     let unread = |_| "it cannot be read";
     let file = storage.open(path, Access::Read).map_err(unread)?;
@@ -185,7 +187,8 @@ pub(crate) fn read(storage: &dyn Storage, path: &Path) -> std::result::Result<Le
     LeftBody::decode(&bytes).ok_or("it is not a decision, or not all of one")
 }
 
-/// Says what became of a decision, and removes it. An answer that cannot be written is not missed: the log tells.
+/// Writes the outcome of a decision, and removes the decision. If the answer cannot be written, the
+/// log still contains the outcome.
 pub(crate) fn answer(storage: &dyn Storage, decision: &Path, answer: &DecisionOutcome) {
     let path = answer_file(decision);
     if let Ok(bytes) = serde_json::to_vec(answer) {
@@ -194,12 +197,11 @@ pub(crate) fn answer(storage: &dyn Storage, decision: &Path, answer: &DecisionOu
     let _ = storage.remove_file(decision);
 }
 
-/// Returns what became of a decision; `None` if nothing has yet.
+/// Returns the outcome of a decision; `None` if there is none yet.
 pub(crate) fn read_answer(storage: &dyn Storage, decision: &Path) -> Option<DecisionOutcome> {
     super::notes::read(storage, &answer_file(decision), ANSWER_BYTES_MAX)
 }
 
-/// Removes the answer to a decision.
 pub(crate) fn forget_answer(storage: &dyn Storage, decision: &Path) {
     let _ = storage.remove_file(&answer_file(decision));
 }
@@ -217,7 +219,7 @@ mod tests {
         LeftBody { session, decided_us: 1_767_323_045_000_006, arguments: [0xa5; 32], settle }
     }
 
-    /// What is on disk is read by other versions: these bytes stay.
+    /// Other versions read these files, so the bytes must not change.
     #[test]
     fn a_decision_has_these_bytes() {
         let bytes = left().encode();

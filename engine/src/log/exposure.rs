@@ -1,4 +1,4 @@
-//! Finding out whether others than a store's users can read a session's log.
+//! Detects session logs that users outside of a store's access can read.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::layout;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, Storage, StoreAccess};
 
-/// Reports a file of a session that others may read or write than the store's access allows.
+/// Reports a file of a session that more users may read or write than the store's access allows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FileExposure {
@@ -28,14 +28,15 @@ impl std::fmt::Display for FileExposure {
     }
 }
 
-/// Finds a file in the session's directory that others may read or write than `access` allows, and can: a directory on the
-/// way that they may not pass keeps them out. Skips what cannot be looked at.
+/// Finds a file in the session's directory that more users can read or write than `access` allows.
+/// A parent directory that they may not pass excludes them. Unreadable entries are skipped.
 pub(crate) fn find(storage: &dyn Storage, dir: &Path, access: StoreAccess) -> Option<FileExposure> {
     let expected = access.file_mode();
     let mut passable = 0o077;
     for directory in std::path::absolute(dir).ok()?.ancestors() {
         let mode = storage.entry(&layout::path_through_link(directory)).ok()??.mode?;
-        // A user who may pass a directory may read the files in it whose names are known; these names are.
+        // A user who may pass a directory may read the files in it whose names are known; these
+        // names are.
         passable &= (mode & 0o011) * 0o7;
     }
     let others = passable & !expected;

@@ -1,28 +1,29 @@
-//! Walking a log on and on while another process writes it.
+//! Following a log while another process writes it.
 //!
-//! # Where the log ends for now
+//! # The present end of the log
 //!
-//! A frame that does not check may be one that its writer is just writing, in a file whose space was allocated ahead.
-//! So the log ends for now where no sound frame stands, and each step looks at that place again. What tells that more
-//! has come, or that it never will:
+//! An invalid frame may be one that is being written at the moment, in a file with preallocated
+//! space. The log therefore ends, for now, at the first place without a valid frame, and each step
+//! looks at that place again. These findings tell whether more will follow:
 //!
 //! | found | meaning |
 //! |---|---|
-//! | a sound frame that follows the one before | more has come |
-//! | a segment that names this one as the one before it, and its end behind this place | everything up to that end has come; then the walk goes over to the segment |
-//! | a segment that names an end before this place | a new process has recovered the log and rewritten what no frame had attested: the walk goes back to that end |
-//! | anything by which [`super::scan`] calls a bad frame corrupt | damage |
+//! | a valid frame that follows the preceding one | there are new records |
+//! | a segment that names this one as its predecessor, with an end after this place | everything up to that end is there; then the walk continues in the segment |
+//! | a segment that names an end before this place | a new process has recovered the log and rewritten the records that no frame had attested: the walk goes back to that end |
+//! | evidence by which [`super::scan`] calls a bad frame corrupt | damage |
 //! | anything else | not yet |
 //!
 //! # Invariants
 //!
 //! 1. A follower writes nothing and takes no lock.
-//! 2. A step reads what is new and at most one window more, and at the end the names in the directory and the headers of
-//!    the segments behind the present one. It reads the rest of a segment only where something stands behind a frame
-//!    that does not check, and not at every step.
-//! 3. A frame is called corrupt only after it was read again behind the evidence against it: a writer writes in order,
-//!    so by then the frame is whole.
-//! 4. Memory: one window or one frame, and a header for each segment that is known and not yet walked.
+//! 2. A step reads the new data and at most one window more; at the end, it also reads the names in
+//!    the directory and the headers of the segments after the present one. It reads the rest of a
+//!    segment only if there are bytes after an invalid frame, and not at every step.
+//! 3. A frame is called corrupt only if it is still invalid when read again after the evidence
+//!    against it: a writer writes in order, so by then the frame is complete.
+//! 4. Memory: one window or one frame, and a header for each segment that is known and not yet
+//!    walked.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -41,13 +42,13 @@ use crate::error::{Corruption, Error, Result};
 use crate::sabotage::Breakage;
 use crate::storage::{Storage, StorageFile};
 
-/// Number of bytes behind the end that are searched for anything that is not 0.
+/// Number of bytes after the end that are searched for a byte other than 0.
 const NEAR_BYTES: u64 = 64 << 10;
 
-/// Number of steps at one place, with nothing new to be seen, after which evidence is looked for once more.
+/// Number of steps at one place, without any change, after which evidence is searched again.
 const STEPS_BETWEEN_VERDICTS: u32 = 16;
 
-/// Marks a place in a log, from which a walk goes on.
+/// A place in a log, from which a walk continues.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
     storage: Arc<dyn Storage>,
@@ -58,53 +59,51 @@ pub(crate) struct Cursor {
     offset: u64,
     last_crc: u32,
     next_sequence: SequenceNumber,
-    /// Boot under which the end was written, where the log says so. The outer `None` means that this was not looked up,
-    /// since the frame that says so stands before the place at which the walk began.
+    /// Boot under which the end was written, if the log states it. The outer `None` means that this
+    /// is not known yet, since the frame with the boot id is before the place at which the walk
+    /// began.
     boot_id: Option<Option<Uuid>>,
-    /// Segments of the chain behind the present one, as far as they are known.
+    /// Segments of the chain after the present one, as far as they are known.
     ahead: VecDeque<Segment>,
     verdict: Option<TailVerdict>,
 }
 
-/// Holds what was found at a place where no sound frame stands.
 #[derive(Clone, Debug)]
 struct TailVerdict {
     ordinal: u32,
     offset: u64,
     near: [u8; 32],
-    /// Number of segments behind the place, and number of files there without a sound header.
+    /// Number of segments after the place, and number of files there without a valid header.
     behind: (usize, usize),
     torn: Option<TornTail>,
-    /// Number of steps since the verdict.
     age: u32,
 }
 
-/// Says why the walk goes no further in a segment.
 enum Stop {
     /// The segment's part of the chain ends here.
     End,
     /// The segment is sealed here, but no later segment is known.
     Sealed { seal: Seal, behind: u64 },
-    /// No sound frame stands here.
+    /// There is no valid frame here.
     Bad { expected_crc: Option<u32>, found_crc: Option<u32>, reason: String },
 }
 
-/// Says what a look around at the end has found.
 enum Around {
-    /// The walk goes on, here or elsewhere.
+    /// The walk continues, here or elsewhere.
     Changed,
-    /// Nothing more has come.
+    /// There is no new data.
     Settled(Option<TornTail>),
 }
 
 impl Cursor {
-    /// Returns a cursor at the head of the last segment that holds the record `from`, or of an earlier segment where
-    /// the bytes before that record are not attested: from an attested place on, each frame proves the next.
+    /// Returns a cursor at the start of the last segment that contains the record `from`. If the
+    /// bytes before that record are not attested, an earlier segment is used: from an attested
+    /// place on, each frame proves the next.
     ///
     /// # Errors
     ///
-    /// The errors of a scan of headers: [`Error::NotASession`], [`Error::Corrupt`], [`Error::MissingSegment`],
-    /// [`Error::WrongSession`], [`Error::FutureFormat`], [`Error::Io`].
+    /// The errors of a scan of headers: [`Error::NotASession`], [`Error::Corrupt`],
+    /// [`Error::MissingSegment`], [`Error::WrongSession`], [`Error::FutureFormat`], [`Error::Io`].
     pub(crate) fn open(storage: &Arc<dyn Storage>, dir: &Path, from: SequenceNumber) -> Result<Cursor> {
         scan::whole(|| {
             let cursor = Cursor::open_once(storage, dir, from)?;
@@ -116,11 +115,11 @@ impl Cursor {
     fn open_once(storage: &Arc<dyn Storage>, dir: &Path, from: SequenceNumber) -> Result<Cursor> {
         let chain = chain::discover(storage.as_ref(), dir)?;
         if chain.missing.is_some() {
-            // A scan tells a segment that a power cut took from one that somebody removed.
+            // A scan distinguishes a segment lost in a power cut from one that was removed.
             scan::scan(storage.as_ref(), dir, &mut |_| Ok(()))?;
         }
         let Some(last) = chain.segments.last().map(|segment| segment.header) else {
-            // A scan knows the error for a session without a sound header.
+            // A scan returns the right error for a session without a valid header.
             scan::scan(storage.as_ref(), dir, &mut |_| Ok(()))?;
             let reason = "no segment in it has a sound header".to_owned();
             return Err(Error::NotASession { path: dir.to_owned(), reason });
@@ -138,7 +137,8 @@ impl Cursor {
             return Err(Error::NotASession { path: dir.to_owned(), reason });
         };
         if segment.header.first_sequence > sure {
-            // A log begins with its first record, and a scan knows the error for one that does not.
+            // A log begins with its first record; a scan returns the right error for one that does
+            // not.
             scan::scan(storage.as_ref(), dir, &mut |_| Ok(()))?;
         }
         let file = segment.open(storage.as_ref())?;
@@ -157,20 +157,19 @@ impl Cursor {
         })
     }
 
-    /// Returns the sequence number of the next record.
     pub(crate) fn next_sequence(&self) -> SequenceNumber {
         self.next_sequence
     }
 
-    /// Returns the session that is walked.
     pub(crate) fn session(&self) -> Uuid {
         self.session
     }
 
-    /// Hands each frame that has come to `visit`, in order, envelope frames included. Returns what stands behind the
-    /// end, if anything does. If `visit` fails, the next step hands over the same frame again.
+    /// Passes each new frame to `visit`, in order, including envelope frames. Returns a description
+    /// of the bytes after the end, if there are any. If `visit` fails, the next step passes the
+    /// same frame again.
     ///
-    /// After a recovery the walk goes back: then a sequence number is lower than one before it.
+    /// After a recovery the walk goes back: then a sequence number is lower than an earlier one.
     ///
     /// # Errors
     ///
@@ -205,12 +204,11 @@ impl Cursor {
         }
     }
 
-    /// Walks the present segment as far as it goes.
     fn walk(&mut self, visit: &mut dyn FnMut(&FrameAt<'_>) -> Result<()>) -> Result<Stop> {
         let io = |error| Error::io("read", &self.segment.path, error);
         let mut window = Window::new(Arc::clone(&self.file), self.segment.end).map_err(io)?;
-        // Offset at which the window was read anew: behind it, the window may hold bytes from before the writer came
-        // there.
+        // Offset at which the window was read last: after it, the window may contain bytes from
+        // before the writer got there.
         let mut read_at = self.offset;
         loop {
             if self.segment.end.is_some_and(|end| self.offset >= end) {
@@ -238,7 +236,7 @@ impl Cursor {
             };
             let mut boot_id = self.boot_id;
             match header.kind {
-                // A seal stands outside the chain, behind the end that a later segment names.
+                // A seal is outside the chain, after the end that a later segment names.
                 RecordKind::SEAL if self.segment.end.is_none() => {
                     let seal = Seal::decode(frame.body).map_err(body)?;
                     return Ok(Stop::Sealed { seal, behind: self.offset + frame.len() as u64 });
@@ -256,7 +254,7 @@ impl Cursor {
         }
     }
 
-    /// Goes over to the next segment, which has to go on where this one ends.
+    /// Continues with the next segment, which must follow the end of this one.
     fn roll_over(&mut self) -> Result<()> {
         let Some(next) = self.ahead.pop_front() else {
             self.segment.end = None;
@@ -292,7 +290,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Looks at what stands around a place at which the walk does not go on.
+    /// Examines the surroundings of a place at which the walk stops.
     fn look_around(&mut self, stop: Stop) -> Result<Around> {
         let ordinal = self.segment.header.ordinal;
         let chain = chain::discover_above(self.storage.as_ref(), &self.dir, Some(ordinal))?;
@@ -323,7 +321,8 @@ impl Cursor {
                 let reason = "the segment is sealed, and the next one has no sound header".to_owned();
                 self.judge(beyond, spot(behind, None, None, reason))
             }
-            // Before any search for evidence: the frame that was being written is mostly whole by now.
+            // This precedes any search for evidence: mostly the frame that was being written is
+            // complete by now.
             Stop::Bad { .. } if self.is_sound_by_now()? => Ok(Around::Changed),
             Stop::Bad { expected_crc, found_crc, reason } => {
                 self.judge(beyond, spot(self.offset, expected_crc, found_crc, reason))
@@ -331,7 +330,7 @@ impl Cursor {
         }
     }
 
-    /// Returns whether the next frame is sound now, where it was not when it was read last.
+    /// Returns whether the next frame is valid now, although it was not when it was last read.
     fn is_sound_by_now(&self) -> Result<bool> {
         if scan::read_again_max(Breakage::FollowerReadsOnce) == 0 {
             return Ok(false);
@@ -344,13 +343,14 @@ impl Cursor {
         }))
     }
 
-    /// Checks that the present segment is still there, and is the one that was opened.
+    /// Checks that the present segment still exists and is the one that was opened.
     fn check_present(&self) -> Result<()> {
         let (path, ordinal) = (&self.segment.path, self.segment.header.ordinal);
         let Some(found) = chain::read_header(self.storage.as_ref(), path.clone(), ordinal)? else {
             return Err(Error::MissingSegment { session: self.session, ordinal, path: path.clone() });
         };
-        // If a compaction has replaced it, what is open here is what stood there, and as good.
+        // If a compaction has replaced it, the open file is the previous version, which is equally
+        // valid.
         if found.header == Some(self.segment.header) || self.segment.is_replaced_by(&found) {
             return Ok(());
         }
@@ -358,14 +358,15 @@ impl Cursor {
         Err(self.corrupt_at(path, 0, None, None, reason))
     }
 
-    /// Notes what the directory says of the chain from here on. Returns whether the walk can go on with it.
+    /// Updates the chain after this segment from the directory. Returns whether the walk can
+    /// continue with it.
     fn take_in(&mut self, segments: Vec<Segment>) -> Result<bool> {
         if let Some(last) = segments.last().filter(|last| last.header.session != self.session) {
             let (path, found) = (last.path.clone(), last.header.session);
             return Err(Error::WrongSession { path, expected: self.session, found });
         }
         let Some(first) = segments.first() else {
-            // A later header that was sound no longer is: `judge` decides on that.
+            // A later header was valid and no longer is; `judge` decides about that.
             self.segment.end = None;
             self.ahead.clear();
             return Ok(false);
@@ -384,7 +385,8 @@ impl Cursor {
                     format!("the segment begins at record {begins}, but record {next} should be its first");
                 Err(self.corrupt_at(&first.path, 0, None, None, reason))
             }
-            // The place is cut off: what a recovery kept of it stands in the recovery's own segment.
+            // The place was cut off: the records that a recovery preserved are in the recovery's
+            // own segment.
             _ => {
                 self.ahead = segments.into();
                 let first = self.ahead.pop_front();
@@ -394,12 +396,12 @@ impl Cursor {
         }
     }
 
-    /// Tells a place that is only not yet written from damage.
+    /// Distinguishes a place that is not yet written from damage.
     fn judge(&mut self, beyond: Vec<SegmentFile>, spot: BadSpot) -> Result<Around> {
         let near = self.digest_near(spot.offset)?;
         let behind = (self.ahead.len(), beyond.len());
         if near.is_none() && behind == (0, 0) {
-            // Whatever is written here from now on is written under the present boot.
+            // Everything that is written here from now on is written under the present boot.
             self.boot_id = Some(self.storage.boot_id());
             self.verdict = None;
             return Ok(Around::Settled(None));
@@ -423,8 +425,8 @@ impl Cursor {
         Ok(Around::Settled(torn))
     }
 
-    /// Returns the boot under which the end was written. Where the walk began behind the frame that says so, this scans
-    /// the whole log, once; then the scan's own verdict counts too.
+    /// Returns the boot under which the end was written. If the walk began after the frame with the
+    /// boot id, this scans the whole log once; a verdict of that scan applies too.
     fn boot_at_end(&mut self) -> Result<Option<Uuid>> {
         if let Some(boot_id) = self.boot_id {
             return Ok(boot_id);
@@ -441,7 +443,7 @@ impl Cursor {
         Ok(found)
     }
 
-    /// Returns a digest of the bytes right behind a place. `None` where all of them are 0.
+    /// Returns a digest of the bytes directly after a place. Returns `None` if all of them are 0.
     fn digest_near(&self, offset: u64) -> Result<Option<[u8; 32]>> {
         let io = |error| Error::io("read", &self.segment.path, error);
         let mut window = Window::new(Arc::clone(&self.file), None).map_err(io)?;

@@ -1,9 +1,10 @@
 //! The files of images, in the session's `snapshots` directory.
 //!
-//! An image is a cache: an image that cannot be read is ignored, and one that cannot be written is not missed. Where
-//! the disk has no room for a record or an object, the images are removed to make room. An image is written under a
-//! temporary name, part by part, synced and renamed, so that a name in the directory mostly means a whole image; its
-//! digest, which is written last, tells where it does not.
+//! An image is a cache: an unreadable image is ignored, and a failure to write one has no other
+//! effect. If the disk has no room for a record or an object, the images are removed to make room.
+//! An image is written under a temporary name, part by part, synced and renamed. A name in the
+//! directory therefore nearly always means a complete image; its digest, which is written last,
+//! detects an incomplete one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,16 +16,15 @@ use parking_lot::Mutex;
 use super::layout;
 use crate::storage::{Access, EntryKind, Storage, StorageFile};
 
-/// Number of images that are kept: if the newest cannot be used, the one before may.
+/// Number of images that are kept: if the newest is unusable, the previous one may be usable.
 const KEPT_MAX: usize = 2;
 
-/// What the name of an image that is being written ends with.
 pub(crate) const UNFINISHED_SUFFIX: &str = ".image.new";
 
-/// Number of bytes that are read before the rest: a file that is no image is not read whole.
+/// Number of bytes that are read first: a file that is not an image is not read completely.
 const MAGIC_LEN: usize = 8;
 
-/// Lists the images of a session, the newest first.
+/// Lists the images of a session, newest first.
 pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Vec<(SequenceNumber, PathBuf)> {
     let directory = layout::snapshots_dir(dir);
     let entries = storage.list(&directory).unwrap_or_default();
@@ -37,7 +37,7 @@ pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Vec<(SequenceNumber, Pa
     images
 }
 
-/// Returns the images that an opening of a log with so many records may use.
+/// Returns the images that may be used to open a log with this many records.
 pub(crate) fn usable_images(
     storage: &dyn Storage,
     dir: &Path,
@@ -47,21 +47,23 @@ pub(crate) fn usable_images(
     of_log.take(KEPT_MAX).map(|(_, path)| path)
 }
 
-/// Removes a session's images and gives up the one that is being written, so that the disk has their room.
+/// Removes a session's images and abandons the one that is being written, so that the disk has
+/// their room.
 pub(crate) fn remove_all(storage: &dyn Storage, dir: &Path, unfinished: &UnfinishedImage) {
     let mut unfinished = unfinished.0.lock();
     if let Some(unfinished) = unfinished.take() {
         unfinished.remove(storage);
     }
     for (_, path) in list(storage, dir) {
-        // An image that cannot be removed costs room and nothing else.
+        // An image that cannot be removed only takes up room.
         let _ = storage.remove_file(&path);
     }
 }
 
-/// Holds the file of the image that is being written, which the writer of the log takes away where it needs the room.
-/// The lock is held while the image grows and while it gets its name: no part of it is written behind
-/// [`remove_all`], and an image is either removed by it or not yet there.
+/// The file of the image that is being written. The log's writer removes it if it needs the room.
+/// The lock is held while the image grows and while it gets its name. No part of the image is
+/// therefore written after [`remove_all`], and an image is either removed by it or does not exist
+/// yet.
 #[derive(Debug, Default)]
 pub(crate) struct UnfinishedImage(Mutex<Option<UnfinishedFile>>);
 
@@ -73,7 +75,8 @@ struct UnfinishedFile {
 
 impl UnfinishedFile {
     fn remove(&self, storage: &dyn Storage) {
-        // Whoever writes the image holds it open, and the room of an open file is not free when its name is gone.
+        // The image's writer holds the file open, and the room of an open file is not free when its
+        // name is removed.
         let _ = self.file.len().and_then(|len| self.file.give_back(0, len));
         let _ = storage.remove_file(&self.path);
     }
@@ -89,7 +92,7 @@ fn remove_unfinished(storage: &dyn Storage, dir: &Path) {
     }
 }
 
-/// Reads the bytes of an image. `None` where they cannot be read or are too many.
+/// Reads the bytes of an image. Returns `None` if they cannot be read or are too many.
 pub(crate) fn read(storage: &dyn Storage, path: &Path) -> Option<Vec<u8>> {
     let file = storage.open(path, Access::Read).ok()?;
     let len = file.len().ok().filter(|len| *len <= IMAGE_BYTES_MAX)?;
@@ -103,23 +106,23 @@ pub(crate) fn read(storage: &dyn Storage, path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Number of bytes that are gathered before they are written.
+/// Number of bytes that are buffered before they are written.
 const GATHERED_BYTES: usize = 256 << 10;
 
-/// Holds an image that is being written, part by part.
+/// An image that is being written, part by part.
 #[derive(Debug)]
 pub(crate) struct Building {
     storage: Arc<dyn Storage>,
     path: PathBuf,
     unfinished: Arc<UnfinishedImage>,
     front: Front,
-    /// Offset at which the gathered bytes belong.
     offset: u64,
     gathered: Vec<u8>,
 }
 
 impl Building {
-    /// Begins the image of all records below `next_sequence`. Its file is in `unfinished` until it has its name.
+    /// Begins the image of all records below `next_sequence`. Its file is in `unfinished` until it
+    /// has its name.
     pub(crate) fn begin(
         storage: &Arc<dyn Storage>,
         dir: &Path,
@@ -137,12 +140,10 @@ impl Building {
         Ok(Building { storage, path, unfinished, front, offset: Front::LEN, gathered })
     }
 
-    /// Returns how long the file is so far, in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.offset + self.gathered.len() as u64
     }
 
-    /// Lets `write` append bytes to the image.
     pub(crate) fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> std::io::Result<()> {
         write(&mut self.gathered);
         if self.gathered.len() >= GATHERED_BYTES { self.flush() } else { Ok(()) }
@@ -154,14 +155,14 @@ impl Building {
         unfinished.as_ref().ok_or_else(given_up)?.file.write_at(&self.gathered, self.offset)?;
         self.offset += self.gathered.len() as u64;
         self.gathered.clear();
-        // One large item must not keep its memory occupied.
+        // One large item must not occupy its memory for long.
         self.gathered.shrink_to(2 * GATHERED_BYTES);
         Ok(())
     }
 
-    /// Gives the image its name, once it is durable, and removes the oldest images, and those of positions that the log
-    /// had not reached: these belong to another log, as a restored backup leaves them. Returns the length of the image
-    /// in bytes.
+    /// Makes the image durable, gives it its name, and removes the oldest images. Also removes
+    /// images of positions that the log had not reached: these belong to another log, as after
+    /// restoring a backup. Returns the length of the image in bytes.
     pub(crate) fn finish(mut self, dir: &Path, next_sequence: SequenceNumber) -> std::io::Result<u64> {
         self.flush()?;
         let mut unfinished = self.unfinished.0.lock();
@@ -198,7 +199,8 @@ mod tests {
 
     #[test]
     fn an_image_that_is_being_written_gives_its_room_to_records() {
-        // A record was refused on a full disk while an image held over a megabyte of it under its temporary name.
+        // A record was refused on a full disk while an unfinished image occupied over a megabyte of
+        // it.
         let disk = MemoryStorage::new();
         let storage: Arc<dyn Storage> = Arc::new(disk.clone());
         let (dir, unfinished) = (Path::new("/session"), Arc::default());
@@ -213,7 +215,7 @@ mod tests {
         assert_eq!(disk.used_bytes(), 0);
         assert_eq!(list(&disk, dir), []);
 
-        // The next one is written as if there had been none before.
+        // The next one is written normally.
         let mut building = Building::begin(&storage, dir, SequenceNumber::new(12), &unfinished).unwrap();
         building.write(part).unwrap();
         building.finish(dir, SequenceNumber::new(12)).unwrap();

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! <store>/
-//!   writers.lock                  one byte of it is locked for each session that is open for writing
-//!   writers/<session>.json        says who holds the lock; best effort
-//!   writers/<session>.fenced      says that its writer was fenced; best effort
-//!   sessions.index                what the last listing found; a cache
+//!   writers.lock                  has one locked byte for each session that is open for writing
+//!   writers/<session>.json        the holder of the lock; best effort
+//!   writers/<session>.fenced      exists if its writer was fenced; best effort
+//!   sessions.index                the last listing; a cache
 //!   sessions.index.new            the next one, half-written
 //!   pool/<blake3>                 further names of the sessions' objects
 //!   pool/files/                   further names of the objects of captures
@@ -15,9 +15,9 @@
 //!     recovery.spare              space for the next recovery, while calls are open
 //!     objects/<blake3>            large payloads
 //!     files/                      captures of the workspace, a store of git objects
-//!     program/                    large outputs that an agent's program saved, of an adapter
-//!     snapshots/<records>.image   images, named by how many records they cover
-//!     decisions/                  decisions of people that the open host has still to take
+//!     program/                    large outputs that the program of an adapter has saved
+//!     snapshots/<records>.image   images, named by the number of records that they cover
+//!     decisions/                  decisions of people that the open host has not taken yet
 //!   sessions/.new-<session>/      a fork that is being built
 //!   sessions/.deleted-<session>/  a session that is being deleted
 //! ```
@@ -41,24 +41,26 @@ pub(crate) fn session_dir(store: &Path, session: Uuid) -> PathBuf {
     sessions_dir(store).join(session.to_string())
 }
 
-/// Returns whether a directory is a store, that is, holds a directory `sessions`.
+/// Returns whether a directory is a store, that is, contains a directory `sessions`.
 pub fn is_store(directory: &Path) -> bool {
     sessions_dir(directory).is_dir()
 }
 
-/// Returns whether a path leads to the store at `store`, or among its sessions, where nothing else may be made. What is not there
-/// yet is where it would be made.
+/// Returns whether a path leads to the store at `store`, or among its sessions, where no other
+/// files may be created. A missing part of the path is resolved to its future location.
 pub fn is_within_store(path: &Path, store: &Path) -> bool {
     let whole = whole_path(path);
     whole == whole_path(store) || whole.starts_with(whole_path(&sessions_dir(store)))
 }
 
-/// Returns whether a path leads to a directory or into it, through whatever links. What is not there yet is where it would be made.
+/// Returns whether a path leads to a directory or into it, through any links. A missing part of the
+/// path is resolved to its future location.
 pub fn is_within_directory(path: &Path, directory: &Path) -> bool {
     whole_path(path).starts_with(whole_path(directory))
 }
 
-/// Returns the store among whose sessions a directory stands, whatever its name is. `None` if it stands in no store, or is not there.
+/// Returns the store whose sessions include a directory, regardless of the directory's name.
+/// Returns `None` if it is not in a store, or does not exist.
 pub fn store_around(session: &Path) -> Option<PathBuf> {
     let session = session.canonicalize().ok()?;
     store_of(&session).filter(|store| session.parent() == Some(&sessions_dir(store))).map(Path::to_owned)
@@ -74,38 +76,39 @@ pub(crate) fn captures_pool(store: &Path) -> PathBuf {
     pool_dir(store).join("files")
 }
 
-/// Returns the pool of the store in which a session's directory stands. `None` where it stands in no store.
+/// Returns the pool of the store of a session's directory. Returns `None` if the directory is not
+/// in a store.
 pub(crate) fn pool_of(dir: &Path) -> Option<PathBuf> {
     store_of(dir).filter(|store| dir.parent() == Some(&sessions_dir(store))).map(pool_dir)
 }
 
-/// Returns the directories of a store, from below, that hold the names on the path to a session's directory.
+/// Returns the directories of a store with the names on the path to a session's directory, from
+/// below.
 pub(crate) fn directories_above_session(store: &Path) -> [PathBuf; 2] {
     [sessions_dir(store), path_through_link(store)]
 }
 
-/// Returns the store that a session's directory stands in.
 pub(crate) fn store_of(dir: &Path) -> Option<&Path> {
     dir.parent()?.parent()
 }
 
-/// Returns a path to a directory that a host named which also leads through a link: the engine follows no link that stands
-/// where it makes files itself, but a host may keep its store behind one.
+/// Returns a path to a directory that a host named, which may also lead through a link. The engine
+/// follows no link in a directory in which it creates files, but a host may name its store by a
+/// link.
 pub(crate) fn path_through_link(directory: &Path) -> PathBuf {
     directory.join(".")
 }
 
-/// Returns the directory in which a fork is built.
 pub(crate) fn building_session_dir(store: &Path, session: Uuid) -> PathBuf {
     sessions_dir(store).join(format!(".new-{session}"))
 }
 
-/// Returns the directory that a session is renamed to before it is deleted.
+/// Returns the directory to which a session is renamed before it is deleted.
 pub(crate) fn dying_session_dir(store: &Path, session: Uuid) -> PathBuf {
     sessions_dir(store).join(format!(".deleted-{session}"))
 }
 
-/// Returns the session that a directory's name says is in the making, or about to be deleted.
+/// Returns the session of a directory whose name marks it as being created or deleted.
 pub(crate) fn unfinished_session(name: &str) -> Option<Uuid> {
     let id = name.strip_prefix(".new-").or_else(|| name.strip_prefix(".deleted-"))?;
     Uuid::try_parse(id).ok().filter(|parsed| parsed.to_string() == id)
@@ -119,17 +122,14 @@ pub(crate) fn writers_dir(store: &Path) -> PathBuf {
     store.join("writers")
 }
 
-/// Returns the path of the note that says who holds a session's lock.
 pub(crate) fn holder_file(store: &Path, session: Uuid) -> PathBuf {
     writers_dir(store).join(format!("{session}.json"))
 }
 
-/// Returns the path of the note that says that a session's writer was fenced.
 pub(crate) fn fenced_file(store: &Path, session: Uuid) -> PathBuf {
     writers_dir(store).join(format!("{session}.fenced"))
 }
 
-/// Returns the path of what the last listing of a store found.
 pub(crate) fn index_file(store: &Path) -> PathBuf {
     store.join("sessions.index")
 }
@@ -147,17 +147,17 @@ pub(crate) fn building_segment_file(dir: &Path, ordinal: u32) -> PathBuf {
     dir.join(format!("{ordinal:010}{BUILDING_SUFFIX}"))
 }
 
-/// Returns the path of the space that is kept for the next recovery.
+/// Returns the path of the space that is reserved for the next recovery.
 pub(crate) fn spare_file(dir: &Path) -> PathBuf {
     dir.join("recovery.spare")
 }
 
-/// Returns the ordinal in a segment's file name. `None` unless the name is exactly as [`segment_file`] writes it.
+/// Returns the ordinal in a segment's file name. Returns `None` unless the name is exactly as
+/// [`segment_file`] writes it.
 pub(crate) fn segment_ordinal(name: &str) -> Option<u32> {
     ordinal(name, SEGMENT_SUFFIX)
 }
 
-/// Returns the ordinal in a half-built segment's file name.
 pub(crate) fn building_ordinal(name: &str) -> Option<u32> {
     ordinal(name, BUILDING_SUFFIX)
 }
@@ -176,13 +176,14 @@ pub(crate) fn image_file(dir: &Path, next_sequence: SequenceNumber) -> PathBuf {
     snapshots_dir(dir).join(format!("{next_sequence:020}{IMAGE_SUFFIX}"))
 }
 
-/// Returns the number of records that an image covers, by its file name.
+/// Returns the number of records that an image covers, from its file name.
 pub(crate) fn image_position(name: &str) -> Option<SequenceNumber> {
     let digits = name.strip_suffix(IMAGE_SUFFIX)?;
     (digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
 }
 
-/// Returns the directory in which other processes leave decisions for the one that has the session open.
+/// Returns the directory in which other processes leave decisions for the one that has the session
+/// open.
 pub(crate) fn decisions_dir(dir: &Path) -> PathBuf {
     dir.join("decisions")
 }
@@ -191,13 +192,13 @@ pub(crate) fn objects_dir(dir: &Path) -> PathBuf {
     dir.join("objects")
 }
 
-/// Returns the directory within that of a session in which captures of its workspace belong; see
+/// Returns the directory of a session for captures of its workspace; see
 /// [`Session::captures_dir`](crate::Session::captures_dir).
 pub fn captures_dir(dir: &Path) -> PathBuf {
     dir.join("files")
 }
 
-/// Returns the session that a directory's name says. `None` where the name is no session id.
+/// Returns the session id in a directory's name. Returns `None` if the name is not a session id.
 pub(crate) fn session_of(dir: &Path) -> Option<Uuid> {
     let name = dir.file_name()?.to_str()?;
     Uuid::try_parse(name).ok().filter(|id| id.to_string() == name)

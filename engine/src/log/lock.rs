@@ -1,24 +1,31 @@
-//! Locks that keep a session to one writer.
+//! Locks that limit a session to one writer.
 //!
-//! A store has one lock file; each session locks one byte of it, at an offset from its id, so that ten thousand
-//! sessions need no ten thousand lock files. The system releases a lock when its holder's process dies. A small file
-//! beside it says who holds the lock. That note is best effort: it may be missing or out of date, and only two things look at it: the
-//! error message, and a listing, which reads the logs of sessions whose writers took no note away.
+//! A store has one lock file; each session locks one byte of it, at an offset derived from its id,
+//! so that ten thousand sessions do not need as many lock files. The system releases a lock when
+//! its holder's process dies.
 //!
-//! The lock of a session's directory comes on top. It keeps away a process that comes to the directory through another store,
-//! by a link, a mount or a second name, or that finds the lock file gone. Copies that share segments by hard links (`cp
-//! -al`) have directories of their own, and no lock keeps their writers apart.
+//! A small file, the note, names the holder of the lock. The note is best effort: it may be missing
+//! or out of date. It is used in error messages, for the detection of a second writer, for the wait
+//! described below, and by a listing, which reads the logs of sessions whose writers have not
+//! removed their notes.
 //!
-//! Some file systems have locks that exclude nobody. So the note tells the writer from all others, by its process, its
-//! machine and the microsecond in which it opened the session, and a writer reads the note before each sync: the one that
-//! opened the session last goes on, and the others end with [`Error::SecondWriter`]. Between syncs a writer looks at the
-//! bytes that it is about to write over (`Active::found_foreign`). Both are best effort: two machines that see each other's
-//! writes late may each acknowledge records up to the next sync, and where notes cannot be kept, nothing is found.
+//! The session's directory has a lock of its own. It excludes a process that reaches the directory
+//! through another store, by a link, a mount or a second name, or that finds the lock file missing.
+//! Copies that share segments by hard links (`cp -al`) have separate directories, and no lock
+//! excludes their writers from each other.
 //!
-//! A process that forks shares its lock with the copy, as it shares the open file. The copy writes nothing, and never
-//! releases the lock; but should the parent end first, the lock is held until the copy ends too, or runs another
-//! program. A process that was killed while it started a program leaves such a copy for milliseconds, so whoever opens the session
-//! waits a second for one.
+//! Some file systems have locks that exclude no one. The note therefore identifies the writer by
+//! its process, its machine and the microsecond in which it opened the session, and a writer reads
+//! the note before each sync. The writer that opened the session last continues, and the others end
+//! with [`Error::SecondWriter`]. Between syncs a writer checks the bytes that it is about to
+//! overwrite (`Active::found_foreign`). Both checks are best effort. Two machines that see each
+//! other's writes late may each acknowledge records up to the next sync, and without notes, nothing
+//! is detected.
+//!
+//! A process that forks shares its lock with the copy, as it shares the open file. The copy writes
+//! nothing, and never releases the lock. If the parent ends first, the lock is held until the copy
+//! also ends, or runs another program. A process that was killed while it started a program leaves
+//! such a copy for milliseconds, so opening the session waits up to a second for it.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -36,8 +43,8 @@ use crate::storage::{EntryKind, HeldLock, Storage, process_mark};
 
 const HOLDER_BYTES_MAX: u64 = 4096;
 
-/// How long, and how often, to wait for a process that shares the lock of one that was killed while it started a program. It lets
-/// go as soon as it runs that program.
+/// Interval and number of attempts while waiting for a process that shares the lock of one that was
+/// killed while it started a program. It releases the lock as soon as it runs that program.
 const FORK_WAIT: Duration = Duration::from_millis(10);
 const FORK_WAITS: u32 = 100;
 
@@ -45,31 +52,28 @@ const FORK_WAITS: u32 = 100;
 #[derive(Debug)]
 pub(crate) struct WriterLock {
     storage: Arc<dyn Storage>,
-    /// Directory of the session, which may be about to be made.
+    /// Directory of the session; it may not exist yet.
     dir: PathBuf,
-    /// The note that was left, and its path.
+    /// Path and content of the note that was left.
     note: Option<(PathBuf, Holder)>,
     held: Option<Box<dyn HeldLock>>,
     /// Lock of the session's directory, once the directory exists.
     directory: Option<Box<dyn HeldLock>>,
-    /// Mark of the process that took the lock.
     process: u32,
 }
 
-/// Says what came of asking for the lock.
 pub(crate) enum Attempt {
-    /// The lock is taken.
     Held(WriterLock),
-    /// The disk takes no writes, so no process can write, and reading needs no lock. The text names the reason.
+    /// The disk is not writable, so no process can write, and reading needs no lock. The text
+    /// states the reason.
     ReadOnlyDisk(String),
 }
 
-/// Takes the lock of `session` in `store`.
 pub(crate) fn take(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_us: i64) -> Result<Attempt> {
     waiting_for_forks(storage, store, session, || take_now(storage, store, session, now_us))
 }
 
-/// Takes a lock, and tries again for a while if the process that held it has ended.
+/// Takes a lock, and retries for a while if its holder's process has ended.
 fn waiting_for_forks<T>(
     storage: &Arc<dyn Storage>,
     store: &Path,
@@ -102,7 +106,7 @@ fn take_now(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_us: i64
         return Err(Error::Locked { session, holder });
     };
     let directory = match directory_lock(storage, &layout::session_dir(store, session), session) {
-        // The directory is about to be made.
+        // The directory will be created soon.
         Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => None,
         locked => locked?,
     };
@@ -119,16 +123,16 @@ fn take_now(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_us: i64
     }))
 }
 
-/// Stamps a session's directory anew, so that a listing knows that what it found of the session before may be out of date
-/// ([`crate::store`]): a mapped segment does not bear the time of what is written into it on every file system.
+/// Gives a session's directory a new stamp, so that a listing knows that its data about the session
+/// may be out of date ([`crate::store`]). On some file systems, a write through a mapping does not
+/// change the segment's time.
 fn stamp(storage: &dyn Storage, dir: &Path) {
     if !sabotage::is(Breakage::WriterUnstamped) {
-        // What takes no stamps takes no writes, or has none to compare.
+        // A disk that cannot be stamped cannot be written, or has no stamps to compare.
         let _ = storage.touch(dir);
     }
 }
 
-/// Locks a session's directory.
 fn directory_lock(
     storage: &Arc<dyn Storage>,
     dir: &Path,
@@ -144,16 +148,18 @@ fn directory_lock(
 }
 
 impl WriterLock {
-    /// Returns whoever has left another note since, and so believes that it has the lock.
+    /// Returns the writer that has left another note since, and therefore assumes that it has the
+    /// lock.
     fn read_other_holder(&self) -> Option<Holder> {
         let (path, own) = self.note.as_ref()?;
         let found: Holder = notes::read(self.storage.as_ref(), path, HOLDER_BYTES_MAX)?;
-        // Each sync asks, so nobody looks for a process before it is known to be another one.
+        // Every sync calls this, so the process is looked up only after it is known to be another
+        // one.
         let is_other = (&found.pid, &found.host, &found.since) != (&own.pid, &own.host, &own.since);
         is_other.then(|| with_end(found))
     }
 
-    /// Checks that nobody else has taken the lock of `session` since, as far as notes tell.
+    /// Checks that no other writer has taken the lock of `session` since, according to notes.
     ///
     /// # Errors
     ///
@@ -164,7 +170,7 @@ impl WriterLock {
         Err(Error::SecondWriter { session, found })
     }
 
-    /// Locks the session's directory, if that was not done before.
+    /// Locks the session's directory, unless that was done before.
     pub(crate) fn lock_directory(&mut self, dir: &Path, session: Uuid) -> Result<()> {
         if self.directory.is_none() {
             self.directory = directory_lock(&self.storage, dir, session)?;
@@ -173,8 +179,9 @@ impl WriterLock {
     }
 }
 
-/// Keeps writers away from the session in the directory `dir` while it is read, if the directory stands in a store that was
-/// ever written. Leaves no note, and makes no file. `None` where there is no writer to keep away.
+/// Excludes writers from the session in the directory `dir` while it is read, if the directory is
+/// in a store that was ever written. Leaves no note, and creates no file. Returns `None` if there
+/// can be no writer.
 pub(crate) fn keep_writers_away(storage: &Arc<dyn Storage>, dir: &Path) -> Result<Option<Box<dyn HeldLock>>> {
     let (Some(session), Some(store)) = (layout::session_of(dir), layout::store_of(dir)) else {
         return Ok(None);
@@ -195,7 +202,8 @@ pub(crate) fn keep_writers_away(storage: &Arc<dyn Storage>, dir: &Path) -> Resul
     })
 }
 
-/// Returns those of the `sessions` in `store` whose locks are held, each with what its holder's note says. Takes no lock.
+/// Returns those of the `sessions` in `store` whose locks are held, each with its holder's note.
+/// Takes no lock.
 pub(crate) fn find_holders(
     storage: &Arc<dyn Storage>,
     store: &Path,
@@ -211,21 +219,21 @@ pub(crate) fn find_holders(
     Ok(held.map(|session| (*session, holder(*session))).collect())
 }
 
-/// Returns the byte that a session locks, a position of a file below 2^63. Hashing keeps apart ids that a host counts
-/// up or builds from a pattern.
+/// Returns the byte that a session locks, a file position below 2^63. Hashing separates ids that a
+/// host counts up or builds from a pattern.
 fn byte_of(session: Uuid) -> u64 {
     let hash = blake3::hash(session.as_bytes());
     let bytes = hash.as_bytes().first_chunk().copied().unwrap_or_default();
     u64::from_le_bytes(bytes) >> 1
 }
 
-/// Returns whether an error means that the disk, or the directory, takes no writes at present.
+/// Returns whether an error means that the disk, or the directory, is not writable at present.
 pub(crate) fn is_read_only(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
         || is_out_of_space(error)
 }
 
-/// Says in a note who holds the lock. Returns the note if it is there now.
+/// Writes a note with the holder of the lock. Returns the note if it exists now.
 fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64) -> Option<Holder> {
     let holder = Holder {
         pid: Some(std::process::id()),
@@ -233,7 +241,8 @@ fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64
         since: Some(foldlog_codec::record::time_text(now_us)),
         ended: false,
     };
-    // A failure here costs the next caller a useful error message, and a second writer is found later.
+    // A failure here costs the next caller a useful error message, and delays the detection of a
+    // second writer.
     notes::leave(storage, store, path, &holder, HOLDER_BYTES_MAX).then_some(holder)
 }
 
@@ -241,14 +250,13 @@ fn read_holder(storage: &Arc<dyn Storage>, path: &Path) -> Option<Holder> {
     notes::read(storage.as_ref(), path, HOLDER_BYTES_MAX).map(with_end)
 }
 
-/// Adds whether the holder's process has ended.
 fn with_end(holder: Holder) -> Holder {
     let ended = has_ended(&holder);
     Holder { ended, ..holder }
 }
 
-/// Returns whether the holder was a process of this machine that has ended: then a process that it forked still holds
-/// the lock.
+/// Returns whether the holder was a process of this machine that has ended: then a process that it
+/// forked still holds the lock.
 fn has_ended(holder: &Holder) -> bool {
     let here = host_name();
     let pid =
@@ -264,7 +272,7 @@ impl Drop for WriterLock {
             return;
         }
         stamp(self.storage.as_ref(), &self.dir);
-        // The note goes first: without the lock, it might already be the next holder's.
+        // The note is removed first: without the lock, it might already be the next holder's.
         if let Some((path, _)) = self.note.as_ref().filter(|_| self.read_other_holder().is_none()) {
             let _ = self.storage.remove_file(path);
         }
@@ -279,8 +287,8 @@ mod tests {
 
     use super::*;
 
-    /// The lowest bit of an id once took no part, so that a host which counted its sessions up could not have sessions
-    /// 2 and 3 open at once; and ids whose halves agree all shared one byte.
+    /// The lowest bit of an id was ignored, so a host with sequential ids could not open sessions 2
+    /// and 3 at once. All ids with equal halves shared one byte.
     #[test]
     fn sessions_whose_ids_are_alike_lock_bytes_of_their_own() {
         let counted = (0..500).map(|n: u128| n);

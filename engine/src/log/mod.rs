@@ -1,28 +1,28 @@
 //! The log of a session: its segment files, and the only code that opens them.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
 //! | `layout` | paths of the files and directories of a store |
-//! | `chain` | which files make up a log |
-//! | `scan` | walking a log, telling damage from a torn tail, finding the sound part of a damaged log |
-//! | `seal_check` | the seals of finished segments, checked against their records |
+//! | `chain` | the files that form a log |
+//! | `scan` | walking a log, distinguishing damage from a torn tail, finding the intact part of a damaged log |
+//! | `seal_check` | checking the seals of finished segments against their records |
 //! | `reader` | reading records by position |
 //! | `follow` | reading records as another process writes them |
-//! | `compact` | writing a compacted segment into the place of another one |
-//! | `compaction` | what compactions have left of a log, and what a compacted segment is |
-//! | `compressed` | compressed segments: their format, reading them, and writing segments compressed or plain again |
-//! | `rebuild` | writing a log of records that are held elsewhere, those of forks and compacted sessions too |
+//! | `compact` | replacing a segment by a compacted one |
+//! | `compaction` | the format of a compacted segment, and the result of compactions |
+//! | `compressed` | compressed segments: their format, reading them, and converting segments to either form |
+//! | `rebuild` | building a log from records that are stored elsewhere, including those of forks and compacted sessions |
 //! | `copy` | copying a log that is being written, for a backup |
 //! | `writer` | appending, rollover, sealing, recovery |
-//! | `publish` | one sync for every thread that waits |
+//! | `publish` | one sync for all waiting threads |
 //! | `objects` | large payloads |
 //! | `image_files` | the files of images |
 //! | `lock` | one writer for each session |
 //! | `fence` | a note that another writer claimed a session, and from which record on |
-//! | `notes` | the small files that say who holds a lock, and who was fenced |
+//! | `notes` | the small files that name the holder of a lock, and a fenced writer |
 //! | `decisions` | the files in which other processes leave decisions for the open session |
-//! | `exposure` | who else can read a log |
-//! | `partial_creation` | what a crash leaves of a session before its first record |
+//! | `exposure` | detection of logs that other users can read |
+//! | `partial_creation` | the state after a crash before a session's first record |
 
 #![deny(clippy::indexing_slicing)]
 

@@ -1,7 +1,9 @@
-//! Small files beside the lock file, which say of a session's writer what its log does not.
+//! Small files next to the lock file, with facts about a session's writer that its log does not
+//! contain.
 //!
-//! They are best effort: one may be missing, out of date, or something else than a note. Nothing but what people are shown depends on them, and
-//! on the note of a lock's holder which logs a listing reads.
+//! They are best effort: one may be missing, out of date, or not a note. They affect only messages
+//! to people and, for the note of a lock's holder, the logs that a listing reads, the wait for
+//! forked processes, and the detection of a second writer ([`super::lock`]).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +14,8 @@ use serde::de::DeserializeOwned;
 use super::layout;
 use crate::storage::{Access, Storage};
 
-/// Leaves a note of at most `bytes_max` bytes in the place of the one before. Returns whether there is one now, which may be empty.
+/// Writes a note of at most `bytes_max` bytes, replacing the previous one. Returns whether there is
+/// one now, which may be empty.
 pub(super) fn leave(
     storage: &Arc<dyn Storage>,
     store: &Path,
@@ -21,7 +24,7 @@ pub(super) fn leave(
     bytes_max: u64,
 ) -> bool {
     let Ok(text) = serde_json::to_vec(note) else { return false };
-    // A link in the place of the directory is not followed.
+    // A link in place of the directory is not followed.
     if text.len() as u64 > bytes_max || storage.create_dir_all(&layout::writers_dir(store)).is_err() {
         return false;
     }
@@ -35,7 +38,7 @@ pub(super) fn leave(
     }
 }
 
-/// Returns what a note says, of which at most `bytes_max` bytes are read; `None` if there is none.
+/// Reads a note, at most `bytes_max` bytes of it; `None` if there is none.
 pub(super) fn read<T: DeserializeOwned>(storage: &dyn Storage, path: &Path, bytes_max: u64) -> Option<T> {
     let file = storage.open(path, Access::Read).ok()?;
     let len = file.len().ok()?.min(bytes_max);

@@ -1,16 +1,19 @@
-//! The object directory: large payloads, each kept once, named by its BLAKE3 hash.
+//! The object directory: large payloads, each stored once, named by its BLAKE3 hash.
 //!
-//! 1. An object is written under a temporary name and renamed, so that a name in the directory always means a whole
-//!    object, except for what a power cut took from an object that was not yet synced.
-//! 2. An object and its name are made durable before the first record that names it is acknowledged as durable: every
-//!    sync begins with [`Objects::take_unsynced`], before the segments.
+//! 1. An object is written under a temporary name and renamed. A name in the directory therefore
+//!    always means a complete object, unless a power cut destroyed an object that was not yet
+//!    synced.
+//! 2. An object and its name are made durable before the first record that names it is acknowledged
+//!    as durable: every sync begins with [`Objects::take_unsynced`], before the segments.
 //! 3. Bytes are checked against length and hash each time they are read.
 //! 4. An object over [`OBJECT_BYTES_MAX`] is refused both when it is put and when it is read.
-//! 5. A store keeps each object once: an object that became durable gets a further name in the store's *pool*, and a session that
-//!    keeps the same bytes gets a name for that file, after it has compared them. Nothing is read from the pool otherwise, and
-//!    nothing is lost with it: where a name cannot be given, the object is written into a file of its own. A
-//!    [collection](crate::Store::collect) takes a name out of the pool when it is the file's last one.
-//! 6. An object directory that is a link is not followed: whoever needs an object gets an error, an auditor too.
+//! 5. A store keeps each object once. A durable object gets a further name in the store's *pool*,
+//!    and a session with the same bytes links to that file after comparing them. The pool is not
+//!    read otherwise, and losing it loses no data: if a link cannot be created, the object is
+//!    written into a separate file. A [collection](crate::Store::collect) removes a name from the
+//!    pool when it is the file's last one.
+//! 6. An object directory that is a link is not followed: every access to its objects is an error,
+//!    including an audit's.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,44 +30,44 @@ use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, EntryKind, Storage, StorageFile};
 
-/// Number of bytes of an object that are read at a time where nobody wants it whole.
+/// Number of bytes of an object that are read at a time if it is not needed as a whole.
 const PIECE_BYTES: usize = 256 << 10;
 
 const UNLIKE_ITS_NAME: &str = "its bytes are not what its name says";
 
-/// Keeps the objects of one session.
+/// Stores the objects of one session.
 #[derive(Debug)]
 pub(crate) struct Objects {
     storage: Arc<dyn Storage>,
     dir: PathBuf,
     session_dir: PathBuf,
-    /// Pool of the store, where the session stands in one.
+    /// Pool of the store, if the session is in one.
     pool: Option<PathBuf>,
     unsynced: Mutex<BTreeMap<ObjectId, Arc<dyn StorageFile>>>,
     /// Objects that this process has written, and that a sync was planned for since.
     written: Mutex<BTreeSet<ObjectId>>,
-    /// Objects that were found to be what their names say.
+    /// Objects that were found to match their names.
     checked: Mutex<BTreeSet<ObjectId>>,
-    /// Objects whose bytes somebody holds in memory.
+    /// Objects whose bytes are in memory.
     held: Mutex<BTreeMap<ObjectId, Weak<[u8]>>>,
-    /// Segments as a reader holds them open, whose records name the objects that it reads.
+    /// Segments that a reader holds open, whose records name the objects that it reads.
     named_in: Mutex<Arc<Vec<Segment>>>,
     /// The first error with which an object could not be read.
     damage: Mutex<Option<Error>>,
 }
 
-/// Holds what a sync has to make durable before the log.
+/// The objects that a sync must make durable before the log.
 #[derive(Debug, Default)]
 pub(crate) struct UnsyncedObjects {
     pub(crate) files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
-    /// What the files hold, in the same order.
+    /// The objects in the files, in the same order.
     objects: Vec<ObjectId>,
     pub(crate) dirs: Vec<PathBuf>,
     pool: Option<PathBuf>,
 }
 
 impl UnsyncedObjects {
-    /// Gives the objects, which have become durable, names in the pool. One that gets none costs room and nothing else.
+    /// Gives the objects, which are durable now, names in the pool. A failure only costs room.
     pub(crate) fn pool(&self, storage: &dyn Storage) {
         let Some(pool) = &self.pool else { return };
         for (path, _) in &self.files {
@@ -100,8 +103,8 @@ impl Objects {
         self.dir.join(object.file_name())
     }
 
-    /// Checks that the object directory is a directory and no link: what stands behind a link does not belong to the session,
-    /// whatever its names are.
+    /// Checks that the object directory is a directory and not a link: files reached through a link
+    /// do not belong to the session, whatever their names are.
     fn check_directory(&self) -> Result<()> {
         match self.storage.entry(&self.dir) {
             Ok(Some(entry))
@@ -116,8 +119,9 @@ impl Objects {
         }
     }
 
-    /// Keeps the bytes as an object and returns its id. The object is durable after the next sync. Fails with
-    /// [`Error::TooLarge`] for bytes over [`OBJECT_BYTES_MAX`], before it hashes or writes anything.
+    /// Stores the bytes as an object and returns its id. The object is durable after the next sync.
+    /// Fails with [`Error::TooLarge`] for bytes over [`OBJECT_BYTES_MAX`], before any hashing or
+    /// writing.
     pub(crate) fn put(&self, bytes: &[u8]) -> Result<ObjectId> {
         if !payload_fits(bytes.len()) {
             return Err(Error::TooLarge { what: "object", found: bytes.len() as u64, max: OBJECT_BYTES_MAX });
@@ -129,7 +133,7 @@ impl Objects {
         }
         self.check_directory()?;
         match self.read(&object) {
-            // The object is missing, or is not what its name says: nothing is lost by replacing it.
+            // The object is missing or does not match its name: replacing it loses nothing.
             Err(Error::Object { .. }) => {
                 if !self.link_pooled(&object, &path, bytes) {
                     self.write_new(&object, &path, bytes, false)?;
@@ -137,8 +141,9 @@ impl Objects {
             }
             Err(error) => return Err(error),
             Ok(_) if self.written.lock().contains(&object) => {}
-            // An object that exists may come from a process that was killed before it synced. It may also be that of the session
-            // from which this one was forked, in the same file, which only that session writes: a synced copy takes its place.
+            // An existing object may come from a process that was killed before it synced. It may
+            // also be in a file shared with the parent of this fork, which only the parent writes.
+            // A synced copy replaces it.
             Ok(_) => match self.write_new(&object, &path, bytes, true) {
                 Err(Error::Full { .. }) => self.sync_again(&object)?,
                 done => done?,
@@ -147,8 +152,8 @@ impl Objects {
         Ok(object)
     }
 
-    /// Gives the store's own file of an object the object's name in the session, if there is such a file and it holds these bytes.
-    /// Returns whether the object is there now.
+    /// Links the session's object to the store's file, if there is one with these bytes. Returns
+    /// whether the object exists now.
     fn link_pooled(&self, object: &ObjectId, path: &Path, bytes: &[u8]) -> bool {
         let Some(pooled) = self.pool.as_ref().map(|pool| pool.join(object.file_name())) else { return false };
         let Ok(file) = self.storage.open(&pooled, Access::Read) else { return false };
@@ -158,7 +163,7 @@ impl Objects {
         if !read || found != bytes {
             return false;
         }
-        // What is there is not what its name says.
+        // The existing file does not match its name.
         let _ = self.storage.remove_file(path);
         let linked =
             self.storage.create_dir_all(&self.dir).is_ok() && self.storage.hard_link(&pooled, path).is_ok();
@@ -168,13 +173,13 @@ impl Objects {
         linked
     }
 
-    /// Writes an object into a new file, and gives that the object's name. `sync_first` makes its bytes durable before: a durable
-    /// record may name the object that the file replaces.
+    /// Writes an object into a new file, and gives the file the object's name. `sync_first` makes
+    /// its bytes durable before that: a durable record may name the object that the file replaces.
     fn write_new(&self, object: &ObjectId, path: &Path, bytes: &[u8], sync_first: bool) -> Result<()> {
         let failed = |op, error| self.write_error(op, path, object.len, error);
         self.storage.create_dir_all(&self.dir).map_err(|error| failed("create", error))?;
         let building = self.dir.join(format!("{}.new", object.file_name()));
-        // A file with this temporary name was left by an attempt that never ended.
+        // A file with this temporary name was left by an interrupted attempt.
         let _ = self.storage.remove_file(&building);
         let file = self.storage.create(&building, object.len).map_err(|error| failed("create", error))?;
         let written = file.write_at(bytes, 0).map_err(|error| failed("write", error));
@@ -185,7 +190,7 @@ impl Objects {
         let named = synced
             .and_then(|()| self.storage.rename(&building, path).map_err(|error| failed("rename", error)));
         if let Err(error) = named {
-            // On a full disk every byte counts; a file that cannot be removed disturbs nobody.
+            // On a full disk every byte counts; a file that cannot be removed is harmless.
             let _ = self.storage.remove_file(&building);
             return Err(error);
         }
@@ -193,8 +198,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Makes the error of a failed write. A disk that is full or takes no writes has its own error: nothing was
-    /// recorded, and the session goes on once there is space again.
+    /// Creates the error of a failed write. A disk that is full or not writable has its own error:
+    /// nothing was recorded, and the session continues once there is space again.
     fn write_error(&self, op: &'static str, path: &Path, bytes: u64, error: std::io::Error) -> Error {
         match error.kind() {
             ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
@@ -205,7 +210,7 @@ impl Objects {
         }
     }
 
-    /// Returns the first error with which an object could not be read, whoever asked for it.
+    /// Returns the first error with which any caller could not read an object.
     pub(crate) fn damage(&self) -> Option<Error> {
         self.damage.lock().clone()
     }
@@ -216,14 +221,13 @@ impl Objects {
         })
     }
 
-    /// Returns the bytes of an object.
     pub(crate) fn get(&self, object: &ObjectId) -> Result<Vec<u8>> {
         self.note_damage(self.read(object))
     }
 
     fn read(&self, object: &ObjectId) -> Result<Vec<u8>> {
         let (path, file) = self.open(object)?;
-        // The file really has that length, so the length is no mere claim.
+        // The file has that actual length, so the length is not a mere claim.
         let mut bytes = vec![0; usize::try_from(object.len).unwrap_or(0)];
         let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", &path, error))?;
         if read != bytes.len() || ObjectId::from_content(&bytes) != *object {
@@ -232,7 +236,7 @@ impl Objects {
         Ok(bytes)
     }
 
-    /// Opens an object's file, and checks that it has the length that the object's id says.
+    /// Opens an object's file, and checks that it has the length in the object's id.
     fn open(&self, object: &ObjectId) -> Result<(PathBuf, Arc<dyn StorageFile>)> {
         let path = self.path(object);
         let bad = |reason: String| Error::Object { path: path.clone(), reason };
@@ -252,20 +256,21 @@ impl Objects {
         Ok((path, file))
     }
 
-    /// Says in which segments the records stand that name the objects, for a reader that holds these open: a compaction may have
-    /// dropped such a record since, and a collection its object.
+    /// Sets the segments whose records name the objects, for a reader that holds these open: since
+    /// then a compaction may have dropped such a record, and a collection its object.
     pub(crate) fn are_named_in(&self, segments: &Arc<Vec<Segment>>) {
         *self.named_in.lock() = Arc::clone(segments);
     }
 
-    /// Fails with [`Error::CompactedMeanwhile`] if what named an object may be dropped by now, and the object collected.
+    /// Fails with [`Error::CompactedMeanwhile`] if the record that names an object may be dropped
+    /// by now, and the object collected.
     fn check_not_collected(&self) -> Result<()> {
         let segments = Arc::clone(&self.named_in.lock());
         segments.iter().try_for_each(|segment| segment.check_not_replaced(self.storage.as_ref()))
     }
 
-    /// Checks that the object that a payload names exists and is what its name says. Reads it piece by piece, and only
-    /// once however often it is named.
+    /// Checks that the object that a payload names exists and matches its name. Reads it in pieces,
+    /// and only once for any number of references.
     ///
     /// # Errors
     ///
@@ -277,7 +282,7 @@ impl Objects {
         }
     }
 
-    /// Checks that an object exists and is what its name says.
+    /// Checks that an object exists and matches its name.
     ///
     /// # Errors
     ///
@@ -310,7 +315,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Returns the bytes of a payload. The bytes of an object are held once, however many callers ask for them.
+    /// Returns the bytes of a payload. The bytes of an object are in memory once, for any number of
+    /// callers.
     ///
     /// # Errors
     ///
@@ -325,7 +331,7 @@ impl Objects {
         Ok(bytes)
     }
 
-    /// Returns the bytes of a payload, wherever they stand: those in the record itself, or those of an object.
+    /// Returns the bytes of a payload, either from the record itself or from an object.
     pub(crate) fn resolve<'a>(&self, payload: Payload<'a>) -> Result<Cow<'a, [u8]>> {
         match payload.object() {
             None => Ok(Cow::Borrowed(payload.bytes())),
@@ -333,9 +339,9 @@ impl Objects {
         }
     }
 
-    /// Writes an object that exists once more, so that the next sync covers it: an earlier process may have been killed
-    /// before it synced, or its sync may have failed, and then the system takes the bytes for written although the disk
-    /// never got them.
+    /// Writes an existing object again, so that the next sync covers it. An earlier process may
+    /// have been killed before it synced, or its sync may have failed; then the system considers
+    /// the bytes written although the disk never got them.
     pub(crate) fn sync_again(&self, object: &ObjectId) -> Result<()> {
         let bytes = self.get(object)?;
         let path = self.path(object);
@@ -346,26 +352,26 @@ impl Objects {
         Ok(())
     }
 
-    /// Returns what the next sync has to make durable, and forgets it.
+    /// Returns the objects that the next sync must make durable, and clears the list.
     pub(crate) fn take_unsynced(&self) -> UnsyncedObjects {
         let unsynced = std::mem::take(&mut *self.unsynced.lock());
         if unsynced.is_empty() {
             return UnsyncedObjects::default();
         }
-        // Where that sync fails, nothing is written any more.
+        // If that sync fails, nothing is written any more.
         self.written.lock().extend(unsynced.keys().copied());
         let (objects, files) =
             unsynced.into_iter().map(|(object, file)| (object, (self.path(&object), file))).unzip();
         UnsyncedObjects {
             files,
             objects,
-            // The name of the object directory stands in the session's directory.
+            // The name of the object directory is in the session's directory.
             dirs: vec![self.dir.clone(), self.session_dir.clone()],
             pool: self.pool.clone(),
         }
     }
 
-    /// Takes back what a sync was to make durable that could not begin.
+    /// Restores the list of a sync that could not begin.
     pub(crate) fn put_back(&self, unsynced: UnsyncedObjects) {
         let UnsyncedObjects { files, objects, dirs: _, pool: _ } = unsynced;
         self.unsynced.lock().extend(objects.into_iter().zip(files.into_iter().map(|(_, file)| file)));

@@ -1,7 +1,7 @@
-//! Files that readers hold open, so that a compaction takes nothing from them.
+//! Files that readers hold open, so that a compaction does not remove data that they need.
 //!
-//! A reader is only asked for its log, and a host may open hundreds of files itself: all readers of the process together hold 1,024
-//! files at most, and no more than a quarter of those that the system lets the process open.
+//! A host may open hundreds of files itself. All readers of the process together therefore hold at
+//! most 1,024 files, and at most a quarter of the process's limit of open files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,13 +10,11 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::storage::StorageFile;
 
-/// Number of files that the readers of a process hold at most.
 const HELD_MAX: u64 = 1_024;
 
-/// Number of files that are held.
 static HELD: AtomicU64 = AtomicU64::new(0);
 
-/// Holds a file of a segment open. Its clones hold the same one.
+/// Holds a file of a segment open. Its clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldFile {
     held: Arc<CountedFile>,
@@ -28,7 +26,7 @@ struct CountedFile {
     _room: FilePermit,
 }
 
-/// Stands for one file of those that may be held.
+/// A permit for one of the files that may be held.
 #[derive(Debug)]
 struct FilePermit;
 
@@ -47,13 +45,13 @@ impl Drop for FilePermit {
 }
 
 impl HeldFile {
-    /// Holds the file that `open` opens. `None` if it opens none, or there is no room for another.
+    /// Holds the file that `open` returns. Returns `None` if there is no file, or no room for
+    /// another one.
     pub(super) fn hold(open: impl FnOnce() -> Option<Arc<dyn StorageFile>>) -> Option<HeldFile> {
         let room = FilePermit::take()?;
         Some(HeldFile { held: Arc::new(CountedFile { file: open()?, _room: room }) })
     }
 
-    /// Returns the file.
     pub(super) fn file(&self) -> Arc<dyn StorageFile> {
         Arc::clone(&self.held.file)
     }

@@ -1,25 +1,25 @@
-//! What a crash leaves of a session that was about to be created: a *partial creation*, a directory in which no record was
-//! ever written.
+//! The state after a crash while a session was being created: a *partial creation*, a directory in
+//! which no record was ever written.
 //!
-//! A session is created by a directory, a segment file, its header, a `Resumed` frame and the first record, in this order.
-//! If a crash comes before the record, nobody was told of a session, and one can still be created there. Nothing that
-//! is found is overwritten or removed: the new session's first segment stands behind it, as the segment of a recovery
-//! does.
+//! A session is created by a directory, a segment file, its header, a `Resumed` frame and the first
+//! record, in this order. If a crash precedes the record, the session was never reported to a
+//! caller and can still be created there. No existing file is overwritten or removed: the new
+//! session's first segment comes after them, like the segment of a recovery.
 //!
-//! | found | what it is |
+//! | found | classification |
 //! |---|---|
 //! | nothing | a partial creation |
-//! | segment files each of which ends before its first record does, and holds the bytes that this session's first segment begins with | a partial creation |
-//! | an object directory beside these | a partial creation: a power cut may have taken the records that named the objects, and nothing else |
-//! | an object directory alone | not one: the segments are lost |
-//! | a whole frame that is not `Resumed`, sound or not; bytes behind an unsound header or an unfinished frame | not one: there was a record, or may have been |
+//! | segment files that each end before the end of their first record, with the bytes with which this session's first segment begins | a partial creation |
+//! | an object directory next to these | a partial creation: a power cut may have lost the records that named the objects, and nothing else |
+//! | only an object directory | not one: the segments are lost |
+//! | a complete frame that is not `Resumed`, valid or not; bytes after an invalid header or an unfinished frame | not one: there was a record, or may have been |
 //! | a header of another session, ordinal, place in a log, or format | not one |
-//! | anything else, links among it | not one |
+//! | anything else, including links | not one |
 //!
-//! Where a power cut tore a file so that bytes stand behind others that are gone, the directory may still be a partial
-//! creation; nobody can say, so it does not count as one. A first record that was whole, is damaged, and was attested
-//! by no frame passes for an unfinished one where its last bytes are 0: whoever creates the session writes the same
-//! record again.
+//! If a power cut tore a file so that bytes follow lost ones, the directory may still be a partial
+//! creation. This cannot be determined, so it does not count as one. A damaged first record that
+//! was complete, that no frame attested, and whose last bytes are 0 looks like an unfinished one:
+//! creating the session then writes the same record again.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -39,12 +39,13 @@ use crate::storage::{EntryKind, Storage};
 /// Describes a directory in which no record was ever written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PartialCreation {
-    /// Highest ordinal of the directory's segment files; `None` where there are none. A new session's ordinals are higher.
+    /// Highest ordinal of the directory's segment files; `None` if there are none. A new session's
+    /// ordinals are higher.
     pub(crate) ordinal_max: Option<u32>,
 }
 
-/// Looks at the directory `dir` of `session`, and describes it if it holds nothing but a partial creation. The answer is
-/// of no use while another process writes there.
+/// Examines the directory `dir` of `session`, and describes it if it contains only a partial
+/// creation. The result is useless while another process writes there.
 pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<Option<PartialCreation>> {
     if sabotage::is(Breakage::PartialCreationRefused) {
         return Ok(None);
@@ -70,12 +71,12 @@ pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<O
         }
     }
     let segments_lost = objects && found.ordinal_max.is_none();
-    // No number of crashes takes ordinals that high, and a new session needs enough of them.
+    // No number of crashes reaches ordinals that high, and a new session needs enough of them.
     let room = found.ordinal_max.is_none_or(|ordinal| ordinal < u32::MAX / 2);
     Ok((room && !segments_lost).then_some(found))
 }
 
-/// Removes what a failed attempt has written into the directory beside the partial creation of an earlier attempt.
+/// Removes the files of a failed attempt, but not the partial creation of an earlier attempt.
 pub(crate) fn remove_all_but(
     storage: &dyn Storage,
     dir: &Path,
@@ -91,14 +92,15 @@ pub(crate) fn remove_all_but(
     Ok(())
 }
 
-/// Returns whether a segment file begins as this session's first segment does, and ends before its first record does.
+/// Returns whether a segment file begins like this session's first segment, and ends before the end
+/// of its first record.
 fn holds_no_record(storage: &dyn Storage, path: &Path, session: Uuid, ordinal: u32) -> Result<bool> {
     if sabotage::is(Breakage::PartialCreationUnexamined) {
         return Ok(true);
     }
     let io = |error| Error::io("read", path, error);
     let file = match compressed::open(storage, path) {
-        // A file that somebody removes meanwhile is no reason to say that there is a session.
+        // A file that is removed concurrently does not prove that there is a session.
         Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => return Ok(true),
         opened => opened?,
     };
@@ -132,7 +134,7 @@ fn holds_no_record(storage: &dyn Storage, path: &Path, session: Uuid, ordinal: u
             Err(_) => break,
         }
     }
-    // The rest is nothing, or a frame that was cut short.
+    // The rest is empty, or an incomplete frame.
     let used = window.used_end(offset).map_err(io)?;
     let bytes = window.bytes(offset, FRAME_HEADER_LEN as u64).map_err(io)?;
     let header_end = offset + FRAME_HEADER_LEN as u64;
@@ -143,14 +145,14 @@ fn holds_no_record(storage: &dyn Storage, path: &Path, session: Uuid, ordinal: u
         Ok(header) if is_first(&header, next) && used < header_end + u64::from(header.body_len) => {}
         _ => return Ok(false),
     }
-    // The frame's length alone would not do: the length may be what is damaged, in a frame that is there as a whole.
+    // The frame's length is not sufficient: in a complete frame, the length itself may be damaged.
     let len = used - header_end;
     let bytes = window.bytes(header_end, len).map_err(io)?;
     let body = usize::try_from(len).ok().and_then(|len| bytes.get(..len)).unwrap_or_default();
     Ok(matches!(msgpack::scan(body, ValueLimits::default()), Err(CodecError::Truncated { .. })))
 }
 
-/// Returns whether a frame says that it is of this kind, and of the beginning of a log.
+/// Returns whether a frame claims to be of this kind and at the start of a log.
 fn is_first(header: &Header, kind: RecordKind) -> bool {
     header.kind == kind && header.sequence == 0
 }

@@ -1,16 +1,18 @@
-//! How one sync serves every thread that waits on a session.
+//! Sharing one sync among all threads that wait on a session.
 //!
-//! A thread that needs records below `target` durable calls [`SyncGate::wait`]. One of the waiting threads leads: it
-//! runs the sync for everything written so far, outside the gate's lock. The others wait, and its result serves them,
-//! or one of them leads the next sync. The gate remembers a failure for good: a sync is never retried. One that could
-//! not begin is no failure.
+//! A thread that needs records below `target` durable calls [`SyncGate::wait`]. One of the waiting
+//! threads leads: it runs the sync for everything written so far, outside the gate's lock. The
+//! others wait. Either its result is sufficient for them, or one of them leads the next sync. The
+//! gate remembers a failure permanently: a sync is never retried. A sync that could not begin is
+//! not a failure.
 //!
-//! The gate is generic over the synchronization primitives, so that a model checker runs the same lines
-//! (`publish/model.rs`).
+//! The gate is generic over the synchronization primitives, so that a model checker runs the same
+//! lines (`publish/model.rs`).
 //!
 //! # Invariants
 //!
-//! 1. `synced` never goes down, and is raised only after a sync that began when everything below it had been written.
+//! 1. `synced` never decreases. It is raised only after a sync that began when everything below it
+//!    had been written.
 //! 2. At most one sync runs at a time.
 //! 3. After a failed sync no call succeeds for a target that was not reached before.
 
@@ -36,12 +38,12 @@ pub(crate) trait Primitives {
     fn wait<'a, T: Send>(condvar: &Self::Condvar, guard: Self::Guard<'a, T>) -> Self::Guard<'a, T>;
     fn notify_all(condvar: &Self::Condvar);
     fn word(value: u64) -> Self::Word;
-    /// Reads a word. The caller then sees everything that was written before the word was set to this value.
+    /// Reads a word. The caller then sees everything that was written before the word was set to
+    /// this value.
     fn get(word: &Self::Word) -> u64;
     fn set(word: &Self::Word, value: u64);
 }
 
-/// Uses the primitives of `parking_lot`.
 #[derive(Debug)]
 pub(crate) struct ParkingLot;
 
@@ -85,12 +87,11 @@ impl Primitives for ParkingLot {
     }
 }
 
-/// Says why a sync made nothing durable.
 #[derive(Debug)]
 pub(crate) enum NotSynced<E> {
-    /// A sync failed: nothing is known of what it was for.
+    /// A sync failed: the state of the data that it covered is unknown.
     Failed(Arc<E>),
-    /// A sync found something missing before anything failed, and a later one may do the same.
+    /// A sync found a resource missing before any failure; a later sync may cover the same data.
     Refused(Arc<E>),
 }
 
@@ -105,7 +106,8 @@ struct State<E> {
 pub(crate) struct SyncGate<E: Send + Sync, P: Primitives = ParkingLot> {
     state: P::Mutex<State<E>>,
     changed: P::Condvar,
-    /// `state.synced` and whether there is a failure, for callers that only look: each is written under the lock.
+    /// Copies of `state.synced` and of the existence of a failure, for callers that only read. Both
+    /// are written under the lock.
     synced: P::Word,
     failed: P::Word,
 }
@@ -118,7 +120,7 @@ impl<E: Send + Sync + Debug, P: Primitives> Debug for SyncGate<E, P> {
 }
 
 impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
-    /// Returns a gate behind which everything below `synced` is durable.
+    /// Creates a gate with everything below `synced` durable.
     pub(crate) fn new(synced: SequenceNumber) -> SyncGate<E, P> {
         SyncGate {
             state: P::mutex(State { synced, running: false, failed: None }),
@@ -133,7 +135,8 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
         P::get(&self.synced).into()
     }
 
-    /// Notes that a sync other than those of [`wait`](SyncGate::wait) made everything below `synced` durable.
+    /// Records that a sync other than those of [`wait`](SyncGate::wait) made everything below
+    /// `synced` durable.
     pub(crate) fn raise(&self, synced: SequenceNumber) {
         if synced <= self.synced_end() {
             return;
@@ -146,8 +149,8 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
         }
     }
 
-    /// Notes that a write failed, so that no later sync can promise anything. Returns the first failure, which alone
-    /// counts.
+    /// Records that a write failed, so that no later sync can guarantee anything. Returns the first
+    /// failure, the only one that counts.
     pub(crate) fn fail(&self, cause: Arc<E>) -> Arc<E> {
         let mut state = P::lock(&self.state);
         let first = Arc::clone(state.failed.get_or_insert(cause));
@@ -156,7 +159,6 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
         first
     }
 
-    /// Returns the first failure.
     pub(crate) fn failure(&self) -> Option<Arc<E>> {
         if P::get(&self.failed) == 0 {
             return None;
@@ -164,9 +166,10 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
         P::lock(&self.state).failed.clone()
     }
 
-    /// Returns once everything below `target` is durable. If this thread leads, it calls `sync`, without the gate's
-    /// lock, which makes everything written so far durable and returns how far that is. `Ok(true)` where this thread
-    /// led. If the sync was refused, this thread gets that error, and another one leads.
+    /// Returns once everything below `target` is durable. If this thread leads, it calls `sync`
+    /// without the gate's lock; `sync` makes everything written so far durable and returns its end.
+    /// Returns `Ok(true)` if this thread led. If the sync was refused, this thread gets that error,
+    /// and another one leads.
     pub(crate) fn wait(
         &self,
         target: SequenceNumber,

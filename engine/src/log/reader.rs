@@ -16,18 +16,19 @@ use super::window::Window;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
 
-/// Number of bytes of a segment between two places that the index keeps.
+/// Number of bytes of a segment between two indexed places.
 const INDEX_BYTES: u64 = 64 << 10;
 
-/// Holds the places of some records: the first of each segment, and one every 64 KiB. A reader finds the others from
-/// these by walking. The index grows by less than a thousandth of the log's length. Cheap to clone.
+/// The places of some records: the first of each segment, and one every 64 KiB. A reader finds the
+/// others from these by walking. The index grows by less than a thousandth of the log's length.
+/// Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     places: Arc<Vec<(SequenceNumber, Location)>>,
 }
 
 impl Index {
-    /// Notes the place of a record, if it is worth keeping. Records come in order.
+    /// Adds the place of a record, unless the last indexed place is near. Records come in order.
     pub(crate) fn note(&mut self, sequence: SequenceNumber, at: Location) {
         let near = |last: &Location| last.segment == at.segment && at.offset < last.offset + INDEX_BYTES;
         if !self.places.last().is_some_and(|(_, last)| near(last)) {
@@ -35,45 +36,45 @@ impl Index {
         }
     }
 
-    /// Forgets the records from `sequence` on.
     pub(crate) fn cut_at(&mut self, sequence: SequenceNumber) {
         let kept = self.places.partition_point(|(noted, _)| *noted < sequence);
         Arc::make_mut(&mut self.places).truncate(kept);
     }
 
-    /// Returns the last place that the index keeps at or before a record, and the record that stands there.
+    /// Returns the last indexed place at or before a record, and the record at this place.
     fn before(&self, sequence: SequenceNumber) -> Option<(SequenceNumber, Location)> {
         let after = self.places.partition_point(|(noted, _)| *noted <= sequence);
         self.places.get(after.checked_sub(1)?).copied()
     }
 }
 
-/// Holds what is needed to find a log's records: its segments and the index. Cheap to clone.
+/// Locates a log's records: its segments and the index. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecordLocator {
     pub(crate) segments: Arc<Vec<Segment>>,
     pub(crate) index: Index,
     pub(crate) next_sequence: SequenceNumber,
-    /// What compactions have left of the log, if there were any.
+    /// The result of compactions of the log, if there were any.
     pub(crate) compaction: Option<Arc<Compaction>>,
 }
 
-/// Takes the place of a frame's segment in the chain, the frame's offset there, and the frame.
+/// Takes the place of a frame's segment in the chain, the frame's offset in the segment, and the
+/// frame.
 type SegmentFrameVisitor<'a> = dyn FnMut(usize, u64, Frame<'_>) -> Result<ControlFlow<()>> + 'a;
 
 impl RecordLocator {
-    /// Holds the files of the segments open, as far as there is [room](super::open_files): all that these places read of them from then on
-    /// is what was found, whatever a compaction replaces. The others are opened by their names, time and again.
+    /// Holds the files of the segments open, as far as there is [room](super::open_files). Reads of
+    /// these files then return the present version, even if a compaction replaces them. The other
+    /// files are opened by name for each read.
     ///
     /// # Errors
     ///
-    /// [`Error::CompactedMeanwhile`] if a compaction has replaced one already.
+    /// [`Error::CompactedMeanwhile`] if a compaction has already replaced one.
     pub(crate) fn hold_open(&mut self, storage: &dyn Storage) -> Result<()> {
         let segments = Arc::make_mut(&mut self.segments);
         segments.iter_mut().try_for_each(|segment| segment.hold_open(storage))
     }
 
-    /// Returns the places that the index keeps, each with its segment's ordinal.
     pub(crate) fn indexed_locations(&self) -> Vec<RecordLocation> {
         let indexed = |(sequence, at): &(SequenceNumber, Location)| {
             let ordinal = self.segments.get(at.segment)?.header.ordinal;
@@ -82,17 +83,17 @@ impl RecordLocator {
         self.index.places.iter().filter_map(indexed).collect()
     }
 
-    /// Returns the ordinals and salts of the compacted segments.
     pub(crate) fn compacted_segments(&self) -> Vec<(u32, u64)> {
         let compacted = self.segments.iter().filter(|segment| segment.compacted.is_some());
         compacted.map(Segment::ordinal_and_salt).collect()
     }
 
-    /// Returns the ordinals and salts of those segments before the ordinal `below` that have no seal: a crash came before it.
+    /// Returns the ordinals and salts of those segments before the ordinal `below` that have no
+    /// seal, since a crash preceded it.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where a segment cannot be read.
+    /// [`Error::Io`] if a segment cannot be read.
     pub(crate) fn unsealed_segments(&self, storage: &dyn Storage, below: u32) -> Result<Vec<(u32, u64)>> {
         let mut unsealed = Vec::new();
         for segment in self.segments.iter().filter(|segment| segment.header.ordinal < below) {
@@ -103,7 +104,8 @@ impl RecordLocator {
         Ok(unsealed)
     }
 
-    /// Hands the records from `from` through `through` to `visit`, in order. Each record is checked again.
+    /// Passes the records from `from` through `through` to `visit`, in order. Each record is
+    /// checked again.
     pub(crate) fn read(
         &self,
         storage: &Arc<dyn Storage>,
@@ -114,8 +116,10 @@ impl RecordLocator {
         self.read_until(storage, from, through, &mut |record| visit(record).map(ControlFlow::Continue))
     }
 
-    /// Hands the records from `from` through `through` to `visit`, as [`read`](RecordLocator::read) does, for a fold: fails with
-    /// [`Error::CompactedMeanwhile`] if a compaction has replaced a segment, since what it has left is to be known beforehand.
+    /// Passes the records from `from` through `through` to `visit`, like
+    /// [`read`](RecordLocator::read), for a fold. Fails with [`Error::CompactedMeanwhile`] if a
+    /// compaction has replaced a segment, since a fold must know the result of compactions
+    /// beforehand.
     pub(crate) fn read_for_fold(
         &self,
         storage: &Arc<dyn Storage>,
@@ -126,7 +130,7 @@ impl RecordLocator {
         self.walk(storage, from, through, &mut |_, _, frame| visit(frame.record()).map(ControlFlow::Continue))
     }
 
-    /// Hands the records from `from` through `through` to `visit`, in order, until `visit` breaks.
+    /// Passes the records from `from` through `through` to `visit`, in order, until `visit` breaks.
     pub(crate) fn read_until(
         &self,
         storage: &Arc<dyn Storage>,
@@ -144,7 +148,8 @@ impl RecordLocator {
         })
     }
 
-    /// Has records read by these places, and again by places that are found anew whenever a compaction has replaced a segment.
+    /// Calls `read` with this locator. Whenever a compaction has replaced a segment, calls it again
+    /// with a new locator.
     pub(crate) fn whole<T>(
         &self,
         storage: &Arc<dyn Storage>,
@@ -160,12 +165,14 @@ impl RecordLocator {
         })
     }
 
-    /// Fails with [`Error::Compacted`] if a compaction has dropped what the slices held at a position.
+    /// Fails with [`Error::Compacted`] if a compaction has dropped the contents of the slices at a
+    /// position.
     pub(crate) fn check_known(&self, position: SequenceNumber) -> Result<()> {
         self.compaction.as_ref().map_or(Ok(()), |compaction| compaction.check(position))
     }
 
-    /// Finds the segments of the same records anew, after a compaction has replaced that of `path`. Records are found by walking.
+    /// Locates the same records again, after a compaction has replaced the segment at `path`. The
+    /// new index contains only the first record of each segment.
     fn found_again(&self, storage: &Arc<dyn Storage>, path: &Path) -> Result<RecordLocator> {
         let dir = path.parent().unwrap_or(path);
         let mut segments = chain::discover(storage.as_ref(), dir)?.segments;
@@ -184,8 +191,9 @@ impl RecordLocator {
         })
     }
 
-    /// Hands the records from `from` through `through` to `visit`, for a caller that reads one stretch after the other.
-    /// `at` holds the place of the record behind the last stretch, so that nothing is walked over to find it again.
+    /// Passes the records from `from` through `through` to `visit`, for a caller that reads
+    /// consecutive ranges. `at` contains the place of the record after the last range, so that no
+    /// record is walked twice.
     pub(crate) fn read_on(
         &self,
         storage: &Arc<dyn Storage>,
@@ -203,7 +211,7 @@ impl RecordLocator {
         })
     }
 
-    /// Returns where the frame of the record `sequence` ends, and its checksum.
+    /// Returns the location of the frame of the record `sequence`, with its end and checksum.
     pub(crate) fn locate(
         &self,
         storage: &Arc<dyn Storage>,
@@ -223,7 +231,7 @@ impl RecordLocator {
         located.ok_or(Error::NoSuchPosition { position: sequence, last: self.next_sequence.checked_sub(1) })
     }
 
-    /// Hands every frame to `visit`, envelope frames included, in the last segment up to `end`.
+    /// Passes every frame to `visit`, including envelope frames; in the last segment, up to `end`.
     pub(crate) fn frames(
         &self,
         storage: &Arc<dyn Storage>,
@@ -252,7 +260,8 @@ impl RecordLocator {
         Ok(())
     }
 
-    /// Hands every envelope frame to `visit` that stands behind the record before `from` and before the last record.
+    /// Passes every envelope frame to `visit` that is after the record before `from` and before the
+    /// last record.
     pub(crate) fn envelopes_behind(
         &self,
         storage: &Arc<dyn Storage>,
@@ -260,7 +269,8 @@ impl RecordLocator {
         visit: &mut dyn FnMut(&Segment, Frame<'_>) -> Result<()>,
     ) -> Result<()> {
         let Some(last) = self.next_sequence.checked_sub(1) else { return Ok(()) };
-        // From the record before on, since the envelope frames behind it come before the record `from`.
+        // The walk starts at the record before, since the envelope frames after that precede the
+        // record `from`.
         let start = self.index.before(from.saturating_sub(1));
         self.walk_frames(storage, start, &mut |index, _, frame| {
             let Header { kind, sequence, .. } = frame.header;
@@ -283,8 +293,9 @@ impl RecordLocator {
         self.walk_from(storage, from, through, None, visit)
     }
 
-    /// Hands the records from `from` through `through` to `visit`. Looks for them from `start` on, which must not be
-    /// behind the first of them; without `start`, from the last place before them that the index keeps.
+    /// Passes the records from `from` through `through` to `visit`. The walk starts at `start`,
+    /// which must not be after the first of them; without `start`, it starts at the last indexed
+    /// place before them.
     fn walk_from(
         &self,
         storage: &Arc<dyn Storage>,
@@ -308,8 +319,8 @@ impl RecordLocator {
         })
     }
 
-    /// Hands every frame from `start` on to `visit`, or from the first segment's, until `visit` has enough. `start` is the place of
-    /// a record, or the one behind the record before it.
+    /// Passes every frame from `start` on to `visit`, or from the first segment on, until `visit`
+    /// breaks. `start` is the place of a record, or the place directly after the record before it.
     fn walk_frames(
         &self,
         storage: &Arc<dyn Storage>,
@@ -346,7 +357,6 @@ impl RecordLocator {
     }
 }
 
-/// Names where a frame ends, and its checksum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrameLocation {
     pub(crate) segment: usize,

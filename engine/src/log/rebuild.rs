@@ -1,26 +1,30 @@
-//! Writing a log anew from records that are held elsewhere, where it is more than a plain sequence of records.
+//! Building a log from records that are stored elsewhere, if it is more than a plain sequence of
+//! records.
 //!
-//! # What the records do not say
+//! # Data that the records do not contain
 //!
-//! | of a session | a local log needs | made by |
+//! | kind of session | data that a local log needs | created by |
 //! |---|---|---|
-//! | that was forked or salvaged | that the fork's first segment follows a frame with the checksum that its `opened` record names | a segment that ends with the last shared record and bears the mark of a compacted one, which stands for one that ended with that checksum; it has lost nothing |
-//! | that was compacted before its records were held | what the slices held at some positions of the compacted range | heads of compacted segments, with the bases that a replica holds beside the first `dropped` record ([`KnownPositions`]) |
+//! | forked or salvaged | the fork's first segment follows a frame with the checksum that its `opened` record names | a segment that ends with the last shared record and is marked as compacted; it replaces one that ended with that checksum, and has lost nothing |
+//! | compacted before its records were replicated | the contents of the slices at some positions of the compacted range | heads of compacted segments, with the bases that a replica stores with the first `dropped` record ([`KnownPositions`]) |
 //!
 //! # Steps
 //!
-//! 1. The records are appended as they come, in plain segments. A new segment begins with the first `dropped` record, behind a
-//!    compacted range, and with each fork's `opened` record.
-//! 2. Once all are durable, each segment that needs it is written anew, as a compaction does, the later ones first.
+//! 1. The records are appended in their order, in plain segments. A new segment begins with the
+//!    first `dropped` record, after a compacted range, and with each fork's `opened` record.
+//! 2. Once all are durable, each segment that needs it is rewritten as by a compaction, the later
+//!    ones first.
 //!
 //! # Rules
 //!
-//! 1. A compacted range begins with the first dropped record that is held, and ends where the log's did from which it was held.
-//! 2. Of the bases that came with earlier dropped records, those at and behind a later one that brings bases of its own count no
-//!    more: a compaction came in between, which may have dropped what they name.
-//! 3. A log that ends within a range is refused: nobody knows what its slices hold.
+//! 1. A compacted range begins with the first dropped record that was replicated, and ends at the
+//!    end of that range in the original log.
+//! 2. A dropped record with bases invalidates the bases of earlier dropped records at and after its
+//!    position: there was another compaction in between, which may have dropped the bodies that
+//!    they name.
+//! 3. A log that ends within a range is refused: the contents of its slices are unknown.
 //!
-//! A kill before the last step is the caller's matter, whose directory has a temporary name.
+//! The caller handles a kill before the last step; its directory has a temporary name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,7 +41,6 @@ use super::reader::FrameLocation;
 use super::writer::{AppendBody, AppendContext, LogEnvironment, LogIdentity, LogWriter};
 use crate::error::Result;
 
-/// Says why no log can be made of the records.
 pub(crate) type RebuildRefusal = &'static str;
 
 const UNKNOWN: RebuildRefusal = "bodies of it were dropped before they were held, and nothing that is held says what \
@@ -47,23 +50,23 @@ const IN_PART: RebuildRefusal =
 const NO_BASE: RebuildRefusal = "what it holds of a compacted session contradicts itself";
 const NO_FORK: RebuildRefusal = "a record begins a session that does not follow those before it";
 
-/// Follows what was dropped of the records so far.
+/// Tracks the dropped bodies of the records so far.
 #[derive(Debug, Default)]
 struct Ranges {
     /// First record and last position of each.
     ranges: Vec<(SequenceNumber, SequenceNumber)>,
-    /// Whether the last one is not passed yet.
+    /// Whether the last range is not passed yet.
     is_open: bool,
     ends: Vec<SequenceNumber>,
     bases: BTreeMap<SequenceNumber, Vec<BaseSlice>>,
 }
 
 impl Ranges {
-    /// Takes in what came with the dropped record `from`.
+    /// Adds the data that accompanied the dropped record `from`.
     fn learn(&mut self, from: SequenceNumber, known: KnownPositions) {
         self.ends.retain(|end| *end < from);
         drop(self.bases.split_off(&from));
-        // An end of which nothing is known is none: the range goes on to the next one.
+        // An end without a base is ignored: the range continues to the next one.
         let is_known = |end: &SequenceNumber| known.bases.iter().any(|base| base.position == *end);
         self.ends.extend(known.ends.iter().copied().filter(|end| *end >= from && is_known(end)));
         for base in known.bases.into_iter().filter(|base| base.position >= from) {
@@ -71,7 +74,8 @@ impl Ranges {
         }
     }
 
-    /// Begins a range with a dropped record, or lets the one that it is in reach as far as is known. Returns whether it is a new one.
+    /// Begins a range with a dropped record, or extends the present one to its known end. Returns
+    /// whether it is a new one.
     fn take(&mut self, sequence: SequenceNumber) -> Result<bool, RebuildRefusal> {
         let end = self.ends.iter().copied().find(|end| *end >= sequence).ok_or(UNKNOWN)?;
         match self.ranges.last_mut().filter(|_| self.is_open) {
@@ -81,7 +85,7 @@ impl Ranges {
         Ok(!std::mem::replace(&mut self.is_open, true))
     }
 
-    /// Ends the range if the record `sequence` is behind it. Returns whether it did.
+    /// Ends the range if the record `sequence` is after it. Returns whether it did.
     fn pass(&mut self, sequence: SequenceNumber) -> bool {
         self.is_behind(sequence) && std::mem::take(&mut self.is_open)
     }
@@ -90,7 +94,8 @@ impl Ranges {
         self.ranges.last().is_some_and(|(_, end)| *end < sequence)
     }
 
-    /// Checks that what the slices hold is known where each range ends, and behind the last record, which is the one before `next`.
+    /// Checks that the contents of the slices are known at the end of each range, and after the
+    /// last record, which is the one before `next`.
     fn check(&self, next: SequenceNumber) -> Result<(), RebuildRefusal> {
         if self.is_open && !self.is_behind(next) {
             return Err(IN_PART);
@@ -101,21 +106,21 @@ impl Ranges {
         }
     }
 
-    /// Returns the range that the record is in.
     fn range_of(&self, sequence: SequenceNumber) -> Option<(SequenceNumber, SequenceNumber)> {
         self.ranges.iter().copied().find(|(from, end)| (*from..=*end).contains(&sequence))
     }
 }
 
-/// Holds a log that is made of records which are held elsewhere.
+/// A log that is built from records that are stored elsewhere.
 #[derive(Debug)]
 pub(crate) struct RemadeLog {
     pub(crate) log: LogWriter,
     dir: PathBuf,
-    /// What new logs stand on, and the session of the last one; `None` if the log was there before.
+    /// Environment of new logs, and the session of the last one; `None` if the log existed before.
     ground: Option<(LogEnvironment, Uuid)>,
     dropped: Ranges,
-    /// Checksums that the segments behind these, by their ordinals, name as their last frames'.
+    /// Checksums that later segments name as those of the last frames of these segments, by
+    /// ordinal.
     chains: BTreeMap<u32, u32>,
 }
 
@@ -127,23 +132,23 @@ impl RemadeLog {
         RemadeLog { ground: Some((ground.clone(), opened.session)), ..RemadeLog::from_log(log, dir) }
     }
 
-    /// Goes on with a log that is there, behind which nothing but plain records can be appended.
+    /// Continues an existing log, to which only plain records can be appended.
     pub(crate) fn from_log(log: LogWriter, dir: &Path) -> RemadeLog {
         let (dropped, chains) = (Ranges::default(), BTreeMap::new());
         RemadeLog { log, dir: dir.to_owned(), ground: None, dropped, chains }
     }
 
-    /// Returns whether the log is a new one.
     pub(crate) fn is_new(&self) -> bool {
         self.ground.is_some()
     }
 
-    /// Returns the session whose records a new log has; `None` for one that was there before.
+    /// Returns the session of a new log; `None` for one that existed before.
     pub(crate) fn session(&self) -> Option<Uuid> {
         self.ground.as_ref().map(|(_, session)| *session)
     }
 
-    /// Appends a record. `known` is what came with one whose body was dropped. The inner error says why no log can be made of it.
+    /// Appends a record. `known` is the data that accompanied a dropped body. The inner error
+    /// states why no log can be built.
     pub(crate) fn append(
         &mut self,
         record: &Record<'_>,
@@ -177,14 +182,14 @@ impl RemadeLog {
         Ok(Ok(()))
     }
 
-    /// Lets the next record, of so many bytes and that time, be the first one of a segment.
+    /// Makes the next record, with a body of `len` bytes and this time, the first one of a segment.
     pub(crate) fn begin_segment(
         &mut self,
         len: usize,
         time_us: i64,
         context: &AppendContext<'_>,
     ) -> Result<()> {
-        // A declaration takes its room twice.
+        // A declaration needs its room twice.
         let len = 2 * (FRAME_HEADER_LEN + len) as u64;
         let first = self.log.places.segments.last().map(|segment| segment.header.first_sequence);
         match first.is_some_and(|first| first < self.log.next_sequence()) {
@@ -193,7 +198,7 @@ impl RemadeLog {
         }
     }
 
-    /// Goes over to the log of a fork, whose first record comes next.
+    /// Switches to the log of a fork, before its first record.
     fn begin_fork(&mut self, record: &Record<'_>) -> Result<Result<(), RebuildRefusal>> {
         let opened = SessionOpening::decode(record.body)?;
         let Some(Parent::Fork { position, chain, .. }) = opened.parent else { return Ok(Err(NO_FORK)) };
@@ -211,22 +216,22 @@ impl RemadeLog {
         Ok(Ok(()))
     }
 
-    /// Says why no log can be made of the records so far.
+    /// Returns the reason why no log can be built from the records so far, if there is one.
     pub(crate) fn check(&self) -> Result<(), RebuildRefusal> {
         self.dropped.check(self.log.next_sequence())
     }
 
-    /// Returns whether no segment needs to be written anew.
+    /// Returns whether no segment needs to be rewritten.
     fn is_plain(&self) -> bool {
         self.dropped.ranges.is_empty() && self.chains.is_empty()
     }
 
-    /// Writes the segments anew that need it, and returns the log, which was [checked](RemadeLog::check). Segments of one that needs none
-    /// are not sealed yet.
+    /// Rewrites the segments that need it, and returns the log, which must have been
+    /// [checked](RemadeLog::check). The segments of a plain log are not sealed yet.
     pub(crate) fn finish(mut self, context: &AppendContext<'_>) -> Result<LogWriter> {
         let next = self.log.next_sequence();
         if self.dropped.ranges.last().is_some_and(|(_, end)| *end + 1 == next) {
-            // A segment is written anew only where another one follows it.
+            // A segment is rewritten only if another one follows it.
             self.begin_segment(0, self.log.last_time_us(), context)?;
         }
         if self.is_plain() {

@@ -1,36 +1,38 @@
-//! Walking a log frame by frame, and telling damage from a torn tail.
+//! Walking a log frame by frame, and distinguishing damage from a torn tail.
 //!
-//! # What a bad frame means
+//! # Meaning of a bad frame
 //!
-//! A frame is bad when its bytes do not check, when it names another predecessor than the frame before it, or
-//! when its sequence number is not the next. Let `q` be the sequence number that should stand there. Every
-//! sound frame behind it, in this segment or a later one, is evidence:
+//! A frame is bad if its bytes are invalid, if it names a predecessor other than the preceding
+//! frame, or if its sequence number is not the next. Let `q` be the expected sequence number. Every
+//! valid frame after it, in this segment or a later one, is evidence:
 //!
-//! | evidence behind the bad frame | boot | meaning |
+//! | evidence after the bad frame | boot | meaning |
 //! |---|---|---|
 //! | a watermark above `q` | any | **corrupt**: the bytes were known to be durable |
-//! | some sound frame | the one under which the tail was written | **corrupt**: no power was cut, so nothing can be torn out of order |
-//! | some sound frame | another, or not known | torn: pages reached the disk out of order |
-//! | none | any | torn: left out and reported; an all-zero rest is a plain end |
+//! | any valid frame | the one under which the tail was written | **corrupt**: there was no power cut, so nothing can be torn out of order |
+//! | any valid frame | another, or unknown | torn: pages reached the disk out of order |
+//! | none | any | torn: excluded and reported; an all-zero rest is a plain end |
 //!
-//! A segment that is corrupt by this table only because it is older than what follows gets an error of its own
-//! ([`Error::OlderThanSuccessor`]): it ends before the end that its successor names, or a page of it ends in zeros. Segments
-//! in a copy that was taken while the session was written look like that.
+//! A segment may be corrupt by this table only because it is older than the data after it. It gets
+//! a separate error ([`Error::OlderThanSuccessor`]). Such a segment ends before the end that its
+//! successor names, or a page of it ends in zeros. Segments in a copy that was taken while the
+//! session was written look like that.
 //!
 //! # While another process writes
 //!
 //! | found | meaning |
 //! |---|---|
 //! | a frame that is corrupt or torn | the scan reads it again, three times, before it counts: its writer may have written half of it |
-//! | a file without a sound header behind the chain, which has one when the scan looks again | the writer went on into it after the directory was listed: the walk ends before it, and nothing is wrong |
-//! | a file behind the chain that is gone | its writer had made it ahead and did not need it |
+//! | a file without a valid header after the chain, whose header is valid when read again | the writer continued in it after the directory was listed: the walk ends before it, without an error |
+//! | a file after the chain that no longer exists | its writer had preallocated it and did not need it |
 //!
 //! # Invariants
 //!
 //! 1. Scanning writes nothing.
-//! 2. Sequence numbers come in order and without gaps, and each sound frame exactly once.
-//! 3. The search for evidence never gives up, and takes time that grows with the number of bytes, whatever they look like
-//!    ([`search`](mod@search)): what no frame attests is a torn tail, however long it is.
+//! 2. Sequence numbers come in order and without gaps, and each valid frame exactly once.
+//! 3. The search for evidence never gives up, and its time is linear in the number of bytes,
+//!    whatever their content ([`search`](mod@search)). Bytes that no frame attests are a torn tail,
+//!    however long it is.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -64,8 +66,8 @@ mod verdict;
 
 pub(super) use verdict::{BadSpot, describe, judge, out_of_chain};
 
-/// Returns how often a bad frame is read again before it counts: three times, or never where a test breaks the engine
-/// like this on purpose.
+/// Returns how often a bad frame is read again before it counts: three times, or never if a test
+/// breaks the engine in this way.
 pub(super) fn read_again_max(once: Breakage) -> u32 {
     if sabotage::is(once) { 0 } else { 3 }
 }
@@ -77,70 +79,71 @@ pub(crate) struct Location {
     pub(crate) offset: u64,
 }
 
-/// Describes bytes at the log's end that were left out: they do not check, and they were never acknowledged as durable.
+/// Describes bytes at the log's end that were excluded: they are invalid, and were never
+/// acknowledged as durable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TornTail {
-    /// Path of the segment in which the sound part ends.
+    /// Path of the segment in which the valid part ends.
     pub segment: PathBuf,
-    /// Offset in that segment at which the sound part ends, in bytes.
+    /// Offset in that segment at which the valid part ends, in bytes.
     pub offset: u64,
-    /// Sequence number of the first record that is left out.
+    /// Sequence number of the first excluded record.
     pub sequence: SequenceNumber,
-    /// Number of bytes left out, those of later segments included.
+    /// Number of excluded bytes, including those of later segments.
     pub bytes: u64,
 }
 
-/// Holds what a walk over a log found.
 #[derive(Debug)]
 pub(crate) struct LogScan {
     pub(crate) segments: Arc<Vec<Segment>>,
-    /// What compactions have left of the log, if there were any.
+    /// The result of compactions of the log, if there were any.
     pub(crate) compaction: Option<Arc<Compaction>>,
     pub(crate) ordinal_max: u32,
     pub(crate) session: Uuid,
-    /// The session's own `SessionOpening` record; `opened_sequence` separates its records from those it shares with its parent.
+    /// The session's own `SessionOpening` record; `opened_sequence` separates its records from
+    /// those it shares with its parent.
     pub(crate) opened: SessionOpening,
     pub(crate) opened_sequence: SequenceNumber,
-    /// The `SessionOpening` records of the session and its ancestors, each with its sequence number.
+    /// The `SessionOpening` records of the session and its ancestors, each with its sequence
+    /// number.
     pub(crate) openings: Vec<(SequenceNumber, SessionOpening)>,
     pub(crate) next_sequence: SequenceNumber,
     pub(crate) watermark: SequenceNumber,
-    /// Sequence number below which everything is durable, the names of the segments included. It is less than the
-    /// watermark where the log ends with what a recovery attests of its own segment: the recovery may have ended there,
-    /// before the name of its segment was durable.
+    /// Sequence number below which everything is durable, including the names of the segments. It
+    /// is less than the watermark if the log ends with the frame by which a recovery attests its
+    /// own segment: the recovery may have ended there, before the name of its segment was durable.
     pub(crate) durable: SequenceNumber,
     pub(crate) last_crc: u32,
-    /// Offset of the last frame in the last segment; `None` where that segment holds none.
+    /// Offset of the last frame in the last segment; `None` if that segment has none.
     pub(crate) last_offset: Option<u64>,
     pub(crate) last_time_us: i64,
-    /// Offset at which the sound part of the last segment ends.
+    /// Offset at which the valid part of the last segment ends.
     pub(crate) end: u64,
     pub(crate) epoch: u64,
     pub(crate) rollbacks: BTreeMap<SequenceNumber, Rollback>,
     pub(crate) index: Index,
     pub(crate) torn: Option<TornTail>,
-    /// Files behind the chain that a crash left without a header.
+    /// Files after the chain that a crash left without a header.
     pub(crate) leftovers: Vec<PathBuf>,
-    /// Ordinal of the segment behind the last one, where the last one has a seal that names it. A power cut may have taken its header,
-    /// but never its file.
+    /// Ordinal of the segment after the last one, if the last one has a seal that names it. A power
+    /// cut may have destroyed its header, but never its file.
     pub(crate) sealed_next: Option<u32>,
-    /// Whether a writer can go on in the last segment, as after a close: its last frame attests everything, a record stands
-    /// before that frame in the same segment, and nothing follows it. Where the last record stands in an earlier
-    /// segment, bytes behind that record may not be durable, and a writer that went on in the last segment would never
-    /// sync them.
+    /// Whether a writer can continue in the last segment, as after a close: its last frame attests
+    /// everything, a record precedes that frame in the same segment, and nothing follows it. If the
+    /// last record is in an earlier segment, bytes after that record may not be durable, and a
+    /// writer that continued in the last segment would never sync them.
     pub(crate) clean: bool,
-    /// Whether the log is clean and its last writer said that it closed the session.
+    /// Whether the log is clean and its last writer recorded that it closed the session.
     pub(crate) closed: bool,
     /// Number of bytes of all segments that belong to the log.
     pub(crate) used_bytes: u64,
     /// Whether the machine has not been restarted since the log's end was written.
     pub(crate) same_boot: bool,
-    /// Boot id of the machine that wrote the log's end; `None` if it is not known.
+    /// Boot id of the machine when it wrote the log's end; `None` if it is not known.
     pub(crate) boot_id: Option<Uuid>,
 }
 
 impl LogScan {
-    /// Returns the places of the records.
     pub(crate) fn places(&self) -> RecordLocator {
         RecordLocator {
             segments: Arc::clone(&self.segments),
@@ -151,7 +154,6 @@ impl LogScan {
     }
 }
 
-/// Holds a sound frame and where it stands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrameAt<'a> {
     pub(crate) frame: Frame<'a>,
@@ -160,16 +162,15 @@ pub(crate) struct FrameAt<'a> {
 }
 
 impl<'a> FrameAt<'a> {
-    /// Returns the record that the frame holds.
     pub(crate) fn record(&self) -> Record<'a> {
         self.frame.record()
     }
 }
 
-/// Number of times that a reading begins anew since a compaction replaced a segment.
+/// Maximum number of times that a read is repeated because a compaction replaced a segment.
 const REPLACED_MAX: usize = 1000;
 
-/// Reads a log, and once more if a compaction has replaced a segment meanwhile.
+/// Reads a log, and reads it again whenever a compaction has replaced a segment during the read.
 pub(crate) fn whole<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 0..REPLACED_MAX {
         match read() {
@@ -180,8 +181,9 @@ pub(crate) fn whole<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
     read()
 }
 
-/// Returns the error of a fold of all records below `end`, at the end of which the slices were known when the log was scanned. If
-/// they are gone since, a compaction has gone on behind that end, and all is to be read once more.
+/// Converts the error of a fold of all records below `end`, where the slices were known when the
+/// log was scanned. If they no longer are, a compaction has continued past that end, and the log
+/// must be read again.
 pub(crate) fn begins_anew(error: Error, end: SequenceNumber, dir: &Path) -> Error {
     match error {
         Error::Compacted { position, .. } if position + 1 == end => {
@@ -191,7 +193,7 @@ pub(crate) fn begins_anew(error: Error, end: SequenceNumber, dir: &Path) -> Erro
     }
 }
 
-/// Walks the log in `dir`, and hands each sound frame to `visit` in order.
+/// Walks the log in `dir`, and passes each valid frame to `visit` in order.
 pub(crate) fn scan(
     storage: &dyn Storage,
     dir: &Path,
@@ -200,11 +202,11 @@ pub(crate) fn scan(
     Scanner::new(storage, dir)?.run(visit)
 }
 
-/// Holds a log whose segments are known and which is about to be walked.
+/// A log with known segments that is about to be walked.
 #[derive(Clone)]
 pub(crate) struct Scanner<'a> {
     walk: ChainWalk<'a>,
-    /// Where the walk begins: the place of a segment in the chain, and an offset in it.
+    /// Start of the walk: the place of a segment in the chain, and an offset in it.
     start: (usize, u64),
 }
 
@@ -215,24 +217,24 @@ impl<'a> Scanner<'a> {
         Ok(Scanner { walk: ChainWalk::new(storage, dir, chain), start: (0, SEGMENT_HEADER_LEN as u64) })
     }
 
-    /// Returns what compactions have left of the log, if there were any.
+    /// Returns the result of compactions of the log, if there were any.
     pub(crate) fn compaction(&self) -> Result<Option<Arc<Compaction>>> {
         Compaction::read(self.walk.storage, &self.walk.chain.segments)
     }
 
-    /// Returns how many bytes are to be walked, those of the last segment left out: that segment may be long and nearly
-    /// empty.
+    /// Returns the number of bytes to be walked, without the last segment, which may be long and
+    /// nearly empty.
     pub(crate) fn finished_bytes(&self) -> u64 {
         let (first, from) = self.start;
         let ends = self.walk.chain.segments.iter().skip(first).filter_map(|segment| segment.end);
         ends.sum::<u64>().saturating_sub(from)
     }
 
-    /// Walks the log, and hands each sound frame to `visit` in order.
+    /// Walks the log, and passes each valid frame to `visit` in order.
     pub(crate) fn run(mut self, visit: &mut dyn FnMut(FrameAt<'_>) -> Result<()>) -> Result<LogScan> {
         let walk = &mut self.walk;
         if walk.chain.segments.is_empty() {
-            // If the records behind the lost headers were attested, this was a session.
+            // If the records after the lost headers were attested, this was a session.
             walk.judge_lost_headers()?;
             let reason = "no segment in it has a sound header".to_owned();
             return Err(Error::NotASession { path: walk.dir.to_owned(), reason });
@@ -257,9 +259,10 @@ struct ChainWalk<'a> {
     openings: Vec<(SequenceNumber, SessionOpening)>,
     next_sequence: SequenceNumber,
     watermark: SequenceNumber,
-    /// The recovery that began the last segment, as long as nothing stands behind what it wrote.
+    /// The recovery that began the last segment, as long as no frame follows those that it wrote.
     recovery: Option<Recovery>,
-    /// Whether the last segment is compressed, so that no writer may go on in it: it has lost its successor.
+    /// Whether the last segment is compressed and thus has lost its successor; no writer may
+    /// continue in it.
     last_compressed: bool,
     last_crc: u32,
     last_offset: Option<u64>,
@@ -272,20 +275,20 @@ struct ChainWalk<'a> {
     last_kind: Option<RecordKind>,
     last_seal: Option<(u32, Seal)>,
     used_bytes: u64,
-    /// Whether the session's own first record may be behind the end of the walk, as in a fork of which damage leaves what it
-    /// shares.
+    /// Whether the session's own first record may be after the end of the walk, as in a fork of
+    /// which damage leaves only the shared part.
     shared_alone: bool,
 }
 
-/// Describes what a recovery wrote at the head of its segment.
+/// The data that a recovery wrote at the head of its segment.
 #[derive(Clone, Copy, Debug)]
 struct Recovery {
     /// Sequence number below which the recovery attests everything.
     through: SequenceNumber,
     /// Sequence number below which everything was attested before the recovery.
     below: SequenceNumber,
-    /// Whether the attesting frame was read. The recovery wrote nothing behind that frame before the segment had its
-    /// final name.
+    /// Whether the attesting frame was read. The recovery wrote nothing after that frame before the
+    /// segment had its final name.
     attested: bool,
 }
 
@@ -316,7 +319,8 @@ impl<'a> ChainWalk<'a> {
         }
     }
 
-    /// Walks one segment from an offset on. Breaks where the log ends in this segment although more segments follow.
+    /// Walks one segment from an offset on. Breaks if the log ends in this segment although more
+    /// segments follow.
     fn segment(
         &mut self,
         index: usize,
@@ -329,7 +333,7 @@ impl<'a> ChainWalk<'a> {
         let whole = from == SEGMENT_HEADER_LEN as u64;
         if whole {
             self.begins_where_the_last_ended(&segment)?;
-            // What closed the segment before says nothing about this one.
+            // The close of the previous segment does not apply to this one.
             (self.last_kind, self.last_offset) = (None, None);
         }
         let io = |error| Error::io("read", &segment.path, error);
@@ -364,11 +368,13 @@ impl<'a> ChainWalk<'a> {
             };
             let (expected_crc, found_crc, reason) = problem;
             let verdict = self.judge(&BadSpot { segment: index, offset, expected_crc, found_crc, reason });
-            // At a plain end nothing was replaced, unless the walk begins behind the end of what is there now.
+            // At a plain end no segment was replaced, unless the walk begins after the present end
+            // of the file.
             if !matches!(verdict, Ok(None)) || from > window.end() {
                 segment.check_not_replaced(self.storage)?;
             }
-            // Each verdict by itself: what proves damage may have been written while the frame passed for torn.
+            // Each verdict has its own count: the proof of damage may have been written while the
+            // frame looked torn.
             let again = match &verdict {
                 Ok(None) => None,
                 Ok(Some(_)) => Some(&mut torn_again),
@@ -386,13 +392,14 @@ impl<'a> ChainWalk<'a> {
         }
         if !ends_here {
             self.last_crc = segment.exit_crc(self.last_crc);
-            // It was durable before it had its name, and nothing may cut into it: its last position has a base.
+            // The segment was durable before it had its name, and no cut may shorten it: its last
+            // position has a base.
             if segment.compacted.is_some() && !sabotage::is(Breakage::CompactedCut) {
                 self.watermark = self.watermark.max(self.next_sequence);
             }
         }
         let seal = if ends_here { None } else { segment.seal(self.storage)? };
-        // Where an image covers the beginning of a segment, those bytes count too.
+        // If an image covers the start of a segment, those bytes count too.
         self.used_bytes += offset + seal.map_or(0, |(_, len)| len) - if whole { 0 } else { from };
         self.lineage(&segment, index)?;
         Ok(if ends_here { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
@@ -419,7 +426,7 @@ impl<'a> ChainWalk<'a> {
         ))
     }
 
-    /// Notes what a sound frame says about the log.
+    /// Collects a valid frame's data about the log.
     fn take(&mut self, segment: usize, at: &FrameAt<'_>) -> Result<()> {
         let header = &at.frame.header;
         if !header.kind.is_envelope() {
@@ -462,7 +469,8 @@ impl<'a> ChainWalk<'a> {
                 self.rollbacks.insert(header.sequence, rollback);
             }
             RecordKind::TOOL_END => {
-                // A tool's end that rolls back the tool's changes is a rollback to its begin.
+                // A tool's end record that rolls back the tool's changes is a rollback to the
+                // call's start record.
                 let end = ToolEnd::decode(at.frame.body).map_err(body)?;
                 let rollback = end.rolled_back_to().map(|to| Rollback { to, preserve_logs: true });
                 self.rollbacks.extend(rollback.map(|rollback| (header.sequence, rollback)));
@@ -476,7 +484,8 @@ impl<'a> ChainWalk<'a> {
         Ok(())
     }
 
-    /// Checks that a segment belongs to the session of the records before it, unless it begins with a fork of them.
+    /// Checks that a segment belongs to the session of the records before it, unless it begins with
+    /// a fork of them.
     fn lineage(&self, segment: &Segment, index: usize) -> Result<()> {
         let session = segment.header.session;
         let wrong = |expected| Error::WrongSession { path: segment.path.clone(), expected, found: session };
@@ -485,8 +494,9 @@ impl<'a> ChainWalk<'a> {
             (_, Some((_, opened))) if opened.session != session => Err(wrong(opened.session)),
             (Some(before), Some((sequence, opened))) if before.header.session != session => {
                 match opened.parent {
-                    // The parent may itself be a fork and share only what it shares with its own parent, so the
-                    // segments before may bear an older session's name: the chain says that they belong here.
+                    // The parent may itself be a fork that shares only records of its own parent.
+                    // The segments before may therefore have an older session's id: the chain
+                    // proves that they belong here.
                     Some(Parent::Fork { position, chain, .. })
                         if position.checked_add(1) == Some(*sequence)
                             && *sequence == segment.header.first_sequence

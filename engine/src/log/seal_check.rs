@@ -1,9 +1,10 @@
-//! Seals of finished segments, checked against their records.
+//! Checking the seals of finished segments against their records.
 //!
-//! A segment as its writer left it may lack its seal, and behind its end may stand what a power cut left of one, what a recovery has
-//! left out, or what the parent of a fork wrote later: there only a sound seal says anything. A compacted segment has its name once
-//! its seal is durable, and nothing is written into it afterwards. Behind its end stands the seal or, as in a copy that waits for its
-//! next backup, nothing; anything else is damage.
+//! A segment in its writer's form may lack its seal. After its end there may be an incomplete seal
+//! from a power cut, frames that a recovery has cut off, or frames that the parent of a fork wrote
+//! later: there only a valid seal counts. A compacted segment gets its name once its seal is
+//! durable, and is not written to afterwards. Its end is followed by the seal or, as in a copy that
+//! waits for its next backup, by nothing; anything else is damage.
 
 use foldlog_codec::body::Seal;
 use foldlog_codec::digest::SegmentDigest;
@@ -19,17 +20,17 @@ use crate::storage::Storage;
 ///
 /// # Errors
 ///
-/// [`Error::Corrupt`] if the seal does not match the records or something else follows it, [`Error::Io`] if the segment cannot
-/// be read.
+/// [`Error::Corrupt`] if the seal does not match the records or other bytes follow it,
+/// [`Error::Io`] if the segment cannot be read.
 pub(crate) fn check_compacted(storage: &dyn Storage, segment: &Segment) -> Result<()> {
     compare(storage, segment)?.unwrap_or(Ok(()))
 }
 
-/// Compares the records of a finished segment with its seal: [`Error::Corrupt`] if they are others, if something else stands behind the
-/// end of a compacted segment, or if the file is a compressed segment and damaged where no frame needs it. Returns `None` if the
-/// segment has no seal.
+/// Compares the records of a finished segment with its seal. The result is [`Error::Corrupt`] if
+/// they differ, if other bytes follow the end of a compacted segment, or if a compressed segment's
+/// file is damaged in bytes that no frame needs. Returns `None` if the segment has no seal.
 pub(crate) fn compare(storage: &dyn Storage, segment: &Segment) -> Result<Option<Result<()>>> {
-    // What stands before the segment's end is read by whoever walks its frames.
+    // The bytes before the segment's end are checked by a walk over its frames.
     let damage = || compressed::damage(storage, &segment.path, segment.end.unwrap_or(0));
     let Some(mut sealed) = SealVerifier::from_segment(storage, segment)? else {
         let damage = damage()?;
@@ -50,8 +51,9 @@ pub(crate) fn compare(storage: &dyn Storage, segment: &Segment) -> Result<Option
     }))
 }
 
-/// Returns the damage behind the end of a compacted segment whose sound seal has `seal_len` bytes, 0 if it has none: the first byte
-/// that is not zero. Returns `None` for a segment that is not compacted, or that is cut short of its own end.
+/// Returns the damage after the end of a compacted segment: the first byte that is not zero.
+/// `seal_len` is the length of its valid seal in bytes, 0 if it has none. Returns `None` for a
+/// segment that is not compacted, or that was cut before its own end.
 fn damage_behind(storage: &dyn Storage, segment: &Segment, seal_len: u64) -> Result<Option<Error>> {
     let Some(end) = segment.end.filter(|end| segment.compacted.is_some_and(|it| it.end == *end)) else {
         return Ok(None);
@@ -94,7 +96,7 @@ fn corrupt(segment: &Segment, at: Spot, reason: impl Into<String>) -> Error {
     }))
 }
 
-/// Compares the records of a finished segment with its seal, while somebody walks them.
+/// Compares the records of a finished segment with its seal, during a walk over them.
 pub(crate) struct SealVerifier {
     seal: Seal,
     /// Length of the seal's frame in bytes.
@@ -103,13 +105,12 @@ pub(crate) struct SealVerifier {
 }
 
 impl SealVerifier {
-    /// Begins before the first frame of a segment; `None` if the segment has no seal.
+    /// Starts before the first frame of a segment; `None` if the segment has no seal.
     pub(crate) fn from_segment(storage: &dyn Storage, segment: &Segment) -> Result<Option<SealVerifier>> {
         let seal = if segment.end.is_some() { segment.seal(storage)? } else { None };
         Ok(seal.map(|(seal, len)| SealVerifier { seal, len, digest: SegmentDigest::new() }))
     }
 
-    /// Adds the next frame of the segment.
     pub(crate) fn add(&mut self, frame: &Frame<'_>) {
         let header = frame.header;
         if !header.kind.is_envelope() {
@@ -117,10 +118,10 @@ impl SealVerifier {
         }
     }
 
-    /// Fails with [`Error::Corrupt`] if the frames up to the segment's `end` are not those that the seal is of.
+    /// Fails with [`Error::Corrupt`] if the frames up to the segment's `end` do not match the seal.
     pub(crate) fn check(self, segment: &Segment, end: Spot) -> Result<()> {
         let SealVerifier { seal, digest, .. } = self;
-        // A recovery or a fork may have cut the segment short of what was sealed.
+        // A recovery or a fork may have cut the segment before the end that was sealed.
         if digest.records() != seal.records || digest.finish() == seal.hash {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! A sliding window over a file. It reads frames in order without reading a file whole, and never allocates more than
-//! the file really holds.
+//! A sliding window over a file. It reads frames in order without reading a whole file, and never
+//! allocates more memory than the file's actual content.
 
 use std::io;
 use std::sync::Arc;
@@ -11,32 +11,30 @@ use crate::storage::StorageFile;
 
 const WINDOW_BYTES: u64 = 64 << 10;
 
-/// Number of bytes that are compared with zeros at a time.
 const PIECE_BYTES: usize = 4096;
 
-/// Says what stands at a place of a file.
+/// The content at a place of a file.
 #[derive(Debug)]
 pub(crate) enum Span<'a> {
     /// Zeros up to `end`, which were not read.
     Hole { end: u64 },
-    /// Bytes that were read; empty where the file ends.
+    /// Bytes that were read; empty at the end of the file.
     Bytes(&'a [u8]),
 }
 
-/// Reads a file through a window that slides over it.
 #[derive(Debug)]
 pub(crate) struct Window {
     file: Arc<dyn StorageFile>,
     end: u64,
     base: u64,
-    /// Memory for the bytes read, of which the first `filled` count. It keeps its size: each growth would fill it with
-    /// zeros first.
+    /// Memory for the bytes read; the first `filled` bytes are valid. Its size is retained: each
+    /// growth would fill it with zeros first.
     buffer: Vec<u8>,
     filled: usize,
 }
 
 impl Window {
-    /// Returns a window over the bytes below `end`, or below the file's length if that is less.
+    /// Creates a window over the bytes below `end`, or below the file's length if that is less.
     pub(crate) fn new(file: Arc<dyn StorageFile>, end: Option<u64>) -> io::Result<Window> {
         let len = file.len()?;
         Ok(Window { file, end: end.map_or(len, |end| end.min(len)), base: 0, buffer: Vec::new(), filled: 0 })
@@ -46,17 +44,18 @@ impl Window {
         self.end
     }
 
-    /// Forgets the bytes read, so that they are read anew.
+    /// Discards the bytes read, so that they are read again.
     pub(crate) fn forget(&mut self) {
         self.filled = 0;
     }
 
-    /// Returns at least `len` bytes from `offset` on; fewer where the file ends before.
+    /// Returns at least `len` bytes from `offset` on; fewer if the file ends before.
     pub(crate) fn bytes(&mut self, offset: u64, len: u64) -> io::Result<&[u8]> {
         let wanted_end = offset.saturating_add(len).min(self.end);
         let have_end = self.base + self.filled as u64;
         if offset < self.base || wanted_end > have_end {
-            // Up to where a block of a compressed segment ends, so that none is decompressed for its beginning alone.
+            // Reading ends at the end of a compressed segment's block, so that no block is
+            // decompressed only for its start.
             let load_end = offset.saturating_add(len.max(1)).checked_next_multiple_of(WINDOW_BYTES);
             let load_end = load_end.unwrap_or(u64::MAX).min(self.end);
             let wanted = usize::try_from(load_end.saturating_sub(offset)).unwrap_or(0);
@@ -70,8 +69,8 @@ impl Window {
         Ok(self.buffer.get(skip..self.filled).unwrap_or_default())
     }
 
-    /// Returns what stands from `offset` on, of which `len` bytes are wanted, as far as that is known at little cost:
-    /// holes are not read.
+    /// Returns the content from `offset` on, with `len` bytes wanted, as far as it is known at
+    /// little cost: holes are not read.
     pub(crate) fn span(&mut self, offset: u64, len: u64) -> io::Result<Span<'_>> {
         let read = self.base..=self.base + self.filled as u64;
         let is_read = read.contains(&offset) && read.contains(&offset.saturating_add(len));
@@ -84,7 +83,8 @@ impl Window {
         Ok(Span::Bytes(self.bytes(offset, len)?))
     }
 
-    /// Returns the frame at `offset`. The outer error is the file's; the inner one says why there is no sound frame.
+    /// Returns the frame at `offset`. The outer error is the file's; the inner one is the reason
+    /// why there is no valid frame.
     pub(crate) fn frame(
         &mut self,
         context: Context,
@@ -94,12 +94,13 @@ impl Window {
         Ok(frame::decode(context, self.bytes(offset, len as u64)?))
     }
 
-    /// Returns the offset behind the last byte, at or behind `from`, that is not 0; `from` where all are 0.
+    /// Returns the offset after the last byte, at or after `from`, that is not 0; `from` if all
+    /// are 0.
     pub(crate) fn used_end(&mut self, from: u64) -> io::Result<u64> {
         let mut used = from;
         let mut offset = from;
         while offset < self.end {
-            // A length is a mere claim: holes are not read, however long the file says it is.
+            // A length is a mere claim: holes are not read, whatever length the file claims.
             offset = self.file.next_data(offset)?.max(offset);
             if offset >= self.end {
                 break;
@@ -109,8 +110,9 @@ impl Window {
                 break;
             }
             for piece in bytes.chunks(PIECE_BYTES) {
-                // The piece is tested as a whole, many times faster than byte by byte, and mostly that suffices: what
-                // is allocated and not yet used may be as long as a segment.
+                // The piece is tested as a whole, many times faster than byte by byte, and that is
+                // mostly sufficient: the space that is allocated and not yet used may be as long as
+                // a segment.
                 if piece.iter().fold(0, |all, byte| all | byte) != 0 {
                     let last = piece.iter().rposition(|byte| *byte != 0).unwrap_or(0);
                     used = offset + last as u64 + 1;

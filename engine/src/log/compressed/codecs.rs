@@ -1,19 +1,19 @@
-//! The codecs of blocks. Without the feature `compression` there is none, and no file is opened that needs one.
+//! The codecs of blocks. Without the feature `compression` there is none, and no file that needs
+//! one is opened.
 
 use super::Compression;
 
-/// Level of zstd. Blocks of recorded conversations get a tenth shorter at level 9, which takes eight times as long.
+/// Level of zstd. At level 9, blocks of recorded conversations are a tenth shorter and take eight
+/// times as long.
 #[cfg(feature = "compression")]
 const ZSTD_LEVEL: i32 = 3;
 
-/// Decompresses blocks, one after the other.
 #[derive(Default)]
 pub(super) struct Decoder {
     #[cfg(feature = "compression")]
     zstd: Option<zstd::bulk::Decompressor<'static>>,
 }
 
-/// Compresses blocks, one after the other.
 #[derive(Default)]
 pub(super) struct BlockEncoder {
     #[cfg(feature = "compression")]
@@ -22,7 +22,8 @@ pub(super) struct BlockEncoder {
 
 #[cfg(feature = "compression")]
 impl Decoder {
-    /// Decompresses a block into `plain`, and writes nothing behind it. Returns whether the block fills it.
+    /// Decompresses a block into `plain`, and writes nothing after it. Returns whether the block
+    /// fills it.
     pub(super) fn decode(&mut self, compression: Compression, stored: &[u8], plain: &mut [u8]) -> bool {
         let wanted = plain.len();
         let filled = match compression {
@@ -41,8 +42,8 @@ impl Decoder {
 
 #[cfg(feature = "compression")]
 impl BlockEncoder {
-    /// Compresses a block into `stored`, in place of what that held. Returns whether the block got shorter; if not, `stored` holds
-    /// nothing of use.
+    /// Compresses a block into `stored`, replacing its content. Returns whether the block got
+    /// shorter; if not, the content of `stored` is useless.
     pub(super) fn encode(
         &mut self,
         compression: Compression,
@@ -73,7 +74,6 @@ impl BlockEncoder {
 
 #[cfg(not(feature = "compression"))]
 impl Decoder {
-    /// Decompresses nothing.
     pub(super) fn decode(&mut self, _: Compression, _: &[u8], _: &mut [u8]) -> bool {
         false
     }
@@ -81,7 +81,6 @@ impl Decoder {
 
 #[cfg(not(feature = "compression"))]
 impl BlockEncoder {
-    /// Compresses nothing.
     pub(super) fn encode(&mut self, _: Compression, _: &[u8], _: &mut Vec<u8>) -> std::io::Result<bool> {
         Ok(false)
     }

@@ -1,10 +1,12 @@
-//! Compressed segments: what such a file holds, and opening a segment's file whether or not it is one.
+//! Compressed segments: the format of such a file, and opening a segment's file in either form.
 //!
-//! A finished segment, which a later one names, may be kept compressed. Its file keeps its name, and decompressed it is the plain
-//! segment byte for byte: header, frames, seal, and what stands behind them up to the last byte that is not 0. All offsets stay
-//! *plain offsets*, those in the plain segment: what headers, images and indexes say of a segment holds for either form.
+//! A finished segment, which a later one names, may be stored compressed. Its file keeps its name.
+//! Decompressed, it is the plain segment byte for byte: header, frames, seal, and the bytes after
+//! them up to the last byte that is not 0. All offsets stay *plain offsets*, those in the plain
+//! segment, so those in headers, images and indexes are valid for either form.
 //!
-//! The plain bytes are cut into *blocks* of 64 KiB, the last of which may be shorter. Each is compressed by itself.
+//! The plain bytes are divided into *blocks* of 64 KiB, the last of which may be shorter. Each is
+//! compressed separately.
 //!
 //! # Format
 //!
@@ -19,36 +21,39 @@
 //!  16   8  plain length in bytes
 //!  24   4  CRC-32 of the block table
 //!  28   4  CRC-32 of bytes 0..28
-//!  32   h  head: the first h plain bytes, as they are; h is 256, or the plain length if that is less
-//! 32+h 8n  block table: for each of the n blocks its length in this file (4), and the CRC-32 of its bytes there (4)
-//!  ...     the blocks, one behind the other
+//!  32   h  head: the first h plain bytes, uncompressed; h is 256 or the plain length, if less
+//! 32+h 8n  block table: for each of the n blocks, its length (4) and CRC-32 (4) in this file
+//!  ...     the blocks, one after the other
 //! ```
 //!
-//! A block with codec zstd is one zstd frame; with lz4 it is one block of the LZ4 block format, without a length before it. A block
-//! whose length in the file is its plain length is stored as it is. There is no dictionary.
+//! A block with codec zstd is one zstd frame. With lz4 it is one block of the LZ4 block format,
+//! without a preceding length. A block whose length in the file is its plain length is stored
+//! uncompressed. There is no dictionary.
 //!
 //! # Invariants
 //!
-//! 1. The first 32 bytes have this layout in every version, so that a later one is told from damage: it passes the checksum.
-//! 2. n is the plain length divided by 64 KiB, rounded up. No block is longer in the file than its plain bytes, or empty, and the
-//!    file ends where the last block does.
-//! 3. Nothing is allocated that a file merely claims: a block table that does not fit into the file is not read, and a block is
-//!    decompressed into the 64 KiB, or fewer, that it stands for, and has to fill them.
-//! 4. No decoder sees bytes whose checksum does not match.
-//! 5. Nobody writes into a compressed segment ([`is_compressed`]).
+//! 1. The first 32 bytes have this layout in every version, so that a later version can be
+//!    distinguished from damage by its valid checksum.
+//! 2. n is the plain length divided by 64 KiB, rounded up. No block is longer in the file than its
+//!    plain bytes, or empty, and the file ends at the end of the last block.
+//! 3. No memory is allocated for mere claims of a file. A block table that does not fit into the
+//!    file is not read. A block is decompressed into its 64 KiB or fewer, and must fill them.
+//! 4. A decoder only sees bytes with a matching checksum.
+//! 5. A compressed segment is never written to ([`is_compressed`]).
 //!
-//! # What a damaged byte costs
+//! # Effect of a damaged byte
 //!
-//! | damaged | what is lost |
+//! | damaged | lost |
 //! |---|---|
-//! | a byte of the first 32 | the segment, as if its header did not check: the file is read as it stands, which is no segment |
-//! | the head | nothing: the first block holds the same bytes |
-//! | the block table, or the file's length | all of the segment but its head, which holds its header: other segments are found by it |
-//! | a block | the 64 KiB that it stands for; the other blocks are read |
+//! | a byte of the first 32 | the segment, as if its header were invalid: the file is read unchanged, and is not a segment |
+//! | the head | nothing: the first block contains the same bytes |
+//! | the block table, or the file's length | all of the segment except its head, which contains its header: other segments are found by it |
+//! | a block | its 64 KiB; the other blocks are read |
 //!
-//! Lost bytes are read as [`LOST`], which begins no frame. So a walk meets damage there as it would in a plain segment, and its error
-//! says which bytes of the file are damaged ([`damage_at`]). A head, or a last block, of which no frame needs the bytes is found
-//! by whoever checks seals ([`damage`]).
+//! Lost bytes are read as [`LOST`], which never begins a frame. A walk therefore meets damage there
+//! as in a plain segment, and its error names the damaged bytes of the file ([`damage_at`]). If no
+//! frame needs the damaged bytes of a head or a last block, only a check of seals finds the damage
+//! ([`damage`]).
 
 use std::fmt;
 use std::path::Path;
@@ -72,39 +77,39 @@ pub(crate) use writer::{MIN_PLAIN_BYTES, SegmentCompression};
 const MAGIC: [u8; 8] = *b"FOLDZIP\n";
 const VERSION: u16 = 1;
 
-/// Length in bytes of what stands before the head.
+/// Length in bytes of the fields before the head.
 const FIXED_LEN: usize = 32;
 
-/// Length in bytes of the head of a segment that is not shorter.
+/// Length in bytes of the head, unless the segment is shorter.
 const HEAD_LEN: usize = 256;
 
 /// Number of plain bytes in a block.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Binary logarithm of [`BLOCK_BYTES`], as a file states it.
+/// Binary logarithm of [`BLOCK_BYTES`], as stored in a file.
 const BLOCK_LOG: u8 = 16;
 
-/// Length in bytes of what the block table says of a block.
+/// Length in bytes of a block's entry in the block table.
 const ENTRY_LEN: usize = 8;
 
-/// Byte that is read in the place of each byte that is lost. As the length of a frame it is over every limit.
+/// Byte that replaces each lost byte. As the length of a frame it exceeds every limit.
 const LOST: u8 = 0xff;
 
-/// Names how the file of a segment is compressed.
+/// Names the compression of a segment's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     None,
-    /// With zstd, which compresses more.
+    /// zstd, which compresses more.
     Zstd,
-    /// With LZ4, which is faster.
+    /// LZ4, which is faster.
     Lz4,
 }
 
 impl Compression {
-    /// Returns the number that stands for it in a file; `None` if the file is to be a plain segment.
+    /// Returns the codec's number in a file; `None` for a plain segment.
     fn number(self) -> Option<u8> {
         match self {
             Compression::None => None,
@@ -125,7 +130,7 @@ impl Compression {
         }
     }
 
-    /// Returns whether this build of foldlog reads and writes it.
+    /// Returns whether this build of foldlog can read and write this compression.
     pub fn is_available(self) -> bool {
         self == Compression::None || cfg!(feature = "compression")
     }
@@ -137,7 +142,7 @@ impl fmt::Display for Compression {
     }
 }
 
-/// Holds the first bytes of a compressed segment, whose checksum matches.
+/// The first bytes of a compressed segment, with a matching checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CompressedPreamble {
     compression: Compression,
@@ -146,9 +151,8 @@ struct CompressedPreamble {
     table_crc: u32,
 }
 
-/// Says what the first bytes of a file are.
 enum SegmentFormat {
-    /// No compressed segment, or one whose first bytes do not check.
+    /// Not a compressed segment, or one whose first bytes are damaged.
     Other,
     Compressed(CompressedPreamble),
     /// A compressed segment of a later version, or with a codec of one: its version and its codec.
@@ -195,12 +199,10 @@ impl CompressedPreamble {
         }
     }
 
-    /// Returns the length of the head in bytes.
     fn head_len(self) -> usize {
         usize::try_from(self.plain_len).map_or(HEAD_LEN, |len| len.min(HEAD_LEN))
     }
 
-    /// Returns the number of blocks.
     fn blocks(self) -> u64 {
         self.plain_len.div_ceil(BLOCK_BYTES as u64)
     }
@@ -210,30 +212,31 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|four| u32::from_le_bytes(*four))
 }
 
-/// Opens the file of a segment for reading: what is read of a compressed one are its plain bytes, by their plain offsets.
+/// Opens the file of a segment for reading. Reads of a compressed one return its plain bytes, by
+/// plain offsets.
 ///
 /// # Errors
 ///
-/// [`Error::NotAFile`], [`Error::Io`], whose source says if there is no such file; [`Error::CompressionUnavailable`],
-/// [`Error::FutureCompression`].
+/// [`Error::NotAFile`], [`Error::Io`], whose source tells if there is no such file;
+/// [`Error::CompressionUnavailable`], [`Error::FutureCompression`].
 pub(crate) fn open(storage: &dyn Storage, path: &Path) -> Result<Arc<dyn StorageFile>> {
     plain(path, as_it_stands(storage, path)?)
 }
 
-/// Opens the file of a segment for reading as it stands, whichever form it has.
+/// Opens the file of a segment for reading in its stored form.
 ///
 /// # Errors
 ///
-/// [`Error::NotAFile`], [`Error::Io`], whose source says if there is no such file.
+/// [`Error::NotAFile`], [`Error::Io`], whose source tells if there is no such file.
 pub(crate) fn as_it_stands(storage: &dyn Storage, path: &Path) -> Result<Arc<dyn StorageFile>> {
     storage.open(path, Access::Read).map_err(|error| Error::open_failed(storage, path, error))
 }
 
-/// Returns the plain segment that the open file of a segment at `path` holds.
+/// Returns the plain segment of an open segment file at `path`.
 ///
 /// # Errors
 ///
-/// Those of [`open`], but that the file is there.
+/// The errors of [`open`], except that the file exists.
 pub(crate) fn plain(path: &Path, file: Arc<dyn StorageFile>) -> Result<Arc<dyn StorageFile>> {
     Ok(match in_form(path, file)? {
         SegmentHandle::Plain(file) => file,
@@ -241,11 +244,11 @@ pub(crate) fn plain(path: &Path, file: Arc<dyn StorageFile>) -> Result<Arc<dyn S
     })
 }
 
-/// Returns how the file of a segment is compressed.
+/// Returns the compression of a segment's file.
 ///
 /// # Errors
 ///
-/// Those of [`open`].
+/// The errors of [`open`].
 pub(crate) fn compression_of(storage: &dyn Storage, path: &Path) -> Result<Compression> {
     Ok(match opened(storage, path)? {
         SegmentHandle::Plain(_) => Compression::None,
@@ -253,7 +256,7 @@ pub(crate) fn compression_of(storage: &dyn Storage, path: &Path) -> Result<Compr
     })
 }
 
-/// Returns whether the file of a segment is compressed, so that nobody may write into it.
+/// Returns whether the file of a segment is compressed, and must not be written to.
 ///
 /// # Errors
 ///
@@ -294,8 +297,8 @@ fn in_form(path: &Path, file: Arc<dyn StorageFile>) -> Result<SegmentHandle> {
     }
 }
 
-/// Says in words what of a compressed segment's file is damaged that the frame at a plain offset needs; `None` if nothing is, or
-/// the segment is not compressed.
+/// Describes the damage of a compressed segment's file that affects the frame at a plain offset;
+/// `None` if there is none, or the segment is not compressed.
 pub(super) fn damage_at(storage: &dyn Storage, path: &Path, offset: u64) -> Option<String> {
     let Ok(SegmentHandle::Compressed(file)) = opened(storage, path) else {
         return begins_compressed(storage, path, offset);
@@ -306,7 +309,8 @@ pub(super) fn damage_at(storage: &dyn Storage, path: &Path, offset: u64) -> Opti
     file.damage(offset, offset.saturating_add(len))
 }
 
-/// Says what is damaged of a file that is read as it stands, although it began as a compressed segment does.
+/// Describes the damage of a file that is read in its stored form, although it begins like a
+/// compressed segment.
 fn begins_compressed(storage: &dyn Storage, path: &Path, offset: u64) -> Option<String> {
     let file = storage.open(path, Access::Read).ok().filter(|_| offset == 0)?;
     let mut magic = [0; MAGIC.len()];
@@ -315,7 +319,8 @@ fn begins_compressed(storage: &dyn Storage, path: &Path, offset: u64) -> Option<
         .then(|| format!("bytes 0..{FIXED_LEN} of the file, which begin a compressed segment, do not check"))
 }
 
-/// Adds to the reason of an error what of a compressed segment's file is damaged where a frame or header should stand.
+/// Adds to an error's reason the damage of a compressed segment's file that affects the expected
+/// frame or header.
 pub(super) fn explained(storage: &dyn Storage, path: &Path, offset: u64, reason: String) -> String {
     match damage_at(storage, path, offset) {
         Some(damage) => format!("{reason}; {damage}"),
@@ -323,12 +328,12 @@ pub(super) fn explained(storage: &dyn Storage, path: &Path, offset: u64, reason:
     }
 }
 
-/// Checks the file of a compressed segment, but for the blocks that hold only bytes before the plain offset `from`. Returns the
-/// damage of the first part that does not check; `None` if there is none, or the segment is not compressed.
+/// Checks the file of a compressed segment, except for the blocks that end before the plain offset
+/// `from`. Returns the first damage; `None` if there is none, or the segment is not compressed.
 ///
 /// # Errors
 ///
-/// Those of [`open`].
+/// The errors of [`open`].
 pub(crate) fn damage(storage: &dyn Storage, path: &Path, from: u64) -> Result<Option<Error>> {
     let SegmentHandle::Compressed(file) = opened(storage, path)? else { return Ok(None) };
     Ok(file.damage_behind(from).map(|(offset, reason)| {

@@ -12,36 +12,32 @@ use super::{BLOCK_BYTES, CompressedPreamble, Compression, ENTRY_LEN, FIXED_LEN, 
 use crate::sabotage::{self, Breakage};
 use crate::storage::StorageFile;
 
-/// Number of decompressed blocks that an open file holds. Whoever reads on needs one, and the one before where something crosses
-/// from it.
+/// Number of decompressed blocks that an open file keeps. Sequential reading needs one, and the
+/// preceding one for a read that crosses from it.
 const HELD_MAX: usize = 2;
 
-/// Number of bytes of a block table that are read at a time.
 const TABLE_PIECE: usize = 4096;
 
 /// Reads a compressed segment as if it were plain. Cannot be written.
 pub(super) struct CompressedFile {
     file: Arc<dyn StorageFile>,
     fixed: CompressedPreamble,
-    /// The head; `None` if it does not check.
+    /// The head; `None` if it is damaged.
     head: Option<Vec<u8>>,
     table: Table,
     held: Mutex<BlockCache>,
 }
 
-/// Says where the blocks are.
 enum Table {
-    /// Each block, and where the last one ends.
+    /// Each block, and the end of the last one.
     Sound(Vec<BlockExtent>, u64),
-    /// The bytes of the file in which a table should stand that does not check.
+    /// Range of the file that should contain the table, which is damaged.
     Damaged(Range<u64>),
 }
 
 #[derive(Clone, Copy)]
 struct BlockExtent {
-    /// Offset in the file.
     at: u64,
-    /// Length in the file.
     len: u32,
     crc: u32,
 }
@@ -54,7 +50,7 @@ impl BlockExtent {
 
 #[derive(Default)]
 struct BlockCache {
-    /// Numbers and bytes of blocks, those read last behind the others.
+    /// Numbers and bytes of blocks, the most recent one last.
     blocks: Vec<(u64, Vec<u8>)>,
     stored: Vec<u8>,
     decoder: Decoder,
@@ -76,7 +72,8 @@ impl CompressedFile {
     fn plain_len(&self) -> u64 {
         match &self.table {
             Table::Sound(..) => self.fixed.plain_len,
-            // What no table stands for is a mere claim. The file's length bounds the number of blocks that there can be.
+            // Without a valid table the length is a mere claim. The file's length bounds the
+            // possible number of blocks.
             Table::Damaged(table) => {
                 let entries = table.end.saturating_sub(table.start) / ENTRY_LEN as u64;
                 let bytes = entries.saturating_mul(BLOCK_BYTES as u64).min(self.fixed.plain_len);
@@ -85,24 +82,23 @@ impl CompressedFile {
         }
     }
 
-    /// Returns the number of plain bytes of a block.
     fn block_len(&self, number: u64) -> usize {
         block_len(self.fixed.plain_len, number)
     }
 
-    /// Reads what the file holds of a block; `None` if that does not check.
+    /// Reads the stored bytes of a block; `None` if they are damaged.
     fn read_stored_block(&self, number: u64, stored: &mut Vec<u8>) -> io::Result<Option<BlockExtent>> {
         let Table::Sound(blocks, _) = &self.table else { return Ok(None) };
         let block = usize::try_from(number).ok().and_then(|number| blocks.get(number));
         let Some(block) = block.copied() else { return Ok(None) };
-        // The table is sound, so that this is no more than a block has.
+        // The table is valid, so this is at most a block's length.
         stored.resize(block.len as usize, 0);
         let read = self.file.read_at(stored, block.at)?;
         let checks = crc32fast::hash(stored) == block.crc || sabotage::is(Breakage::CompressedBlockUnchecked);
         Ok(Some(block).filter(|_| read == stored.len() && checks))
     }
 
-    /// Fills `plain` with the bytes of a block. Returns whether they are not lost.
+    /// Fills `plain` with the bytes of a block. Returns whether they are intact.
     fn load(&self, number: u64, held: &mut BlockCache, plain: &mut Vec<u8>) -> io::Result<bool> {
         plain.clear();
         plain.resize(self.block_len(number), 0);
@@ -121,7 +117,7 @@ impl CompressedFile {
         Ok(sound)
     }
 
-    /// Has `take` read the bytes of a block, which is decompressed unless it is held.
+    /// Calls `take` with the bytes of a block, which is decompressed unless it is cached.
     fn with_block<T>(&self, number: u64, take: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
         let mut held = self.held.lock();
         if let Some((_, plain)) = held.blocks.iter().find(|(block, _)| *block == number) {
@@ -137,7 +133,7 @@ impl CompressedFile {
         Ok(taken)
     }
 
-    /// Says what of the file is damaged that the plain bytes `from..to` need.
+    /// Describes the damage of the file that affects the plain bytes `from..to`.
     pub(super) fn damage(&self, from: u64, to: u64) -> Option<String> {
         let blocks = match &self.table {
             Table::Sound(blocks, _) => blocks,
@@ -151,8 +147,8 @@ impl CompressedFile {
             .map(|number| self.block_damage(number))
     }
 
-    /// Returns the plain offset of the first damage of the file, and what it is. Passes over the blocks before that of the plain
-    /// offset `from`.
+    /// Returns the plain offset of the file's first damage, and its description. Skips the blocks
+    /// before that of the plain offset `from`.
     pub(super) fn damage_behind(&self, from: u64) -> Option<(u64, String)> {
         let blocks = match &self.table {
             Table::Sound(blocks, _) => blocks.len() as u64,
@@ -215,12 +211,13 @@ impl Table {
         let file_len = file.len()?;
         let end = count.checked_mul(ENTRY_LEN as u64).and_then(|len| len.checked_add(from));
         let damaged = Table::Damaged(from..end.unwrap_or(file_len).min(file_len).max(from));
-        // Each block has a byte at least.
+        // Each block has at least one byte.
         let Some(end) = end.filter(|end| end.saturating_add(count) <= file_len) else { return Ok(damaged) };
         let (mut blocks, mut crc) = (Vec::new(), crc32fast::Hasher::new());
         let (mut at, mut offset) = (end, from);
         let mut piece = [0; TABLE_PIECE];
-        // Read by pieces, and given up at the first entry that cannot be: a hole in the file holds none.
+        // The table is read in pieces, and reading ends at the first invalid entry: a hole in the
+        // file has no valid one.
         while offset < end {
             let wanted = usize::try_from(end - offset).map_or(TABLE_PIECE, |left| left.min(TABLE_PIECE));
             let room = piece.get_mut(..wanted).unwrap_or_default();

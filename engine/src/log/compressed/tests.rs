@@ -1,4 +1,4 @@
-//! The committed bytes of the format: what was compressed once is read for ever.
+//! The committed bytes of the format: later versions must read every file that was ever compressed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -27,11 +27,11 @@ fn plain() -> Vec<u8> {
         state.to_le_bytes()
     };
     let shrink = (0..).flat_map(words).take(2 * BLOCK_BYTES);
-    // What a file holds ends with its last byte that is not 0.
+    // The content of a segment file ends with its last byte that is not 0.
     shrink.chain((0..110).flat_map(|_| noise())).chain([1]).collect()
 }
 
-/// A segment whose file holds anything at all.
+/// Returns a segment whose file may have any content.
 fn segment(path: &Path) -> Segment {
     let header = SegmentHeader {
         ordinal: 0,
@@ -44,7 +44,8 @@ fn segment(path: &Path) -> Segment {
     Segment::new(path.to_owned(), header, None)
 }
 
-/// Writes the golden files anew, for a new version of the format alone: `cargo test -- --ignored golden_files_are_written`.
+/// Writes the golden files again, only for a new version of the format:
+/// `cargo test -- --ignored golden_files_are_written`.
 #[cfg(feature = "compression")]
 #[test]
 #[ignore = "writes the golden files"]
@@ -73,7 +74,7 @@ fn what_was_compressed_once_is_read_as_it_was() {
         let mut bytes = vec![0; plain.len() + 10];
         assert_eq!(file.read_at(&mut bytes, 0).unwrap(), plain.len());
         assert!(bytes[..plain.len()] == plain);
-        // From any place, over the ends of blocks and of the file.
+        // From any position, across the ends of blocks and of the file.
         for (from, len) in [(250, 10), (65_530, 20), (131_071, 2), (131_900, 500), (1, 131_072), (140_000, 5)]
         {
             let mut bytes = vec![0; len];
@@ -86,7 +87,7 @@ fn what_was_compressed_once_is_read_as_it_was() {
     }
 }
 
-/// Without codecs nothing is taken for damage, and nothing is written.
+/// Without codecs nothing is reported as damage, and nothing is written.
 #[cfg(not(feature = "compression"))]
 #[test]
 fn a_build_without_codecs_says_which_one_is_missing() {

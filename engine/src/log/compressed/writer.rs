@@ -1,11 +1,11 @@
-//! Writing a finished segment in another form, compressed or plain, into the place of the one that it has.
+//! Converting a finished segment to another form, compressed or plain, in place.
 //!
-//! # What a kill or a power cut leaves
+//! # State after a kill or a power cut
 //!
-//! | step | left behind |
+//! | step | state |
 //! |---|---|
-//! | the new file is written under a temporary name, synced, read again and compared with the old one, byte for byte | the segment as it was, and a file `*.seg.new`, which a scan passes over and the next compaction or recovery removes |
-//! | it takes the name of the segment, and the directory is synced | the old file or the new one, which hold the same bytes |
+//! | the new file is written under a temporary name, synced, read again and compared with the old one, byte for byte | the segment is unchanged; there is a file `*.seg.new`, which a scan ignores and the next compaction or recovery removes |
+//! | it takes the name of the segment, and the directory is synced | the old file or the new one, with the same plain bytes |
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,44 +23,42 @@ use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, StorageFile};
 
-/// Number of plain bytes below which a segment stays plain, unless somebody asks for less.
+/// Default number of plain bytes below which a segment stays plain.
 pub(crate) const MIN_PLAIN_BYTES: u64 = BLOCK_BYTES as u64;
 
-/// Number of bytes that are gathered before they are written.
+/// Number of bytes that are buffered before they are written.
 const GATHERED_BYTES: usize = 256 << 10;
 
-/// Says how a segment's file is written anew.
 pub(crate) struct SegmentCompression<'a> {
     pub(crate) storage: &'a dyn Storage,
     pub(crate) dir: &'a Path,
-    /// The segment, whose end its successor names.
+    /// The segment; its successor names its end.
     pub(crate) segment: &'a Segment,
     pub(crate) compression: Compression,
     /// Number of plain bytes below which a segment stays plain.
     pub(crate) bytes_min: u64,
-    /// Whether only to find out how long the file would be.
+    /// Whether to compute only the new length of the file.
     pub(crate) dry_run: bool,
 }
 
-/// Says how a segment's file is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompressionOutcome {
     /// Length in bytes before; of a plain segment, up to its last byte that is not 0.
     pub(crate) before: u64,
-    /// Length in bytes now.
     pub(crate) after: u64,
-    /// Whether the file was written anew.
     pub(crate) written: bool,
 }
 
 impl SegmentCompression<'_> {
-    /// Writes the segment's file anew, unless it is as asked for, it would not get a tenth shorter by being compressed, or has
-    /// another name: a fork holds the file then, and nothing would be saved. The bytes and the name are durable then.
+    /// Rewrites the segment's file. Does nothing if the file has the requested form, if compression
+    /// would save less than a tenth, or if the file has another name: then a fork shares the file,
+    /// and no space would be saved. Afterwards the bytes and the name are durable.
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] if the old file is a compressed one and damaged, [`Error::Full`] if the disk has no room, [`Error::Io`],
-    /// [`Error::CompressionUnavailable`]. The old file stays then.
+    /// [`Error::Corrupt`] if the old file is compressed and damaged, [`Error::Full`] if the disk
+    /// has no room, [`Error::Io`], [`Error::CompressionUnavailable`]. After an error the old file
+    /// is unchanged.
     pub(crate) fn run(&self) -> Result<CompressionOutcome> {
         let ordinal = self.segment.header.ordinal;
         let path = layout::segment_file(self.dir, ordinal);
@@ -101,7 +99,8 @@ impl SegmentCompression<'_> {
         Ok(written.map_or(stays, |after| CompressionOutcome { before, after, written: true }))
     }
 
-    /// Writes the file under its temporary name, and compares it with the old one. Returns its length; `None` if it saves too little.
+    /// Writes the file under its temporary name, and compares it with the old one. Returns its
+    /// length; `None` if it saves too little.
     fn write(&self, plain: &Plain<'_>, building: &Path) -> Result<Option<u64>> {
         let unmade = |op, error| Error::unmade(op, building, plain.len, error);
         let file = self.storage.create(building, 0).map_err(|error| unmade("create", error))?;
@@ -131,7 +130,8 @@ impl SegmentCompression<'_> {
         }
     }
 
-    /// Hands over the bytes of the new file, each piece with its offset. Returns the file's length; `None` if it saves too little.
+    /// Passes the bytes of the new file to `put`, each piece with its offset. Returns the file's
+    /// length; `None` if it saves too little.
     fn encode(&self, plain: &Plain<'_>, put: &mut ByteSink<'_>) -> Result<Option<u64>> {
         if self.compression == Compression::None {
             plain.each_block(&mut |offset, bytes| put(bytes, offset))?;
@@ -147,7 +147,7 @@ impl SegmentCompression<'_> {
         let (mut head, mut table) = (Vec::new(), Vec::new());
         let table_len = usize::try_from(fixed.blocks()).unwrap_or(usize::MAX).saturating_mul(ENTRY_LEN);
         let mut at = (FIXED_LEN + fixed.head_len()).saturating_add(table_len) as u64;
-        // What stands before the blocks is known last.
+        // The bytes before the blocks are known last.
         let zeros = [0; BLOCK_BYTES];
         let mut offset = 0;
         while offset < at {
@@ -187,7 +187,6 @@ impl SegmentCompression<'_> {
 /// Takes bytes of a file that is written, and their offset.
 type ByteSink<'a> = dyn FnMut(&[u8], u64) -> Result<()> + 'a;
 
-/// Holds the plain bytes of a segment.
 struct Plain<'a> {
     file: &'a dyn StorageFile,
     path: &'a Path,
@@ -195,7 +194,6 @@ struct Plain<'a> {
 }
 
 impl Plain<'_> {
-    /// Hands over the blocks, each with its offset.
     fn each_block(&self, visit: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let mut block = vec![0; BLOCK_BYTES];
         let mut offset = 0;
@@ -207,7 +205,6 @@ impl Plain<'_> {
         Ok(())
     }
 
-    /// Reads the block that begins at an offset.
     fn block<'b>(&self, offset: u64, block: &'b mut [u8]) -> Result<&'b [u8]> {
         let wanted = usize::try_from(self.len.saturating_sub(offset))
             .map_or(BLOCK_BYTES, |left| left.min(BLOCK_BYTES));
@@ -219,7 +216,6 @@ impl Plain<'_> {
         }
     }
 
-    /// Returns whether another file has the same bytes.
     fn is(&self, other: &Plain<'_>) -> Result<bool> {
         let (mut block, mut same) = (vec![0; BLOCK_BYTES], self.len == other.len);
         self.each_block(&mut |offset, bytes| {
@@ -230,7 +226,7 @@ impl Plain<'_> {
     }
 }
 
-/// Gathers bytes that come one behind the other, and writes many of them at a time.
+/// Buffers consecutive bytes, and writes many of them at a time.
 struct WriteBuffer<'a> {
     file: &'a dyn StorageFile,
     bytes: Vec<u8>,

@@ -1,5 +1,5 @@
-//! The gate under a model checker, which runs every order in which its threads may take their steps, and every value
-//! that the memory model lets them read.
+//! Runs the gate under a model checker. It covers every order of the threads' steps, and every
+//! value that the memory model lets them read.
 
 use loom::sync::atomic::AtomicU64;
 use loom::sync::{Condvar, Mutex, MutexGuard};
@@ -7,7 +7,6 @@ use loom::thread;
 
 use super::*;
 
-/// Uses the model checker's primitives.
 struct LoomPrimitives;
 
 impl Primitives for LoomPrimitives {
@@ -49,18 +48,14 @@ impl Primitives for LoomPrimitives {
     }
 }
 
-/// Names why nothing becomes durable any more.
 #[derive(Debug)]
 struct Cause(&'static str);
 
-/// Models a log behind a gate. Only the gate orders accesses to its numbers.
+/// Models a log with a gate. Only the gate orders accesses to its numbers.
 struct ModelLog {
     gate: SyncGate<Cause, LoomPrimitives>,
-    /// Number of records written.
     written: AtomicU64,
-    /// Number of records on the disk.
     durable: AtomicU64,
-    /// Number of syncs that run.
     running: AtomicU64,
     /// Number of syncs that still succeed before one fails.
     sound: AtomicU64,
@@ -86,7 +81,8 @@ impl ModelLog {
         (target, self.sync(target))
     }
 
-    /// Returns once what is below `target` is durable, never will be, or a sync of this thread was refused.
+    /// Returns once the records below `target` are durable or never will be, or a sync of this
+    /// thread was refused.
     fn sync(&self, target: u64) -> Result<bool, Arc<Cause>> {
         self.gate.wait(target.into(), || {
             assert_eq!(self.running.fetch_add(1, Ordering::AcqRel), 0, "one sync runs at a time");
@@ -111,7 +107,7 @@ impl ModelLog {
         })
     }
 
-    /// Asserts that what the gate says is durable is durable.
+    /// Asserts that the records that the gate reports as durable are durable.
     fn look(&self) -> u64 {
         let synced = self.gate.synced_end();
         assert!(
@@ -122,8 +118,8 @@ impl ModelLog {
     }
 }
 
-/// Runs every order of steps in which a thread is preempted at most so many times: enough for every bug that such a
-/// checker was ever known to find, and done in seconds.
+/// Runs every order of steps with at most this many preemptions per thread. That finds every bug
+/// that such a checker is known to have found, and takes seconds.
 fn model(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -142,7 +138,7 @@ fn whoever_waited_finds_its_record_durable_in_every_order_of_two_threads_and_an_
                 assert!(log.look() >= target);
             })
         });
-        // What was durable once stays durable.
+        // Durable records stay durable.
         let first = log.look();
         assert!(log.look() >= first);
         for writer in writers {
@@ -171,7 +167,7 @@ fn after_a_failed_sync_nobody_is_told_more_than_was_durable_before_it_in_any_ord
             for writer in writers {
                 writer.join().unwrap();
             }
-            // A failed sync is not retried: whatever it was for stays unknown.
+            // A failed sync is not retried: the state of its data stays unknown.
             if log.gate.failure().is_some() {
                 assert!(log.gate.wait(SequenceNumber::MAX, || Ok(SequenceNumber::MAX)).is_err());
             }

@@ -1,16 +1,18 @@
-//! Beginning a walk behind the records that an image covers.
+//! Starting a walk after the records that an image covers.
 //!
-//! | of the log | what is checked |
+//! | part of the log | check |
 //! |---|---|
-//! | the frame that the image names | the frame stands where the image says, with that checksum; by the checksums of its predecessors it pins everything before it |
-//! | a segment before that one | its seal: the successor that it names, how many records it holds, and that the successor follows the frame which the seal was written behind. Where a crash came before the seal, the segment's frames are walked |
-//! | such a segment without a seal that the image lists as walked before | its salt, and that its file is as long as its successor says. Its frames were durable before the image was written; whoever reads them checks them again |
-//! | whether a compaction wrote that segment | it is the one that the image says, by its salt, or the image names none |
-//! | what the image covers of the frame's own segment | nothing: an audit reads those bodies |
+//! | the frame that the image names | the frame is at the image's offset, with that checksum; through the checksums of its predecessors it proves everything before it |
+//! | a segment before that one | its seal: the successor that it names, the number of records, and that the successor follows the frame before the seal. If a crash preceded the seal, the segment's frames are walked |
+//! | such a segment without a seal that the image lists as walked before | its salt, and that its file is as long as its successor states. Its frames were durable before the image was written; every later read checks them again |
+//! | whether a compaction wrote that segment | the image names this segment, by its salt, or the segment is not compacted and the image names none |
+//! | the part of the frame's own segment that the image covers | nothing: an audit reads those bodies |
 //!
-//! Where anything differs the image is not of this log, and the walk begins with the first record.
+//! If anything differs, the image belongs to another log, and the walk begins with the first
+//! record.
 //!
-//! A log that this process walked to its end is walked on in the same way, by what an image of that end would say.
+//! If this process walked a log to its end, it continues the walk in the same way, with the data of
+//! an image of that end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,12 +31,12 @@ use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
 
 impl Scanner<'_> {
-    /// Lets the walk begin behind what `image` covers, and returns the places of the records before. `None` where the
-    /// image is of another log; then the walk is unchanged.
+    /// Makes the walk begin after the records that `image` covers, and returns the locator of these
+    /// records. Returns `None` if the image belongs to another log; then the walk is unchanged.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where a segment cannot be read.
+    /// [`Error::Io`] if a segment cannot be read.
     pub(crate) fn go_on_from(&mut self, image: &Image<'_>) -> Result<Option<RecordLocator>> {
         let segments = &self.walk.chain.segments;
         let last = image.last;
@@ -82,8 +84,8 @@ impl Scanner<'_> {
     }
 }
 
-/// Returns the sequence number below which everything is durable because the segments in front of the last of these were compacted: a walk
-/// over them finds that, and an image may be older.
+/// Returns the sequence number below which everything is durable because earlier segments were
+/// compacted. A full walk would find this number, and an image may be older than the compaction.
 fn compacted_through(segments: &[Segment]) -> SequenceNumber {
     let follow = segments.iter().skip(1).map(|segment| segment.header.first_sequence);
     let compacted = segments.iter().zip(follow).rev().find(|(segment, _)| segment.compacted.is_some());
@@ -94,8 +96,8 @@ fn compacted_through(segments: &[Segment]) -> SequenceNumber {
 }
 
 impl LogScan {
-    /// Returns what an image of all that was walked would say of the log, and nothing of what its records amount to. `None` where the
-    /// last segment holds no frame.
+    /// Returns the image of the walked records with only the log's own data, without a projection.
+    /// Returns `None` if the last segment has no frame.
     pub(crate) fn passed_image(&self) -> Option<Image<'static>> {
         let segment = self.segments.last()?;
         let ((ordinal, salt), offset) = (segment.ordinal_and_salt(), self.last_offset?);
@@ -127,14 +129,15 @@ impl LogScan {
 }
 
 impl Scanner<'_> {
-    /// Returns how many bytes of the log the walk leaves out because it begins behind an image.
+    /// Returns the number of bytes of the log that the walk skips because it begins after an image.
     pub(crate) fn passed_bytes(&self) -> u64 {
         self.walk.used_bytes
     }
 }
 
 impl ChainWalk<'_> {
-    /// Returns the kind of the frame that the image names. `None` where the segment holds no such frame.
+    /// Returns the kind of the frame that the image names. Returns `None` if the segment has no
+    /// such frame.
     fn names_a_frame(&self, index: usize, image: &Image<'_>) -> Result<Option<RecordKind>> {
         let Some(segment) = self.chain.segments.get(index) else { return Ok(None) };
         let io = |error| Error::io("read", &segment.path, error);
@@ -149,16 +152,16 @@ impl ChainWalk<'_> {
         Ok(same.then_some(header.kind))
     }
 
-    /// Returns how many bytes a segment before the image's uses. `None` where neither its seal nor its frames show that
-    /// the segment is the one that the image covers.
+    /// Returns the number of bytes of a segment before the image's. Returns `None` if neither its
+    /// seal nor its frames prove that it is the segment that the image covers.
     fn held_bytes(&self, index: usize, image: &Image<'_>) -> Result<Option<u64>> {
         let (Some(segment), Some(next)) =
             (self.chain.segments.get(index), self.chain.segments.get(index + 1))
         else {
             return Ok(None);
         };
-        // What an image says of places in a segment holds for those bytes only. A power cut may bring back the file that a
-        // compaction replaced.
+        // The places of an image are valid only for those bytes. A power cut may restore the file
+        // that a compaction replaced.
         let (ordinal, salt) = segment.ordinal_and_salt();
         if segment.compacted.map(|_| salt) != salt_in(&image.compacted, ordinal) {
             return Ok(None);
@@ -183,7 +186,7 @@ impl ChainWalk<'_> {
         Ok((of_image && held).then_some(bytes))
     }
 
-    /// Returns whether a segment's file reaches to where the successor says that the segment ends.
+    /// Returns whether a segment's file reaches the end that its successor states.
     fn is_as_long_as_said(&self, segment: &Segment) -> Result<bool> {
         if sabotage::is(Breakage::UnsealedUnlooked) {
             return Ok(true);
@@ -213,7 +216,7 @@ impl ChainWalk<'_> {
     }
 }
 
-/// Returns the salt that an image's list, in the order of the log, has for a segment.
+/// Returns the salt of a segment in an image's list, which is in the order of the log.
 fn salt_in(list: &[(u32, u64)], ordinal: u32) -> Option<u64> {
     let at = list.binary_search_by_key(&ordinal, |(of, _)| *of).ok()?;
     list.get(at).map(|(_, salt)| *salt)

@@ -1,27 +1,29 @@
-//! Reading as much of a damaged log as is sound.
+//! Reading the intact part of a damaged log.
 //!
-//! A scan ends with an error at the first damage. A salvage takes the damage for the log's end, and counts what stands
-//! behind it. A record is sound where an unbroken chain of checksums leads to it from the first: nothing else proves
-//! that it followed the record before. So a salvage takes the chain alone. It follows the chain across damage in three
-//! places, where the lost bytes can be computed again and the next sound frame names the same checksum:
+//! A scan ends with an error at the first damage. A salvage treats the damage as the log's end, and
+//! counts the data after it. A record is intact if an unbroken chain of checksums leads to it from
+//! the first record: nothing else proves that it followed the record before it. A salvage therefore
+//! takes only the chain. It continues the chain across damage in three cases, in which the lost
+//! bytes can be recomputed and the next valid frame names the same checksum:
 //!
 //! | damaged | computed from | proved by |
 //! |---|---|---|
-//! | an envelope frame, in its header | the frame before it, the watermarks that it can have had, its body, which says its own length; a `Synced` frame has none | the next frame, or the next segment's header, names its checksum, and has the sequence number that it had |
-//! | an envelope frame, in one byte of its body or watermark | its checksum, which stands in it and in what follows it: one byte can be replaced so that the checksum fits | the same |
-//! | a segment's header | its salt, which stands twice in it; the segment before | the first frame checks with that salt, and names the last frame of the segment before |
+//! | an envelope frame, in its header | the preceding frame, the possible watermarks, and its body, which contains its own length; a `Synced` frame has no body | the next frame, or the next segment's header, names its checksum, and has the matching sequence number |
+//! | an envelope frame, in one byte of its body or watermark | its checksum, which is in it and in the frame after it: one byte can be replaced so that the checksum matches | the same |
+//! | a segment's header | its salt, which is stored twice in it; the segment before | the first frame is valid with that salt, and names the last frame of the segment before |
 //!
-//! An envelope frame takes no sequence number, so the frame behind it says whether a record is missing between. Where
-//! more than one byte of a `Resumed` or `Declared` body is wrong, nobody can know what the body was, and the frame
-//! behind it names a checksum that nothing else has: to lead the chain past it, everything that follows would have to
-//! be written anew, under checksums that no fork, image or copy of the session knows. In a record no byte is put right,
-//! not even a single one: that a byte fits does not prove that no other byte is wrong, and here the byte would be
-//! content.
+//! An envelope frame has no sequence number of its own, so the next frame shows whether a record is
+//! missing in between. If more than one byte of a `Resumed` or `Declared` body is wrong, the body
+//! cannot be recovered, and the next frame names a checksum that nothing else has. To continue the
+//! chain past it, all later frames would have to be rewritten, with checksums that no fork, image
+//! or copy of the session knows. In a record no byte is ever corrected. A byte that makes the
+//! checksum match does not prove that no other byte is wrong, and here the byte would be content.
 //!
-//! A frame behind any other damage may be sound in itself, and still nobody can say what it followed: a salvage counts
-//! it and does not take it. The headers say which file is which segment, not the files' names, so segments whose files
-//! changed places are put right. A header that does not fit onto the segment that it names belongs to another log, or
-//! to another life of this one, and a salvage looks for the chain without it.
+//! A frame after any other damage may be valid in itself, but its predecessor is unknown: a salvage
+//! counts it and does not take it. The headers determine which file is which segment, not the
+//! files' names, so segments with exchanged files are put right. A header that does not match the
+//! segment that it names belongs to another log, or to an earlier state of this one. A salvage
+//! searches for the chain without it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,13 +48,11 @@ use crate::storage::Storage;
 
 mod envelopes;
 
-/// Maximum number of ranges of sequence numbers that are reported of one file.
 const RANGES_MAX: usize = 64;
 
-/// Describes bytes that were lost and could be computed again.
+/// Lost bytes that could be recomputed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentPatch {
-    /// Path of the damaged file.
     pub(crate) path: PathBuf,
     /// Ordinal of the segment in that file.
     pub(crate) ordinal: u32,
@@ -60,26 +60,26 @@ pub(crate) struct SegmentPatch {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Holds the records of a log to which an unbroken chain leads from the first, and where they stand.
+/// The records of a log to which an unbroken chain leads from the first, and their locations.
 pub(crate) struct SoundPart {
-    /// Segments up to the last record, each with the end of its part of the chain. Headers that were mended are mended
-    /// only here, not in their files.
+    /// Segments up to the last record, each with the end of its part of the chain. Mended headers
+    /// are mended only here, not in their files.
     pub(crate) places: RecordLocator,
-    /// The segments of `places`, and behind them those with only envelope frames.
+    /// The segments of `places`, followed by those with only envelope frames.
     walked: Vec<Segment>,
     mends: Vec<SegmentPatch>,
     pub(crate) openings: Vec<(SequenceNumber, SessionOpening)>,
     pub(crate) rollbacks: BTreeMap<SequenceNumber, Rollback>,
     pub(crate) epoch: u64,
-    /// Session of a segment that follows the sound part by its header but holds no sound record: the session of a fork
-    /// whose first record is damaged.
+    /// Session of a segment that follows the intact part by its header but has no valid record: the
+    /// session of a fork with a damaged first record.
     pub(crate) followed_by: Option<Uuid>,
-    /// Session that the directory's name says.
+    /// Session in the directory's name.
     named: Option<Uuid>,
     files: SegmentFiles,
 }
 
-/// Describes what a file holds behind the sound part.
+/// Describes the content of a file after the intact part.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnsoundPart {
     pub(crate) path: PathBuf,
@@ -87,44 +87,38 @@ pub(crate) struct UnsoundPart {
     pub(crate) bytes: u64,
     pub(crate) records: u64,
     pub(crate) ranges: Vec<(SequenceNumber, SequenceNumber)>,
-    /// Whether the file holds more ranges or records than are listed.
+    /// Whether the file contains more ranges or records than are listed.
     pub(crate) more: bool,
-    /// Session that the file's header names.
     pub(crate) session: Option<Uuid>,
-    /// `SessionOpening` records among the records found.
     pub(crate) openings: Vec<SessionOpening>,
 }
 
-/// Names a place between two frames of the chain.
 #[derive(Clone, Copy)]
 struct Boundary {
-    /// Place of the segment in the chain.
     segment: usize,
     end: u64,
     crc: u32,
     next_sequence: SequenceNumber,
     time_us: i64,
-    /// Offset at which the last record before the place ends; `None` where that record stands in another segment.
+    /// Offset at which the last record before the place ends; `None` if that record is in another
+    /// segment.
     last_record: Option<u64>,
 }
 
-/// Says where a walk over one segment ended.
 enum SegmentWalkEnd {
-    /// At the beginning of the next segment.
     ToNext,
-    /// At the last sound frame.
     Ended,
-    /// At the last sound frame; the segment with the next ordinal does not follow it.
+    /// At the last valid frame; the segment with the next ordinal does not follow it.
     Stranger(u32),
     /// At the segment's head: the segment belongs to another session than the records before it.
     Back,
 }
 
-/// Reads the sound part of the log in `dir`.
+/// Reads the intact part of the log in `dir`.
 ///
 /// # Errors
 ///
-/// [`Error::NotASession`] where there are no segments, [`Error::NotAFile`] where none is a regular file,
+/// [`Error::NotASession`] if there are no segments, [`Error::NotAFile`] if none is a regular file,
 /// [`Error::FutureFormat`], [`Error::Io`].
 pub(crate) fn sound_part(storage: &dyn Storage, dir: &Path) -> Result<SoundPart> {
     let mut files = chain::segment_files(storage, dir)?;
@@ -156,8 +150,8 @@ impl<'a> SalvageReader<'a> {
         Ok(SalvageReader { walk, files, mends: Vec::new(), last_record: (0, 0), followed_by: None })
     }
 
-    /// Walks as far as the chain leads. Returns the ordinal of a file that does not belong to the chain; without this
-    /// file the chain may lead further.
+    /// Walks the chain as far as possible. Returns the ordinal of a file that does not belong to
+    /// the chain; without this file the chain may continue further.
     fn run(&mut self) -> Result<Option<u32>> {
         let mut index = 0;
         loop {
@@ -188,7 +182,6 @@ impl<'a> SalvageReader<'a> {
         }
     }
 
-    /// Walks one segment.
     fn segment(&mut self, index: usize) -> Result<SegmentWalkEnd> {
         let Some(segment) = self.walk.chain.segments.get(index).cloned() else {
             return Ok(SegmentWalkEnd::Ended);
@@ -209,7 +202,7 @@ impl<'a> SalvageReader<'a> {
             let (last_crc, next_sequence) = (self.walk.last_crc, self.walk.next_sequence);
             let sound = window.frame(context, offset).map_err(io)?.is_ok_and(|frame| {
                 out_of_chain(&frame.header, last_crc, next_sequence).is_none()
-                    // No frame of the chain stands behind a segment's seal.
+                    // A segment's seal is never followed by a frame of the chain.
                     && frame.header.kind != RecordKind::SEAL
             });
             let mended = match sound {
@@ -251,7 +244,8 @@ impl<'a> SalvageReader<'a> {
         Ok(went)
     }
 
-    /// Returns whether the next segment begins behind what was read of this one up to `offset`.
+    /// Returns whether the next segment begins after the part of this one that was read, which ends
+    /// at `offset`.
     fn leads_to(&self, segment: &Segment, offset: u64, next: &SegmentHeader) -> bool {
         let Some(previous) = next.previous else { return false };
         let ended = segment.clone().ended_at(Some(previous));
@@ -259,7 +253,7 @@ impl<'a> SalvageReader<'a> {
         here == (previous.ordinal, ended.end, previous.crc) && next.first_sequence == self.walk.next_sequence
     }
 
-    /// Says what it means that a segment's sound frames end at `offset`, although `next` may follow.
+    /// Judges the end of a segment's valid frames at `offset`, although `next` may follow.
     fn judge_end(&self, segment: &Segment, offset: u64, next: Option<&SegmentHeader>) -> SegmentWalkEnd {
         let Some((next, previous)) = next.and_then(|next| Some((next, next.previous?))) else {
             return SegmentWalkEnd::Ended;
@@ -273,8 +267,8 @@ impl<'a> SalvageReader<'a> {
         }
     }
 
-    /// Goes on with a file whose header is lost but whose first frame follows what was read, and then with the segments
-    /// that follow the file by their headers.
+    /// Continues with a file whose header is lost but whose first frame follows the part read, and
+    /// then with the segments that follow the file by their headers.
     fn adopt(&mut self) -> Result<Option<usize>> {
         let last = self.walk.chain.segments.last().map(|last| last.header.ordinal);
         let lost = self.files.others.iter().filter(|file| {
@@ -308,8 +302,9 @@ impl<'a> SalvageReader<'a> {
         Ok(None)
     }
 
-    /// Returns the header that a file must have had whose first frame follows what was read. The boundary says behind
-    /// what it follows, if that is not the end of the part read: a recovery writes the last records once more.
+    /// Returns the original header of a file whose first frame follows the part read. The boundary
+    /// is the place that it follows, unless that is the end of the part read: a recovery writes the
+    /// last records again.
     fn mended_header(&self, file: &SegmentFile) -> Result<Option<(SegmentHeader, Option<Boundary>)>> {
         let io = |error| Error::io("read", &file.path, error);
         let storage = self.walk.storage;
@@ -337,7 +332,7 @@ impl<'a> SalvageReader<'a> {
             let own = self.walk.openings.iter().rfind(|(sequence, _)| *sequence < first_sequence);
             let mut session = own.map(|(_, opened)| opened.session);
             let (context, mut offset) = (Context::new(*salt, first_sequence), first_offset);
-            // A fork's own part begins with its `SessionOpening` record, behind envelope frames.
+            // A fork's own part begins with its `SessionOpening` record, after envelope frames.
             while let Ok(frame) = window.frame(context, offset).map_err(io)? {
                 if frame.header.kind == RecordKind::OPENED
                     && let Ok(opened) = SessionOpening::decode(frame.body)
@@ -364,7 +359,7 @@ impl<'a> SalvageReader<'a> {
         Ok(None)
     }
 
-    /// Returns the place in the chain behind the last frame with that checksum.
+    /// Returns the place in the chain after the last frame with that checksum.
     fn boundary(&self, crc: u32) -> Result<Option<Boundary>> {
         for (index, segment) in self.walk.chain.segments.iter().enumerate().rev() {
             let io = |error| Error::io("read", &segment.path, error);
@@ -387,7 +382,7 @@ impl<'a> SalvageReader<'a> {
         Ok(None)
     }
 
-    /// Forgets what was read behind a place in the chain.
+    /// Discards the data that was read after a place in the chain.
     fn go_back(&mut self, boundary: &Boundary) {
         let walk = &mut self.walk;
         let Boundary { segment, end, crc, next_sequence, time_us, last_record } = *boundary;
@@ -434,7 +429,7 @@ impl<'a> SalvageReader<'a> {
 }
 
 impl SoundPart {
-    /// Returns the mends in the part of the sound part that `places` hold.
+    /// Returns the mends within `places`.
     pub(crate) fn mends(&self, places: &RecordLocator) -> impl Iterator<Item = &SegmentPatch> {
         let ends: BTreeMap<u32, u64> = places
             .segments
@@ -444,8 +439,8 @@ impl SoundPart {
         self.mends.iter().filter(move |mend| ends.get(&mend.ordinal).is_some_and(|end| mend.offset < *end))
     }
 
-    /// Returns, for each file that holds anything behind `places`, what it holds. `places` is the sound part, or the
-    /// beginning of it.
+    /// Returns the content of each file after `places`. `places` is the intact part, or the start
+    /// of it.
     ///
     /// # Errors
     ///
@@ -461,7 +456,7 @@ impl SoundPart {
         let taken = if whole { self.walked.as_slice() } else { places.segments.as_slice() };
         if let Some(last) = taken.last() {
             let end = last.end.unwrap_or(SEGMENT_HEADER_LEN as u64);
-            // A seal stands outside the chain, and is no loss.
+            // A seal is outside the chain, and is not a loss.
             let from = end + last.seal(storage)?.map_or(0, |(_, len)| len);
             let end = self.end_of(last.header.ordinal).map(|end| end.max(from));
             let range = SearchRange { path: &last.path, from, end };
@@ -474,14 +469,15 @@ impl SoundPart {
         }
         let is_known = |path: &Path| self.walked.iter().any(|segment| segment.path == *path);
         let last = taken.last().map(|last| last.header.ordinal);
-        // Segments with lower ordinals that belong to no chain were left out by recoveries, in good order.
+        // Segments with lower ordinals that do not belong to the chain were regularly left out by
+        // recoveries.
         let sound = self.files.sound.iter().filter(|(ordinal, _)| last.is_none_or(|last| **ordinal > last));
         let others = self.files.others.iter();
         for file in sound.map(|(_, file)| file).chain(others).filter(|file| !is_known(&file.path)) {
             let found = match &file.header {
                 Some(header) => {
                     let context = Context::new(header.salt, header.first_sequence);
-                    // The sequence numbers of another log say nothing about this one.
+                    // The sequence numbers of another log have no meaning for this one.
                     let own = self.is_own(header.session);
                     let end = if own { self.end_of(header.ordinal) } else { None };
                     let range = SearchRange { path: &file.path, from: SEGMENT_HEADER_LEN as u64, end };
@@ -507,8 +503,8 @@ impl SoundPart {
         Ok(all)
     }
 
-    /// Returns where a segment's part of the chain ends, if the latest segment that follows it says so: bytes that a
-    /// recovery cut off do not count.
+    /// Returns the end of a segment's part of the chain, if the latest segment that follows it
+    /// states it: bytes that a recovery cut off do not count.
     fn end_of(&self, ordinal: u32) -> Option<u64> {
         let walked = self.walked.iter().map(|segment| segment.header);
         let headers = walked.chain(self.files.sound.values().filter_map(|file| file.header));
@@ -522,7 +518,7 @@ impl SoundPart {
         follows.max_by_key(|(ordinal, _)| *ordinal).map(|(_, end)| end)
     }
 
-    /// Returns whether a session is known to be the log's own, or one that it was forked from.
+    /// Returns whether a session is known to be the log's own, or one of its ancestors.
     fn is_own(&self, session: Uuid) -> bool {
         self.named == Some(session) || self.openings.iter().any(|(_, opened)| opened.session == session)
     }
@@ -550,7 +546,7 @@ fn read_unsound_part(
         {
             found.openings.push(opened);
         }
-        // Without a header nobody can say where a segment's sequence numbers begin.
+        // Without a header the first sequence number of the segment is unknown.
         if header.is_none() {
             return;
         }

@@ -1,12 +1,13 @@
-//! Looking for sound frames where nobody knows at which byte one begins.
+//! Searching for valid frames at unknown positions.
 //!
-//! Any byte may begin a frame, and a frame may claim any length, so that checking each place by itself would take as
-//! long as the number of bytes times the largest frame. The search therefore goes through a file twice: once to find
-//! the places whose headers could be a frame's, each with the checksum that all bytes up to the end of that frame must
-//! come to, and once to see whether they come to it. The search never gives up: it takes time that grows with the
-//! number of bytes, whatever they look like, and it skips holes.
+//! Any byte may begin a frame, and a frame may claim any length. Checking each place separately
+//! would take time proportional to the number of bytes times the largest frame. The search
+//! therefore makes two passes over a file. The first finds the places with a possible frame header,
+//! each with the expected checksum of all bytes up to the end of that frame. The second compares
+//! these checksums. The search never gives up: its time is linear in the number of bytes, whatever
+//! their content, and it skips holes.
 //!
-//! What it holds in memory is bounded: where more places could begin a frame than fit, the search goes through them in
+//! Its memory is bounded: if there are more possible places than fit, the search processes them in
 //! parts.
 
 use std::path::Path;
@@ -20,17 +21,15 @@ use crate::log::window::{Span, Window};
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
-/// Number of places that are checked at a time.
 const PLACES_MAX: usize = 1 << 20;
 
 const HEADER_BYTES: u64 = FRAME_HEADER_LEN as u64;
 
-/// Describes a place at which a frame may begin.
 #[derive(Clone, Copy)]
 struct FrameCandidate {
     offset: u64,
     len: u32,
-    /// Checksum at the frame's end, if there is a frame.
+    /// Expected checksum at the frame's end, if there is a frame.
     at_end: u32,
 }
 
@@ -40,7 +39,7 @@ impl FrameCandidate {
     }
 }
 
-/// Holds the checksum of all bytes from where a search began up to one place.
+/// The checksum of all bytes from the start of a search up to one place.
 #[derive(Clone, Copy)]
 struct Prefix {
     offset: u64,
@@ -58,7 +57,6 @@ impl Prefix {
         }
     }
 
-    /// Goes on to a place.
     fn go_to(&mut self, window: &mut Window, to: u64) -> std::io::Result<()> {
         while self.offset < to {
             match window.span(self.offset, 1)? {
@@ -77,7 +75,6 @@ impl Prefix {
     }
 }
 
-/// Names the part of a file that is searched for frames.
 #[derive(Clone, Copy)]
 pub(super) struct SearchRange<'a> {
     pub(super) path: &'a Path,
@@ -86,9 +83,9 @@ pub(super) struct SearchRange<'a> {
     pub(super) end: Option<u64>,
 }
 
-/// Searches a part of a file for sound frames that may stand behind the record `q`, and hands them with
-/// their offsets to `found`, in order; a frame within another one does not count. Returns the offset behind the last
-/// byte that is not 0.
+/// Searches a part of a file for valid frames that may come after the record `q`, and passes them
+/// with their offsets to `found`, in order. A frame within another one does not count. Returns the
+/// offset after the last byte that is not 0.
 pub(super) fn search(
     storage: &dyn Storage,
     range: SearchRange<'_>,
@@ -124,7 +121,8 @@ pub(super) fn search(
     Ok(used)
 }
 
-/// Gathers the places from `from` up to `used` at which a frame may begin, and returns where to go on.
+/// Collects the places from `from` up to `used` at which a frame may begin, and returns the offset
+/// at which to continue.
 fn gather(
     window: &mut Window,
     from: u64,
@@ -138,7 +136,8 @@ fn gather(
     let mut offset = from;
     while offset < used && places.len() < PLACES_MAX {
         if let Span::Hole { end: hole_end } = window.span(offset, HEADER_BYTES)? {
-            // A header is never all 0, so the first that may be one has its last byte behind the hole.
+            // A header is never all 0, so the last byte of the first possible header is after the
+            // hole.
             let next = hole_end.saturating_sub(HEADER_BYTES - 1);
             if next > offset {
                 at.take_zeros(next);
@@ -148,7 +147,7 @@ fn gather(
         }
         let base = offset;
         let bytes = window.bytes(base, HEADER_BYTES)?;
-        // Headers at the very end of the bytes read are looked at when more bytes are read.
+        // Headers at the very end of the bytes read are examined when more bytes are read.
         let heads = bytes.windows(FRAME_HEADER_LEN).take(usize::try_from(used - base).unwrap_or(usize::MAX));
         let mut looked_at = 0;
         for head in heads {
@@ -172,7 +171,7 @@ fn gather(
             }
         }
         if looked_at == 0 {
-            // Fewer bytes are left than a header has.
+            // Fewer bytes are left than the length of a header.
             return Ok(used);
         }
         offset = base + looked_at as u64;
@@ -182,8 +181,8 @@ fn gather(
     Ok(offset)
 }
 
-/// Returns those of the places at which a sound frame stands, in order. `begun` is the checksum up to the first of
-/// them.
+/// Returns those of the places that have a valid frame, in order. `begun` is the checksum up to the
+/// first of them.
 fn sound(
     window: &mut Window,
     begun: Prefix,
@@ -202,7 +201,8 @@ fn sound(
     Ok(sound)
 }
 
-/// Returns a header that may stand behind the record `q`: a cheap test before anything else is done with the place.
+/// Returns a header that may come after the record `q`. This is a cheap test before any other work
+/// on the place.
 fn plausible(context: Context, bytes: &[u8], q: SequenceNumber) -> Option<Header> {
     let header = frame::peek(context, bytes).ok()?;
     let near = header.sequence >= q && header.sequence - q <= u64::from(u32::MAX);

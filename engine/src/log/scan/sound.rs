@@ -1,7 +1,7 @@
 //! Walking a damaged log up to its first damage.
 //!
-//! The walk is a scan's, and ends where a scan ends with an error. Nothing is put right: a salvage follows the chain
-//! further, across what can be computed again ([`super::salvage`]).
+//! The walk is that of a scan, and ends where a scan ends with an error. Nothing is repaired: a
+//! salvage follows the chain further, across bytes that can be recomputed ([`super::salvage`]).
 
 use std::path::Path;
 
@@ -14,13 +14,13 @@ use crate::log::chain::{self, Chain};
 use crate::log::layout;
 use crate::storage::Storage;
 
-/// Walks the log in `dir` up to its first damage, and hands each sound frame to `visit` in order. Returns the damage beside
-/// what was found before it.
+/// Walks the log in `dir` up to its first damage, and passes each valid frame to `visit` in order.
+/// Returns the damage together with the scan of the part before it.
 ///
 /// # Errors
 ///
-/// The damage itself if no record before it is sound, or if the directory or a file belongs to another session; every error
-/// of a scan that is no damage; the errors of `visit`.
+/// The damage itself if no record before it is valid, or if the directory or a file belongs to
+/// another session; every error of a scan that is not damage; the errors of `visit`.
 pub(crate) fn scan_sound(
     storage: &dyn Storage,
     dir: &Path,
@@ -47,7 +47,7 @@ pub(crate) fn scan_sound(
     let mut walk = scanner.walk;
     let of_beyond = walk.chain.beyond.iter().filter_map(|file| file.header);
     let mut headers = walk.chain.segments.iter().map(|segment| segment.header).chain(of_beyond);
-    // Where a segment bears the session's name, what stands before it in the chain is its own.
+    // If a segment has the session's id, the segments before it in the chain belong to the session.
     let is_own = layout::session_of(dir).is_some_and(|own| headers.any(|header| header.session == own));
     let mut index = 0;
     while index < walk.chain.segments.len() {
@@ -78,7 +78,6 @@ pub(crate) fn scan_sound(
     walk.finish_before(damage)
 }
 
-/// Holds what a walk knew before it went into a segment.
 struct WalkSavepoint {
     next_sequence: SequenceNumber,
     last_crc: u32,
@@ -95,11 +94,10 @@ impl WalkSavepoint {
 }
 
 impl ChainWalk<'_> {
-    /// Ends the log where the walk over a segment met damage.
     fn end_at(&mut self, index: usize, before: WalkSavepoint, damage: &Error) {
         let Some(segment) = self.chain.segments.get(index).cloned() else { return };
         let nothing_read = match damage {
-            // The segment turned out to belong to another session once it was read.
+            // Reading the segment showed that it belongs to another session.
             Error::WrongSession { .. } => true,
             Error::Corrupt(corruption) => corruption.offset == 0 && corruption.segment == segment.path,
             _ => false,
@@ -117,12 +115,11 @@ impl ChainWalk<'_> {
                 last.end = Some(self.end);
             }
         }
-        // The frame whose body does not decode may have been noted already.
+        // The frame whose body does not decode may have been recorded already.
         self.rollbacks.split_off(&self.next_sequence);
         self.index.cut_at(self.next_sequence);
     }
 
-    /// Finishes a walk that damage ended.
     fn finish_before(mut self, damage: Error) -> Result<(LogScan, Option<Error>)> {
         if self.openings.is_empty() {
             return Err(damage);

@@ -1,12 +1,16 @@
-//! Telling a copy that was taken while its session was written from damage.
+//! Distinguishing damage from a copy that was taken while its session was written.
 //!
-//! A program that copies a directory file by file while a writer goes on, the oldest file first, gets a segment as it was
-//! before its successor was begun, and the successor as it was later. The successor names the end that the segment came
-//! to, and the copy of the segment ends before that end: in zeros, or in a frame that was just being written. Where the
-//! segment was copied before its first record, its copy holds nothing at all, and not even a header. Within one segment
-//! too what stands behind may be younger: a page is read while its writer is in the middle of it, and the pages behind it
-//! later, so that zeros reach to the end of the page. Nothing in such a copy is wrong but what it lacks. A disk that lost
-//! the bytes leaves the same, and the error says so.
+//! A program may copy a directory file by file, oldest file first, while a writer continues. It
+//! gets a segment as it was before its successor was begun, and the successor in a later state. The
+//! successor names the final end of the segment, and the copy of the segment ends before it: in
+//! zeros, or in a frame that was just being written. If the segment was copied before its first
+//! record, its copy is empty, without even a header.
+//!
+//! Within one segment too, later data may be younger. A page is read while its writer is in the
+//! middle of it, and the pages after it later, so that zeros reach to the end of the page.
+//!
+//! Such a copy is incomplete but not wrong. A disk that lost the bytes leaves the same state, and
+//! the error says so.
 
 use std::io;
 
@@ -22,13 +26,14 @@ use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
-/// Zeros at the end of a page tell a copy only where there are so many: a frame may end in some of its own.
+/// Minimum number of zeros at the end of a page that indicate a copy: a frame may itself end in
+/// some zeros.
 const ZEROS_MIN: u64 = 8;
-/// A kernel hands out a file by pages of this many bytes, or by multiples of it.
+/// A kernel returns the content of a file in pages of this many bytes, or in multiples of it.
 const PAGE_BYTES: u64 = 4096;
 
-/// Returns the error of a segment that is older at a bad spot than what follows. `None` where the bad spot is anything else.
-/// The record `sequence` should stand at the spot.
+/// Returns the error of a segment that is older at a bad spot than the data after it. Returns
+/// `None` if the bad spot has another cause. The record `sequence` is expected at the spot.
 pub(super) fn judge(
     storage: &dyn Storage,
     segments: &[Segment],
@@ -37,7 +42,8 @@ pub(super) fn judge(
 ) -> Result<Option<Error>> {
     let Some(segment) = segments.get(spot.segment) else { return Ok(None) };
     let Some(end) = lacks_to(storage, segment, spot.offset)? else { return Ok(None) };
-    // Where the segment does not end before what its successor says, the frames that follow are its own.
+    // If the segment does not end before the end that its successor states, the frames that follow
+    // are its own.
     let next = segments.get(spot.segment + 1).filter(|_| segment.end == Some(end)).unwrap_or(segment);
     Ok(Some(Error::OlderThanSuccessor {
         session: segment.header.session,
@@ -49,10 +55,10 @@ pub(super) fn judge(
     }))
 }
 
-/// Returns the offset up to which a segment is older from `offset` on, where no sound frame stands, than what follows.
-/// `None` where what is wrong there is anything else.
+/// Returns the offset up to which a segment is older than the data after it. There is no valid
+/// frame at `offset`, where the older part begins. Returns `None` if the damage has another cause.
 pub(super) fn lacks_to(storage: &dyn Storage, segment: &Segment, offset: u64) -> Result<Option<u64>> {
-    // A compressed segment was whole when it was written.
+    // A compressed segment was complete when it was written.
     if sabotage::is(Breakage::CopyCalledDamage)
         || compressed::damage_at(storage, &segment.path, offset).is_some()
     {
@@ -63,7 +69,8 @@ pub(super) fn lacks_to(storage: &dyn Storage, segment: &Segment, offset: u64) ->
         let used = window.used_end(offset)?;
         let frame_end = offset + claimed_len(window.bytes(offset, HEADER_LEN as u64)?) as u64;
         if let Some(end) = segment.end {
-            // Bytes behind the end that the successor names are younger than what is missing, which no copy has.
+            // Bytes after the end that the successor names are younger than the missing ones; no
+            // copy has these.
             let begun = used <= frame_end && frame_end < end;
             if used == offset || begun {
                 return Ok(Some(end));
@@ -74,15 +81,15 @@ pub(super) fn lacks_to(storage: &dyn Storage, segment: &Segment, offset: u64) ->
     lacks_to().map_err(|error| Error::io("read", &segment.path, error))
 }
 
-/// Returns the end of the first page, of those that the frame from `offset` to `frame_end` reaches into, that ends in zeros
-/// and behind which bytes are used. `None` if there is none.
+/// Returns the end of the first page, among those of the frame from `offset` to `frame_end`, that
+/// ends in zeros and is followed by used bytes. Returns `None` if there is none.
 fn page_with_zeros(window: &mut Window, offset: u64, frame_end: u64, used: u64) -> io::Result<Option<u64>> {
     let mut page_end = offset;
     while page_end < frame_end.min(used) {
         page_end = (page_end / PAGE_BYTES + 1) * PAGE_BYTES;
         let from = frame_end.min(page_end - ZEROS_MIN).max(offset);
         let len = usize::try_from(page_end - from).unwrap_or(usize::MAX);
-        // More may be at hand than was asked for.
+        // More bytes may be returned than requested.
         let is_empty = window.bytes(from, page_end - from)?.iter().take(len).all(|byte| *byte == 0);
         if page_end < used && is_empty {
             return Ok(Some(page_end));
@@ -91,7 +98,8 @@ fn page_with_zeros(window: &mut Window, offset: u64, frame_end: u64, used: u64) 
     Ok(None)
 }
 
-/// Returns the error of a copy whose chain is cut at a segment without a header, as [`judge`] does for a bad spot.
+/// Returns the error of a copy whose chain is cut at a segment without a header, like [`judge`] for
+/// a bad spot.
 pub(super) fn judge_header(
     storage: &dyn Storage,
     beyond: &[SegmentFile],

@@ -1,21 +1,23 @@
-//! Finding every damaged place of a log, and the sound frames between them.
+//! Finding every damaged place of a log, and the valid frames between them.
 //!
-//! A scan ends at the first damage. A survey goes on behind it: it takes the files that the headers link to a chain, and in
-//! each of them every sound frame, wherever it begins. A place is damaged
+//! A scan ends at the first damage. A survey continues after it: it takes the files that the
+//! headers link to a chain, and in each of them every valid frame, at any position. A place is
+//! damaged
 //!
-//! | where | what is reported |
+//! | where | reported place |
 //! |---|---|
-//! | sound frames end, and others follow in the same file, or the next header says that the file goes on | the end of the sound frames |
-//! | a frame is sound and does not follow the one before it | the frame |
-//! | a body does not decode | the frame; those behind it still follow it |
-//! | a header does not check, names another segment than its file, belongs to another session, or does not follow the segment before | the beginning of the file |
-//! | a segment is named by the next header and is not there | the file, without an offset |
+//! | valid frames end, and others follow in the same file, or the next header says that the file continues | the end of the valid frames |
+//! | a frame is valid and does not follow the preceding one | the frame |
+//! | a body does not decode | the frame; later ones still follow it |
+//! | a header is invalid, names another segment than its file, belongs to another session, or does not follow the segment before | the start of the file |
+//! | a segment is named by the next header and does not exist | the file, without an offset |
 //!
-//! What ends the last file without a sound frame behind it is no place: it is a torn tail or a plain end, unless a scan
-//! says otherwise.
+//! The end of the last file, without a valid frame after it, is not a damaged place: it is a torn
+//! tail or a plain end, unless a scan judges otherwise.
 //!
-//! To a frame before the first place an unbroken chain of checksums leads from the first record. A frame behind a damaged
-//! place is sound in itself, and nothing proves what it followed.
+//! An unbroken chain of checksums leads from the first record to each frame before the first
+//! damaged place. A frame after a damaged place is valid in itself, but nothing proves its
+//! predecessor.
 
 use std::path::{Path, PathBuf};
 
@@ -33,32 +35,29 @@ use crate::log::layout;
 use crate::log::window::Window;
 use crate::storage::Storage;
 
-/// Describes a damaged place of a log.
 #[derive(Clone, Debug)]
 pub(crate) struct DamageSite {
     pub(crate) path: PathBuf,
     /// `None` if the file is missing.
     pub(crate) offset: Option<u64>,
-    /// Record that is wrong or should stand there, if that is known.
+    /// Record that is wrong or expected there, if known.
     pub(crate) sequence: Option<SequenceNumber>,
     pub(crate) reason: String,
-    /// Whether the file is merely older there than what follows.
+    /// Whether the file is merely older there than the data after it.
     pub(crate) is_older: bool,
-    /// Sound frames between this place and the next one.
+    /// Valid frames between this place and the next one.
     pub(crate) follows: Option<Stretch>,
 }
 
-/// Describes sound frames that follow each other.
 #[derive(Clone, Debug)]
 pub(crate) struct Stretch {
     pub(crate) path: PathBuf,
     pub(crate) offset: u64,
     pub(crate) records: u64,
-    /// First and last record; `None` where nobody can say at which number the segment begins.
+    /// First and last record; `None` if the first sequence number of the segment is unknown.
     pub(crate) sequences: Option<(SequenceNumber, SequenceNumber)>,
 }
 
-/// Holds a sound frame that a survey found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SurveyedFrame<'a> {
     pub(crate) path: &'a Path,
@@ -66,10 +65,11 @@ pub(crate) struct SurveyedFrame<'a> {
     pub(crate) frame: Frame<'a>,
 }
 
-/// Takes each sound frame whose sequence number is known and whose body decodes.
+/// Takes each valid frame with a known sequence number whose body decodes.
 type SurveyVisitor<'a> = dyn FnMut(&SurveyedFrame<'_>) -> Result<()> + 'a;
 
-/// Finds every damaged place of the log in `dir`, and hands each sound frame to `visit`, in the order of the segments.
+/// Finds every damaged place of the log in `dir`, and passes each valid frame to `visit`, in the
+/// order of the segments.
 pub(crate) fn survey(
     storage: &dyn Storage,
     dir: &Path,
@@ -109,19 +109,19 @@ pub(crate) fn survey(
     Ok(surveyor.places)
 }
 
-/// Names a part of a log, in order.
 enum Part<'a> {
     Segment(Segment),
-    /// A file with another session's header.
     Foreign(&'a SegmentFile),
-    /// A file in which the header of a segment of the chain is not, and where the next header says that the segment ends.
+    /// A file that lacks the header of a segment of the chain, and the segment's end according to
+    /// the next header.
     Lost(&'a SegmentFile, Option<u64>),
-    /// A file without a sound header that no header names.
+    /// A file without a valid header that no header names.
     Behind(&'a SegmentFile),
     Missing(PathBuf),
 }
 
-/// Follows the headers from the highest ordinal back. Where one is lost or missing, goes on with the next one below it.
+/// Follows the headers from the highest ordinal back. If one is lost or missing, continues with the
+/// next one below it.
 fn parts<'a>(dir: &Path, files: &'a SegmentFiles) -> Vec<Part<'a>> {
     let named = layout::session_of(dir);
     let is_own = |file: &SegmentFile| {
@@ -146,7 +146,7 @@ fn parts<'a>(dir: &Path, files: &'a SegmentFiles) -> Vec<Part<'a>> {
                 None => Part::Missing(layout::segment_file(dir, ordinal)),
             });
             let below = files.sound.range(..ordinal).next_back().map(|(below, _)| *below);
-            // Nothing names the files between any more, so they are looked into.
+            // No header names the files in between any more, so they are examined.
             let mut between: Vec<&SegmentFile> = files.others.iter().collect();
             between.retain(|file| file.named < ordinal && below.is_none_or(|below| file.named > below));
             between.sort_by_key(|file| std::cmp::Reverse(file.named));
@@ -156,7 +156,7 @@ fn parts<'a>(dir: &Path, files: &'a SegmentFiles) -> Vec<Part<'a>> {
         };
         let segment = Segment::new(file.path.clone(), header, file.compacted);
         parts.push(Part::Segment(segment.ended_at(previous)));
-        // An ordinal that does not go down would lead around in a circle; such headers count as lost.
+        // An ordinal that does not decrease would form a cycle; such headers count as lost.
         at = header.previous.map(|previous| (previous.ordinal, Some(previous)));
     }
     parts.reverse();
@@ -167,15 +167,14 @@ struct Surveyor<'a, 'v> {
     storage: &'a dyn Storage,
     visit: &'a mut SurveyVisitor<'v>,
     places: Vec<DamageSite>,
-    /// Checksum of the frame before, where that is known.
+    /// Checksum of the preceding frame, if known.
     crc: Option<u32>,
-    /// Sequence number of the next record, where that is known.
+    /// Sequence number of the next record, if known.
     next: Option<SequenceNumber>,
-    /// Ordinal of the segment that has to follow the last one, whose seal says so.
+    /// Ordinal of the segment that must follow the last one, according to its seal.
     sealed: Option<u32>,
 }
 
-/// Marks a place between two frames of a segment.
 #[derive(Clone, Copy)]
 struct FrameBoundary {
     offset: u64,
@@ -189,8 +188,8 @@ impl FrameBoundary {
         FrameBoundary { offset: offset + frame.len() as u64, crc: frame.header.crc, next }
     }
 
-    /// Returns why a frame at `offset` does not follow what stands before; `None` if it does. The reason is `None` if the
-    /// frame stands elsewhere.
+    /// Returns the reason why a frame at `offset` does not follow this place; `None` if it does.
+    /// The inner reason is `None` if the frame is at another offset.
     fn breaks(&self, offset: u64, frame: &Frame<'_>) -> Option<Option<String>> {
         if offset != self.offset {
             return Some(None);
@@ -210,7 +209,6 @@ impl Surveyor<'_, '_> {
         self.places.push(DamageSite { path, offset, sequence, reason, is_older, follows: None });
     }
 
-    /// Surveys a segment with a sound header.
     fn segment(&mut self, segment: &Segment) -> Result<()> {
         let SegmentHeader { first_sequence, .. } = segment.header;
         let crc = segment.first_predecessor_crc();
@@ -238,7 +236,8 @@ impl Surveyor<'_, '_> {
         Ok(())
     }
 
-    /// Walks a segment as far as its frames follow each other. Returns why the walk ended before the segment's end.
+    /// Walks a segment as long as its frames follow each other. Returns the reason if the walk
+    /// ended before the segment's end.
     fn walk(&mut self, segment: &Segment, at: &mut FrameBoundary) -> Result<Option<String>> {
         let io = |error| crate::error::Error::io("read", &segment.path, error);
         let mut window = Window::new(segment.open(self.storage)?, segment.end).map_err(io)?;
@@ -272,14 +271,14 @@ impl Surveyor<'_, '_> {
         Ok(None)
     }
 
-    /// Goes on behind a place at which a segment's sound frames end, for `reason`.
+    /// Continues after a place at which a segment's valid frames end, for `reason`.
     fn resume(&mut self, segment: &Segment, at: &mut FrameBoundary, reason: String) -> Result<()> {
         let (path, mut reason) = (segment.path.as_path(), Some(reason));
         let (storage, range) = (self.storage, SearchRange { path, from: at.offset, end: segment.end });
         let (mut failed, mut sealed) = (None, false);
         let is_last = segment.end.is_none();
         search(storage, range, &[segment.context()], at.next, &mut |offset, frame| {
-            // A seal stands behind the frames of the chain.
+            // A seal comes after the frames of the chain.
             if is_last && frame.header.kind == RecordKind::SEAL {
                 sealed = true;
                 self.sealed = Seal::decode(frame.body).ok().map(|seal| seal.next);
@@ -308,7 +307,7 @@ impl Surveyor<'_, '_> {
         Ok(())
     }
 
-    /// Surveys a file that should hold a segment of the chain, and whose header says something else or nothing.
+    /// Surveys a file that should contain a segment of the chain, but has another header or none.
     fn survey_lost(&mut self, file: &SegmentFile, end: Option<u64>) -> Result<()> {
         let reason = match file.header {
             Some(header) if header.ordinal != file.named => {
@@ -321,14 +320,15 @@ impl Surveyor<'_, '_> {
         };
         self.place(&file.path, Some(0), reason);
         match file.header {
-            // What the other segment holds is no part of this one.
+            // The content of the other segment does not belong to this one.
             Some(_) => (self.crc, self.next) = (None, None),
             None => self.headless(file, end)?,
         }
         Ok(())
     }
 
-    /// Surveys a file without a sound header that no header names. Files that a crash left hold nothing.
+    /// Surveys a file without a valid header that no header names. Files that a crash left are
+    /// empty.
     fn survey_unnamed(&mut self, file: &SegmentFile) -> Result<()> {
         let (contexts, mut found) = (contexts(file, SequenceNumber::MIN), false);
         let range = SearchRange { path: &file.path, from: SEGMENT_HEADER_LEN as u64, end: None };
@@ -336,8 +336,9 @@ impl Surveyor<'_, '_> {
         if found { self.survey_lost(file, None) } else { Ok(()) }
     }
 
-    /// Surveys the frames of a file that has lost its header. Their sequence numbers are counted from the segment's first,
-    /// which is known only where the first frame follows the one before it.
+    /// Surveys the frames of a file that has lost its header. Their sequence numbers are counted
+    /// from the segment's first one, which is known only if the first frame follows the preceding
+    /// one.
     fn headless(&mut self, file: &SegmentFile, end: Option<u64>) -> Result<()> {
         let (first_offset, known) = (SEGMENT_HEADER_LEN as u64, self.next.zip(self.crc));
         let contexts = contexts(file, known.map_or(SequenceNumber::MIN, |(next, _)| next));
@@ -370,7 +371,7 @@ impl Surveyor<'_, '_> {
             }
         })?;
         if let Some(at) = at.filter(|at| failed.is_none() && end.is_some_and(|end| at.offset < end)) {
-            // What the next header says stood behind these frames is gone too.
+            // According to the next header, frames after these are lost too.
             self.next = follows.then_some(at.next);
             self.place(path, Some(at.offset), no_frame());
             (self.crc, self.next) = (None, None);
@@ -384,7 +385,7 @@ impl Surveyor<'_, '_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Takes a sound frame, and hands it on if its body decodes.
+    /// Takes a valid frame, and passes it to `visit` if its body decodes.
     fn frame(&mut self, path: &Path, offset: u64, frame: Frame<'_>) -> Result<()> {
         let (kind, sequence) = (frame.header.kind, frame.header.sequence);
         if let Err(error) = body::check(kind, frame.body) {
@@ -396,7 +397,7 @@ impl Surveyor<'_, '_> {
         (self.visit)(&SurveyedFrame { path, offset, frame })
     }
 
-    /// Counts a sound frame to those behind the last place.
+    /// Adds a valid frame to those after the last damaged place.
     fn count(&mut self, path: &Path, offset: u64, frame: &Frame<'_>, sequence: Option<SequenceNumber>) {
         let Some(place) = self.places.last_mut() else { return };
         let stretch = place.follows.get_or_insert_with(|| Stretch {

@@ -17,7 +17,6 @@ use crate::log::layout;
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
-/// Describes a bad spot before it is judged.
 pub(in crate::log) struct BadSpot {
     /// Place of the segment in the chain.
     pub(in crate::log) segment: usize,
@@ -27,9 +26,9 @@ pub(in crate::log) struct BadSpot {
     pub(in crate::log) reason: String,
 }
 
-/// Judges a bad spot that a walk other than a whole scan has come to, by the rules of a scan. The record
-/// `next_sequence` should stand at the spot, and the records before it were written under the boot `boot_id`, where
-/// that is known.
+/// Judges a bad spot of a walk other than a full scan, by the rules of a scan. The record
+/// `next_sequence` is expected at the spot. The records before it were written under the boot
+/// `boot_id`, if known.
 pub(in crate::log) fn judge(
     storage: &dyn Storage,
     dir: &Path,
@@ -46,12 +45,11 @@ pub(in crate::log) fn judge(
     Ok(walk.torn)
 }
 
-/// Gathers what sound frames behind a bad spot say.
+/// The evidence of valid frames after a bad spot.
 #[derive(Default)]
 struct Evidence {
     /// Highest watermark of any of them.
     watermark: SequenceNumber,
-    /// Whether there is any.
     any: bool,
 }
 
@@ -67,8 +65,8 @@ impl ChainWalk<'_> {
         torn_bytes += used - spot.offset;
         let later = self.chain.segments.get(spot.segment + 1..).unwrap_or_default();
         if torn_bytes == 0 && later.is_empty() {
-            // The chain ends here, and ends well. A lost header behind it is judged as a spot of its own, since the
-            // damage is there.
+            // The chain ends here without damage. A lost header after it is judged as a separate
+            // spot, since the damage is there.
             return Ok(None);
         }
         for segment in later {
@@ -100,12 +98,13 @@ impl ChainWalk<'_> {
                     evidence.watermark = evidence.watermark.max(header.watermark);
                     vec![Context::new(header.salt, header.first_sequence)]
                 }
-                // As far as anyone can tell, the segment of a lost header began at the next record.
+                // As far as known, the segment of a lost header began at the next record.
                 None => file.salts.iter().map(|salt| Context::new(*salt, self.next_sequence)).collect(),
             };
             let range = SearchRange { path: &file.path, from: 0, end: None };
             bytes += match self.gather(range, &contexts, evidence) {
-                // A file that its writer made ahead and did not need goes away when that writer closes the session.
+                // A writer removes a file that it preallocated and did not need when it closes the
+                // session.
                 Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => 0,
                 gathered => gathered?,
             };
@@ -113,7 +112,7 @@ impl ChainWalk<'_> {
         Ok(bytes)
     }
 
-    /// Returns why the evidence proves damage; `None` if it does not.
+    /// Returns the proof of damage in the evidence; `None` if there is none.
     fn proof(&self, evidence: &Evidence) -> Option<String> {
         if sabotage::is(Breakage::TailLeftOutUnexamined) {
             return None;
@@ -134,8 +133,8 @@ impl ChainWalk<'_> {
         same && !sabotage::is(Breakage::BootIgnored)
     }
 
-    /// Searches a part of a file for sound frames, adds them to the evidence, and returns the offset behind the
-    /// file's last byte that is not 0.
+    /// Searches a part of a file for valid frames, adds them to the evidence, and returns the
+    /// offset after the file's last byte that is not 0.
     fn gather(&self, range: SearchRange<'_>, contexts: &[Context], evidence: &mut Evidence) -> Result<u64> {
         search(self.storage, range, contexts, self.next_sequence, &mut |_, frame| {
             evidence.any = true;
@@ -143,8 +142,8 @@ impl ChainWalk<'_> {
         })
     }
 
-    /// Returns whether the chain was cut off only by a segment that its writer had not yet finished when the directory was
-    /// listed.
+    /// Returns whether the chain was cut off only by a segment that its writer had not yet finished
+    /// when the directory was listed.
     fn is_overtaken(&self) -> Result<bool> {
         let missing = self.chain.missing.map(|ordinal| (layout::segment_file(self.dir, ordinal), ordinal));
         let unsound = self.chain.beyond.iter().filter(|file| file.header.is_none());
@@ -160,14 +159,14 @@ impl ChainWalk<'_> {
         Ok(false)
     }
 
-    /// Judges files without a sound header that stand behind a chain with a sound end.
+    /// Judges files without a valid header after a chain with a valid end.
     pub(super) fn judge_lost_headers(&mut self) -> Result<()> {
         let mut evidence = Evidence::default();
         let bytes = self.gather_beyond(&mut evidence)?;
         let proof = self.proof(&evidence);
         if (proof.is_some() || bytes > 0) && self.is_overtaken()? {
             self.chain.beyond.clear();
-            // The log was not closed with its last frame, whatever that frame says.
+            // The log was not closed with its last frame, even if that frame says so.
             self.last_kind = None;
             return Ok(());
         }
@@ -192,8 +191,9 @@ impl ChainWalk<'_> {
     }
 }
 
-/// Says why a frame whose bytes check does not belong behind the frame before it: the checksums expected and found,
-/// where they are the reason, and a text. `None` where the frame belongs there.
+/// Returns the reason why a frame with valid bytes does not follow the preceding frame: the
+/// expected and found checksums, if they are the reason, and a text. Returns `None` if the frame
+/// follows.
 pub(in crate::log) fn out_of_chain(
     header: &Header,
     last_crc: u32,

@@ -1,11 +1,12 @@
-//! Resting: a log that nobody writes holds no file open.
+//! Resting: a log that is not written to holds no file open.
 //!
 //! # Invariants
 //!
-//! 1. A file is closed only once a sync has covered everything that was written into it, attesting frames too: a file
-//!    that is opened later is not told what failed before.
-//! 2. While a log rests nothing of it is mapped or made ahead, and nothing but its writer's lock is held.
-//! 3. The next append opens the file again. Where that fails, nothing was written, and the log still rests.
+//! 1. A file is closed only after a sync has covered everything that was written into it, including
+//!    attesting frames: a file that is opened later does not report earlier failures.
+//! 2. While a log rests, none of it is mapped or preallocated, and only its writer's lock is held.
+//! 3. The next append opens the file again. If that fails, nothing was written, and the log still
+//!    rests.
 
 use std::io::{Error as IoError, ErrorKind};
 
@@ -14,11 +15,11 @@ use crate::error::Result;
 use crate::sabotage::{self, Breakage};
 
 impl LogWriter {
-    /// Closes every file of a log all of whose records are durable. Returns `false` where the log has none open: it
-    /// was not written yet, or rests already.
+    /// Closes every file of a log whose records are all durable. Returns `false` if the log has
+    /// none open: it was not written to yet, or is already resting.
     ///
-    /// If the error is [`Error::NoHandle`], everything is as before; after any other error the log must not be written
-    /// again.
+    /// If the error is [`Error::NoHandle`], everything is unchanged; after any other error the log
+    /// must not be written to again.
     pub(crate) fn rest(&mut self) -> Result<bool> {
         if !self.is_writing() || sabotage::is(Breakage::IdleFilesKept) {
             return Ok(false);
@@ -42,12 +43,11 @@ impl LogWriter {
         matches!(self.start, WriterPhase::Resting { .. })
     }
 
-    /// Returns how many bytes this writer has written since opening.
+    /// Returns the number of bytes that this writer has written since opening.
     pub(crate) fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
 
-    /// Opens the file again in which the log goes on at `offset`.
     pub(super) fn wake(&mut self, offset: u64, capacity: u64) -> Result<()> {
         let Some(segment) = self.places.segments.last() else { return Ok(()) };
         let io = |error| self.write_error("open", &segment.path, error);

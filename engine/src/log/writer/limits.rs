@@ -7,9 +7,9 @@ use foldlog_codec::msgpack::{self, ValueLimits};
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
-/// Checks that readers accept a record with this body: its length, and how many values it holds. Each value takes at
-/// least a byte, so only bodies longer than the limit on values are walked. The depth of nesting needs no check:
-/// payloads are bounded so that what is around them fits.
+/// Checks that readers accept a record with this body: its length, and the number of its values.
+/// Each value takes at least a byte, so only bodies longer than the limit on values are walked. The
+/// depth of nesting needs no check: payloads are bounded so that the structure around them fits.
 #[inline]
 pub(super) fn check_body<'b>(len: usize, body: impl FnOnce() -> &'b [u8]) -> Result<()> {
     if len as u64 <= ValueLimits::default().items_max || sabotage::is(Breakage::BodyOverLimit) {
@@ -24,7 +24,7 @@ pub(super) fn check_body<'b>(len: usize, body: impl FnOnce() -> &'b [u8]) -> Res
     }
 }
 
-/// Checks that a body is no longer than a frame takes.
+/// Checks that a body is not longer than a frame allows.
 pub(crate) fn check_body_len(len: usize) -> Result<()> {
     if len <= BODY_LEN_MAX {
         return Ok(());

@@ -1,44 +1,50 @@
 //! Appending to a log.
 //!
-//! # How a session is begun, continued and recovered
+//! # Starting, continuing and recovering a session
 //!
-//! Opening writes nothing; what follows comes with the first append.
+//! Opening writes nothing; these steps are done by the first append.
 //!
-//! | the log | what the first append does |
+//! | the log | steps of the first append |
 //! |---|---|
-//! | is new | makes segment 0: header, `Resumed`, `Opened`; behind the [partial creation](super::partial_creation) of an attempt that a crash ended, the segment after its last |
-//! | was closed | goes on in the last segment, with a `Resumed` |
-//! | anything else | makes a fresh segment that names where the attested part ends, and rewrites into it the sound records behind that end: under a temporary name, synced, renamed, its directory synced ([`recovery`]). The old bytes stay where they are |
-//! | is a fork | makes a segment of its own behind the linked ones |
+//! | is new | creates segment 0: header, `Resumed`, `Opened`. After the [partial creation](super::partial_creation) of an attempt that a crash ended, it creates the segment after the last one instead |
+//! | was closed | continues in the last segment, with a `Resumed` |
+//! | anything else | creates a new segment that names the end of the attested part, and rewrites into it the valid records after that end: under a temporary name, synced, renamed, its directory synced ([`recovery`]). The old bytes stay in place |
+//! | is a fork | creates a segment of its own after the linked ones |
 //!
 //! # Rollover: from one segment to the next
 //!
-//! 1. The writer makes the next file and allocates its space, unless it was made ahead ([`preallocate`]). Where the disk has
-//!    no space for a file of the wanted size, the file is half as large, and so on; where there is no space for the
-//!    record either, the rollover is [`Error::Full`] and nothing has happened; nor has it where no file handle is left
+//! 1. The writer creates the next file and allocates its space, unless it was preallocated
+//!    ([`preallocate`]). If the disk has no space for a file of the preferred size, it tries half
+//!    the size, and so on. If there is no space for the record either, the rollover fails with
+//!    [`Error::Full`] and nothing has changed. The same applies if no file handle is left
 //!    ([`Error::NoHandle`]).
-//! 2. The writer writes the header and the declarations into it. The file's name becomes durable with the next sync,
-//!    and with it the names of the segments before. A power cut before that may lose any of these names; the records in
-//!    such segments were acknowledged to nobody.
+//! 2. The writer writes the header and the declarations into it. The file's name becomes durable
+//!    with the next sync, together with the names of the segments before. A power cut before that
+//!    may lose any of these names; the records in such segments were never acknowledged.
 //! 3. The old segment is sealed, off the writer's path ([`seals`]).
 //!
 //! # Syncing
 //!
-//! One sync makes durable, in this order: what the records name outside of the log (the session does that), the
-//! objects, the directories whose names are new, and the segments from the oldest to the newest. Only then does the
-//! watermark rise, and a `Synced` frame says so.
+//! One sync makes durable, in this order: the data outside of the log that records name (the
+//! session does that), the objects, the directories with new names, and the segments from oldest to
+//! newest. Only then does the watermark rise, and a `Synced` frame records it.
 //!
 //! # Invariants
 //!
-//! 1. Bytes of a segment are never changed, and never written after a later segment was begun, but for its seal.
+//! 1. Bytes of a segment are never changed, and never written after a later segment was begun,
+//!    except for its seal.
 //! 2. A failed write or sync is final: the caller poisons the session. A sync is never retried.
-//! 3. Where a record is attested, every frame before it is durable, envelope frames too, and the names of their
-//!    segments. Three rules see to that: a plan of a sync takes everything that was written; no plan runs after one
-//!    that failed; and whoever goes on behind a close writes everything behind the last record once more, the same bytes, and syncs it, since the
-//!    attesting frame itself is not synced, or a sync of it failed where the log was to rest: a second sync alone does not write what a failed
-//!    one left. So a recovery, which cuts right behind an attested record, syncs nothing
-//!    below the cut. It could not help there either, for the same reason, and a log of
-//!    many segments has more files than a process may open.
+//! 3. If a record is attested, every frame before it is durable, including envelope frames, and so
+//!    are the names of their segments. Three rules ensure that:
+//!    - A sync's plan includes everything that was written.
+//!    - No plan runs after one that failed.
+//!    - A writer that continues after a close writes all bytes after the last record again,
+//!      unchanged, and syncs them. The attesting frame itself was not synced, or its sync failed
+//!      when the log was to rest, and a second sync alone does not write the data of a failed one.
+//!
+//!    A recovery, which cuts directly after an attested record, therefore syncs nothing below the
+//!    cut. A sync would not help there either, for the same reason, and a log of many segments has
+//!    more files than a process may open.
 
 mod idle;
 mod limits;
@@ -85,21 +91,21 @@ pub(crate) use self::reserve::ReservationKind;
 pub(crate) use self::sync::SyncPlan;
 use self::sync::UnsyncedRange;
 
-/// Room in bytes that every segment keeps for its seal, for one `Synced` frame and for a `Closed` one.
+/// Bytes that every segment reserves for its seal, one `Synced` frame and one `Closed` frame.
 const RESERVED_BYTES: u64 = 160;
 
-/// Room in bytes that is kept for the end of each open operation: a full disk does not keep a tool from ending, though
-/// its answer may have to be left out.
+/// Bytes that are reserved for the end record of each open operation: a full disk does not prevent
+/// a tool from ending, though its answer may have to be omitted.
 pub(crate) const END_BYTES: u64 = 4096;
 
-/// Says how large segments are, in bytes.
+/// Specifies the sizes of segments, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentSizes {
-    /// Size of the first segment of a session, and of each opening.
+    /// Size of the first segment of a session, and of the first one after each opening.
     pub first_bytes: u64,
-    /// Largest size of a segment; one that must hold a larger record is larger.
+    /// Maximum size of a segment; one with a larger record is larger.
     pub max_bytes: u64,
-    /// Size from which a segment is made ahead of the rollover to it.
+    /// Minimum size of a segment that is preallocated before the rollover to it.
     pub ahead_bytes_min: u64,
 }
 
@@ -110,7 +116,7 @@ impl Default for SegmentSizes {
     }
 }
 
-/// Holds what a log stands on: storage, background and sizes, as the store's options say.
+/// The environment of a log: storage, background and sizes, from the store's options.
 #[derive(Clone, Debug)]
 pub(crate) struct LogEnvironment {
     pub(crate) storage: Arc<dyn Storage>,
@@ -118,12 +124,10 @@ pub(crate) struct LogEnvironment {
     pub(crate) background: Background,
 }
 
-/// Holds the body of a record to append.
 #[derive(Debug)]
 pub(crate) enum AppendBody<'a> {
-    /// Bytes that the caller holds.
     Alone(&'a [u8]),
-    /// Bytes behind the room that the frame's header needs, which spares the writer a copy.
+    /// Bytes of the body after the room for the frame's header, which saves the writer a copy.
     Roomy(&'a mut [u8]),
 }
 
@@ -143,7 +147,6 @@ impl AppendBody<'_> {
     }
 }
 
-/// Holds what an append has to know of the session.
 pub(crate) struct AppendContext<'a> {
     /// Sequence number below which everything is durable.
     pub(crate) synced: SequenceNumber,
@@ -170,7 +173,7 @@ enum WriterPhase {
         offset: u64,
         capacity: u64,
     },
-    /// The records are there, and nothing is written.
+    /// The records exist already, and nothing is written.
     Recorded,
 }
 
@@ -182,27 +185,24 @@ struct Active {
     ordinal: u32,
     offset: u64,
     capacity: u64,
-    /// Offset up to which records may be written with no further check: the capacity, or where the spare would become
-    /// too small.
+    /// Offset up to which records may be written without a further check: the capacity, or the
+    /// offset at which the spare would become too small.
     limit: u64,
     /// Offset up to which a sync was planned.
     planned: u64,
-    /// Offset at which the writer asks for something that it will need soon.
+    /// Offset at which the writer requests resources that it will need soon.
     ask_at: u64,
-    /// Offset up to which pages were asked for.
+    /// Offset up to which pages were requested.
     pages_through: u64,
-    /// Whether the next segment was asked for.
     asked_for_next: bool,
 }
 
-/// Writes a log.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     storage: Arc<dyn Storage>,
     dir: PathBuf,
     sizes: SegmentSizes,
     ahead: SegmentPreallocator,
-    /// The image that the background is writing.
     unfinished_image: Arc<UnfinishedImage>,
     pace: Pace,
     seals: Seals,
@@ -216,34 +216,32 @@ pub(crate) struct LogWriter {
     last_crc: u32,
     /// Offset of the last frame in the active segment; `None` before the first.
     last_offset: Option<u64>,
-    /// What is known of the last record's frame in the active segment; `None` before the first.
+    /// The last record's frame in the active segment; `None` before the first.
     last_record: Option<RecordFrame>,
     last_time_us: i64,
-    /// Highest watermark that a frame of the log holds.
+    /// Highest watermark in a frame of the log.
     watermark: SequenceNumber,
     /// Sequence number below which this writer made everything durable before its first append.
     recovered: SequenceNumber,
-    /// Whether this writer has written its `Closed` frame.
     is_closed: bool,
     epoch: Option<u64>,
     written_bytes: u64,
-    /// Capacity in bytes of the segment that its last writer closed and that this writer went on in; 0 where there is
-    /// none.
+    /// Capacity in bytes of the segment that its last writer closed and in which this writer
+    /// continued; 0 if there is none.
     reopened_bytes: u64,
     used_bytes: u64,
     unsynced_files: Vec<UnsyncedRange>,
     unsynced_dirs: Vec<PathBuf>,
     pub(crate) unsynced_bytes: u64,
-    /// Room in the active segment that is kept for the ends of operations, in bytes.
+    /// Bytes in the active segment that are reserved for the ends of operations.
     reserved_bytes: u64,
-    /// Number of calls whose ends a recovery has to leave room for.
+    /// Number of calls for whose ends a recovery must leave room.
     pub(crate) interrupted_calls: u64,
     spare: Spare,
-    /// Frame being written; kept for its memory.
+    /// Frame being written; reused for its memory.
     frame: Vec<u8>,
 }
 
-/// Describes the frame of a record.
 #[derive(Clone, Copy, Debug)]
 struct RecordFrame {
     offset: u64,
@@ -253,7 +251,6 @@ struct RecordFrame {
     watermark: SequenceNumber,
 }
 
-/// Names the session whose log is written.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct LogIdentity {
     pub(crate) session: Uuid,
@@ -267,8 +264,9 @@ impl LogIdentity {
 }
 
 impl LogWriter {
-    /// Returns the log of a new session, whose directory exists and holds nothing but the `partial_creation` of an earlier
-    /// attempt. The first sync also syncs `parents`, the directories whose names are new.
+    /// Creates the log of a new session. Its directory exists and contains only the
+    /// `partial_creation` of an earlier attempt. The first sync also syncs `parents`, the
+    /// directories with new names.
     pub(crate) fn create(
         ground: &LogEnvironment,
         dir: &Path,
@@ -283,7 +281,6 @@ impl LogWriter {
         log
     }
 
-    /// Returns the log of a session that was scanned.
     pub(crate) fn open(ground: &LogEnvironment, dir: &Path, scan: LogScan) -> LogWriter {
         let start = if scan.clean || sabotage::is(Breakage::WrittenBehindTear) {
             WriterPhase::Continue { end: scan.end, named: scan.durable >= scan.watermark }
@@ -308,8 +305,8 @@ impl LogWriter {
         log
     }
 
-    /// Returns the log of a fork: `places` holds the linked segments, `located` the last record that the fork shares,
-    /// `epoch` how often its parent was opened.
+    /// Creates the log of a fork. `places` contains the linked segments, `located` is the last
+    /// shared record, and `epoch` is the number of times that its parent was opened.
     pub(crate) fn fork(
         ground: &LogEnvironment,
         dir: &Path,
@@ -328,7 +325,7 @@ impl LogWriter {
         log
     }
 
-    /// Returns a log that passes over the records of `places`, as if it wrote them, and writes nothing.
+    /// Creates a log that skips the records of `places` as if it wrote them, and writes nothing.
     pub(crate) fn from_recorded(
         ground: &LogEnvironment,
         dir: &Path,
@@ -338,7 +335,7 @@ impl LogWriter {
         LogWriter::at(ground, dir, identity, places, WriterPhase::Recorded)
     }
 
-    /// Passes over the next record of a log that writes nothing.
+    /// Skips the next record of a log that writes nothing.
     pub(crate) fn pass_recorded(&mut self) {
         self.places.next_sequence += 1;
     }
@@ -391,18 +388,19 @@ impl LogWriter {
         self.places.next_sequence
     }
 
-    /// Returns the bytes of all segments that belong to the log, headers and envelope frames included.
+    /// Returns the bytes of all segments that belong to the log, including headers and envelope
+    /// frames.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.used_bytes
     }
 
-    /// Returns how many finished segments, each with an open file, wait for a sync.
+    /// Returns the number of finished segments that wait for a sync, each with an open file.
     pub(crate) fn unsynced_files(&self) -> usize {
         self.unsynced_files.len()
     }
 
-    /// Returns the sequence number of the first record that an earlier process left unattested and that the first
-    /// append makes durable; `None` where there is no such record.
+    /// Returns the sequence number of the first record that an earlier process left unattested and
+    /// that the first append makes durable; `None` if there is none.
     pub(crate) fn unattested_from(&self) -> Option<SequenceNumber> {
         match self.start {
             WriterPhase::Recover { attested } => Some(attested),
@@ -421,8 +419,8 @@ impl LogWriter {
         self.watermark
     }
 
-    /// Returns the sequence number below which everything was made durable before the first append: by a recovery, or
-    /// by a sync of the name of a recovery's segment.
+    /// Returns the sequence number below which everything was made durable before the first append:
+    /// by a recovery, or by a sync of the name of a recovery's segment.
     pub(crate) fn recovered_end(&self) -> SequenceNumber {
         self.recovered
     }
@@ -440,9 +438,10 @@ impl LogWriter {
         Some(LastFrame { ordinal, salt, offset, end: active.offset, crc: self.last_crc })
     }
 
-    /// Returns the frame of the last record, and the highest watermark that a scan finds through it, if this writer wrote it into the segment
-    /// that it writes. Unlike the frames behind it, which attest a sync and are covered by none themselves, it is durable once the log is
-    /// durable through that record.
+    /// Returns the frame of the last record, and the highest watermark that a scan finds through
+    /// it, if this writer wrote it into the active segment. This frame is durable once the log is
+    /// durable through that record. The frames after it are not: they attest a sync and are not
+    /// covered by one themselves.
     pub(crate) fn last_record_frame(&self) -> Option<(LastFrame, SequenceNumber)> {
         let RecordFrame { offset, end, crc, watermark } = self.last_record?;
         let segment = self.places.segments.last()?;
@@ -459,8 +458,9 @@ impl LogWriter {
 
     /// Appends one record and returns its sequence number. The record is not durable before a sync.
     ///
-    /// If the error is [`Error::Full`], [`Error::NoHandle`], [`Error::ReadOnly`] or [`Error::TooLarge`], nothing was written; after any
-    /// other error the log must not be written again.
+    /// If the error is [`Error::Full`], [`Error::NoHandle`], [`Error::ReadOnly`] or
+    /// [`Error::TooLarge`], nothing was written; after any other error the log must not be written
+    /// to again.
     pub(crate) fn append(
         &mut self,
         kind: RecordKind,
@@ -474,10 +474,12 @@ impl LogWriter {
         if !self.is_writing() {
             self.begin(time_us, context)?;
         }
-        // The end of an operation may use the room that was kept for it, and not the room of other operations.
+        // The end of an operation may use the room that was reserved for it, but not the room of
+        // other operations.
         let own = if kind == RecordKind::TOOL_END { END_BYTES } else { 0 };
         if let Some(active) = self.active.as_mut().filter(|_| own > 0) {
-            // The begin made sure that the spare is large enough for this record.
+            // When the call's start record was written, the spare was made large enough for this
+            // record.
             active.limit = active.capacity;
         }
         let reserved = self.reserved_bytes.saturating_sub(own);
@@ -493,15 +495,16 @@ impl LogWriter {
         Ok(sequence)
     }
 
-    /// Appends a `Synced` frame, if there is room; the header of a later segment attests the same. A frame that does
-    /// not attest everything leaves room for one that does, and each for the `Closed` frame: should the disk be full there is
-    /// no later segment, and without that last frame a closed log would pass for one that was not closed.
+    /// Appends a `Synced` frame, if there is room; the header of a later segment attests the same.
+    /// A frame that does not attest everything leaves room for one that does, and each leaves room
+    /// for the `Closed` frame. On a full disk there is no later segment, and without that last
+    /// frame a closed log would look like one that was not closed.
     pub(crate) fn attest(&mut self, synced: SequenceNumber) -> Result<()> {
         self.attest_as(RecordKind::SYNCED, synced, if synced < self.places.next_sequence { 3 } else { 2 })
     }
 
-    /// Appends the `Closed` frame once, if there is room, in the place of a `Synced` one that attests everything. This writer must
-    /// not append anything behind it.
+    /// Appends the `Closed` frame once, if there is room, in place of a `Synced` frame that attests
+    /// everything. This writer must not append anything after it.
     pub(crate) fn attest_close(&mut self, synced: SequenceNumber) -> Result<()> {
         if synced < self.places.next_sequence {
             return self.attest(synced);
@@ -512,8 +515,8 @@ impl LogWriter {
         self.attest_as(RecordKind::CLOSED, synced, 1)
     }
 
-    /// Gives back what the segment has room for and nobody needs, now that the session is closed; a call that is still open needs it
-    /// for its end. If this fails, the session takes more space, and that is all.
+    /// Gives the unused room of the segment back, after the session is closed; but a call that is
+    /// still open needs it for its end. A failure only means that the session takes more space.
     pub(crate) fn give_back_room(&self) {
         let Some(active) = self.active.as_ref().filter(|_| self.reserved_bytes == 0) else { return };
         let used = active.offset.next_multiple_of(PAGE_BYTES);
@@ -522,7 +525,7 @@ impl LogWriter {
         }
     }
 
-    /// Appends a frame that attests, if there is room for so many.
+    /// Appends an attesting frame, if there is room for `frames` of them.
     fn attest_as(&mut self, kind: RecordKind, synced: SequenceNumber, frames: u64) -> Result<()> {
         let room = self.active.as_ref().is_some_and(|active| {
             active.offset + frames * FRAME_HEADER_LEN as u64 + seal_bytes_max() <= active.capacity
@@ -536,8 +539,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Returns the plan of a sync of everything that is not yet durable. The caller must run the plan, or the log must
-    /// not be written again.
+    /// Returns the plan of a sync of everything that is not yet durable. The caller must run the
+    /// plan, or the log must not be written to again.
     pub(crate) fn sync_plan(&mut self) -> SyncPlan {
         let mut files = std::mem::take(&mut self.unsynced_files);
         files.extend(self.active.as_mut().and_then(Active::take_written));
@@ -551,13 +554,14 @@ impl LogWriter {
         }
     }
 
-    /// Takes back a plan that found no file handle, so that the next one does the same again: no sync has failed.
+    /// Restores a plan that found no file handle, so that the next one covers the same data: no
+    /// sync has failed.
     pub(crate) fn put_back(&mut self, plan: SyncPlan) {
         let SyncPlan { objects, dirs, files, through: _ } = plan;
         let bytes = |written: &UnsyncedRange| written.range.end.saturating_sub(written.range.start);
         self.unsynced_bytes += files.iter().map(bytes).sum::<u64>();
         self.objects.put_back(objects);
-        // What came meanwhile is newer.
+        // Entries that were added since are newer.
         let newer = std::mem::replace(&mut self.unsynced_files, files);
         self.unsynced_files.extend(newer);
         let newer = std::mem::replace(&mut self.unsynced_dirs, dirs);
@@ -565,14 +569,15 @@ impl LogWriter {
         self.unsynced_dirs.extend(new);
     }
 
-    /// Ends what the background was asked for: removes what was made ahead, and seals every finished segment. The
-    /// session calls this when it closes, before the last sync, and asks for nothing afterwards.
+    /// Ends the background work: removes the preallocated segment, and seals every finished
+    /// segment. The session calls this when it closes, before the last sync, and requests no
+    /// background work afterwards.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.finish_but_seals()?;
         self.finish_seals()
     }
 
-    /// Does what [`finish`](LogWriter::finish) does, but seals nothing.
+    /// Works like [`finish`](LogWriter::finish), but seals nothing.
     pub(crate) fn finish_but_seals(&mut self) -> Result<()> {
         if let Some(active) = &mut self.active {
             active.ask_at = u64::MAX;
@@ -581,20 +586,19 @@ impl LogWriter {
         self.drop_spare()
     }
 
-    /// Seals every finished segment in this thread, by the digests of their records, each with its segment's ordinal, that somebody has
-    /// read back. A segment of which there is none is read for its seal.
+    /// Seals every finished segment in this thread, with the digests of records that were already
+    /// read back, by ordinal. A segment without a digest is read for its seal.
     pub(crate) fn seal_digested(&mut self, digests: &[(u32, SegmentDigest)]) -> Result<()> {
         self.seals.take_digests(digests);
         self.finish_seals()
     }
 
-    /// Removes the segment that was made ahead.
     fn discard_made_ahead(&self) -> Result<()> {
         let Some(made) = self.ahead.take_segment() else { return Ok(()) };
         self.ahead.discard(&made).map_err(|error| Error::io("remove", &made.path, error))
     }
 
-    /// Seals every finished segment in this thread, so that nobody writes into one of them afterwards.
+    /// Seals every finished segment in this thread, so that none of them is written to afterwards.
     pub(crate) fn finish_seals(&mut self) -> Result<()> {
         if self.seals.wait_for_names() {
             for dir in &self.unsynced_dirs {
@@ -606,13 +610,14 @@ impl LogWriter {
         self.take_in_seals()
     }
 
-    /// Takes in where the records stand now that a compaction has replaced segments, and how many bytes they take.
+    /// Sets the new locations and the size of the records after a compaction has replaced segments.
     pub(crate) fn replace_places(&mut self, places: RecordLocator, used_bytes: u64) {
         self.places = places;
         self.used_bytes = used_bytes;
     }
 
-    /// Does what has to come before the first append, as the module docs say. Fails as [`append`](LogWriter::append) does.
+    /// Makes the steps that precede the first append, as described in the module docs. Fails like
+    /// [`append`](LogWriter::append).
     pub(crate) fn begin(&mut self, time_us: i64, context: &AppendContext<'_>) -> Result<()> {
         match self.start {
             WriterPhase::Running => return Ok(()),
@@ -633,7 +638,7 @@ impl LogWriter {
             WriterPhase::Recover { attested } => {
                 let read = self.places.clone();
                 if let Err(error) = self.recover(attested, time_us, context) {
-                    // Readers go on where everything still stands.
+                    // Readers continue with the previous segments, which are unchanged.
                     (self.places, self.active) = (read, None);
                     return Err(error);
                 }
@@ -643,7 +648,8 @@ impl LogWriter {
         }
         let body = self.encode_resumed(time_us, None, Vec::new());
         self.make_room(FRAME_HEADER_LEN as u64 + body.len() as u64, context)?;
-        // Only now: if there was no room, the next attempt has to write the same frame first.
+        // This is set only now: if there was no room, the next attempt must write the same frame
+        // first.
         self.start = WriterPhase::Running;
         self.epoch = Some(self.next_epoch());
         let sequence = self.places.next_sequence;
@@ -671,29 +677,31 @@ impl LogWriter {
         Resumed { epoch, boot_id: self.storage.boot_id(), clock_us: time_us, recovered, began }.encode()
     }
 
-    /// Goes on in the last segment, which its last writer closed.
+    /// Continues in the last segment, which its last writer closed.
     fn reopen(&mut self, end: u64, named: bool) -> Result<()> {
         let Some(segment) = self.places.segments.last() else { return Ok(()) };
         if !named {
-            // The process that made the segment in a recovery may have been killed before the segment's name was
-            // durable.
+            // The process that created the segment in a recovery may have been killed before the
+            // segment's name was durable.
             self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
             self.recovered = self.watermark.min(self.places.next_sequence);
         }
         self.spare.adopt(layout::spare_file(&self.dir), self.storage.as_ref());
         let io = |op, error| self.write_error(op, &segment.path, error);
         let file = self.storage.open_segment(&segment.path).map_err(|error| io("open", error))?;
-        // As much as segments have: what a file claims beyond that is not believed.
+        // The capacity is limited to that of normal segments: a longer file is not trusted.
         let used = end.next_multiple_of(PAGE_BYTES);
         let believed = used.max(self.sizes.max_bytes).max(SegmentSizes::default().max_bytes);
         let mut capacity = file.len().map_err(|error| io("open", error))?.min(believed);
-        // A close gave back what it had not used. On a full disk the log goes on for as far as it has room.
+        // A close gave its unused room back. On a full disk the log continues for as long as it has
+        // room.
         match file.allocate(capacity) {
             Err(error) if is_out_of_space(&error) => capacity = used.min(capacity),
             allocated => allocated.map_err(|error| io("allocate", error))?,
         }
-        // The frames that attested the close were not synced themselves, and the next frame names them. There are
-        // several where one thread's sync was planned before another thread had attested the sync before.
+        // The frames that attested the close were not synced themselves, and the next frame names
+        // them. There are several if one thread's sync was planned before another thread had
+        // attested the previous sync.
         let planned = match self.next_sequence().checked_sub(1) {
             _ if sabotage::is(Breakage::ClosingFrameTrusted) => end,
             Some(last) => self.places.locate(&self.storage, last)?.end,
@@ -718,7 +726,7 @@ impl LogWriter {
         }
     }
 
-    /// Writes a frame behind the last one, and returns its offset.
+    /// Writes a frame after the last one, and returns its offset.
     #[inline(always)]
     fn write(
         &mut self,
@@ -732,7 +740,7 @@ impl LogWriter {
             let reason = "no segment is open for writing".to_owned();
             return Err(Error::Inconsistent { sequence, reason });
         };
-        // A recovery tells its caller only afterwards what it attested.
+        // A recovery reports only afterwards to its caller what it attested.
         let watermark = watermark.max(self.recovered);
         let watermark = if sabotage::is(Breakage::WatermarkFrozen) { SequenceNumber::MIN } else { watermark };
         let predecessor_crc = self.last_crc;
@@ -770,8 +778,8 @@ impl LogWriter {
     }
 }
 
-/// Writes what stands in `range` of a file once more, so that the next sync really writes it: after a sync that failed the system takes
-/// pages for clean that the disk never got.
+/// Writes the bytes in `range` of a file again, so that the next sync really writes them: after a
+/// failed sync the system considers pages clean that the disk never got.
 fn rewrite_frames(file: &dyn StorageFile, range: Range<u64>) -> std::io::Result<()> {
     let mut buffer = [0; PAGE_BYTES as usize];
     let mut at = range.start;

@@ -1,8 +1,9 @@
-//! What is made ready before the writer needs it: the pages in front of it, and the next segment.
+//! Preparing resources before the writer needs them: the next pages, and the next segment.
 //!
-//! The writer asks for these as it passes certain offsets of its segment; nothing is asked for while a session is idle.
-//! What comes too late, or fails, the writer does itself: it brings a page in by writing to it, and makes a segment at
-//! the rollover, where a lack of space is [`Error::Full`](crate::Error::Full).
+//! The writer requests them as it passes certain offsets of its segment; an idle session requests
+//! nothing. If a request is late or fails, the writer does the work itself. It brings a page in by
+//! writing to it, and creates a segment at the rollover, where a lack of space is
+//! [`Error::Full`](crate::Error::Full).
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -13,14 +14,15 @@ use parking_lot::Mutex;
 use crate::background::{Background, Rank, RemainingWork};
 use crate::storage::{Storage, StorageFile};
 
-/// Least and largest number of bytes ahead of the writer for which things are made ready.
+/// Minimum and maximum number of bytes ahead of the writer that are prepared.
 pub(super) const WINDOW_BYTES: RangeInclusive<u64> = 256 << 10..=24 << 20;
 
-/// Time in microseconds for which a writer that keeps its pace finds things ready. It is longer than a sync takes,
-/// since a page that is first touched while a sync runs has to wait for its end.
+/// Time in microseconds for which resources are prepared for a writer at constant speed. It is
+/// longer than a sync takes, since the first write to a page during a sync waits for the end of the
+/// sync.
 const WINDOW_US: u64 = 30_000;
 
-/// Measures how fast the writer goes.
+/// Measures the speed of the writer.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     time_us: i64,
@@ -29,11 +31,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Returns how many bytes ahead things are to be ready, now that `written_bytes` were written since opening.
+    /// Returns the number of bytes to prepare ahead of the writer. `written_bytes` were written
+    /// since opening.
     pub(super) fn window_bytes(&mut self, time_us: i64, written_bytes: u64) -> u64 {
         let took_us = time_us.saturating_sub(self.time_us).max(1).unsigned_abs();
         let wrote = written_bytes.saturating_sub(self.written_bytes);
-        // A shorter time is no measure.
+        // A shorter time is not a reliable measure.
         if took_us >= PACE_US_MIN || self.window_bytes == 0 {
             let window = wrote.saturating_mul(WINDOW_US) / took_us;
             self.window_bytes = window.clamp(*WINDOW_BYTES.start(), *WINDOW_BYTES.end());
@@ -42,16 +45,17 @@ impl Pace {
         self.window_bytes
     }
 
-    /// Returns how many bytes a writer in a hurry writes while things are made ready; 0 for other writers.
+    /// Returns the number of bytes that a fast writer writes during the preparation; 0 for other
+    /// writers.
     pub(super) fn hurry_bytes(&self) -> u64 {
         if self.window_bytes > *WINDOW_BYTES.start() { self.window_bytes } else { 0 }
     }
 }
 
-/// Shortest time over which a pace is measured, in microseconds.
+/// Minimum time over which a speed is measured, in microseconds.
 const PACE_US_MIN: u64 = 200;
 
-/// Holds a segment file without a header, made ahead.
+/// A preallocated segment file without a header.
 #[derive(Debug)]
 pub(super) struct PreallocatedSegment {
     pub(super) ordinal: u32,
@@ -66,12 +70,11 @@ pub(super) struct PreallocatedSegment {
 enum Next {
     #[default]
     Nothing,
-    /// Nobody has begun to make the segment.
+    /// No thread has begun to create the segment.
     Asked,
     Ready(PreallocatedSegment),
 }
 
-/// Holds what one session's writer has asked for.
 #[derive(Debug)]
 pub(super) struct SegmentPreallocator {
     storage: Arc<dyn Storage>,
@@ -88,7 +91,7 @@ impl SegmentPreallocator {
         }
     }
 
-    /// Asks for the pages `from..to` of a segment to be brought in.
+    /// Requests the pages `from..to` of a segment to be brought in.
     pub(super) fn ask_for_pages(&self, file: &Arc<dyn StorageFile>, from: u64, to: u64) {
         let file = Arc::clone(file);
         self.background.offer(Rank::Space, move || {
@@ -98,7 +101,7 @@ impl SegmentPreallocator {
         });
     }
 
-    /// Asks for the next segment to be made, and for its first `window` bytes to be brought in.
+    /// Requests the next segment to be created, and its first `window` bytes to be brought in.
     pub(super) fn ask_for_segment(&self, ordinal: u32, path: &Path, capacity: u64, window: u64) {
         *self.next.lock() = Next::Asked;
         let (storage, next, path) = (Arc::clone(&self.storage), Arc::clone(&self.next), path.to_owned());
@@ -125,8 +128,8 @@ impl SegmentPreallocator {
         });
     }
 
-    /// Returns the segment that was asked for, if it is made. If nobody has begun to make the segment, it is not made
-    /// any more.
+    /// Returns the requested segment, if it exists. If its creation has not begun, the request is
+    /// cancelled.
     pub(super) fn take_segment(&self) -> Option<PreallocatedSegment> {
         match std::mem::take(&mut *self.next.lock()) {
             Next::Ready(made) => Some(made),
@@ -134,16 +137,17 @@ impl SegmentPreallocator {
         }
     }
 
-    /// Gives the space of the segment that was made ahead back to the disk, and waits for a segment that is being made:
-    /// until the system has found that one does not fit, it holds what is left of the disk.
+    /// Gives the space of the preallocated segment back to the disk. Waits for a segment that is
+    /// being created: until the system finds that one does not fit, it occupies the rest of the
+    /// disk.
     pub(super) fn give_back(&self) {
         if let Some(made) = self.take_segment() {
-            // A file that cannot be removed is empty, and disturbs nobody.
+            // A file that cannot be removed is empty and harmless.
             let _ = self.discard(&made);
         }
     }
 
-    /// Removes the file of a segment that was made and is not needed.
+    /// Removes the file of a preallocated segment that is not needed.
     pub(super) fn discard(&self, made: &PreallocatedSegment) -> std::io::Result<()> {
         self.storage.remove_file(&made.path)
     }

@@ -1,25 +1,35 @@
-//! What the first append does to a log that was not closed.
+//! The first append to a log that was not closed.
 //!
-//! # The fresh segment
+//! # The new segment
 //!
-//! The fresh segment holds, behind its header: a `Resumed` frame that says that a recovery wrote the segment, up to where, and
-//! where the processes began that had written the rewritten records, whose own `Resumed` frames stay behind; the declarations, the records that no frame had attested, and last a `Synced` frame that attests these. All of this is
-//! synced under a temporary name, which a scan passes over, and only then gets its final name. Under that name the
-//! records and the frame that attests them are durable together, so that no later recovery writes the same records once
-//! more: a thousand crashes cost a thousand tails.
+//! After its header, the new segment contains these frames, in this order:
+//!
+//! 1. A `Resumed` frame. It states that a recovery wrote the segment, the end of the recovered
+//!    records, and the positions at which the processes began that had written these records; their
+//!    own `Resumed` frames stay in the old segments.
+//! 2. The declarations.
+//! 3. The records that no frame had attested.
+//! 4. A `Synced` frame that attests these records.
+//!
+//! All of this is synced under a temporary name, which a scan ignores, and only then gets its final
+//! name. Under that name the records and the frame that attests them become durable together. No
+//! later recovery therefore writes the same records again: a thousand crashes cost a thousand
+//! tails.
 //!
 //! # Invariants
 //!
-//! 1. What the segment attests is durable if the segment's name is. Whether the name is durable, a reader of the log
-//!    cannot tell as long as nothing stands behind the attesting frame. Until then nothing counts as durable because of
-//!    it before the directory is synced once more: by the next recovery, or by whoever goes on in the segment.
-//! 2. Where a recovery fails, nothing of the log has changed; its temporary file may stay.
-//! 3. A recovery builds its segment in the space of the [spare](super::recovery_space), or of the temporary file of an earlier
-//!    recovery that did not finish, if one of them is large enough, and removes the other such files once it is done.
-//!    These files hold only copies of records that still stand where they were first written.
-//! 4. No byte changes in the segments behind which the log is continued. Space behind their last byte that was only
-//!    allocated is given back to the disk: their writer is dead, the space reads as zeros before and after, and it
-//!    would add up over many crashes. No file gets shorter.
+//! 1. The records that the segment attests are durable if the segment's name is. As long as no
+//!    frame follows the attesting one, a reader cannot determine whether the name is durable. Until
+//!    then no record counts as durable because of it before the directory is synced again: by the
+//!    next recovery, or by a writer that continues in the segment.
+//! 2. If a recovery fails, the log is unchanged; its temporary file may stay.
+//! 3. A recovery builds its segment in the space of the [spare](super::recovery_space), or of the
+//!    temporary file of an unfinished earlier recovery, if one of them is large enough. It removes
+//!    the other such files once it is done. These files contain only copies of records that are
+//!    still in their original place.
+//! 4. No byte changes in the segments after which the log is continued. Space after their last byte
+//!    that was only allocated is given back to the disk: their writer is dead, the space reads as
+//!    zeros before and after, and it would add up over many crashes. No file gets shorter.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,7 +52,7 @@ use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, EntryKind};
 
 impl LogWriter {
-    /// Makes the fresh segment of a recovery, as the module docs say.
+    /// Creates the new segment of a recovery, as described in the module docs.
     pub(super) fn recover(
         &mut self,
         attested: SequenceNumber,
@@ -65,7 +75,8 @@ impl LogWriter {
         let (mut active, mut segment) =
             self.begin_segment(ordinal, building.clone(), space, cut.previous, attested, &below);
         write_header(&active, &segment)?;
-        // Nothing has changed before this line, so that a disk without space leaves the log as it was read.
+        // Nothing has changed before this line, so that a disk without space leaves the log as it
+        // was read.
         let left = self.places.segments.last().cloned();
         self.places = cut.places;
         self.last_crc = cut.last_crc;
@@ -94,7 +105,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Returns the records that no frame has attested, and syncs their objects once more.
+    /// Returns the records that no frame has attested, and syncs their objects again.
     fn read_unattested(&self, attested: SequenceNumber) -> Result<Tail> {
         let mut tail = Tail::default();
         self.places.read(&self.storage, attested, SequenceNumber::MAX, &mut |record: Record<'_>| {
@@ -108,8 +119,9 @@ impl LogWriter {
         Ok(tail)
     }
 
-    /// Returns where the processes began whose `Resumed` frames stand behind the attested records, and among the session's own
-    /// records: each behind the one before. A recovery that never got further names those before it.
+    /// Returns the start positions of the processes with `Resumed` frames after the attested
+    /// records, among the session's own records, in ascending order. The frame of an earlier
+    /// recovery lists the processes before it.
     fn began_behind(&self, attested: SequenceNumber) -> Result<Vec<SequenceNumber>> {
         let mut began: Vec<SequenceNumber> = Vec::new();
         self.places.envelopes_behind(&self.storage, attested, &mut |segment, frame| {
@@ -128,7 +140,6 @@ impl LogWriter {
         Ok(began)
     }
 
-    /// Writes records as the next ones.
     fn rewrite(&mut self, records: Vec<(RecordKind, i64, Vec<u8>)>, attested: SequenceNumber) -> Result<()> {
         for (kind, time_us, body) in records {
             let sequence = self.places.next_sequence;
@@ -141,10 +152,10 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Syncs what was built, gives the segment its final name, and makes that name durable.
+    /// Syncs the new segment, gives it its final name, and makes that name durable.
     fn name_for_good(&mut self, building: &Path, path: &Path) -> Result<()> {
-        // Names that an earlier process made may not be durable either: those of segments, and that of the session
-        // itself.
+        // Names that an earlier process created may not be durable either: those of segments, and
+        // that of the session itself.
         self.unsynced_dirs.push(self.dir.clone());
         if !sabotage::is(Breakage::RecoveryDirectoriesUnsynced) {
             let store = layout::store_of(&self.dir);
@@ -161,9 +172,9 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Removes what earlier recoveries left half-built, and gives back the space that the last writer had only
-    /// allocated: in the segment where the log was `left`, and in those that it had made ahead. A failure here costs
-    /// space and nothing else.
+    /// Removes the half-built files of earlier recoveries, and gives back the space that the last
+    /// writer had only allocated: in the segment where the log was `left`, and in preallocated
+    /// ones. A failure only costs space.
     fn clear_away(&self, left: Option<&Segment>, ordinal: u32) {
         let ended = left.map(|segment| segment.header.ordinal);
         for entry in self.storage.list(&self.dir).unwrap_or_default() {
@@ -186,7 +197,7 @@ impl LogWriter {
         }
     }
 
-    /// Gives back the whole pages of a file behind its last byte that is not 0.
+    /// Gives back the whole pages of a file after its last byte that is not 0.
     fn give_back(&self, path: &Path, len: u64) -> std::io::Result<()> {
         if compressed::is_compressed(self.storage.as_ref(), path).unwrap_or(true) {
             return Ok(());
@@ -196,7 +207,7 @@ impl LogWriter {
         if used < len { file.give_back(used, len) } else { Ok(()) }
     }
 
-    /// Counts the bytes of the chain anew: records that were rewritten count once.
+    /// Counts the bytes of the chain again: rewritten records count once.
     fn count_used(&self) -> Result<u64> {
         let mut used = self.active.as_ref().map_or(0, |active| active.offset);
         for segment in self.places.segments.iter() {
@@ -206,8 +217,8 @@ impl LogWriter {
         Ok(used)
     }
 
-    /// Returns where to cut the chain so that record `attested - 1` is its last. Everything below is durable, envelope
-    /// frames too: see invariant 3 of the module above.
+    /// Returns the chain, cut so that record `attested - 1` is its last. Everything below is
+    /// durable, including envelope frames: see invariant 3 of the parent module.
     fn cut_at(&self, attested: SequenceNumber) -> Result<TruncatedChain> {
         let mut places = self.places.clone();
         if attested == 0 {
@@ -218,7 +229,8 @@ impl LogWriter {
         let next = places.segments.get(last.segment + 1);
         let next = next.filter(|next| next.header.first_sequence == attested);
         let compacted = places.segments.get(last.segment).and_then(|segment| segment.replaced_crc);
-        // A compacted segment goes on ending as the one that it stands for did: a fork's first record says so too.
+        // A compacted segment keeps the end of the segment that it replaces: a fork's first record
+        // also names this end.
         let named = next.and_then(|next| next.header.previous.filter(|_| compacted.is_some()));
         Arc::make_mut(&mut places.segments).truncate(last.segment + 1);
         places.index.cut_at(attested);
@@ -230,15 +242,13 @@ impl LogWriter {
     }
 }
 
-/// Holds the records of a log that no frame has attested.
 #[derive(Default)]
 struct Tail {
     records: Vec<(RecordKind, i64, Vec<u8>)>,
-    /// Length of their frames in bytes.
     bytes: u64,
 }
 
-/// Holds a chain without its unattested end.
+/// A chain without its unattested end.
 struct TruncatedChain {
     places: RecordLocator,
     previous: Option<Previous>,

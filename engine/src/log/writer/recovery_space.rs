@@ -1,22 +1,26 @@
-//! The spare: space that is kept for the next recovery while calls are open.
+//! The spare: space that is reserved for the next recovery while calls are open.
 //!
-//! The room that a begin reserves for its end is in the segment that is being written, and after a crash nothing is
-//! written there any more: the recovery needs a fresh segment, for the tail that no frame has attested and for the ends
-//! of the interrupted calls. On a full disk there would be none, and the session could not be recovered until somebody
-//! made space. So the first begin allocates a file that is large enough for that segment, and the file grows while the
-//! tail does.
+//! The room that a start record reserves for its end record is in the active segment, and after a
+//! crash that segment is not written to any more. The recovery needs a new segment, for the
+//! unattested tail and for the ends of the interrupted calls. On a full disk there would be no room
+//! for it, and the session could not be recovered until a person made space. The first start record
+//! therefore allocates a file that is large enough for that segment, and the file grows with the
+//! tail.
 //!
 //! # Invariants
 //!
-//! 1. While a call is open, a recovery after a kill of the process finds all the space that it needs in the spare, or
-//!    in the temporary file that an earlier recovery had made of it. After a power cut it does so if the begin was
-//!    synced: from [`Durability::Boundary`](crate::Durability::Boundary) on. This is the space of one recovery: one
-//!    that is killed while it writes the end of a call, after its own segment got its name, leaves the space used, and
-//!    the next recovery needs 8 KiB anew.
-//! 2. Where the spare cannot grow as far as a record needs, that record is [`Error::Full`] and nothing has happened.
-//! 3. The spare holds only zeros. A file of its name that holds anything else is not used; nor is a file that has another name.
-//! 4. The spare exists at most from a first begin until the session closes with no call open; a plain dispatch makes no
-//!    system call for it.
+//! 1. While a call is open, a recovery after a kill of the process finds all the space that it
+//!    needs in the spare, or in the temporary file into which an earlier recovery had turned it.
+//!    After a power cut it does so if the start record was synced: from
+//!    [`Durability::Boundary`](crate::Durability::Boundary) on. This is the space of one recovery.
+//!    If a recovery is killed while it writes the end of a call, after its own segment got its
+//!    name, the space is used, and the next recovery needs another 8 KiB.
+//! 2. If the spare cannot grow to the size that a record needs, that record fails with
+//!    [`Error::Full`] and nothing has changed.
+//! 3. The spare contains only zeros. A file with its name and other content is not used; nor is a
+//!    file with a second name.
+//! 4. The spare exists at most from a first start record until the session closes with no call
+//!    open. A plain dispatch makes no system call for it.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -35,38 +39,38 @@ use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, DirectoryEntry, EntryKind, Storage};
 
-/// Number of bytes, at least, that the spare leaves for the tail before it has to grow again.
+/// Minimum number of bytes that the spare leaves for the tail before it must grow again.
 const GROWTH_BYTES_MIN: u64 = 8 << 10;
 
 /// Zeros with which a file is filled, a page at a time.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// Holds what earlier processes left in which a recovery can build.
 #[derive(Default)]
 struct LeftoverFiles {
-    /// Files that hold nothing, or nothing but what an earlier recovery copied, each with its length in bytes, the
-    /// smallest first.
+    /// Files that are empty, or contain only copies by an earlier recovery, each with its length in
+    /// bytes, smallest first.
     files: Vec<(PathBuf, u64)>,
-    /// Temporary files of which a power cut may have left anything.
+    /// Temporary files that may have any content after a power cut.
     unclear: Vec<PathBuf>,
 }
 
-/// Holds the space that is kept, and how much of the log it is large enough for.
+/// The reserved space, and the amount of log for which it is sufficient.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     /// Length of its file in bytes, if there is one. It is not held open.
     file: Option<u64>,
-    /// Number of bytes that the tail and the ends may take before the spare is too small.
+    /// Number of bytes of tail and ends for which the spare is sufficient.
     room: u64,
-    /// Where the tail begins that a recovery would have to write anew after a power cut, as far as is known to be
-    /// durable. Counted in bytes written since opening.
+    /// Start of the tail that a recovery would have to rewrite after a power cut, as far as is
+    /// known to be durable. Counted in bytes written since opening.
     tail_from: u64,
-    /// Where the tail begins for a recovery after a kill of the process alone, counted in bytes written since opening.
+    /// Start of the tail for a recovery after a mere kill of the process, counted in bytes written
+    /// since opening.
     attested_from: u64,
-    /// Where the last attesting frame ends, counted in bytes written since opening.
+    /// End of the last attesting frame, counted in bytes written since opening.
     attested_at: u64,
-    /// Syncs that were planned and not attested yet, each with the sequence number that it makes durable and the bytes
-    /// written when it was planned.
+    /// Syncs that were planned and not attested yet: the sequence number below which each makes
+    /// everything durable, and the bytes written when it was planned.
     planned: Vec<(SequenceNumber, u64)>,
 }
 
@@ -76,7 +80,7 @@ impl Spare {
         self.file.is_some() && written.saturating_sub(self.tail_from) + more <= self.room
     }
 
-    /// Takes over the spare that an earlier process left, so that closing removes it.
+    /// Takes over the spare of an earlier process, so that closing removes it.
     pub(super) fn adopt(&mut self, path: PathBuf, storage: &dyn Storage) {
         self.file = match storage.entry(&path) {
             Ok(Some(DirectoryEntry { kind: EntryKind::File, len, .. })) => Some(len),
@@ -92,23 +96,23 @@ impl Spare {
         }
     }
 
-    /// Notes that a sync was planned.
     pub(super) fn note_planned(&mut self, through: SequenceNumber, written: u64) {
         self.planned.push((through, written));
     }
 
-    /// Notes a frame that attests everything below `synced` and ends where `written` bytes were written.
+    /// Records a frame that attests everything below `synced`; `written` bytes were written up to
+    /// its end.
     pub(super) fn note_attested(&mut self, synced: SequenceNumber, written: u64) {
         let done = self.planned.iter().take_while(|(through, _)| *through <= synced).count();
         let Some((_, reached)) = self.planned.drain(..done).next_back() else { return };
-        // The next sync that is planned behind an attesting frame makes that frame durable.
+        // The next sync that is planned after an attesting frame makes that frame durable.
         if self.attested_at <= reached {
             self.tail_from = self.attested_from;
         }
         (self.attested_from, self.attested_at) = (reached, written);
     }
 
-    /// Notes that everything written is durable, and attested by a frame that is durable too.
+    /// Records that everything written is durable, and attested by a durable frame.
     pub(super) fn note_recovered(&mut self, written: u64) {
         self.planned.clear();
         (self.tail_from, self.attested_from, self.attested_at) = (written, written, written);
@@ -116,8 +120,8 @@ impl Spare {
 }
 
 impl LogWriter {
-    /// Makes sure that a recovery has the space that it needs once `more` bytes are written, the ends of open calls
-    /// among them.
+    /// Ensures that a recovery has enough space once `more` bytes are written, including the ends
+    /// of open calls.
     pub(super) fn keep_spare(&mut self, more: u64, context: &AppendContext<'_>) -> Result<()> {
         if self.spare.is_enough(self.written_bytes, more) || sabotage::is(Breakage::NoSpareForRecovery) {
             return Ok(());
@@ -131,7 +135,7 @@ impl LogWriter {
             Error::Full { .. } if least < roomy => self.grow_spare(least),
             error => Err(error),
         });
-        // The session gives up what it can do without for what it cannot do without.
+        // The session gives up its caches for space that it needs.
         let grown = grown.or_else(|error| match error {
             Error::Full { .. } => {
                 self.give_up_caches();
@@ -144,7 +148,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Grows the spare to `bytes`, and returns how many bytes it has.
+    /// Grows the spare to `bytes`, and returns its size in bytes.
     fn grow_spare(&mut self, bytes: u64) -> Result<u64> {
         let path = layout::spare_file(&self.dir);
         let full = |error| self.no_segment(&path, bytes, error);
@@ -166,7 +170,7 @@ impl LogWriter {
         if !self.unsynced_dirs.contains(&self.dir) {
             self.unsynced_dirs.push(self.dir.clone());
         }
-        // The spare holds nothing, but its length has to be as durable as the begin.
+        // The spare is empty, but its length must be as durable as the start record.
         self.unsynced_files.push(UnsyncedRange { path, file, range: 0..1 });
         self.spare.file = Some(bytes);
         Ok(bytes)
@@ -185,16 +189,16 @@ impl LogWriter {
         }
     }
 
-    /// Makes the file in which a recovery builds its segment, of `wanted` bytes at least: in the space of the spare or
-    /// of an earlier recovery's temporary file, or else in new space.
+    /// Creates the file in which a recovery builds its segment, with at least `wanted` bytes: in
+    /// the space of the spare or of an earlier recovery's temporary file, or else in new space.
     pub(super) fn space_for_recovery(&self, building: &Path, wanted: u64) -> Result<SegmentSpace> {
         let wanted = wanted + self.interrupted_calls.saturating_mul(END_BYTES);
         let LeftoverFiles { files: left, unclear } = self.left_to_build_in()?;
         if let Some((path, bytes)) = left.iter().find(|(_, bytes)| *bytes >= wanted) {
             return self.build_in(path, *bytes, building);
         }
-        // With so much room besides, a session that lives as long as the last one mostly leaves one segment and not
-        // two.
+        // With this extra room, a session that lives as long as the last one mostly leaves one
+        // segment, not two.
         let made = self.allocate_segment(building, wanted, wanted + self.sizes.first_bytes);
         if !matches!(made, Err(Error::Full { .. })) || left.is_empty() && unclear.is_empty() {
             return made;
@@ -209,7 +213,6 @@ impl LogWriter {
         }
     }
 
-    /// Finds the files that a recovery can build in.
     fn left_to_build_in(&self) -> Result<LeftoverFiles> {
         let mut left = LeftoverFiles::default();
         if sabotage::is(Breakage::NoSpareForRecovery) {
@@ -232,9 +235,11 @@ impl LogWriter {
         Ok(left)
     }
 
-    /// Returns whether a file holds only zeros, or what a recovery of this session wrote under its temporary name, and has no other name.
+    /// Returns whether a file contains only zeros, or data that a recovery of this session wrote
+    /// under its temporary name, and has no other name.
     fn may_be_built_in(&self, path: &Path, half_built: Option<u32>) -> std::io::Result<bool> {
-        // A fork may have linked the segment under its final name, and a power cut given this session the temporary one back.
+        // A fork may have linked the segment under its final name before a power cut restored the
+        // temporary name in this session.
         if self.storage.links(path)? != 1 {
             return Ok(false);
         }
@@ -246,13 +251,15 @@ impl LogWriter {
         Ok(ours || window.used_end(0)? == 0)
     }
 
-    /// Turns a file that is no longer needed into the one in which a recovery builds, of `bytes` bytes.
+    /// Turns a file that is no longer needed into the one in which a recovery builds, with `bytes`
+    /// bytes.
     fn build_in(&self, left: &Path, bytes: u64, building: &Path) -> Result<SegmentSpace> {
         let io = |op: &'static str| move |error| Error::io(op, left, error);
         let file = self.storage.open(left, Access::Write).map_err(io("open"))?;
         let used = Window::new(Arc::clone(&file), None).and_then(|mut window| window.used_end(0));
         let used = used.map_err(io("read"))?;
-        // The file is overwritten and not made anew: its space might be gone before it could be had again.
+        // The file is overwritten instead of created again: its freed space might be taken by
+        // another program.
         let mut at = 0;
         while at < used {
             file.write_at(&ZEROS, at).map_err(io("write"))?;

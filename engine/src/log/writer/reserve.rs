@@ -1,4 +1,5 @@
-//! Room for what is to be written, in the segment or else in the next one, and beside it for the ends of open calls.
+//! Reserving room for records, in the active segment or else in the next one, in addition to the
+//! room for the ends of open calls.
 
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::frame::{self, HEADER_LEN as FRAME_HEADER_LEN};
@@ -11,18 +12,18 @@ use crate::error::{Error, Result};
 use crate::log::image_files::{self, UnfinishedImage};
 use crate::sabotage::{self, Breakage};
 
-/// Says what room is made for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReservationKind {
-    /// Records that the caller appends next.
     Records,
-    /// The begin of a call, and its end. A recovery has space for both, should the process be killed in between.
+    /// The start record of a call, and its end record. A recovery has space for both, if the
+    /// process is killed in between.
     Call,
 }
 
 impl LogWriter {
-    /// Makes room for records with these bodies, so that either all of them are appended or none is: this call fails,
-    /// before the first of them, as [`append`](LogWriter::append) would.
+    /// Makes room for records with these bodies, so that either all of them are appended or none.
+    /// This call fails, before the first of them, under the conditions of
+    /// [`append`](LogWriter::append).
     pub(crate) fn reserve<'b>(
         &mut self,
         time_us: i64,
@@ -44,14 +45,14 @@ impl LogWriter {
         }
     }
 
-    /// Keeps the bytes as an object and returns its id, as [`Objects::put`](crate::log::objects::Objects::put) does. On
-    /// a full disk the session gives up its caches first.
+    /// Stores the bytes as an object and returns its id, like
+    /// [`Objects::put`](crate::log::objects::Objects::put). On a full disk the session gives up its
+    /// caches first.
     pub(crate) fn put_object(&self, bytes: &[u8]) -> Result<ObjectId> {
         self.with_room(|| self.objects.put(bytes))
     }
 
-    /// Calls `make`. If the disk has no room for what it makes, gives up what the session can do without, and calls it
-    /// once more.
+    /// Calls `make`. If the disk has no room, gives up the session's caches and calls it again.
     pub(super) fn with_room<T>(&self, mut make: impl FnMut() -> Result<T>) -> Result<T> {
         match make() {
             Err(Error::Full { .. }) => {
@@ -62,8 +63,8 @@ impl LogWriter {
         }
     }
 
-    /// Gives the disk the room of what the session can do without: a segment that was made ahead or is being made, and
-    /// the images with the one that is being written.
+    /// Frees the disk space of the session's caches: the preallocated segment, complete or not, and
+    /// the images, including the one that is being written.
     pub(crate) fn give_up_caches(&self) {
         if !sabotage::is(Breakage::CachesBeforeRecords) {
             self.ahead.give_back();
@@ -71,31 +72,30 @@ impl LogWriter {
         }
     }
 
-    /// Ends what the background was asked for, of a log that is not finished: its directory is about to be removed.
+    /// Ends the background work for an unfinished log, whose directory is about to be removed.
     pub(crate) fn abandon(&self) {
         if !sabotage::is(Breakage::AbandonedMakesOn) {
             self.ahead.give_back();
         }
     }
 
-    /// Returns the place of the image that is being written.
+    /// Returns the slot of the image that is being written.
     pub(crate) fn unfinished_image(&self) -> Arc<UnfinishedImage> {
         Arc::clone(&self.unfinished_image)
     }
 
-    /// Keeps room for the end of a call from now on.
+    /// Reserves room for the end of a call from now on.
     pub(crate) fn keep_room_for_end(&mut self) {
         self.reserved_bytes += END_BYTES;
         self.set_limit();
     }
 
-    /// Releases the room that was kept for the end of a call.
     pub(crate) fn release_end(&mut self) {
         self.reserved_bytes = self.reserved_bytes.saturating_sub(END_BYTES);
         self.set_limit();
     }
 
-    /// Makes room for a frame of `len` bytes, in the next segment if need be.
+    /// Makes room for a frame of `len` bytes, in the next segment if necessary.
     pub(super) fn make_room(&mut self, len: u64, context: &AppendContext<'_>) -> Result<()> {
         let Some(active) = &self.active else { return Ok(()) };
         if active.offset + len + RESERVED_BYTES <= active.limit {
@@ -105,7 +105,8 @@ impl LogWriter {
         }
     }
 
-    /// Makes room for a frame of `len` bytes that does not fit into the segment, or may not fit into the spare.
+    /// Makes room for a frame of `len` bytes that does not fit into the segment, or may not fit
+    /// into the spare.
     #[cold]
     fn make_more_room(&mut self, len: u64, context: &AppendContext<'_>) -> Result<()> {
         if self.reserved_bytes > 0 {
@@ -119,8 +120,9 @@ impl LogWriter {
         self.go_over(len, context)
     }
 
-    /// Begins to write if that is still to be done, and goes over to a new segment with room for `len` bytes, which is as short as a
-    /// session's first otherwise: nobody says that much is written soon.
+    /// Does the steps before the first append if necessary, and continues in a new segment with
+    /// room for `len` bytes. Otherwise this segment is as short as a session's first one, since it
+    /// is unknown whether much will be written soon.
     pub(crate) fn roll_over(&mut self, time_us: i64, len: u64, context: &AppendContext<'_>) -> Result<()> {
         self.begin(time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX), context)?;
         self.reopened_bytes = 0;
@@ -130,7 +132,6 @@ impl LogWriter {
         self.go_over(len, context)
     }
 
-    /// Goes over to a new segment with room for `len` bytes.
     fn go_over(&mut self, len: u64, context: &AppendContext<'_>) -> Result<()> {
         let Some(active) = &self.active else { return Ok(()) };
         let previous = Previous { ordinal: active.ordinal, end: active.offset, crc: self.last_crc };
@@ -139,7 +140,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Sets the offset up to which records may be written without another look at the spare.
+    /// Sets the offset up to which records may be written without checking the spare again.
     pub(super) fn set_limit(&mut self) {
         let left = match self.reserved_bytes {
             0 => u64::MAX,

@@ -20,7 +20,8 @@ use crate::log::layout;
 use crate::sabotage::{self, Breakage};
 use crate::storage::StorageFile;
 
-/// Room in bytes that a new segment keeps for its `Resumed` frame and the like, beside its declarations.
+/// Bytes that a new segment reserves for its header, its `Resumed` frame and the like, in addition
+/// to its declarations.
 pub(super) const HEAD_BYTES: u64 =
     SEGMENT_HEADER_LEN as u64 + RESERVED_BYTES + 2 * FRAME_HEADER_LEN as u64 + 128;
 
@@ -44,9 +45,10 @@ impl Active {
         }
     }
 
-    /// Looks for bytes of another writer where the next frame goes, and in the place of the last one, which starts with the
-    /// checksum `last_crc`. Returns what was found, if there is anything. Costs no call of the system where the file is
-    /// mapped, and finds nothing where another machine's writes reach this one late.
+    /// Detects bytes of another writer at the position of the next frame, and at that of the last
+    /// one, which starts with the checksum `last_crc`. Returns a description if there are any.
+    /// Makes no system call if the file is mapped. Detects nothing if another machine's writes
+    /// arrive late.
     #[inline]
     pub(super) fn found_foreign(&self, last_offset: Option<u64>, last_crc: u32) -> Option<String> {
         let is_other =
@@ -59,7 +61,7 @@ impl Active {
         Some(format!("{} at byte {place} holds what this writer did not write", self.path.display()))
     }
 
-    /// Returns what was written since the last plan of a sync.
+    /// Returns the range that was written since the last plan of a sync.
     pub(super) fn take_written(&mut self) -> Option<UnsyncedRange> {
         let (from, to) = (self.planned, self.offset);
         self.planned = to;
@@ -71,15 +73,13 @@ impl Active {
     }
 }
 
-/// Holds a file in which a segment is begun.
 pub(super) struct SegmentSpace {
     pub(super) file: Arc<dyn StorageFile>,
-    /// Bytes that the file has space for.
     pub(super) capacity: u64,
 }
 
 impl LogWriter {
-    /// Makes the next segment and, if one is open, has that one sealed.
+    /// Creates the next segment and, if one is open, has that one sealed.
     pub(super) fn new_segment(
         &mut self,
         previous: Option<Previous>,
@@ -106,8 +106,8 @@ impl LogWriter {
         self.declare_head(&declared, context.synced)
     }
 
-    /// Returns the ordinal of the segment to be made next. Fails behind the last ordinal that a name can have, which
-    /// a file of the directory may have without being a segment.
+    /// Returns the ordinal of the next segment. Fails after the maximum ordinal, which a file of
+    /// the directory may have without being a segment.
     pub(super) fn next_ordinal(&self) -> Result<u32> {
         let Some(ordinal) = self.ordinal_max else { return Ok(0) };
         ordinal.checked_add(1).ok_or(Error::TooLarge {
@@ -117,7 +117,7 @@ impl LogWriter {
         })
     }
 
-    /// Goes over to a segment whose header is written.
+    /// Continues in a segment whose header is written.
     pub(super) fn follow_with(&mut self, active: Active, segment: Segment) {
         let segments = Arc::make_mut(&mut self.places.segments);
         if let (Some(last), Some(previous)) = (segments.last_mut(), segment.header.previous) {
@@ -129,7 +129,6 @@ impl LogWriter {
         (self.last_offset, self.last_record) = (None, None);
     }
 
-    /// Writes the encoded declarations at the head of a segment.
     pub(super) fn declare_head(&mut self, declared: &[u8], synced: SequenceNumber) -> Result<()> {
         if !declared.is_empty() {
             let sequence = self.places.next_sequence;
@@ -144,7 +143,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Makes a segment file, or takes the one that was made ahead. The header is still to be written.
+    /// Creates a segment file, or takes the preallocated one. The header is still to be written.
     fn create_segment(
         &self,
         path: PathBuf,
@@ -156,7 +155,7 @@ impl LogWriter {
         let ordinal = self.next_ordinal()?;
         let wanted = HEAD_BYTES + declared_len as u64 + len;
         let (space, pages_through) = match self.made_ahead(ordinal, &path, wanted)? {
-            // The background brought the first pages in when it made the file.
+            // The background brought the first pages in when it created the file.
             Some(made) => (SegmentSpace { file: made.file, capacity: made.capacity }, made.prepared),
             None => {
                 let preferred = self.capacity_next();
@@ -169,10 +168,10 @@ impl LogWriter {
         Ok((Active { pages_through, ..active }, segment))
     }
 
-    /// Makes a segment file of `preferred` bytes, or of half as many where the disk has no room, and so on down to
-    /// `wanted` bytes.
+    /// Creates a segment file of `preferred` bytes. If the disk has no room, tries half the size,
+    /// and so on down to `wanted` bytes.
     pub(super) fn allocate_segment(&self, path: &Path, wanted: u64, preferred: u64) -> Result<SegmentSpace> {
-        // Making the file refuses a size that no file can have.
+        // Creating the file fails for an impossible size.
         let whole_pages = |bytes: u64| bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
         let wanted = whole_pages(wanted);
         let mut capacity = whole_pages(preferred).max(wanted);
@@ -191,7 +190,7 @@ impl LogWriter {
         }
     }
 
-    /// Returns a segment in a file, and where its writer begins. The header is still to be written.
+    /// Returns a segment in a file, and the state of its writer. The header is still to be written.
     pub(super) fn begin_segment(
         &self,
         ordinal: u32,
@@ -214,10 +213,10 @@ impl LogWriter {
         (active, segment)
     }
 
-    /// Returns the size of the next segment in bytes: as large as all that will have been written since opening when
-    /// the present segment is full, and for a writer in a hurry up to three times that. Behind a segment that was
-    /// closed and continued it is twice as large as that segment, so that the number of segments does not grow with
-    /// each closing and opening.
+    /// Returns the size of the next segment in bytes. It is the number of bytes that will have been
+    /// written since opening when the present segment is full; for a fast writer, up to three times
+    /// that. After a segment that was closed and continued, it is at least twice that segment's
+    /// size, so that the number of segments does not grow with each closing and opening.
     fn capacity_next(&self) -> u64 {
         let left = self.active.as_ref().map_or(0, |active| active.capacity.saturating_sub(active.offset));
         let written = self.written_bytes + left;
@@ -237,7 +236,7 @@ impl LogWriter {
         }
     }
 
-    /// Returns the segment that was made ahead, if it has the wanted ordinal and is large enough.
+    /// Returns the preallocated segment, if it has the expected ordinal and is large enough.
     fn made_ahead(&self, ordinal: u32, path: &Path, wanted: u64) -> Result<Option<PreallocatedSegment>> {
         let Some(made) = self.ahead.take_segment() else { return Ok(None) };
         if made.ordinal == ordinal && made.path == path && made.capacity >= wanted {
@@ -247,8 +246,8 @@ impl LogWriter {
         Ok(None)
     }
 
-    /// Asks for what the writer will need soon: pages a window ahead, and, where the window reaches beyond the segment,
-    /// the next segment.
+    /// Requests the resources that the writer will need soon: pages a window ahead, and the next
+    /// segment if the rollover is near.
     pub(super) fn look_ahead(&mut self, time_us: i64) {
         let window = self.pace.window_bytes(time_us, self.written_bytes);
         let (ordinal, capacity) = (self.next_ordinal().ok(), self.capacity_next());
@@ -260,7 +259,7 @@ impl LogWriter {
             self.ahead.ask_for_pages(&active.file, from, to);
             active.pages_through = to;
         }
-        // A writer in a hurry needs the next segment before long.
+        // A fast writer needs the next segment soon.
         let rollover_near =
             active.capacity.saturating_sub(self.pace.hurry_bytes()).min(active.capacity / 4 * 3);
         let worth_it = capacity >= self.sizes.ahead_bytes_min;
@@ -280,7 +279,8 @@ impl LogWriter {
         active.ask_at = pages_at.min(next_at);
     }
 
-    /// Has a finished segment sealed. The seal stands outside the chain: the successor names the frame before the seal.
+    /// Has a finished segment sealed. The seal is outside the chain: the successor names the frame
+    /// before the seal.
     fn seal(&mut self, finished: &Active, next: u32) {
         let segment = self.places.segments.iter().rfind(|segment| segment.header.ordinal == finished.ordinal);
         let Some(segment) = segment else { return };
@@ -296,7 +296,8 @@ impl LogWriter {
         self.seals.add(SealBuilder::new(segment.clone(), next, header));
     }
 
-    /// Adds the seals that were written since the last call to what is used and to what is not yet durable.
+    /// Adds the seals that were written since the last call to the used bytes and to the unsynced
+    /// files.
     pub(super) fn take_in_seals(&mut self) -> Result<()> {
         let sealed = self.seals.take_sealed()?;
         self.used_bytes += sealed.bytes;
@@ -305,7 +306,7 @@ impl LogWriter {
     }
 }
 
-/// Encodes the declarations so far, for the head of a segment. Empty where there are none.
+/// Encodes the declarations so far, for the head of a segment. Empty if there are none.
 pub(super) fn encode_declarations(context: &AppendContext<'_>) -> Vec<u8> {
     let declared = (context.declared)();
     if declared == Declare::default() { Vec::new() } else { declared.encode() }

@@ -1,14 +1,14 @@
-//! Seals of finished segments, made off the writer's path.
+//! Seals of finished segments, computed off the writer's path.
 //!
-//! A *seal* holds the digest of its segment's records, which takes longer than writing them took. It stands outside the
-//! chain, so it may come late: the segments are sealed one after the other, a piece at a time, once a sync has reached
-//! the segment behind them.
+//! A *seal* contains the digest of its segment's records, which takes longer to compute than the
+//! records took to write. It is outside the chain, so it may come late. The segments are sealed one
+//! after the other, a piece at a time, once a sync has reached the segment after them.
 //!
 //! # Invariants
 //!
-//! 1. A seal is written only after the name of the next segment is durable: a seal without a successor means that a
-//!    segment is missing.
-//! 2. A seal is written behind the last byte of a segment that nobody appends to any more.
+//! 1. A seal is written only after the name of the next segment is durable: a seal without a
+//!    successor means that a segment is missing.
+//! 2. A seal is written after the last byte of a segment to which no writer appends any more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,23 +28,21 @@ use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, Storage, StorageFile};
 
-/// Number of bytes of a segment that are digested in one step.
 const STEP_BYTES: u64 = 256 << 10;
 
-/// Holds a segment that is being sealed.
 #[derive(Debug)]
 pub(super) struct SealBuilder {
     segment: Segment,
     next: u32,
-    /// Header of the seal's own frame, which names the records before it.
+    /// Header of the seal's own frame, with the position after the segment's records.
     header: Header,
     digest: SegmentDigest,
     offset: u64,
 }
 
 impl SealBuilder {
-    /// Begins the seal of a segment whose end is known; `next` is its successor's ordinal, `header` the header of the
-    /// seal's frame.
+    /// Begins the seal of a segment with a known end. `next` is its successor's ordinal, `header`
+    /// the header of the seal's frame.
     pub(super) fn new(segment: Segment, next: u32, header: Header) -> SealBuilder {
         let (digest, offset) = (SegmentDigest::new(), SEGMENT_HEADER_LEN as u64);
         SealBuilder { segment, next, header, digest, offset }
@@ -54,7 +52,6 @@ impl SealBuilder {
         self.segment.end.unwrap_or(self.offset)
     }
 
-    /// Digests one more piece.
     fn step(&mut self, storage: &dyn Storage) -> Result<()> {
         let io = |error| Error::io("read", &self.segment.path, error);
         let mut window = Window::new(self.segment.open(storage)?, self.segment.end).map_err(io)?;
@@ -81,8 +78,8 @@ impl SealBuilder {
         Ok(())
     }
 
-    /// Writes the seal, and returns its length in bytes and the file. The file was not kept open meanwhile: many
-    /// segments may wait.
+    /// Writes the seal, and returns its length in bytes and the file. The file was not held open
+    /// before, since many segments may wait.
     fn write(&self, storage: &dyn Storage) -> Result<(u64, Arc<dyn StorageFile>)> {
         let seal = Seal { next: self.next, records: self.digest.records(), hash: self.digest.finish() };
         let mut bytes = Vec::new();
@@ -95,12 +92,9 @@ impl SealBuilder {
     }
 }
 
-/// Holds what was sealed since the last call that took it.
 #[derive(Debug, Default)]
 pub(super) struct UnsyncedSeals {
-    /// Seals that are not yet durable.
     pub(super) files: Vec<UnsyncedRange>,
-    /// Number of bytes of the seals.
     pub(super) bytes: u64,
 }
 
@@ -109,12 +103,11 @@ struct SealQueue {
     storage: Arc<dyn Storage>,
     /// Segments whose successor's name is durable.
     waiting: Mutex<VecDeque<SealBuilder>>,
-    /// Segment of the step that runs. The writer waits for this lock only at closing.
+    /// Segment of the running step. The writer waits for this lock only at closing.
     current: Mutex<Option<SealBuilder>>,
     sealed: Mutex<Result<UnsyncedSeals>>,
 }
 
-/// Seals the segments of one session.
 #[derive(Debug)]
 pub(super) struct Seals {
     /// Segments whose successor's name may not be durable yet.
@@ -142,8 +135,8 @@ impl Seals {
         }
     }
 
-    /// Lets the segments be sealed behind which a record is durable now: the sync that made the record durable began
-    /// with the names.
+    /// Has the segments sealed whose next record is durable now: the sync that made it durable
+    /// began with the names.
     pub(super) fn seal_synced(&mut self, through: SequenceNumber) {
         let named = self.unnamed.partition_point(|sealing| sealing.header.sequence < through);
         if named > 0 {
@@ -153,12 +146,13 @@ impl Seals {
         }
     }
 
-    /// Returns whether some segment waits for the name of its successor.
+    /// Returns whether a segment waits for the name of its successor.
     pub(super) fn wait_for_names(&self) -> bool {
         !self.unnamed.is_empty()
     }
 
-    /// Takes the digests of segments, by their ordinals, from whoever has read their records: these are not read once more for their seals.
+    /// Takes the digests of segments whose records were already read, by ordinal: these are not
+    /// read again for their seals.
     pub(super) fn take_digests(&mut self, digests: &[(u32, SegmentDigest)]) {
         for sealing in &mut self.unnamed {
             let of = |(ordinal, _): &&(u32, SegmentDigest)| *ordinal == sealing.segment.header.ordinal;
@@ -168,17 +162,17 @@ impl Seals {
         }
     }
 
-    /// Seals all segments that are left, in this thread. The names of all segments must be durable.
+    /// Seals all remaining segments in this thread. The names of all segments must be durable.
     pub(super) fn finish(&mut self) {
         self.shared.waiting.lock().extend(self.unnamed.drain(..));
         while self.shared.step() == RemainingWork::More {}
     }
 
-    /// Returns what was sealed since the last call.
+    /// Returns the seals written since the last call.
     ///
     /// # Errors
     ///
-    /// Returns the first failure at every call after it: nothing may be written then.
+    /// Returns the first failure at every call after it: the log must then not be written to.
     pub(super) fn take_sealed(&self) -> Result<UnsyncedSeals> {
         match &mut *self.shared.sealed.lock() {
             Ok(sealed) => Ok(std::mem::take(sealed)),

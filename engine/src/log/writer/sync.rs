@@ -12,12 +12,12 @@ use crate::error::{Error, Result};
 use crate::log::objects::UnsyncedObjects;
 use crate::storage::{Storage, StorageFile};
 
-/// Longest piece of a segment that is synced at once, in bytes. Pieces end at multiples of it: the system keeps pages
-/// that were brought in for a writer in a hurry in units that grow to this size, and writes a whole unit for each part
-/// of it.
+/// Maximum length of a piece of a segment that is synced at once, in bytes. Pieces end at multiples
+/// of it. The system keeps pages that were brought in for a fast writer in units that grow to this
+/// size, and writes a whole unit for each part of it.
 const PIECE_BYTES: u64 = 2 << 20;
 
-/// Holds what one sync has to do; it runs without any lock of the session.
+/// The steps of one sync; it runs without any lock of the session.
 #[derive(Debug)]
 pub(crate) struct SyncPlan {
     pub(super) objects: UnsyncedObjects,
@@ -27,7 +27,6 @@ pub(crate) struct SyncPlan {
     pub(crate) through: SequenceNumber,
 }
 
-/// Names a part of a segment that is not known to be durable.
 #[derive(Debug)]
 pub(super) struct UnsyncedRange {
     pub(super) path: PathBuf,
@@ -36,10 +35,11 @@ pub(super) struct UnsyncedRange {
 }
 
 impl SyncPlan {
-    /// Makes everything durable, in the order that the docs of the module above name. Calls `pause` between the pieces
-    /// of a long segment.
+    /// Makes everything durable, in the order of the parent module's docs. Calls `pause` between
+    /// the pieces of a long segment.
     ///
-    /// If the error is [`Error::NoHandle`], a directory could not be opened, and no sync has failed.
+    /// If the error is [`Error::NoHandle`], a directory could not be opened, and no sync has
+    /// failed.
     pub(crate) fn run(&self, storage: &dyn Storage, pause: &dyn Fn()) -> Result<()> {
         if sabotage::is(Breakage::NoSync) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Damaged envelope frames whose bytes can be computed again.
+//! Damaged envelope frames whose bytes can be recomputed.
 
 use foldlog_codec::frame::{self, BODY_LEN_MAX, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::SegmentHeader;
@@ -10,12 +10,12 @@ use crate::log::chain::Segment;
 use crate::log::scan::out_of_chain;
 use crate::log::window::Window;
 
-/// Longest envelope frame, in bytes, of which one byte is put right: the longer the frame, the likelier it becomes that
-/// some byte fits although more is wrong.
+/// Maximum length in bytes of an envelope frame in which one byte is corrected. The longer the
+/// frame, the more likely some byte makes the checksum match although more bytes are wrong.
 const PUT_RIGHT_BYTES_MAX: usize = 16 << 10;
 
 impl SalvageReader<'_> {
-    /// Returns the envelope frame that stood at `offset`, if the frames behind it prove what it was.
+    /// Returns the envelope frame that was at `offset`, if the frames after it prove its content.
     pub(super) fn lost_envelope(
         &self,
         window: &mut Window,
@@ -27,7 +27,8 @@ impl SalvageReader<'_> {
         let context = segment.context();
         let body = offset + FRAME_HEADER_LEN as u64;
         let previous = next.and_then(|next| next.previous);
-        // The frame's header, its body, and, where it was the last, the next segment each state its length.
+        // The length is stated by the frame's header, by its body and, if it was the last frame, by
+        // the next segment.
         let stated = frame::claimed_len(window.bytes(offset, FRAME_HEADER_LEN as u64).map_err(io)?);
         let value = msgpack::scan(
             window.bytes(body, PUT_RIGHT_BYTES_MAX as u64).map_err(io)?,
@@ -61,8 +62,8 @@ impl SalvageReader<'_> {
         Ok(None)
     }
 
-    /// Returns the envelope frame with the checksum `named` that `bytes` must have been. `None` where that cannot be
-    /// known.
+    /// Returns the original envelope frame, with the checksum `named`, of the damaged `bytes`.
+    /// Returns `None` if it cannot be determined.
     fn known_again(&self, context: Context, bytes: &[u8], named: u32) -> Option<Vec<u8>> {
         let (stated, body) = bytes.split_first_chunk::<FRAME_HEADER_LEN>()?;
         let (sequence, predecessor_crc) = (self.walk.next_sequence, self.walk.last_crc);
@@ -86,7 +87,8 @@ impl SalvageReader<'_> {
                 }
             }
         }
-        // The frame states the same checksum as the next one, so that checksum is right, and the rest is wrong.
+        // The frame states the same checksum as the next one, so the checksum is right, and other
+        // bytes are wrong.
         if bytes.len() > PUT_RIGHT_BYTES_MAX || stated.first_chunk() != Some(&named.to_le_bytes()) {
             return None;
         }
