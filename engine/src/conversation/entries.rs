@@ -1,4 +1,5 @@
-//! The records of one conversation, read from the log, and what follows from them.
+//! The records of one conversation, read from the log, and the messages and state derived from
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +14,14 @@ use super::model::{
     ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, PromptIdentity, ToolCallRecord,
 };
 
-/// Text that a model reads of a call that asked for more of the prompt to be shown.
+/// Text shown to a model for a call that requested an expansion of the prompt.
 pub const EXPANDED_TEXT: &str = "More of the prompt is shown now. Call the tool again if it is still needed.";
 
-/// Text that a model reads of a call that was not run, since something before it changed what is to be done.
+/// Text shown to a model for a call that was skipped, because an earlier event made it obsolete.
 pub const SKIPPED_TEXT: &str = "This call was not run. Call the tool again if it is still needed.";
 
-/// Returns what a model reads of a call about which somebody decided: the text that was given for it, or else the result,
-/// a text as it is and another value as JSON, or the reason.
+/// Returns the text that a model reads for a settled call: `shown` if it was given; otherwise the
+/// result, as it is if it is a text and as JSON if not, or the reason.
 pub(crate) fn settled_text(
     decision: Decision,
     result: Option<&Value>,
@@ -41,18 +42,18 @@ pub(crate) fn settled_text(
     }
 }
 
-/// Holds one record of a conversation.
+/// A record of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConversationRecord {
     /// Sequence number of the record.
     pub sequence: SequenceNumber,
     /// Time of the record.
     pub time: DateTime<Utc>,
-    /// What the record holds.
+    /// Content of the record.
     pub content: EntryContent,
 }
 
-/// Holds what one record of a conversation says.
+/// Contents of a record of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum EntryContent {
@@ -60,7 +61,7 @@ pub enum EntryContent {
     Input {
         /// The message.
         message: ConversationMessage,
-        /// Id of the host for the message.
+        /// The host's id for the message.
         id: Option<String>,
         /// Prompt that the message renders.
         prompt: Option<PromptIdentity>,
@@ -73,9 +74,9 @@ pub enum EntryContent {
         attempt: u64,
         /// Digest of the prompt.
         prompt: Option<[u8; 32]>,
-        /// Model that was asked.
+        /// Requested model.
         model: Option<String>,
-        /// Parameters beside messages and tools: JSON.
+        /// Parameters other than messages and tools, as JSON.
         parameters: Option<String>,
         /// BLAKE3 of the body that was sent.
         sent: Option<[u8; 32]>,
@@ -86,13 +87,13 @@ pub enum EntryContent {
         request: SequenceNumber,
         /// Name of the cause.
         cause: String,
-        /// What happened.
+        /// Error message.
         message: String,
         /// Status of the provider's reply.
         status: Option<u32>,
-        /// Text that had arrived.
+        /// Text received before the failure.
         arrived: Option<String>,
-        /// What the request used.
+        /// Token usage of the request.
         usage: Option<TokenUsage>,
     },
     /// An answer.
@@ -103,22 +104,22 @@ pub enum EntryContent {
         request: Option<SequenceNumber>,
         /// Ordinals of calls whose arguments are incomplete.
         incomplete: Vec<u32>,
-        /// Reason that the provider gave for ending the answer.
+        /// The provider's reason for ending the answer.
         stop: Option<String>,
-        /// Whether the provider is to be asked again with the answer as it is.
+        /// Whether the answer is to be sent to the provider again, unchanged, to be continued.
         continues: bool,
         /// Model that answered.
         model: Option<String>,
-        /// Id that the provider gave the request.
+        /// The provider's id for the request.
         request_id: Option<String>,
-        /// What the request used.
+        /// Token usage of the request.
         usage: Option<TokenUsage>,
-        /// Headers of the reply that say how many requests are allowed.
+        /// Rate limit headers of the reply.
         rate_limits: Vec<(String, String)>,
-        /// Whatever else was kept of the answer: JSON.
+        /// Other recorded data of the answer, as JSON.
         payload: Option<String>,
     },
-    /// The end of a call that an answer asked for.
+    /// The end of a call that an answer requested.
     CallEnded {
         /// The call.
         origin: CallOrigin,
@@ -126,17 +127,17 @@ pub enum EntryContent {
         operation: OperationId,
         /// Name of the tool.
         tool: String,
-        /// Id that the provider gave the call.
+        /// The provider's id for the call.
         call_id: Option<String>,
-        /// How the call ended.
+        /// Outcome of the call.
         outcome: Outcome,
-        /// Why the call failed.
+        /// Cause of a failure.
         cause: Option<Cause>,
         /// Exit code of the command that the tool ran, if it is known.
         exit_code: Option<i32>,
         /// Text for the model.
         shown: Option<String>,
-        /// What the call asked to be visible: JSON.
+        /// Prompt parts that the call requested to be visible, as JSON.
         overrides: Option<serde_json::Value>,
     },
     /// A decision about an interrupted or suspended call.
@@ -147,7 +148,8 @@ pub enum EntryContent {
         operation: OperationId,
         /// Whether the call had done its work. `None`: it is to run again.
         committed: Option<bool>,
-        /// Time from which on an approval does not count; `None` if it counts for ever, or if this is none.
+        /// Time at which an approval expires; `None` if it never expires, or if this is no
+        /// approval.
         until: Option<DateTime<Utc>>,
         /// Text for the model.
         shown: String,
@@ -156,7 +158,7 @@ pub enum EntryContent {
     Turn {
         /// Number of the turn, counted from 1.
         number: u64,
-        /// Inputs that were sent since the turn before.
+        /// Inputs that were sent since the previous turn.
         inputs: Vec<SequenceNumber>,
         /// The answer.
         answer: SequenceNumber,
@@ -165,7 +167,7 @@ pub enum EntryContent {
         /// Whether the evaluation is complete.
         complete: bool,
     },
-    /// A part that is replaced for the provider.
+    /// A part of the conversation that is replaced for the provider.
     Shortened {
         /// First record that is replaced.
         from: SequenceNumber,
@@ -173,29 +175,29 @@ pub enum EntryContent {
         to: SequenceNumber,
         /// Messages in its place.
         messages: Vec<(Role, String)>,
-        /// Why the conversation is shortened.
+        /// Reason for shortening the conversation.
         reason: String,
     },
     /// A changed prompt that was accepted.
     PromptAccepted {
-        /// Prompt that the conversation followed.
+        /// Prompt that the conversation followed before.
         was: PromptIdentity,
         /// Prompt that it follows from then on.
         now: PromptIdentity,
-        /// Who accepted it.
+        /// Person or program that accepted it.
         by: String,
         /// Reason of the decision.
         reason: String,
     },
 }
 
-/// Holds a message that a provider is to be sent, and where it comes from.
+/// A message to send to a provider, and its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SentMessage {
-    /// Record of the message: the one that closed the call for a result; the first one that is replaced for a message of
-    /// a shortened part.
+    /// Record of the message. For a result: the record that closed the call. For a message of a
+    /// shortened part: the first record that is replaced.
     pub sequence: SequenceNumber,
-    /// Answer that asked for the call whose result the message is; `None` for every other message.
+    /// Answer with the call whose result the message is; `None` for every other message.
     pub answer: Option<SequenceNumber>,
     /// The message.
     pub message: ConversationMessage,
@@ -212,21 +214,21 @@ impl SentMessage {
     }
 }
 
-/// Holds one conversation as it was at one position: the records that count there, in their order.
+/// A conversation at one position: its live records in order, and the abandoned ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conversation {
     pub(crate) session: Uuid,
     pub(crate) evaluation_id: String,
     pub(crate) entries: Vec<ConversationRecord>,
     pub(crate) abandoned: Vec<ConversationRecord>,
-    /// Id and time of the state that was imported.
+    /// Id and time of the imported state.
     pub(crate) imported: Option<(Uuid, DateTime<Utc>)>,
 }
 
-/// Says which record closed a call, and what the model reads of it.
+/// The record that closed a call, and the result shown to the model.
 pub(super) struct Closed {
     sequence: SequenceNumber,
-    /// Id of the message that closed the call; `None` if the record is none.
+    /// Id of the message that closed the call; `None` if the record is no message.
     message_id: Option<Uuid>,
     shown: Option<String>,
     is_error: bool,
@@ -237,7 +239,7 @@ pub(super) struct Closed {
 }
 
 impl Conversation {
-    /// Makes a conversation of which no record was read.
+    /// Makes a conversation without records.
     pub(crate) fn new(session: Uuid, evaluation_id: String) -> Conversation {
         Conversation { session, evaluation_id, entries: Vec::new(), abandoned: Vec::new(), imported: None }
     }
@@ -247,13 +249,12 @@ impl Conversation {
         self.entries.is_empty() && self.abandoned.is_empty()
     }
 
-    /// Forgets all records.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.abandoned.clear();
     }
 
-    /// Divides the records anew into those that count and those that do not.
+    /// Divides the records again into live and abandoned ones.
     pub(crate) fn divide(&mut self, counts: impl Fn(SequenceNumber) -> bool) {
         let mut all = std::mem::take(&mut self.entries);
         all.append(&mut self.abandoned);
@@ -266,17 +267,18 @@ impl Conversation {
         &self.evaluation_id
     }
 
-    /// Returns the records that count, in their order.
+    /// Returns the live records in order.
     pub fn entries(&self) -> &[ConversationRecord] {
         &self.entries
     }
 
-    /// Returns the records that a rollback, or the failure of the tool that wrote them, has abandoned.
+    /// Returns the records abandoned by a rollback or by the failure of the tool that wrote them.
     pub fn abandoned_entries(&self) -> &[ConversationRecord] {
         &self.abandoned
     }
 
-    /// Returns the prompt that the conversation follows: the one that was accepted last, or else rendered first.
+    /// Returns the prompt that the conversation follows: the one accepted last, or else the one
+    /// rendered first.
     pub fn prompt(&self) -> Option<&PromptIdentity> {
         let accepted = self.entries.iter().rev().find_map(|entry| match &entry.content {
             EntryContent::PromptAccepted { now, .. } => Some(now),
@@ -290,7 +292,7 @@ impl Conversation {
         })
     }
 
-    /// Returns what all answers and failed requests have used, abandoned ones included.
+    /// Returns the total usage of all answers and failed requests, abandoned ones included.
     pub fn usage(&self) -> TokenUsage {
         let all = self.entries.iter().chain(&self.abandoned);
         let used = all.filter_map(|entry| match &entry.content {
@@ -308,7 +310,7 @@ impl Conversation {
         })
     }
 
-    /// Returns whether a turn says that it was the last one, and no answer was recorded since.
+    /// Returns whether a turn is marked as the last one, and no answer was recorded since.
     pub(crate) fn is_complete(&self) -> bool {
         let last = self.entries.iter().rev().find_map(|entry| match &entry.content {
             EntryContent::Turn { complete, .. } => Some(*complete),
@@ -318,31 +320,34 @@ impl Conversation {
         last.unwrap_or_default()
     }
 
-    /// Returns the messages as they were recorded, in the order of their records.
+    /// Returns the messages as recorded, in the order of their records.
     pub fn messages(&self) -> Vec<ConversationMessage> {
         self.recorded_messages().into_iter().map(|(_, message)| message).collect()
     }
 
-    /// Returns the [messages as they were recorded](Conversation::messages), each with its record.
+    /// Returns the [messages as recorded](Conversation::messages), each with its record.
     pub fn recorded_messages(&self) -> Vec<(SequenceNumber, ConversationMessage)> {
         let mut recorded = RecordedMessages::new(self.session);
         self.entries.iter().filter_map(|entry| Some((entry.sequence, recorded.message(entry)?))).collect()
     }
 
-    /// Returns the messages that a provider is to be sent: the prompt that was rendered last in front, what was shortened in
-    /// its shortened form, the results of an answer's calls directly behind it and in their order, and what was said
-    /// meanwhile behind them. A call that is still open has no result.
+    /// Returns the messages to send to a provider.
+    ///
+    /// The prompt rendered last comes first. Shortened parts are replaced. The results of an
+    /// answer's calls follow the answer directly, in the order of the calls; messages added
+    /// meanwhile follow them. A call that is still open has no result.
     pub fn sent_messages(&self) -> Vec<ConversationMessage> {
         self.sent_entries().into_iter().map(|sent| sent.message).collect()
     }
 
-    /// Returns the [messages that a provider is to be sent](Conversation::sent_messages), each with its record.
+    /// Returns the [messages to send to a provider](Conversation::sent_messages), each with its
+    /// record.
     pub fn sent_entries(&self) -> Vec<SentMessage> {
         let closed = self.closed_calls();
         let mut answers = BTreeMap::new();
         let mut sent: Vec<SentMessage> = Vec::new();
         let mut system = None;
-        // What was said while the calls of an answer ran waits behind their results.
+        // Messages added while the calls of an answer ran come after their results.
         let mut waiting: Vec<SentMessage> = Vec::new();
         let mut open_until = None;
         for entry in &self.entries {
@@ -363,7 +368,7 @@ impl Conversation {
                 EntryContent::Answer { message, request, .. } => {
                     sent.append(&mut waiting);
                     answers.insert(sequence, message);
-                    // The answer does not know of what was said after it was asked for.
+                    // The answer was produced without the messages added after its request.
                     let known = |one: &SentMessage| request.is_none_or(|request| one.anchor() <= request);
                     let late = sent.iter().rposition(known).map_or(0, |at| at + 1);
                     waiting = sent.split_off(late);
@@ -373,7 +378,7 @@ impl Conversation {
                     let mut last = None;
                     for (ordinal, end) in (0..).zip(ends) {
                         let origin = CallOrigin { answer: sequence, ordinal };
-                        // Until an open call ends, whatever else is said waits.
+                        // Until an open call ends, all other messages wait.
                         last = last.max(Some(end.map_or(SequenceNumber::MAX, |end| end.sequence)));
                         sent.extend(end.map(|end| SentMessage {
                             sequence: end.sequence,
@@ -394,7 +399,7 @@ impl Conversation {
         system.into_iter().chain(sent).collect()
     }
 
-    /// Replaces the parts that were shortened.
+    /// Replaces the shortened parts.
     fn shorten(&self, sent: &mut Vec<SentMessage>) {
         for entry in &self.entries {
             let EntryContent::Shortened { from, to, messages, .. } = &entry.content else { continue };
@@ -409,7 +414,8 @@ impl Conversation {
                     message_id,
                     ..ConversationMessage::new(*role, text.clone())
                 };
-                // A later record may shorten this one's messages too: they stand where the part began.
+                // A later record may shorten this one's messages too, so they count from the start
+                // of the part.
                 SentMessage::new(*from, message)
             };
             let at = at.min(sent.len());
@@ -417,8 +423,9 @@ impl Conversation {
         }
     }
 
-    /// Returns the state of the conversation: its prompt and its complete turns. `None` before a prompt was rendered and a
-    /// turn was completed. Without a rendered prompt, the system message has no content.
+    /// Returns the state of the conversation: its prompt and its complete turns. Returns `None` if
+    /// no prompt was rendered and no turn was completed. Without a rendered prompt, the system
+    /// message has no content.
     pub fn state(&self) -> Option<ConversationState> {
         let rendered = |entry: &ConversationRecord| match &entry.content {
             EntryContent::Input { message, .. } if message.role == Role::System => Some(message.clone()),
@@ -445,7 +452,8 @@ impl Conversation {
         let by_sequence: BTreeMap<SequenceNumber, &ConversationRecord> =
             self.entries.iter().map(|entry| (entry.sequence, entry)).collect();
         let closed = self.closed_calls();
-        // An answer is of one turn, the last that names it, and an input of the first: a log may claim otherwise.
+        // A log may claim otherwise, but an answer belongs to one turn, the last that names it, and
+        // an input to the first that names it.
         let last_of: BTreeMap<SequenceNumber, SequenceNumber> = self
             .entries
             .iter()
@@ -497,7 +505,6 @@ impl Conversation {
         closed
     }
 
-    /// Makes the message that tells a model the result of a call.
     fn result(
         &self,
         answers: &BTreeMap<SequenceNumber, &ConversationMessage>,
@@ -514,7 +521,7 @@ impl Conversation {
     }
 }
 
-/// Makes the message that tells a model the result of a call.
+/// Makes the message that reports the result of a call to a model.
 pub(super) fn result_of(session: Uuid, call: Option<&ToolCallRecord>, end: &Closed) -> ConversationMessage {
     ConversationMessage {
         role: Role::Tool,
@@ -529,7 +536,7 @@ pub(super) fn result_of(session: Uuid, call: Option<&ToolCallRecord>, end: &Clos
     }
 }
 
-/// Makes the id of a message from where it stands.
+/// Derives the id of a message from its place in the log.
 pub(crate) fn message_id(session: Uuid, sequence: SequenceNumber, ordinal: u32) -> Uuid {
     let mut hasher = blake3::Hasher::new();
     hasher.update(session.as_bytes());
@@ -540,7 +547,7 @@ pub(crate) fn message_id(session: Uuid, sequence: SequenceNumber, ordinal: u32) 
     uuid::Builder::from_custom_bytes(first).into_uuid()
 }
 
-/// Returns which call a record closes, and how.
+/// Returns the call that a record closes, and its result.
 pub(super) fn closed_call(entry: &ConversationRecord) -> Option<(CallOrigin, Closed)> {
     let (sequence, time) = (entry.sequence, entry.time);
     let (name, call_id, blocks) = (None, None, None);
@@ -554,7 +561,8 @@ pub(super) fn closed_call(entry: &ConversationRecord) -> Option<(CallOrigin, Clo
                 _ => None,
             };
             let shown = fixed.or_else(|| shown.clone());
-            // A program marks what a command said that exited so as an error, though the call did not fail.
+            // Providers mark the output of a command with a nonzero exit code as an error, although
+            // the call did not fail.
             let is_error = *outcome != Outcome::Committed || exit_code.is_some_and(|code| code != 0);
             let name = Some(tool.clone());
             Some((*origin, Closed { shown, is_error, name, call_id: call_id.clone(), ..at }))

@@ -1,8 +1,9 @@
 //! Conversations and the states of adapters in exports.
 //!
-//! An export holds each conversation's complete turns, as an item of one slice whose name other programs know too. An item
-//! also holds whether the evaluation is complete (`complete`) and the prompt's digest in hexadecimal (`prompt_digest`), so that an imported conversation goes on with the prompt
-//! that it began with.
+//! An export contains the complete turns of each conversation as an item of one slice, whose name
+//! other programs know too. An item also contains whether the evaluation is complete (`complete`)
+//! and the prompt's digest in hexadecimal (`prompt_digest`), so that an imported conversation
+//! continues with its original prompt.
 
 use foldlog_codec::msgpack::Value;
 
@@ -11,10 +12,10 @@ use super::model::AdapterStateSnapshot;
 use crate::error::{Error, Result};
 use crate::snapshot_json::ExportedSlice;
 
-/// Name of the slice, and of the type of its items, in exports.
+/// Name of the slice of conversations, and of the type of its items, in exports.
 pub(crate) const CONVERSATION: &str = "weakincentives.runtime.conversation:ConversationState";
 
-/// Name of the slice of adapters' states, and of the type of its items, in exports.
+/// Name of the slice of adapter states, and of the type of its items, in exports.
 pub(crate) const ADAPTER_STATES: &str = "weakincentives.runtime.adapter_state:AdapterStateSnapshot";
 
 /// Returns the slices of these conversations and states, in the order of their names.
@@ -29,7 +30,7 @@ pub(crate) fn exported_slices(
     Ok(exported_states(states)?.into_iter().chain(exported_conversations(conversations)?).collect())
 }
 
-/// Returns the slice of these states, those included that a rollback has abandoned; `None` if there are none.
+/// Returns the slice of these states, including abandoned ones; `None` if there are none.
 fn exported_states(states: &[AdapterStateSnapshot]) -> Result<Option<ExportedSlice>> {
     let refused = |error: serde_json::Error| Error::Export(format!("the state of an adapter: {error}"));
     let item = |state: &AdapterStateSnapshot| {
@@ -44,7 +45,8 @@ fn slice_of(name: &str, items: Vec<Value>) -> Option<ExportedSlice> {
     (!items.is_empty()).then_some(ExportedSlice { slice_type, item_type, items, item_versions: Vec::new() })
 }
 
-/// Returns the slice of these conversations; `None` if none of them has a rendered prompt or a complete turn.
+/// Returns the slice of these conversations; `None` if none of them has a rendered prompt or a
+/// complete turn.
 ///
 /// # Errors
 ///

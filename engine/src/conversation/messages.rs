@@ -1,4 +1,4 @@
-//! Messages as they were recorded, made of the records of a conversation one after the other.
+//! Messages as recorded, derived from the records of a conversation in order.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use uuid::Uuid;
 use super::entries::{ConversationRecord, EntryContent, closed_call, result_of};
 use super::model::{ConversationMessage, ToolCallRecord};
 
-/// Makes the messages of one conversation. Of the answers that it was shown it holds the ids and names of their calls.
+/// Derives the messages of one conversation. Of each answer it stores only the ids and names of the
+/// calls.
 #[derive(Debug)]
 pub(crate) struct RecordedMessages {
     session: Uuid,
@@ -20,8 +21,8 @@ impl RecordedMessages {
         RecordedMessages { session, calls: BTreeMap::new() }
     }
 
-    /// Returns the message that a record brought, which comes behind those that this was asked about before; `None` if it brought
-    /// none, as the end of a call does whose answer is not among these.
+    /// Returns the message of a record, or `None` if it has none, such as the end of a call whose
+    /// answer was not passed before. Records must be passed in order.
     pub(crate) fn message(&mut self, entry: &ConversationRecord) -> Option<ConversationMessage> {
         match &entry.content {
             EntryContent::Input { message, .. } => Some(message.clone()),
@@ -43,7 +44,7 @@ impl RecordedMessages {
         }
     }
 
-    /// Returns about how many bytes are held of a message's calls once it was made.
+    /// Returns about how many bytes are stored for a message's calls.
     pub(crate) fn held_bytes(message: &ConversationMessage) -> u64 {
         let texts = message.tool_calls.iter().map(|call| call.call_id.len() + call.name.len());
         let calls = message.tool_calls.len() * size_of::<ToolCallRecord>();

@@ -1,14 +1,15 @@
-//! Conversations with a model: messages, what a log says of them, and where one that was cut short is resumed.
+//! Conversations with a model: messages, their records in a log, and the point at which an
+//! interrupted conversation resumes.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
 //! | `model` | messages, calls, turns, and the state of a conversation |
-//! | `records` | what a host hands over to be recorded |
-//! | `entries` | the records of one conversation, and what follows from them |
-//! | `messages` | messages, made of records one after the other |
-//! | `bodies` | how texts and blocks stand in the bodies of records |
-//! | `export` | the slices of conversations and of adapters' states in an export |
-//! | `resume` | where a conversation goes on |
+//! | `records` | data that a host passes to be recorded |
+//! | `entries` | the records of one conversation, and the messages and state derived from them |
+//! | `messages` | messages, derived from records in order |
+//! | `bodies` | encoding of texts and blocks in the bodies of records |
+//! | `export` | the slices of conversations and of adapter states in an export |
+//! | `resume` | the point at which a conversation continues |
 
 mod bodies;
 mod entries;

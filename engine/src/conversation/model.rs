@@ -8,56 +8,57 @@ use foldlog_codec::body::{Original, Role};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Holds the content of a message in the form of one provider, byte for byte.
+/// Contains a message in the format of one provider, byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentBlocks {
-    /// Name of the form: `openai`, `anthropic`, or one that this version does not know.
+    /// Name of the format: `openai`, `anthropic`, or one that this version does not know.
     pub format: String,
-    /// JSON of the content.
+    /// Content as JSON.
     pub json: String,
 }
 
-/// Holds one tool call of an answer.
+/// A tool call in an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCallRecord {
-    /// Id that the provider gave the call. A provider may use one id for different calls.
+    /// The provider's id for the call. A provider may use one id for different calls.
     pub call_id: String,
     /// Name of the tool.
     pub name: String,
-    /// Arguments as they arrived, byte for byte: JSON.
+    /// Arguments as received, byte for byte: JSON.
     pub arguments: String,
 }
 
-/// Holds one message of a conversation, in no provider's form.
+/// A message of a conversation, independent of any provider's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConversationMessage {
-    /// Who speaks.
+    /// Role of the speaker.
     pub role: Role,
     /// Text; `None` if the message has none.
     pub content: Option<String>,
-    /// Tool calls that the message asks for, by ordinal. Only an assistant's message has some.
+    /// Tool calls that the message requests, by ordinal. Only assistant messages have some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCallRecord>,
     /// Id of the call whose result the message is; set for the role `tool`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// Name of the tool, for the role `tool`; else of the speaker.
+    /// Name of the tool, for the role `tool`; otherwise of the speaker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Time of the record that holds the message.
+    /// Time of the message's record.
     pub created_at: DateTime<Utc>,
-    /// Id of the message: made from the ids of its session and record where the log holds the message.
+    /// Id of the message. For a message of the log, it is derived from the ids of its session and
+    /// record.
     pub message_id: Uuid,
-    /// Content in the form of one provider, where text and calls do not say all of it.
+    /// Content in the format of one provider, if text and calls do not express all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<ContentBlocks>,
-    /// Whether the message is the result of a call that failed.
+    /// Whether the message is the result of a failed call.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_error: bool,
 }
 
 impl ConversationMessage {
-    /// Makes a message with a text and nothing else, at the time 0 and with the nil id.
+    /// Makes a message with only a text, at the time 0 and with the nil id.
     pub fn new(role: Role, content: impl Into<String>) -> ConversationMessage {
         ConversationMessage {
             role,
@@ -73,20 +74,22 @@ impl ConversationMessage {
     }
 }
 
-/// Names a message by what the conversation has it as that it is imported from.
+/// Identifies an imported message within the conversation that it is imported from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OriginalMessage {
     /// Id of the message.
     pub message_id: Uuid,
     /// Time of the message.
     pub created_at: DateTime<Utc>,
-    /// Id and time of the conversation's [state](ConversationState), for the first message that is imported.
+    /// Id and time of the conversation's [state](ConversationState), for the first imported
+    /// message.
     pub state: Option<(Uuid, DateTime<Utc>)>,
 }
 
 impl OriginalMessage {
-    /// Names a message that is imported; `None` if it has the nil id, and so is of no conversation. The first one that has another takes
-    /// the id and time of the state.
+    /// Identifies an imported message. Returns `None` if the message has the nil id, and thus
+    /// belongs to no conversation. The first message with another id takes the id and time out of
+    /// `state`.
     pub fn from_message(
         message: &ConversationMessage,
         state: &mut Option<(Uuid, DateTime<Utc>)>,
@@ -101,12 +104,12 @@ impl OriginalMessage {
     }
 }
 
-/// Holds one turn: what was said to the model, its answer, and the results of the calls in the answer.
+/// A turn: the messages to the model, its answer, and the results of the answer's calls.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConversationTurn {
     /// Number of the turn, counted from 1.
     pub turn_number: u64,
-    /// Messages that were sent since the turn before.
+    /// Messages that were sent since the previous turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_messages: Vec<ConversationMessage>,
     /// Answer of the model.
@@ -114,7 +117,7 @@ pub struct ConversationTurn {
     /// Results of the answer's calls, by ordinal.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_messages: Vec<ConversationMessage>,
-    /// Whatever else the adapter kept of the answer.
+    /// Other data of the answer that the adapter recorded.
     #[serde(default)]
     pub provider_payload: Option<serde_json::Value>,
     /// Id of the evaluation.
@@ -124,8 +127,8 @@ pub struct ConversationTurn {
 }
 
 impl ConversationTurn {
-    /// Returns the result of each call by ordinal, and the results that belong to no call. Of several calls with one id,
-    /// the first one that has no result yet gets the next result of that id.
+    /// Returns the result of each call by ordinal, and the results that belong to no call. If
+    /// several calls share one id, results with that id are assigned to them in order.
     pub fn paired_results(&self) -> (Vec<Option<&ConversationMessage>>, Vec<&ConversationMessage>) {
         let mut left: Vec<&ConversationMessage> = self.tool_messages.iter().collect();
         let calls = self.assistant_message.tool_calls.iter();
@@ -138,7 +141,7 @@ impl ConversationTurn {
     }
 }
 
-/// Holds the whole history of one evaluation.
+/// The whole history of one evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConversationState {
     /// Id of the evaluation.
@@ -147,9 +150,9 @@ pub struct ConversationState {
     pub prompt_ns: String,
     /// Key of the prompt within its namespace.
     pub prompt_key: String,
-    /// Message that the prompt was rendered to.
+    /// The rendered prompt.
     pub system_message: ConversationMessage,
-    /// Turns in their order.
+    /// Turns in order.
     #[serde(default)]
     pub turns: Vec<ConversationTurn>,
     /// Time of the first record.
@@ -159,8 +162,9 @@ pub struct ConversationState {
 }
 
 impl ConversationState {
-    /// Returns the messages of the history in the order in which a provider is sent them: the rendered prompt, and of each
-    /// turn what was said, the answer, and the results of its calls. A system message without content is left out.
+    /// Returns the messages of the history in the order in which they are sent to a provider: the
+    /// rendered prompt, and for each turn its inputs, the answer, and the results of its calls. A
+    /// system message without content is omitted.
     pub fn messages(&self) -> Vec<ConversationMessage> {
         let system = Some(&self.system_message).filter(|system| system.content.is_some());
         let turns = self.turns.iter().flat_map(|turn| {
@@ -171,20 +175,21 @@ impl ConversationState {
     }
 }
 
-/// Identifies a prompt by its names, and by what it is before anything is rendered.
+/// Identifies a prompt by its names, and by a digest of its definition before rendering.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PromptIdentity {
     /// Namespace of the prompt.
     pub namespace: String,
     /// Key of the prompt within its namespace.
     pub key: String,
-    /// BLAKE3 of the prompt's template, tools and output schema; zeros if it is not known, as of a conversation that another
-    /// program exported.
+    /// BLAKE3 of the prompt's template, tools and output schema. Zeros if unknown, as for a
+    /// conversation that another program exported.
     pub digest: [u8; 32],
 }
 
 impl PromptIdentity {
-    /// Returns whether this is the identity of a given prompt. Where the digest is not known, the names decide.
+    /// Returns whether this identifies the given prompt. If the digest is unknown, the names
+    /// decide.
     pub fn is_of(&self, given: &PromptIdentity) -> bool {
         let has_names = (&self.namespace, &self.key) == (&given.namespace, &given.key);
         has_names && (self.digest == given.digest || self.digest == [0; 32])
@@ -204,21 +209,23 @@ impl fmt::Debug for PromptIdentity {
     }
 }
 
-/// Holds the state of an adapter as it was recorded.
+/// The recorded state of an adapter.
 ///
-/// It is also read from JSON that another program wrote, whose objects have the fields `state`, `captured_at`, `evaluation_id` and
-/// maybe `supersedes`. The name of the adapter is in the state then, as `adapter_type`; without one it is `claude_agent_sdk`, the only
-/// adapter of that program. Where nothing else says so, a state can be resumed if it names a `session_id` and is not `is_complete`.
+/// It can also be deserialized from JSON of another program, whose objects have the fields `state`,
+/// `captured_at`, `evaluation_id` and optionally `supersedes`. The name of the adapter is then the
+/// field `adapter_type` of the state; by default it is `claude_agent_sdk`, the only adapter of that
+/// program. Unless the JSON specifies it, a state is resumable if it names a `session_id` and is
+/// not `is_complete`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "ReadSnapshot")]
 pub struct AdapterStateSnapshot {
-    /// Sequence number of the record; 0 if the state was read from JSON that names none.
+    /// Sequence number of the record; 0 if the state was read from JSON without one.
     pub sequence: SequenceNumber,
     /// Name of the adapter's type.
     pub adapter: String,
     /// Whether the provider's session can be resumed from this state.
     pub resumable: bool,
-    /// State in the adapter's own form.
+    /// State in the adapter's own format.
     pub state: serde_json::Value,
     /// Time of the record.
     pub captured_at: DateTime<Utc>,
@@ -226,15 +233,15 @@ pub struct AdapterStateSnapshot {
     pub evaluation_id: String,
     /// Record of the state that this one replaces.
     pub supersedes: Option<SequenceNumber>,
-    /// Last entry of the provider's session that the state covers, by the provider's own id.
+    /// Last entry of the provider's session that the state covers, by the provider's id.
     pub entry: Option<String>,
-    /// What made the adapter capture its state.
+    /// Occasion of the capture.
     pub occasion: String,
     /// Whether the record is on the live path; `false` if a rollback has abandoned it.
     pub is_live: bool,
 }
 
-/// Holds what JSON says of an adapter's state, in the form of this library or of another program.
+/// JSON form of an adapter's state, written by this library or another program.
 #[derive(Deserialize)]
 struct ReadSnapshot {
     state: serde_json::Value,
@@ -251,7 +258,7 @@ struct ReadSnapshot {
     is_live: Option<bool>,
 }
 
-/// Name of the adapter whose states are written without a name.
+/// Name of the adapter for states without a name.
 const UNNAMED: &str = "claude_agent_sdk";
 
 impl From<ReadSnapshot> for AdapterStateSnapshot {
@@ -265,7 +272,7 @@ impl From<ReadSnapshot> for AdapterStateSnapshot {
         AdapterStateSnapshot {
             adapter: adapter.unwrap_or_else(|| UNNAMED.to_owned()),
             resumable: read.resumable.or_else(|| flag("resumable")).unwrap_or_else(can_be),
-            // A text is another program's id of a capture.
+            // A string is another program's id of a capture.
             supersedes: read.supersedes.and_then(|one| one.as_u64()).map(SequenceNumber::new),
             is_live: read.is_live.unwrap_or(true),
             sequence,

@@ -1,4 +1,4 @@
-//! What a host hands over to be recorded of a conversation.
+//! Data of a conversation that a host passes to be recorded.
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{CallOrigin, Role, TokenUsage};
@@ -10,32 +10,33 @@ use super::model::{ContentBlocks, OriginalMessage, PromptIdentity, ToolCallRecor
 pub struct NewInput {
     /// Id of the evaluation.
     pub evaluation_id: String,
-    /// Who speaks.
+    /// Role of the speaker.
     pub role: Role,
     /// Text; `None` if the message has none.
     pub content: Option<String>,
-    /// Message in the form of one provider, where the text does not say all of it.
+    /// Message in the format of one provider, if the text does not express all of it.
     pub blocks: Option<ContentBlocks>,
-    /// Id of the host for the message. A message whose id the conversation holds already is not recorded again.
+    /// The host's id for the message. A message whose id the conversation already contains is not
+    /// recorded again.
     pub id: Option<String>,
     /// Name of the speaker, or of the tool.
     pub name: Option<String>,
     /// Prompt that the message renders; set for the role `system`.
     pub prompt: Option<PromptIdentity>,
-    /// Id that the provider gave the call whose result the message is.
+    /// The provider's id for the call whose result the message is.
     pub call_id: Option<String>,
-    /// Call whose result the message is, for one that ran elsewhere. The record closes the call.
+    /// Call whose result the message is, if it ran elsewhere. The record closes the call.
     pub origin: Option<CallOrigin>,
-    /// Whether the call whose result the message is failed.
+    /// Whether the call failed whose result the message is.
     pub is_error: bool,
-    /// Whatever else is to be kept of the message.
+    /// Other data of the message to record.
     pub payload: Option<serde_json::Value>,
-    /// Message that this one is imported from, whose id and time it keeps.
+    /// Message that this one is imported from. Its id and time are retained.
     pub original: Option<OriginalMessage>,
 }
 
 impl NewInput {
-    /// Describes a message with a text and nothing else.
+    /// Describes a message with only a text.
     pub fn new(evaluation_id: impl Into<String>, role: Role, content: impl Into<String>) -> NewInput {
         NewInput {
             evaluation_id: evaluation_id.into(),
@@ -53,7 +54,7 @@ impl NewInput {
         }
     }
 
-    /// Describes what a user says.
+    /// Describes a user's message.
     pub fn user(evaluation_id: impl Into<String>, content: impl Into<String>) -> NewInput {
         NewInput::new(evaluation_id, Role::User, content)
     }
@@ -78,7 +79,7 @@ impl NewInput {
         NewInput { origin, call_id, ..NewInput::new(evaluation_id, Role::Tool, content) }
     }
 
-    /// Sets the id of the host for the message.
+    /// Sets the host's id for the message.
     #[must_use]
     pub fn with_id(self, id: impl Into<String>) -> NewInput {
         NewInput { id: Some(id.into()), ..self }
@@ -94,15 +95,15 @@ pub struct NewRequest {
     pub attempt: u64,
     /// Digest of the prompt; see [`PromptIdentity`].
     pub prompt: Option<[u8; 32]>,
-    /// Model that is asked.
+    /// Requested model.
     pub model: Option<String>,
-    /// Parameters beside messages and tools.
+    /// Parameters other than messages and tools.
     pub parameters: Option<serde_json::Value>,
     /// BLAKE3 of the body that is sent.
     pub sent: Option<[u8; 32]>,
 }
 
-/// Describes why a request got no answer.
+/// Describes the failure of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewRequestFailure {
     /// Id of the evaluation.
@@ -113,17 +114,17 @@ pub struct NewRequestFailure {
     pub attempt: u64,
     /// Name of the cause, such as `cut` or `throttled`.
     pub cause: String,
-    /// What happened, for people.
+    /// Error message for people.
     pub message: String,
     /// Status of the provider's reply.
     pub status: Option<u16>,
-    /// Text that had arrived.
+    /// Text received before the failure.
     pub arrived: Option<String>,
-    /// Id that the provider gave the request.
+    /// The provider's id for the request.
     pub request_id: Option<String>,
-    /// What the request used, as far as the provider said.
+    /// Token usage of the request, if the provider reported it.
     pub usage: Option<TokenUsage>,
-    /// Headers of the reply that say how many requests are allowed.
+    /// Rate limit headers of the reply.
     pub rate_limits: Vec<(String, String)>,
 }
 
@@ -155,31 +156,31 @@ impl NewRequestFailure {
 pub struct NewAnswer {
     /// Id of the evaluation.
     pub evaluation_id: String,
-    /// Record of the request; `None` if the answer was not asked for in this log.
+    /// Record of the request; `None` if this log contains no request for the answer.
     pub request: Option<SequenceNumber>,
     /// Text; `None` if the answer has none.
     pub content: Option<String>,
-    /// Tool calls that the answer asks for, by ordinal.
+    /// Tool calls that the answer requests, by ordinal.
     pub calls: Vec<ToolCallRecord>,
-    /// Whether the answer ended before the arguments of its last call did.
+    /// Whether the answer ended before the arguments of its last call were complete.
     pub last_call_incomplete: bool,
-    /// Answer in the form of one provider, where text and calls do not say all of it.
+    /// Answer in the format of one provider, if text and calls do not express all of it.
     pub blocks: Option<ContentBlocks>,
-    /// Reason that the provider gave for ending the answer.
+    /// The provider's reason for ending the answer.
     pub stop: Option<String>,
-    /// Whether the provider is to be asked again with the answer as it is.
+    /// Whether the answer is to be sent to the provider again, unchanged, to be continued.
     pub continues: bool,
     /// Model that answered.
     pub model: Option<String>,
-    /// Id that the provider gave the request.
+    /// The provider's id for the request.
     pub request_id: Option<String>,
-    /// What the request used.
+    /// Token usage of the request.
     pub usage: Option<TokenUsage>,
-    /// Headers of the reply that say how many requests are allowed.
+    /// Rate limit headers of the reply.
     pub rate_limits: Vec<(String, String)>,
-    /// Whatever else is to be kept of the answer.
+    /// Other data of the answer to record.
     pub payload: Option<serde_json::Value>,
-    /// Message that the answer is imported from, whose id and time it keeps.
+    /// Message that the answer is imported from. Its id and time are retained.
     pub original: Option<OriginalMessage>,
 }
 
@@ -192,12 +193,12 @@ pub struct NewAdapterState {
     pub adapter: String,
     /// Whether the provider's session can be resumed from this state.
     pub resumable: bool,
-    /// State in the adapter's own form.
+    /// State in the adapter's own format.
     pub state: serde_json::Value,
     /// Record of the state that this one replaces.
     pub supersedes: Option<SequenceNumber>,
-    /// Last entry of the provider's session that the state covers, by the provider's own id.
+    /// Last entry of the provider's session that the state covers, by the provider's id.
     pub entry: Option<String>,
-    /// What made the adapter capture its state, such as `init`, `tool` or `complete`.
+    /// Occasion of the capture, such as `init`, `tool` or `complete`.
     pub occasion: String,
 }

@@ -1,30 +1,32 @@
-//! Where a conversation that was cut short continues.
+//! The point at which an interrupted conversation continues.
 
 use foldlog_codec::{OperationId, SequenceNumber};
 
-/// Says where a conversation goes on.
+/// Describes where a conversation continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resume {
     /// Id of the evaluation; `None` if the session has no conversation.
     pub evaluation_id: Option<String>,
-    /// Last answer that counts.
+    /// Last live answer.
     pub answer: Option<SequenceNumber>,
-    /// What comes next.
+    /// Next step of the conversation.
     pub point: ResumePoint,
 }
 
-/// Names what comes next in a conversation.
+/// Describes the next step of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResumePoint {
-    /// The provider is to be asked: there is no answer yet, all calls of the last one are closed, or something was said
-    /// since. A request without an answer is to be sent again; what it cost is not known.
+    /// Request an answer from the provider: there is no answer yet, all calls of the last one are
+    /// closed, or messages were added since. A request without an answer is to be sent again; its
+    /// cost is unknown.
     AwaitProvider,
-    /// These calls of the last answer, by ordinal, have not been closed and are to run.
+    /// Run these calls of the last answer, by ordinal. They have not been closed.
     RunTools(Vec<u32>),
-    /// These calls were interrupted or are suspended, and a person or the host has to decide about them first: calls of the
-    /// last answer, or ones within them. All others are closed.
+    /// Decide about these interrupted or suspended calls first, by a person or the host. They are
+    /// calls of the last answer, or within them. All other calls are closed.
     NeedsSettle(Vec<OperationId>),
-    /// Nothing: the last answer has no calls and nothing was said since, or a turn says that it was the last one.
+    /// Nothing: a turn is marked as the last one, or the last answer has no calls and no message
+    /// was added since.
     Complete,
     /// The session has recorded no conversation of this evaluation.
     NotRecorded,

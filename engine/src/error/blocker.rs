@@ -4,28 +4,28 @@ use std::time::Duration;
 
 use foldlog_codec::{OperationId, escape};
 
-/// Names what a call waited for.
+/// Describes the reason why a call waited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Blocker {
     /// An operation of this process that has not ended.
     Operation {
-        /// Id of the operation; `None` as long as its begin is not recorded.
+        /// Id of the operation; `None` until its start is recorded.
         operation: Option<OperationId>,
         /// Name of its tool.
         tool: String,
         /// Time since it was admitted.
         open_for: Duration,
-        /// Where the host began it.
+        /// Location in the host's code that started it.
         begun_at: &'static Location<'static>,
     },
     /// A recovery of the session by another thread.
     Recovery,
-    /// A resource on which another session works, of this process or another.
+    /// A resource in use by another session, of this process or another.
     Resource {
         /// Name of the resource.
         resource: String,
-        /// Who holds it, as far as the resource tells.
+        /// Current holder, if the resource reports it.
         holder: Option<String>,
     },
 }
@@ -53,7 +53,7 @@ impl fmt::Display for Blocker {
     }
 }
 
-/// Writes a time in seconds, to the millisecond.
+/// Formats a time in seconds, to the millisecond.
 pub(super) fn seconds(time: Duration) -> String {
     format!("{:.3}", time.as_secs_f64())
 }

@@ -1,4 +1,4 @@
-//! Constructors of the errors that several modules make.
+//! Constructors of errors that several modules return.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ impl Error {
         Error::Io { op, path: path.into(), source: Arc::new(source) }
     }
 
-    /// Makes the error of a call that takes only regular files, and names what stands at `path` instead of one.
+    /// Returns [`Error::NotAFile`] if `path` is not a regular file, and [`Error::Io`] otherwise.
     pub(crate) fn access_failed(
         op: &'static str,
         storage: &dyn Storage,
@@ -32,18 +32,18 @@ impl Error {
         Error::io(op, path, source)
     }
 
-    /// Makes the error of a file that could not be opened.
     pub(crate) fn open_failed(storage: &dyn Storage, path: &Path, source: std::io::Error) -> Error {
         Error::access_failed("open", storage, path, source)
     }
 
-    /// Makes the error of a record whose body does not decode as its kind requires.
+    /// Maps the decoding error of a record's body to [`Error::Inconsistent`].
     pub(crate) fn unread(sequence: SequenceNumber) -> impl Fn(foldlog_codec::Error) -> Error + Copy {
         move |error| Error::Inconsistent { sequence, reason: error.to_string() }
     }
 
-    /// Makes the error of something that could not be made and does not exist now: [`Error::Full`] for `bytes` bytes
-    /// where the disk has no space, [`Error::NoHandle`] where no file can be opened, else [`Error::Io`].
+    /// Returns the error of a failed creation that left nothing behind: [`Error::Full`] for `bytes`
+    /// bytes if the disk has no space, [`Error::NoHandle`] if no file can be opened, and
+    /// [`Error::Io`] otherwise.
     pub(crate) fn unmade(
         op: &'static str,
         path: impl Into<PathBuf>,
@@ -61,8 +61,9 @@ impl Error {
         }
     }
 
-    /// Says that nothing was rolled back, since what is there can neither be captured nor be set aside. Where the restore itself would be
-    /// refused, that is the error.
+    /// Returns the error of a rollback that did nothing, since the present state of a resource can
+    /// neither be captured nor be set aside. If the restore itself would be refused, returns that
+    /// error instead.
     pub(crate) fn capture_failed(capture: &Error, aside: Error) -> Error {
         let Error::RestoreFailed { failed, .. } = &aside else { return aside };
         #[cfg(feature = "host-filesystem")]

@@ -4,23 +4,23 @@ use std::path::PathBuf;
 use foldlog_codec::{SequenceNumber, escape};
 use uuid::Uuid;
 
-/// Describes where damage was found, and how it is known.
+/// Describes the place of damage in a log, and the evidence for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Corruption {
-    /// Session that the log belongs to; `None` where no sound header says so.
+    /// Session that the log belongs to; `None` if no valid header names it.
     pub session: Option<Uuid>,
     /// Path of the segment file.
     pub segment: PathBuf,
     /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Sequence number of the record that should stand there.
+    /// Sequence number of the record expected there.
     pub sequence: SequenceNumber,
-    /// Checksum that the bytes there should carry; `None` where none could be computed.
+    /// Checksum expected for the bytes there; `None` if none could be computed.
     pub expected_crc: Option<u32>,
-    /// Checksum that the bytes carry; `None` where they carry none.
+    /// Checksum found in the bytes; `None` if they contain none.
     pub found_crc: Option<u32>,
-    /// What is wrong, and how it is known not to be a torn tail.
+    /// Kind of the damage, and the evidence that it is not a torn tail.
     pub reason: String,
 }
 

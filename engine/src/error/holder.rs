@@ -2,8 +2,8 @@ use std::fmt;
 
 use foldlog_codec::escape;
 
-/// Describes the process that holds a session's lock, as far as that process left a note. Every field of the note is
-/// `None` where there is none.
+/// Describes the process that holds a session's lock, from the note that it left. Fields that the
+/// note lacks are `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Holder {
     /// Process id of the holder.
@@ -12,8 +12,8 @@ pub struct Holder {
     pub host: Option<String>,
     /// Time at which the holder opened the session, in ISO 8601.
     pub since: Option<String>,
-    /// Whether that process has ended. A process that it forked, and that runs no other program, then still holds the
-    /// lock.
+    /// Whether that process has ended. The lock is then held by a process that it forked and that
+    /// runs no other program.
     #[serde(skip)]
     pub ended: bool,
 }

@@ -12,7 +12,6 @@ pub(crate) fn catch_panic<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Res
     })
 }
 
-/// Returns the message of a panic.
 pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     panic
         .downcast_ref::<&str>()

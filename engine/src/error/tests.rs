@@ -1,4 +1,4 @@
-//! What an error says holds no control character, whatever it quotes.
+//! No error message contains a control character, whatever text it quotes.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ fn inner() -> Arc<Error> {
     Arc::new(Error::Export(text()))
 }
 
-/// An error of each kind, every text in it hostile.
+/// Returns an error of each kind, with hostile text in every field.
 fn all() -> Vec<Error> {
     let (session, operation, sequence) = (Uuid::nil(), 1, 1);
     let open = OpenOperation {

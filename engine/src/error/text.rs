@@ -9,12 +9,11 @@ use super::Error;
 use crate::names::{UnregisteredEvent, list};
 use crate::operation::OpenOperation;
 
-/// Lists operation ids, separated by commas.
 pub(super) fn numbers(operations: &[OperationId]) -> String {
     operations.iter().map(OperationId::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Names the declared event that is the most like one that is not.
+/// Formats the declared event whose name is nearest to an undeclared one.
 pub(super) fn or_nearest(nearest: Option<&str>) -> String {
     match nearest {
         Some(nearest) => format!(": the nearest that is declared is `{}`", escape::text(nearest)),
@@ -22,7 +21,7 @@ pub(super) fn or_nearest(nearest: Option<&str>) -> String {
     }
 }
 
-/// Says which record is the last.
+/// Formats the last record of a log.
 pub(super) fn last_text(last: Option<SequenceNumber>) -> String {
     last.map_or_else(
         || "the log holds no record".to_owned(),
@@ -30,7 +29,7 @@ pub(super) fn last_text(last: Option<SequenceNumber>) -> String {
     )
 }
 
-/// Says what a suspended operation waits for.
+/// Formats the condition that a suspended operation waits for.
 pub(super) fn waiting_text(form: SuspensionForm) -> &'static str {
     match form {
         SuspensionForm::Asks => "an approval",
@@ -40,7 +39,7 @@ pub(super) fn waiting_text(form: SuspensionForm) -> &'static str {
     }
 }
 
-/// Names an operation, or a call that has none yet.
+/// Formats an operation, or a call that has no operation yet.
 pub(super) fn operation_text(operation: Option<OperationId>) -> String {
     operation.map_or_else(
         || "a call that waited for others".to_owned(),
@@ -57,7 +56,7 @@ pub(super) fn operations_text(operations: &[OpenOperation]) -> String {
         .join(", ")
 }
 
-/// Lists resources, each with the error that it met.
+/// Lists resources, each with its error.
 pub(super) fn failures(failed: &[(String, Arc<Error>)]) -> String {
     failed
         .iter()
@@ -66,13 +65,14 @@ pub(super) fn failures(failed: &[(String, Arc<Error>)]) -> String {
         .join(", ")
 }
 
-/// Lists events whose reducers are missing, separated by semicolons, and says what the host can do.
+/// Lists events whose reducers are missing, separated by semicolons, with the remedies of the host.
 pub(super) fn unregistered_text(events: &[UnregisteredEvent]) -> String {
     let events = events.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     format!("{events}; declare the reducers, or name those that were removed on purpose with `retired`")
 }
 
-/// Lists the resources that were restored, to follow those that were not. Empty where there are none.
+/// Lists the resources that were restored, as a suffix to those that were not. Empty if there are
+/// none.
 pub(super) fn also_restored(names: &[String]) -> String {
     if names.is_empty() { String::new() } else { format!("; restored: {}", list(names)) }
 }

@@ -1,45 +1,45 @@
-//! A session: the handle through which a host dispatches, reads, takes snapshots and rolls back.
+//! Sessions: the handle through which a host dispatches, reads, takes snapshots and rolls back.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | `open` | from a directory to a session; `recovery_report` holds [`RecoveryReport`] |
-//! | `write` | how a record is written: resolve, append, apply, sync, notify |
+//! | `open` | opens a session from its directory; `recovery_report` contains [`RecoveryReport`] |
+//! | `write` | writes a record: resolve, append, apply, sync, notify |
 //! | `dispatch` | events, seeds, clears, resets, tags |
 //! | `values` | events and slices by their names, as values of any shape |
-//! | `event_plan` | what is known of an event once it was dispatched, and its fast path |
+//! | `event_plan` | cached facts about dispatched events, and their fast path |
 //! | `conversations` | records of conversations and adapter states |
-//! | `conversation_follower` | a conversation that is read again and again |
+//! | `conversation_follower` | reads a conversation repeatedly |
 //! | `decisions` | decisions that other processes leave for the open session |
-//! | `declare` | what the log has to declare before a record can name it |
+//! | `declare` | declarations that the log needs before a record can name them |
 //! | `large_payloads` | payloads that become objects |
 //! | `positions` | snapshots and rollbacks |
-//! | `rewind` | what the log says to a rewind |
-//! | `operations` | tool calls as transactions: their begins and ends |
-//! | `schedule`, `wait` | who may write while operations run, and how long others wait |
-//! | `futures` | the forms for async hosts (feature `async`) |
-//! | `operation_records` | what the log says of operations |
+//! | `rewind` | the part of a rewind that works on the log |
+//! | `operations` | tool calls as transactions: their start and end records |
+//! | `schedule`, `wait` | order of writes while operations run, and the limits of waiting |
+//! | `futures` | `async` variants of blocking methods (feature `async`) |
+//! | `operation_records` | reads operations from the log |
 //! | `queries` | views, stored values |
 //! | `image_writing` | images, so that opening need not fold every record |
 //! | `log_view` | LOG slices, read from the log |
-//! | `shared_prefix` | what a fork shares with its parent |
-//! | `subscribers` | who is notified of records |
-//! | `child_captures` | where the captures of a child session are kept |
-//! | `replica`, `fetch` | what is fed to the store's replicator, and what opening makes of what it holds |
-//! | `rebuilt_log` | a log that was made of what the replicator holds, read back before it is claimed |
+//! | `shared_prefix` | the records that a fork shares with its parent |
+//! | `subscribers` | notifications of records |
+//! | `child_captures` | the place of a child session's captures |
+//! | `replica`, `fetch` | feeds the store's replicator, and opens sessions from its records |
+//! | `rebuilt_log` | verifies a log that was rebuilt from the replicator, before the claim |
 //! | `lag` | how far the replicator is behind |
-//! | `held_captures` | what captures of workspaces need, fed and fetched with the records that name them |
-//! | `open_store` | what the sessions of one store share |
-//! | `replay`, `recorded_log`, `compare` | a host that runs again over its log |
-//! | `rejected_writes`, `replayed_calls`, `notifications` | its refused writes, its calls, its subscribers |
+//! | `held_captures` | files that captures of workspaces need, replicated with the records that name them |
+//! | `open_store` | the state that sessions of one store share |
+//! | `replay`, `recorded_log`, `compare` | runs a host again over its log |
+//! | `rejected_writes`, `replayed_calls`, `notifications` | a replay's refused writes, calls and subscribers |
 //!
 //! # Invariants: the order of a write
 //!
-//! 1. Reducers resolve the change against the present slices. Nothing has changed yet; a reducer that refuses
-//!    or panics leaves no trace.
+//! 1. Reducers resolve the change against the present slices. Nothing has changed yet: a reducer
+//!    that refuses or panics leaves no trace.
 //! 2. The record is appended. If that fails, the projection is unchanged.
-//! 3. The record is applied: from here on readers see it.
-//! 4. The session's [`Durability`] is kept: if the record must be durable, the call waits for a sync, its own
-//!    or another thread's.
+//! 3. The record is applied and becomes visible to readers.
+//! 4. The session's [`Durability`] is honored: if the record must be durable, the call waits for a
+//!    sync, its own or another thread's.
 //! 5. Subscribers are notified.
 
 mod child_captures;
@@ -141,17 +141,16 @@ pub(crate) use operation_records::captures_named_by;
 pub(crate) use shared_prefix::{SharedPrefix, cut};
 pub(crate) use wait::{Asker, Patience};
 
-/// Makes captures of a resource durable before the records that name them.
 pub(crate) trait SyncCaptures: Send + Sync {
-    /// Makes the captures durable that were made since the last call, and the `earlier` ones, given as they
-    /// were recorded. A panic of the host's code is returned as an error.
+    /// Makes the captures durable that were made since the last call, and the `earlier` ones, which
+    /// are given as recorded. Returns a panic of the host's code as an error.
     fn sync_captures(&self, earlier: &[Vec<u8>]) -> Result<()>;
 }
 
-/// Handles an open session. Cheap to clone; every clone handles the same session.
+/// A cheap-to-clone handle of an open session. All clones refer to the same session.
 ///
-/// The session closes when its last handle is dropped, or with [`close`](Session::close), which reports
-/// whether the last sync succeeded.
+/// The session closes when its last handle is dropped or [`close`](Session::close) is called. Only
+/// `close` reports whether the last sync succeeded.
 ///
 /// # Who waits
 ///
@@ -159,39 +158,41 @@ pub(crate) trait SyncCaptures: Send + Sync {
 /// |---|---|
 /// | an event, seed, clear or reset of STATE or CACHE; a snapshot; a rollback | an operation of this process runs that may change STATE |
 /// | the same through an operation's own handle | such an operation runs within that one |
-/// | the begin of an operation | another one runs that is not around it, unless each only reads or acts outside only |
+/// | the start of an operation | another operation runs that does not enclose it, unless each only reads or acts outside only |
 /// | a recovery | another thread recovers the session |
-/// | what changes LOG alone; tags; conversations, observations, adapter states; reading | never |
+/// | changes of LOG alone; tags; conversations, observations, adapter states; reads | never |
 ///
-/// A call that waits longer than the store's [limit](crate::StoreOptions::wait), or [its own](Session::waiting_at_most), fails
-/// with [`Error::WaitedTooLong`](crate::Error::WaitedTooLong), which names what it waited for; one that would wait for what
-/// its own thread has to end fails at once with [`Error::InsideOperation`](crate::Error::InsideOperation). Beside that, calls
-/// wait for the disk as their [`Durability`] says.
+/// A call that waits longer than the store's [limit](crate::StoreOptions::wait), or [its
+/// own](Session::waiting_at_most), fails with
+/// [`Error::WaitedTooLong`](crate::Error::WaitedTooLong), which names the blocker. If only the
+/// calling thread could end the wait, the call fails at once with
+/// [`Error::InsideOperation`](crate::Error::InsideOperation). In addition, calls wait for the disk
+/// according to their [`Durability`].
 #[derive(Clone)]
 pub struct Session {
     inner: Arc<SessionInner>,
     /// `None` for handles that must not keep the session open.
     _handles: Option<Arc<Handles>>,
-    /// Operation whose handle this is. It may write while others wait.
+    /// Operation that owns this handle. It may write while others wait.
     within: Option<Arc<schedule::CallScope>>,
     /// Lane that the host's records name; `None` for the handle without one.
     lane: Option<SmolStr>,
-    /// Longest time that a call through this handle waits; `None` for the store's.
+    /// Longest time that a call through this handle waits; `None` for the store's limit.
     wait: Option<Duration>,
 }
 
-/// Counts the handles of a session. The background thread has none: it may hold on to the session while it
-/// syncs it or writes an image.
+/// Counts the handles of a session. The background thread owns none: it may keep the session alive
+/// while it syncs or writes an image.
 struct Handles(Arc<SessionInner>);
 
 impl Drop for Handles {
     fn drop(&mut self) {
-        // Nobody is left to be told; hosts that want to know call `close`.
+        // A drop cannot report errors; hosts that need the result call `close`.
         let _ = self.0.close();
     }
 }
 
-/// Holds what all handles of a session share.
+/// State that all handles of a session share.
 pub(crate) struct SessionInner {
     id: Uuid,
     dir: PathBuf,
@@ -201,30 +202,31 @@ pub(crate) struct SessionInner {
     read_only: Option<String>,
     report: RecoveryReport,
     state: Mutex<WriterState>,
-    /// Notified whenever an operation is over, for those that wait to write.
+    /// Notified whenever an operation ends, for threads that wait to write.
     schedule: ChangeNotifier,
-    /// Held while the session is recovered.
+    /// Locked while the session is recovered.
     recovering: Mutex<()>,
-    /// Held while decisions are taken that other processes have left.
+    /// Locked while decisions of other processes are taken.
     taking: Mutex<()>,
     gate: SyncGate<Error>,
-    /// Copy of the records that is kept elsewhere; `None` if the store has no replicator, or this handle writes nothing.
+    /// Feed of the replicator; `None` if the store has none, or this handle writes nothing.
     replica: Option<replica::Replica>,
-    /// What the log says of bodies that a replica may have dropped, once it was read for that; see [`compaction_notice`].
+    /// Record of the bodies that a replica may have dropped, read once on demand; see
+    /// [`compaction_notice`].
     said_dropped: OnceLock<Option<Arc<DroppedBodies>>>,
     subscribers: subscribers::Subscribers,
     lock: Mutex<Option<WriterLock>>,
-    /// Held while an image is written, and locked before `state`.
+    /// Locked while an image is written; always before `state`.
     imaging: Mutex<()>,
     /// Resources with captures that only the next sync makes durable.
     captured: Mutex<Vec<Arc<dyn SyncCaptures>>>,
     /// Mark of the process that opened the session; see [`process_mark`].
     process: u32,
-    /// What is known without the lock of the replay; `None` for a live session.
+    /// State of the replay that is read without its lock; `None` for a live session.
     replayed: Option<replay::ReplayClock>,
 }
 
-/// Holds what the writer changes, under one lock.
+/// Writer state, under one lock.
 struct WriterState {
     log: LogWriter,
     live: LiveState,
@@ -233,21 +235,20 @@ struct WriterState {
     imaged: image_writing::ImageStatus,
     first_unsynced_us: Option<i64>,
     asked: write::SyncRequest,
-    /// Whether the background was asked to rest the session.
     asked_to_rest: bool,
     /// Plans of the events dispatched so far, by their Rust types.
     plans: BTreeMap<TypeId, Arc<event_plan::EventPlan>>,
-    /// Plans of events that are dispatched by their names.
+    /// Plans of events that are dispatched by name.
     named_plans: BTreeMap<SmolStr, Arc<event_plan::EventPlan>>,
     closed: bool,
-    /// Operations of this process that are not over.
+    /// Operations of this process that have not ended.
     running_calls: schedule::RunningCalls,
-    /// Buffer for the body of an operation's record, kept for its memory.
+    /// Reused buffer for the body of an operation's record.
     body: Vec<u8>,
-    /// Whether operations were left open, by another process or because their ends could not be written, and
-    /// have not been recovered since.
+    /// Whether an earlier process, or a failed write of end records, left operations open that have
+    /// not been recovered since.
     interrupted: bool,
-    /// Records that the host is run over again; `None` for a live session.
+    /// Records over which the host runs again; `None` for a live session.
     recording: Option<Box<recorded_log::ReplayLog>>,
 }
 
@@ -268,25 +269,28 @@ impl Session {
         &self.inner.dir
     }
 
-    /// Returns the directory in the session's own in which captures of its workspace belong, so that they go where the session goes
-    /// and are [collected](crate::Store::collect) with it: the `store` of
-    /// [`HostFilesystem::open`](crate::filesystem::HostFilesystem::open). Makes nothing.
+    /// Returns the directory for captures of the session's workspace. Creates nothing.
+    ///
+    /// The directory is inside the session's own, so the captures move with the session and are
+    /// [collected](crate::Store::collect) with it. Pass it as `store` to
+    /// [`HostFilesystem::open`](crate::filesystem::HostFilesystem::open).
     pub fn captures_dir(&self) -> PathBuf {
         crate::log::layout::captures_dir(&self.inner.dir)
     }
 
-    /// Returns the directory of which the store's replicator holds captures; `None` if it holds none.
+    /// Returns the directory of captures that the store's replicator copies; `None` if it copies
+    /// none.
     #[cfg(feature = "host-filesystem")]
     pub(crate) fn held_captures_dir(&self) -> Option<PathBuf> {
         self.inner.holds_captures().then(|| self.captures_dir())
     }
 
-    /// Returns what opening found.
+    /// Returns the report of the recovery at opening.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.inner.report
     }
 
-    /// Returns the session that this one was forked from or created for.
+    /// Returns the session from which this one was forked, or for which it was created.
     pub fn parent(&self) -> Option<Parent> {
         self.inner.state.lock().opening_record().parent
     }
@@ -296,64 +300,70 @@ impl Session {
         (*self.inner.state.lock().live.projection.tags).clone()
     }
 
-    /// Returns the sequence number of the last record. `None` before the first.
+    /// Returns the sequence number of the last record, or `None` if there is no record.
     pub fn position(&self) -> Option<SequenceNumber> {
         self.inner.state.lock().log.next_sequence().checked_sub(1)
     }
 
-    /// Returns how many bytes the log uses: headers and envelope frames included, allocated but unused space
-    /// not.
+    /// Returns the size of the log in bytes. Headers and envelope frames count; allocated but
+    /// unused space does not.
     pub fn log_bytes(&self) -> u64 {
         self.inner.state.lock().log.used_bytes()
     }
 
-    /// Returns the epoch under which this process writes the session where the store has a [replicator](crate::replication): each
-    /// worker that claims the session has a higher one than those before. `None` without a replicator, and for a session that was
-    /// opened for reading.
+    /// Returns the epoch under which this process writes the session to the store's
+    /// [replicator](crate::replication). Each claim of the session gets a higher epoch than the
+    /// claims before. Returns `None` without a replicator, and for a session that was opened for
+    /// reading.
     pub fn epoch(&self) -> Option<u64> {
         self.inner.replica.as_ref().map(replica::Replica::epoch)
     }
 
-    /// Returns what the log says of the replica that holds the session's records; `None` if none does.
+    /// Returns the log's record about the replica of the session; `None` if the session is not
+    /// replicated.
     pub fn replicated_record(&self) -> Option<Replicated> {
         self.inner.state.lock().live.projection.replicated.as_deref().cloned()
     }
 
-    /// Returns the sequence number below which every record is known to be durable.
+    /// Returns the end of the durable records: every record with a lower sequence number is known
+    /// to be durable.
     pub fn synced_end(&self) -> SequenceNumber {
         self.inner.gate.synced_end()
     }
 
-    /// Makes every record written so far durable. One sync serves all threads that wait.
+    /// Makes every record written so far durable. One sync serves all waiting threads.
     ///
-    /// If opening found records that are not known to be durable and nothing was written since, this writes
-    /// them once more.
+    /// If opening found records that are not known to be durable and nothing was written since,
+    /// this writes them again.
     ///
     /// # Errors
     ///
-    /// [`Error::DurabilityUnknown`](crate::Error::DurabilityUnknown) if the sync fails: after reopening,
-    /// records that were not durable before may be there or not. [`Error::NoHandle`](crate::Error::NoHandle) if no
-    /// file handle was left for it: nothing is lost, and a later sync covers the same. [`Error::Poisoned`](crate::Error::Poisoned)
-    /// after an earlier failure. [`Error::Full`](crate::Error::Full) or [`Error::Io`](crate::Error::Io) if
-    /// records that opening found cannot be written once more.
+    /// - [`Error::DurabilityUnknown`](crate::Error::DurabilityUnknown) if the sync fails. Records
+    ///   that were not durable before may or may not exist after reopening.
+    /// - [`Error::NoHandle`](crate::Error::NoHandle) if no file handle was left. Nothing is lost,
+    ///   and a later sync covers the same records.
+    /// - [`Error::Poisoned`](crate::Error::Poisoned) after an earlier failure.
+    /// - [`Error::Full`](crate::Error::Full) or [`Error::Io`](crate::Error::Io) if records found at
+    ///   opening cannot be written again.
     pub fn sync(&self) -> Result<()> {
         self.inner.sync()
     }
 
-    /// Makes every record durable, attests that in the log, and closes the session for all handles.
+    /// Makes every record durable, attests the close in the log, and closes the session for all
+    /// handles.
     ///
-    /// A session to which nothing was written through this process, as one that was opened only to look, leaves its log as it is:
-    /// nothing is attested, and a log that its last writer did not close stays unclosed.
+    /// If this process wrote nothing to the session, the log is unchanged: nothing is attested, and
+    /// a log that its last writer did not close stays unclosed.
     ///
-    /// A tool call that runs is neither waited for nor stopped: its later writes and its end are refused, and
-    /// the session has to be recovered when it is opened next. [`cancel`](Session::cancel) calls and join
-    /// their threads first.
+    /// Running tool calls are neither awaited nor stopped. Their later writes and end records are
+    /// refused, and the session has to be recovered at its next opening. To avoid that,
+    /// [`cancel`](Session::cancel) the calls and join their threads first.
     ///
     /// # Errors
     ///
-    /// [`Error::Stuck`](crate::Error::Stuck) if an operation still runs although its grace is over; whoever
-    /// opens the session next recovers it. Else those of [`sync`](Session::sync). The session is closed in
-    /// any case.
+    /// [`Error::Stuck`](crate::Error::Stuck) if an operation still runs after its grace period; the
+    /// next opening has to recover it. Otherwise the errors of [`sync`](Session::sync). The session
+    /// is closed in any case.
     pub fn close(self) -> Result<()> {
         self.inner.close()
     }
@@ -363,12 +373,12 @@ impl Session {
         self.inner.durability
     }
 
-    /// Returns a handle of the lane `name`, which all records that are written through it name.
+    /// Returns a handle that writes its records in the lane `name`.
     ///
-    /// A host that runs again writes the records of one lane in the same order, whatever other threads do: give each of
-    /// its threads whose records may interleave a lane of its own. Handles without a name share the main lane. A
-    /// tool's own handle is a lane by itself, and lanes that are made from it are within that tool. Naming another lane
-    /// replaces the name.
+    /// In a replay, a host must write the records of one lane in their recorded order, independent
+    /// of other threads. So give each thread whose records may interleave its own lane. Handles
+    /// without a name share the main lane. A tool's handle is a lane by itself, and lanes created
+    /// from it are within that tool. Naming another lane replaces the name.
     ///
     /// ```
     /// # use foldlog::{SessionTypes, Store};
@@ -387,13 +397,13 @@ impl Session {
         Session { lane: Some(name.into()), ..self.clone() }
     }
 
-    /// Returns the lane of the records that are written through this handle; `None` for the main lane.
+    /// Returns the lane of this handle's records; `None` for the main lane.
     #[inline]
     pub(super) fn own_lane(&self) -> Option<Lane<'_>> {
         if self.within.is_none() && self.lane.is_none() { None } else { Some(self.record_lane()) }
     }
 
-    /// Returns the lane of the records that are written through this handle.
+    /// Returns the lane of this handle's records, the main lane included.
     pub(super) fn record_lane(&self) -> Lane<'_> {
         Lane {
             within: self.within.as_deref().and_then(|within| within.run),
@@ -412,7 +422,7 @@ impl Session {
         self.inner.state.lock().seed()
     }
 
-    /// Returns whether both are handles of one session, opened once.
+    /// Returns whether both handles share one opened session.
     pub(crate) fn is_same(&self, other: &Session) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -427,22 +437,20 @@ impl Session {
         }
     }
 
-    /// Gives the disk the room of the session's images, and of a segment that was made ahead.
+    /// Frees the disk space of the session's images, and of a segment that was allocated ahead.
     pub(crate) fn give_up_caches(&self) {
         self.inner.state.lock().log.give_up_caches();
     }
 
-    /// Poisons the session: it takes no more writes.
+    /// Poisons the session: it accepts no more writes.
     pub(crate) fn poison(&self, cause: crate::Error) {
         self.inner.gate.fail(Arc::new(cause));
     }
 
-    /// Returns the host's types.
     pub(crate) fn types(&self) -> Result<&SessionTypes> {
         self.inner.types()
     }
 
-    /// Returns what the sessions of this one's store share.
     pub(crate) fn open_store(&self) -> &Arc<OpenStore> {
         &self.inner.store
     }
@@ -455,15 +463,15 @@ impl Session {
         &self.inner.store.options.storage
     }
 
-    /// Returns what the store's sessions are read from, and how much memory that may take.
+    /// Returns the storage and the memory limit for reading the store's sessions.
     pub(crate) fn read_ground(&self) -> ReadGround<'_> {
         ReadGround::from_options(&self.inner.store.options)
     }
 }
 
 impl SessionInner {
-    /// Reads the session's clock, or that of the recorded run, and clamps the time to what a record can hold, so that reducers and
-    /// subscribers see the recorded time.
+    /// Reads the session's clock, or that of the recorded run. Clamps the time to the range of a
+    /// record, so that reducers and subscribers see the recorded time.
     fn now_us(&self) -> i64 {
         if let Some(replayed) = &self.replayed {
             return replayed.now_us();
@@ -476,18 +484,18 @@ impl SessionInner {
         self.hold_through(next)
     }
 
-    /// Makes every record durable here, and has them fed to the replicator without waiting for it.
+    /// Makes every record durable locally, and wakes the replicator without waiting for it.
     fn sync_locally(self: &Arc<Self>) -> Result<()> {
         self.sync_here()?;
         self.wake_replica();
         Ok(())
     }
 
-    /// Makes every record durable here, and returns the sequence number behind the last one.
+    /// Makes every record durable locally, and returns the sequence number after the last one.
     fn sync_here(self: &Arc<Self>) -> Result<SequenceNumber> {
         let next = self.settle_unattested()?;
         match self.sync_through(next) {
-            // No sync has failed, and a later one covers the same.
+            // No sync has failed, and a later one covers the same records.
             Err(Error::DurabilityUnknown { cause, .. }) if matches!(*cause, Error::NoHandle { .. }) => {
                 Err(Error::clone(&cause))
             }
@@ -501,7 +509,8 @@ impl SessionInner {
         }
     }
 
-    /// Makes every record durable, and states in the log that the session was closed behind the last one.
+    /// Makes every record durable, and attests in the log that the session was closed after the
+    /// last one.
     fn sync_to_close(self: &Arc<Self>) -> Result<()> {
         self.sync()?;
         let mut state = self.state.lock();
@@ -513,8 +522,8 @@ impl SessionInner {
         Ok(())
     }
 
-    /// Checks that this process opened the session. In a forked copy of that process, the session's threads
-    /// and locks belong to the original.
+    /// Checks that this process opened the session. In a forked copy of that process, the session's
+    /// threads and locks belong to the original.
     #[inline]
     fn check_process(&self) -> Result<()> {
         if process_mark() == self.process { Ok(()) } else { Err(Error::Forked { session: self.id }) }
@@ -523,7 +532,8 @@ impl SessionInner {
     fn close(self: &Arc<Self>) -> Result<()> {
         // A forked process has nothing to close.
         self.check_process()?;
-        // What somebody let go of is rolled back, and not left for the next process to recover.
+        // Abandoned operations are rolled back here, so that the next process need not recover
+        // them.
         operations::end_abandoned(self);
         operations::await_abandoned(self);
         let (writing, stuck) = {
@@ -536,7 +546,7 @@ impl SessionInner {
         let writing = writing && !sabotage::is(Breakage::CloseUnsynced);
         let result = match writing {
             true => self.finish().and_then(|()| self.sync_to_close()),
-            // What an earlier process wrote may be durable here and not held yet.
+            // Records of an earlier process may be durable locally and not replicated yet.
             false if self.gate.failure().is_none() => self.hold_through(self.gate.synced_end()),
             false => Ok(()),
         };
@@ -545,7 +555,8 @@ impl SessionInner {
         }
         // Waits for an image that the background is writing.
         drop(self.imaging.lock());
-        // Here, and not where the last thread lets go of the session: by then the process may have ended.
+        // Released here, because the process may have ended before the last thread drops the
+        // session.
         if let Some(replica) = &self.replica {
             replica.release();
         }
@@ -568,7 +579,7 @@ impl Session {
         Session::with(Arc::new(Handles(inner)))
     }
 
-    /// Makes a handle that counts among these.
+    /// Makes another counted handle.
     fn with(handles: Arc<Handles>) -> Session {
         Session {
             inner: Arc::clone(&handles.0),
@@ -582,11 +593,11 @@ impl Session {
     /// Makes a handle for an operation.
     pub(crate) fn through(&self, within: Arc<schedule::CallScope>) -> Session {
         let (inner, handles) = (Arc::clone(&self.inner), self._handles.clone());
-        // The begin names the lane in which the operation runs.
+        // The start record names the lane in which the operation runs.
         Session { inner, _handles: handles, within: Some(within), lane: None, wait: self.wait }
     }
 
-    /// Makes a handle for no operation.
+    /// Makes a handle that belongs to no operation.
     pub(crate) fn outside(&self) -> Session {
         Session { within: None, ..self.clone() }
     }
