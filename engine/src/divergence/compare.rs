@@ -15,11 +15,11 @@ use super::walk::{Contents, DifferenceFlow, ValueComparer};
 use crate::names::DeclaredNames;
 use crate::operation::PROGRAMS;
 
-/// Fields of a record's JSON form that its body does not hold.
+/// Fields of a record's JSON form that are not part of its body.
 const OF_RECORD: [&str; 4] = ["sequence", "time", "kind", "bytes"];
 
-/// Compares two bodies of one kind, and returns the first difference; `None` if they differ in nothing that is compared. The
-/// module's docs say what that is.
+/// Compares two bodies of one kind, and returns the first difference; `None` if no compared value
+/// differs. The module's docs list the compared values.
 pub(crate) fn compare(
     kind: RecordKind,
     recorded: &[u8],
@@ -33,13 +33,14 @@ pub(crate) fn compare(
     }
     match compare_values(kind, recorded, produced, names, leave_out, contents) {
         (Some(difference), _) => Some(difference),
-        // The bytes may differ for that reason.
+        // Only values that are not compared differ, and the bytes may differ for that reason.
         (None, true) => None,
         (None, false) => Some(raw(recorded, produced)),
     }
 }
 
-/// Compares what two bodies of one kind decode to. Returns the first difference, and whether there is one that is not compared.
+/// Compares the decoded values of two bodies of one kind. Returns the first difference, and whether
+/// there is one that is not compared.
 pub(crate) fn compare_values(
     kind: RecordKind,
     recorded: &[u8],
@@ -60,8 +61,9 @@ pub(crate) fn compare_values(
     (found.break_value(), walk.skipped)
 }
 
-/// Compares two bodies of one kind that stand in two logs, each with the names that its log declared. Returns the first difference.
-/// What is made anew in each run is not compared: a provider's ids, captures, times.
+/// Compares two bodies of one kind from two logs, each with the names that its log declared.
+/// Returns the first difference. Values that each run generates are not compared: a provider's ids,
+/// captures, times.
 pub(crate) fn between_logs(
     kind: RecordKind,
     one: &[u8],
@@ -80,7 +82,7 @@ pub(crate) fn between_logs(
         if let Value::Map(pairs) = &mut form
             && kind == RecordKind::DISPATCH
         {
-            // By the names of a divergence's paths.
+            // Renames the fields to those of a divergence's paths.
             let renamed = |from: &str, to: &str, pairs: &mut Vec<(Value, Value)>| {
                 let found = pairs.iter_mut().find(|(key, _)| key.as_str() == Some(from));
                 found.into_iter().for_each(|(key, _)| *key = Value::from(to));
@@ -93,7 +95,8 @@ pub(crate) fn between_logs(
     walk.values(&form(one, one_names), &form(two, two_names)).break_value()
 }
 
-/// Returns the JSON form of a record's body with the names of its fields, or its digits if it does not decode.
+/// Returns the JSON form of a record's body with the names of its fields, or its bytes in
+/// hexadecimal if it does not decode.
 pub(super) fn named_form(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> Value {
     form(kind, body, names).unwrap_or_else(|| digits(body))
 }
@@ -104,7 +107,7 @@ fn form(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> Option<Value> {
     let record = Record { sequence: SequenceNumber::MIN, kind, time_us: 0, body };
     let mut value = record.to_value(&known).ok()?;
     if let Value::Map(pairs) = &mut value {
-        // A conversation's record has fields of its own behind these.
+        // A conversation's record has its own fields with these names after them.
         let own =
             pairs.iter().take_while(|(key, _)| key.as_str().is_some_and(|key| OF_RECORD.contains(&key)));
         pairs.drain(..own.count());
@@ -132,19 +135,20 @@ fn others(
     }
 }
 
-/// Returns the path of what two records say in words, if it is an error's text in both.
+/// Returns the path of the text of two records, if it is an error's text in both.
 fn error_text(kind: RecordKind, one: &[u8], two: &[u8]) -> Option<&'static str> {
     let both = holds_error(kind, one) && holds_error(kind, two);
     both.then_some(if kind == RecordKind::INPUT { "$.content" } else { "$.shown" })
 }
 
-/// Returns the path of the programs of a call, if both records say which it runs: their ids are drawn by the system.
+/// Returns the path of the programs of a call, if both records list them: the system assigns their
+/// ids.
 fn process_ids(kind: RecordKind, one: &[u8], two: &[u8]) -> Option<&'static str> {
     let are_programs = |body: &[u8]| Observed::decode(body).is_ok_and(|observed| observed.name == PROGRAMS);
     (kind == RecordKind::OBSERVED && are_programs(one) && are_programs(two)).then_some("$.data")
 }
 
-/// Returns whether what a record says in words is an error's text.
+/// Returns whether the text of a record is an error's text.
 fn holds_error(kind: RecordKind, body: &[u8]) -> bool {
     match kind {
         RecordKind::TOOL_END => ToolEnd::decode(body)
@@ -174,7 +178,7 @@ fn dispatches<'a>(
     effects(walk, &old, &old_effects, &new, &new_effects, names)
 }
 
-/// Compares what was dispatched.
+/// Compares the actions of two dispatches.
 fn actions(
     walk: &mut ValueComparer<'_>,
     old: &Action<'_>,
@@ -221,7 +225,8 @@ fn lanes(walk: &mut ValueComparer<'_>, old: &[u8], new: &[u8]) -> DifferenceFlow
     walk.at(".lane", |walk| walk.options(name(&old), name(&new)))
 }
 
-/// Returns the effects of a dispatch; where the record holds none, those that its event was declared with.
+/// Returns the effects of a dispatch; if the record contains none, those that its event was
+/// declared with.
 pub(crate) fn resolve_effects<'a>(dispatch: &Dispatch<'a>, names: &DeclaredNames) -> Vec<Effect<'a>> {
     if let Some(effects) = &dispatch.effects {
         return effects.clone();
@@ -236,7 +241,7 @@ pub(crate) fn resolve_effects<'a>(dispatch: &Dispatch<'a>, names: &DeclaredNames
     bindings.iter().filter_map(|binding| effect((binding.slice, binding.built_in))).collect()
 }
 
-/// Compares what two dispatches did to each slice.
+/// Compares the effects of two dispatches on each slice.
 fn effects(
     walk: &mut ValueComparer<'_>,
     old: &Dispatch<'_>,
@@ -273,7 +278,7 @@ fn effects(
     walk.at(".effects", |walk| walk.differ(Some(old), Some(new), Some("order of slices".to_owned())))
 }
 
-/// Describes the event of a record whose effects are compared.
+/// The event of a record whose effects are compared.
 #[derive(Clone, Copy)]
 pub(crate) struct ReducedEvent<'a> {
     pub(crate) name: &'a str,
@@ -281,7 +286,7 @@ pub(crate) struct ReducedEvent<'a> {
     pub(crate) version: u32,
 }
 
-/// Compares the effects that an event had on one slice with those that it has now. `None` stands for no change.
+/// Compares the recorded and the produced effects of an event on one slice. `None` means no change.
 pub(crate) fn compare_effects(
     slice: &str,
     recorded: Option<&Effect<'_>>,
@@ -313,7 +318,7 @@ pub(crate) fn first_difference(path: &str, old: &Value, new: &Value) -> Option<D
     walk.at(path, |walk| walk.values(old, new)).break_value()
 }
 
-/// Holds an effect with the event and the version that an appended event has.
+/// An effect with the payload and version of its event, for appended events.
 struct EffectInDispatch<'a, 'b> {
     effect: &'b Effect<'a>,
     event: Option<Payload<'a>>,
@@ -387,7 +392,8 @@ fn payloads(walk: &mut ValueComparer<'_>, old: Payload<'_>, new: Payload<'_>) ->
     walk.values(&old, &new)
 }
 
-/// Returns the value of a payload: of an object its reference, and of bytes that are over the limits their digits.
+/// Returns the value of a payload. For an object it is the reference; for bytes over the limits it
+/// is their hexadecimal digits.
 pub(super) fn payload_value(payload: Payload<'_>) -> Value {
     match payload.object() {
         Some(object) => Value::Map(vec![
@@ -425,8 +431,8 @@ pub(crate) fn effect_value(effect: &Effect<'_>) -> Value {
     Value::Map(removed.into_iter().chain([(Value::from("added"), added)]).chain(before).collect())
 }
 
-/// Returns the first difference of two bodies of which decoding shows none: in a field that no decoder knows, or else the
-/// first byte.
+/// Returns the first difference of two bodies whose decoded values are equal: a field that no
+/// decoder knows, or else the first byte.
 fn raw(recorded: &[u8], produced: &[u8]) -> Difference {
     if let (Ok(old), Ok(new)) = (Value::decode(recorded), Value::decode(produced))
         && let DifferenceFlow::Break(difference) = ValueComparer::new().values(&old, &new)

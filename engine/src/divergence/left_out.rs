@@ -1,4 +1,4 @@
-//! Which values of two records are not compared.
+//! The values of two records that are not compared.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,9 @@ use foldlog_codec::RecordKind;
 
 /// Lists paths of values that a replay does not compare, for each event.
 ///
-/// A path is one that a [`Divergence`](crate::Divergence) names, and leaves out the value there with all that is in it;
-/// `[*]` stands for any index. In the effects of an event, a path stands for all slices.
+/// A path is one that a [`Divergence`](crate::Divergence) names. It excludes the value there with
+/// everything in it; `[*]` matches any index. In the effects of an event, a path applies to all
+/// slices.
 ///
 /// ```
 /// use foldlog::LeaveOut;
@@ -22,7 +23,7 @@ pub struct LeaveOut {
 }
 
 impl LeaveOut {
-    /// Makes a list of no paths.
+    /// Makes an empty list.
     pub fn new() -> LeaveOut {
         LeaveOut::default()
     }
@@ -34,7 +35,7 @@ impl LeaveOut {
         self
     }
 
-    /// Adds the paths of an event that are not in the list yet.
+    /// Adds the paths of an event, without duplicates.
     pub(crate) fn add(&mut self, event: &str, paths: &[&str]) {
         let known = self.paths.entry(event.to_owned()).or_default();
         for path in paths {
@@ -44,14 +45,13 @@ impl LeaveOut {
         }
     }
 
-    /// Returns the paths of an event.
     pub(super) fn paths_of(&self, event: &str) -> &[String] {
         self.paths.get(event).map(Vec::as_slice).unwrap_or_default()
     }
 }
 
-/// Returns the paths that are never compared in records of a kind. Those that hold an error's text on some conditions
-/// only are added by `compare`.
+/// Returns the paths that are never compared in records of a kind. `compare` adds the paths that
+/// contain an error's text under some conditions only.
 pub(super) fn always(kind: RecordKind) -> &'static [&'static str] {
     match kind {
         RecordKind::SNAPSHOT => &["$.resources"],
@@ -62,8 +62,9 @@ pub(super) fn always(kind: RecordKind) -> &'static [&'static str] {
     }
 }
 
-/// Returns the paths of what is made anew in each run, and of digests that cover it: a provider's ids, what is left of its limits,
-/// and captures, which hold times of files. Two runs that differ in nothing else say the same.
+/// Returns the paths of values that each run generates, and of digests that cover them: a
+/// provider's ids, its remaining limits, and captures, which contain times of files. Two runs that
+/// differ only in these count as equal.
 pub(super) fn drawn_anew(kind: RecordKind) -> &'static [&'static str] {
     match kind {
         RecordKind::TOOL_BEGIN | RecordKind::TOOL_END => &["$.call_id", "$.resources"],
@@ -76,7 +77,7 @@ pub(super) fn drawn_anew(kind: RecordKind) -> &'static [&'static str] {
     }
 }
 
-/// Returns the paths of texts that hold JSON.
+/// Returns the paths of texts that contain JSON.
 pub(super) fn json_texts(kind: RecordKind) -> &'static [&'static str] {
     match kind {
         RecordKind::TOOL_BEGIN => &["$.arguments"],
@@ -103,7 +104,7 @@ pub(super) fn covers(pattern: &str, path: &str) -> bool {
     path.strip_prefix(pattern).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Returns whether two texts are the same but for the addresses in them.
+/// Returns whether two texts differ only in the addresses in them.
 pub(super) fn same_text(old: &str, new: &str) -> bool {
     if !old.contains("0x") || !new.contains("0x") {
         return false;

@@ -1,51 +1,62 @@
-//! Names where two runs of one log differ: the record, the slice, and the path of the value.
+//! Locates the difference between two runs of one log: the record, the slice, and the path of the
+//! value.
 //!
-//! A replay produces records again and compares each with the recorded one. Where they differ, it reports a
-//! [`Divergence`], whoever replays: the reducers alone, a host, or the binary.
+//! A replay produces records again and compares each with the recorded one. If they differ, it
+//! reports a [`Divergence`]. All replays do: of the reducers alone, of a host, and in the binary.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
 //! | `compare` | the comparison of two bodies of one kind |
 //! | `walk` | the first difference of two values, and its path |
-//! | `left_out` | which values are not compared |
+//! | `left_out` | the values that are not compared |
 //!
 //! # Paths
 //!
-//! A path begins with `$`, which is the record's body, or with a slice named beside it, what the record did to that slice.
-//! Fields of the body have the names of the record's JSON form, except that an event's payload is `event` and its name is
-//! `name`. Fields of an effect are `removed`, `added`, `before` and `version`. `.name` leads into a map, `["any key"]` too,
-//! `[3]` into an array, from 0. Where a whole slice is compared, `items` are its items. A difference that only bytes show has the path `$[byte 17]`.
+//! A path begins with `$`. It denotes the record's body or, if a slice is named, the record's
+//! effect on that slice. Fields of the body have the names of the record's JSON form, except that
+//! an event's payload is `event` and its name is `name`. Fields of an effect are `removed`,
+//! `added`, `before` and `version`. `.name` or `["any key"]` selects a value of a map, `[3]` an
+//! element of an array, counted from 0. If a whole slice is compared, `items` are its items. A
+//! difference that only bytes show has the path `$[byte 17]`.
 //!
-//! # What is compared
+//! # Compared values
 //!
-//! Two bodies of equal bytes are the same. Otherwise their fields are compared one by one: integers by value, floats bit by
-//! bit and with their width, strings and byte strings as different things, maps with the order of their keys. Payloads that
-//! are objects are equal if their references are, which are hashes. Otherwise those of dispatches are compared by their content, as
-//! smaller ones are, and those of other records are different. Text that is JSON, such as a call's arguments, is
-//! compared as JSON first, and then as text.
+//! Two bodies of equal bytes are the same. Otherwise their fields are compared one by one: integers
+//! by value, floats bit by bit and with their width, maps with the order of their keys. Strings and
+//! byte strings are distinct.
 //!
-//! # What is shown and not compared
+//! Payloads that are objects are equal if their references, which are hashes, are equal. Otherwise
+//! the objects of dispatches are compared by content, like smaller payloads, and those of other
+//! records are different. Text that is JSON, such as a call's arguments, is compared as JSON first,
+//! and then as text.
+//!
+//! # Values shown but not compared
 //!
 //! | record | values |
 //! |---|---|
 //! | tool_begin | `resources`: the captures, which a replay does not make; `shown`: why a call was closed without running |
 //! | tool_end | `elapsed_us`; `not_undone[*].reason`; `shown` of an operation that was neither committed nor suspended, which is the error's text |
+//! | snapshot | `resources`: the captures |
 //! | request | `failure.message` |
-//! | input | `content` if both sides hold an error's text (`is_error`) |
+//! | input | `content` if both sides contain an error's text (`is_error`) |
 //! | observed | `data` of the engine's own record of a call's programs: process ids and the like |
 //! | dispatch | the paths that a [`LeaveOut`] names for the event |
 //! | all | in texts: addresses, that is `0x` and 8 to 16 hexadecimal digits |
 //!
-//! A host whose event or items have a raised version compares what is recorded brought up to date, and no version.
+//! If the host has raised the version of an event or its items, the recorded ones are upgraded
+//! before the comparison, and versions are not compared.
 //!
-//! Neither are times of records and envelope frames, which no body holds. Where two bodies differ in such a value, a
-//! difference that only bytes show, such as an integer that is longer than need be, is not looked for.
+//! Times of records and envelope frames are not compared either, since no body contains them. If
+//! two bodies differ in an excluded value, differences that only bytes show, such as an integer
+//! that is longer than necessary, are not searched for.
 //!
 //! # Invariants
 //!
-//! 1. Two bodies that differ give a difference, unless they differ only in values that are not compared.
-//! 2. No body, however hostile, makes a comparison panic. It takes at most 64 times the memory of the bodies and of the objects that
-//!    they name, and a mebibyte, and none where they are equal.
+//! 1. Two bodies that differ give a difference, unless they differ only in values that are not
+//!    compared.
+//! 2. No body, however hostile, makes a comparison panic. A comparison takes at most 64 times the
+//!    memory of the bodies and of the objects that they name, plus a mebibyte. It takes none if
+//!    they are equal.
 
 mod compare;
 mod left_out;
@@ -72,13 +83,14 @@ pub(crate) use compare::{
 /// Number of characters of a value that [`Divergence`] displays.
 const VALUE_CHARS_MAX: usize = 200;
 
-/// Number of characters of a value in which [`Divergence`] looks for the part to display.
+/// Number of characters of a value in which [`Divergence`] searches for the part to display.
 const VALUE_CHARS_SOUGHT: usize = 1 << 16;
 
-/// Number of characters before the first difference of two long values that [`Divergence`] displays.
+/// Number of characters before the first difference of two long values that [`Divergence`]
+/// displays.
 const VALUE_CHARS_BEFORE: usize = 40;
 
-/// Names how a record that was produced again differs from the log.
+/// Describes how a produced record differs from the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -91,10 +103,11 @@ pub enum DivergenceKind {
     Extra,
 }
 
-/// Names the lane of a record: through which of the host's handles it was written.
+/// Identifies the lane of a record: the host's handle through which it was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct LaneName {
-    /// Begin of the tool run through whose handle the record was written; `None` if it was written from outside.
+    /// Start record of the tool run through whose handle the record was written; `None` if it was
+    /// written from outside.
     pub within: Option<SequenceNumber>,
     /// Name that the host gave the lane; `None` for the handle without one.
     pub name: Option<String>,
@@ -114,7 +127,8 @@ impl From<Lane<'_>> for LaneName {
 }
 
 impl fmt::Display for LaneName {
-    /// Displays the lane in words: ``lane `mailbox` ``, `lane of the run begun at 12`, or `main lane`.
+    /// Displays the lane in words: ``lane `mailbox` ``, `lane of the run begun at 12`, or `main
+    /// lane`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.within, &self.name) {
             (None, None) => f.write_str("main lane"),
@@ -127,24 +141,26 @@ impl fmt::Display for LaneName {
     }
 }
 
-/// Names the place where a replay differs from its log.
+/// Describes the place where a replay differs from its log.
 ///
-/// Displays as one line, with everything from outside escaped and values shortened; serializes as one object with all of
-/// them.
+/// Displays as one line, with external text escaped and values shortened. Serializes as one object
+/// with the full values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Divergence {
-    /// Sequence number of the recorded record. Of an [`Extra`](DivergenceKind::Extra) one: the number that the record was
-    /// produced with.
+    /// Sequence number of the recorded record. For an [`Extra`](DivergenceKind::Extra) one: the
+    /// number that the record was produced with.
     pub sequence: SequenceNumber,
     /// Lane of the record.
     pub lane: LaneName,
-    /// How the record differs.
+    /// Kind of the difference.
     pub divergence: DivergenceKind,
-    /// Kind of the record, and behind a space the name of an event, of an action, of an observation or of a call's tool, or the id
-    /// of an input's or request's evaluation, such as `dispatch chat.said`.
+    /// Kind of the record, optionally followed by a space and a name, such as `dispatch chat.said`.
+    /// The name is that of an event, action, observation or tool, or the evaluation id of an input
+    /// or request.
     pub record: String,
-    /// Recorded record with which the host went on in the place of a [`Missing`](DivergenceKind::Missing) one, or the one that
-    /// is recorded where the host wrote an [`Extra`](DivergenceKind::Extra) one; absent if there is none.
+    /// Related recorded record; absent if there is none. For a [`Missing`](DivergenceKind::Missing)
+    /// record it is the one with which the host continued instead; for an
+    /// [`Extra`](DivergenceKind::Extra) record it is the one recorded in its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other: Option<OtherRecord>,
     /// Name of the slice whose change differs; `None` if the difference is in no slice.
@@ -157,21 +173,22 @@ pub struct Divergence {
     /// Produced value; absent if none was produced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub produced: Option<Value>,
-    /// What differs, where the values do not show it, such as `order of keys`; absent where they do.
+    /// Nature of the difference if the values do not show it, such as `order of keys`; absent
+    /// otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// Names a recorded record beside one that is missing or too many.
+/// Identifies a recorded record next to one that is missing or extra.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OtherRecord {
     /// Sequence number of the record.
     pub sequence: SequenceNumber,
-    /// Kind of the record and what it is about, as in [`Divergence::record`].
+    /// Kind and name of the record, as in [`Divergence::record`].
     pub record: String,
 }
 
-/// Holds the first difference of two bodies of one kind.
+/// The first difference of two bodies of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Difference {
     /// Name of the slice whose change differs.
@@ -180,18 +197,20 @@ pub(crate) struct Difference {
     pub(crate) path: String,
     pub(crate) recorded: Option<Value>,
     pub(crate) produced: Option<Value>,
-    /// What differs, where the values do not show it.
+    /// Nature of the difference if the values do not show it.
     pub(crate) note: Option<String>,
 }
 
 impl Difference {
-    /// Makes the difference of a recorded value that cannot be read as the host reads it now, for this reason.
+    /// Makes the difference of a recorded value that the host's types cannot read now, for this
+    /// reason.
     pub(crate) fn unread(path: &str, recorded: Payload<'_>, reason: String) -> Difference {
         let recorded = Some(compare::payload_value(recorded));
         Difference { slice: None, path: path.to_owned(), recorded, produced: None, note: Some(reason) }
     }
 
-    /// Makes the difference of a call's end whose tool left a resource otherwise, at these paths.
+    /// Makes the difference of an end record whose tool left a resource in another state, at these
+    /// paths.
     pub(crate) fn left_otherwise(resource: &str, paths: Vec<String>) -> Difference {
         Difference {
             slice: None,
@@ -204,7 +223,8 @@ impl Difference {
 }
 
 impl Divergence {
-    /// Makes the divergence of a record that was produced differently. `record` is what [`shown_name`] gives.
+    /// Makes the divergence of a record that was produced differently. `record` comes from
+    /// [`shown_name`].
     pub(crate) fn changed(
         sequence: SequenceNumber,
         lane: LaneName,
@@ -251,7 +271,7 @@ impl Divergence {
     }
 }
 
-/// Returns the kind of a record, and what it is about, as a [`Divergence`] shows both.
+/// Returns the kind and name of a record in the form of [`Divergence::record`].
 pub(crate) fn shown_name(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> String {
     let about = match kind {
         RecordKind::TOOL_BEGIN => ToolBegin::decode(body).ok().map(|begin| begin.tool.into_owned()),
@@ -265,7 +285,7 @@ pub(crate) fn shown_name(kind: RecordKind, body: &[u8], names: &DeclaredNames) -
     about.map_or_else(|| kind.to_string(), |about| format!("{kind} {about}"))
 }
 
-/// Displays a record's kind and what it is about.
+/// Displays a record's kind and name.
 struct RecordLabel<'a>(&'a str);
 
 impl fmt::Display for RecordLabel<'_> {
@@ -277,7 +297,7 @@ impl fmt::Display for RecordLabel<'_> {
     }
 }
 
-/// Returns the kind of a record, and for a dispatch a space and the name of its event or action.
+/// Returns the kind of a record. For a dispatch or observation, a space and its name follow.
 pub(crate) fn record_name(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> String {
     if kind == RecordKind::OBSERVED
         && let Ok(observed) = Observed::decode(body)
@@ -343,7 +363,8 @@ impl fmt::Display for Divergence {
     }
 }
 
-/// Returns the escaped JSON of two values, or `nothing`. Of two long ones, the part around their first difference.
+/// Returns the escaped JSON of two values, or `nothing`. Of long values, returns the part around
+/// their first difference.
 pub(crate) fn shortened(recorded: Option<&Value>, produced: Option<&Value>) -> (String, String) {
     let json = |value: Option<&Value>| match value {
         Some(value) => escape::json_beginning(value, VALUE_CHARS_SOUGHT),
@@ -357,7 +378,7 @@ pub(crate) fn shortened(recorded: Option<&Value>, produced: Option<&Value>) -> (
         if len <= VALUE_CHARS_MAX {
             return text.to_owned();
         }
-        // Whoever reads the beginning alone would see no difference.
+        // The beginning alone would show no difference.
         let from = if alike < VALUE_CHARS_MAX { 0 } else { from };
         let (before, after) =
             (if from > 0 { "…" } else { "" }, if len - from > VALUE_CHARS_MAX { "…" } else { "" });

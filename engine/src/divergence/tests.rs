@@ -1,4 +1,4 @@
-//! Whatever differs between two records is found, and its path leads to it.
+//! Every difference between two records is found, and its path leads to it.
 
 use foldlog_codec::body::{
     Action, AddedItems, AnswerBody, AnsweredCall, Binding, BuiltIn, ConversationScope, Declare, Dispatch,
@@ -44,7 +44,7 @@ fn path(kind: RecordKind, recorded: &[u8], produced: &[u8]) -> String {
     find_difference(kind, recorded, produced).map_or_else(|| "none".to_owned(), |found| found.path)
 }
 
-/// Encodes an event with what it did to the slices; without effects it is appended to `chat`.
+/// Encodes an event with its effects; without effects it is appended to `chat`.
 fn encode_dispatch(data: &Value, effects: Option<Vec<Effect<'_>>>) -> Vec<u8> {
     let data = data.encode();
     Dispatch { action: Action::Event { event: 0, data: Payload::new(&data) }, effects }.encode()
@@ -54,7 +54,7 @@ fn json(text: &str) -> Value {
     foldlog_codec::msgpack::from_json(text).unwrap()
 }
 
-/// A value of any shape, at most `depth` deep.
+/// Returns a value of any shape, at most `depth` deep.
 fn any_value(generator: &mut Generator, depth: u64) -> Value {
     let number = generator.next_u64();
     let text = |number: u64| format!("t{number:x}");
@@ -101,7 +101,7 @@ fn flip(value: &mut Value, generator: &mut Generator, path: &mut String) {
             path.push_str(".new");
             pairs.push((Value::from("new"), Value::Nil));
         }
-        // What JSON shows alike is another value all the same.
+        // Values with equal JSON are still different values.
         Value::F32(float) if number.is_multiple_of(2) => *value = Value::F64(f64::from(*float)),
         Value::F64(float) if number.is_multiple_of(4) => *float = f64::from_bits(float.to_bits() ^ 1),
         Value::Unsigned(number) if *number < 1 << 50 => *value = Value::F64(*number as f64),
@@ -122,7 +122,7 @@ fn one_value_that_is_flipped_anywhere_in_a_payload_is_found_at_its_path() {
         let mut to = String::new();
         flip(&mut flipped, &mut generator, &mut to);
         if data.encode() == flipped.encode() {
-            // An array of equal values that was rotated.
+            // An array of equal values was rotated.
             continue;
         }
         let (old, new) = (encode_dispatch(&data, None), encode_dispatch(&flipped, None));
@@ -200,7 +200,7 @@ fn what_a_reducer_did_is_compared_slice_by_slice() {
         at(vec![Effect::append(0), Effect::append(1)], vec![Effect::append(1), Effect::append(0)]),
         " $.effects"
     );
-    // Without effects of its own, the event was appended to `chat`.
+    // Without explicit effects, the event was appended to `chat`.
     let (declared, replaced) =
         (encode_dispatch(&Value::Nil, None), encode_dispatch(&Value::Nil, Some(vec![Effect::replace(0)])));
     assert_eq!(path(RecordKind::DISPATCH, &declared, &replaced), "$.removed");
@@ -369,7 +369,7 @@ fn a_divergence_reads_as_one_line_and_serializes_as_one_object() {
     assert_eq!(extra.to_string(), "record 4 (rollback) was produced and is not recorded");
     assert!(extra.recorded.is_none() && extra.produced.is_some());
 
-    // Two long texts are shown where they differ.
+    // Two long texts are shown at their difference.
     let long = |last: &str| encode_dispatch(&Value::Str(format!("{}{last}", "a".repeat(5000))), None);
     let difference = find_difference(RecordKind::DISPATCH, &long("x"), &long("y")).unwrap();
     let line = Divergence::changed(5.into(), main, "dispatch chat.said".to_owned(), difference).to_string();
@@ -381,7 +381,8 @@ fn a_divergence_reads_as_one_line_and_serializes_as_one_object() {
     assert!(line.len() < 600, "{line}");
 }
 
-/// The bodies of all records that format version 1 writes, from the codec's golden files: each a frame behind its header.
+/// Returns the bodies of all records that format version 1 writes, from the codec's golden files.
+/// Each file is a frame with its header.
 fn golden() -> Vec<(String, RecordKind, Vec<u8>)> {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../codec/tests/golden");
     let mut bodies = Vec::new();
@@ -405,7 +406,8 @@ fn golden() -> Vec<(String, RecordKind, Vec<u8>)> {
     bodies
 }
 
-/// Changes the leaf with this number, counted in the order of the body, and returns what is left of the number.
+/// Changes the leaf with this number, counted in the order of the body. Returns the rest of the
+/// number if there is no such leaf.
 fn flip_leaf(value: &mut Value, mut number: usize) -> Result<(), usize> {
     match value {
         Value::Array(items) if !items.is_empty() => {
@@ -459,7 +461,7 @@ fn one_value_that_is_flipped_anywhere_in_a_record_of_any_kind_is_found() {
         }
     }
     assert!(flipped > 400, "{flipped}");
-    // An error's text and a duration are shown, not compared, nor are captures.
+    // An error's text, a duration and captures are shown, not compared.
     let named: Vec<&str> = not_compared.iter().map(String::as_str).collect();
     assert!(
         named.iter().all(|name| [

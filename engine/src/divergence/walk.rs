@@ -21,15 +21,15 @@ fn no_contents(_: &ObjectId) -> Option<Vec<u8>> {
     None
 }
 
-/// Walks two values side by side. Decoding has bounded their depth.
+/// Walks two values in parallel. Decoding has bounded their depth.
 pub(super) struct ValueComparer<'a> {
     /// Path of the values that are compared.
     path: String,
-    /// Slice that the path begins at.
+    /// Slice at which the path begins.
     pub(super) slice: Option<String>,
     /// Paths that are not compared.
     pub(super) left_out: Vec<&'a str>,
-    /// Paths of texts that hold JSON.
+    /// Paths of texts that contain JSON.
     pub(super) json_texts: &'a [&'static str],
     /// Whether addresses in texts are compared.
     pub(super) addresses: bool,
@@ -40,7 +40,7 @@ pub(super) struct ValueComparer<'a> {
 }
 
 impl<'a> ValueComparer<'a> {
-    /// Begins at the whole record, compares everything, and takes no text for JSON.
+    /// Starts at the whole record, compares everything, and treats no text as JSON.
     pub(super) fn new() -> ValueComparer<'a> {
         ValueComparer {
             path: "$".to_owned(),
@@ -53,7 +53,7 @@ impl<'a> ValueComparer<'a> {
         }
     }
 
-    /// Compares what is one step further, such as `.name` or `[3]`.
+    /// Compares the values one step further, such as `.name` or `[3]`.
     pub(super) fn at(
         &mut self,
         step: impl Display,
@@ -68,7 +68,7 @@ impl<'a> ValueComparer<'a> {
         found
     }
 
-    /// Reports a difference at the path, unless nothing there is compared.
+    /// Reports a difference at the path, unless the path is excluded.
     pub(super) fn differ(
         &mut self,
         recorded: Option<Value>,
@@ -92,7 +92,6 @@ impl<'a> ValueComparer<'a> {
         }
     }
 
-    /// Compares two values.
     pub(super) fn values(&mut self, old: &Value, new: &Value) -> DifferenceFlow {
         match (old, new) {
             (Value::Map(old_pairs), Value::Map(new_pairs)) => {
@@ -126,7 +125,7 @@ impl<'a> ValueComparer<'a> {
         }
     }
 
-    /// Compares two texts as JSON, where they are that.
+    /// Compares two texts as JSON, if they are JSON.
     fn json(&mut self, old: &str, new: &str) -> DifferenceFlow {
         if !self.json_texts.iter().any(|pattern| covers(pattern, &self.path)) {
             return DifferenceFlow::Continue(());
@@ -134,7 +133,7 @@ impl<'a> ValueComparer<'a> {
         let (Ok(old), Ok(new)) = (from_json(old), from_json(new)) else {
             return DifferenceFlow::Continue(());
         };
-        // Strings within are no JSON texts again.
+        // Strings inside a JSON text are not parsed as JSON again.
         let json_texts = std::mem::take(&mut self.json_texts);
         let found = self.values(&old, &new);
         self.json_texts = json_texts;
@@ -163,7 +162,7 @@ impl<'a> ValueComparer<'a> {
             }
             return DifferenceFlow::Continue(());
         }
-        // A map of a hostile log may hold a key more than once: the first of each belong together.
+        // A map of a hostile log may contain a key more than once: the n-th of each are paired.
         let mut places: BTreeMap<Vec<u8>, VecDeque<usize>> = BTreeMap::new();
         for (place, (key, _)) in new.iter().enumerate() {
             places.entry(key.encode()).or_default().push_back(place);
@@ -220,7 +219,7 @@ fn identical(old: &Value, new: &Value) -> bool {
     }
 }
 
-/// Says what differs between two values that are no text, where their JSON does not.
+/// Returns the difference between two values that are not texts, if their JSON does not show it.
 fn note(old: &Value, new: &Value) -> Option<String> {
     match (old, new) {
         (Value::F32(old), Value::F32(new)) if old.is_nan() && new.is_nan() => {

@@ -1,12 +1,13 @@
-//! A control group (cgroup v2) for the programs of one call, if the system lets this process make one
-//! below its own.
+//! A control group (cgroup v2) for the programs of one call, if the system lets this process make
+//! one below its own.
 //!
-//! A process in a control group, and each that it starts, stays there whatever it does to its process group,
-//! its session or its environment, unless it may write into another control group. The engine does not depend
-//! on control groups: without one, it finds the programs of a call by their environment.
+//! A process in a control group stays there, and so does each process that it starts. Changing its
+//! process group, its session or its environment does not remove it; only write access to another
+//! control group does. The engine does not depend on control groups: without one, it finds the
+//! programs of a call by their environment.
 //!
-//! A program joins the control group after it was started. What it starts before that is not in the group,
-//! and is found by its environment alone.
+//! A program joins the control group after it was started. Processes that it starts earlier are not
+//! in the group, and are found by their environment alone.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -14,21 +15,21 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::statfs;
 
-/// Type by which the kernel names the file system of control groups.
+/// File system type by which the kernel identifies control groups.
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
 
-/// Depth down to which groups are removed that a program made below the group of its call.
+/// Maximum depth of subgroups that are removed below the group of a call.
 const DEPTH_MAX: usize = 64;
 
-/// Names the control group of a call's programs by its directory.
+/// The control group of a call's programs, identified by its directory.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     directory: PathBuf,
 }
 
 impl Cgroup {
-    /// Makes a group of this name below this process's own. Returns `None` if the system does not let this
-    /// process make one, or if a group's members cannot be killed together.
+    /// Makes a group of this name below this process's own. Returns `None` if the system does not
+    /// let this process make one, or if a group's members cannot be killed together.
     pub(crate) fn make(name: &str) -> Option<Cgroup> {
         let directory = own()?.join(name);
         fs::create_dir(&directory).ok()?;
@@ -40,7 +41,7 @@ impl Cgroup {
         Some(made)
     }
 
-    /// Returns the group at a path that a log recorded. Since anybody may have written the log, returns
+    /// Returns the group at a path that a log recorded. The log may be hostile, so this returns
     /// `None` unless the path is absolute and plain, ends with `name`, and is a control group.
     pub(crate) fn from_recorded_path(path: &str, name: &str) -> Option<Cgroup> {
         let directory = PathBuf::from(path);
@@ -51,44 +52,46 @@ impl Cgroup {
         (is_plain && is_named && is_group()).then_some(Cgroup { directory })
     }
 
-    /// Returns the group's directory.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Returns the path of the file that kills all members when `1` is written into it.
+    /// Returns the path of the file that kills all members when `1` is written to it.
     pub(crate) fn kill_file(&self) -> PathBuf {
         self.directory.join("cgroup.kill")
     }
 
-    /// Puts a process into the group. Does nothing if the system refuses that or the process is gone.
+    /// Puts a process into the group. Does nothing if the system refuses that or the process has
+    /// ended.
     pub(crate) fn join(&self, process: u32) {
         let _ = fs::write(self.directory.join("cgroup.procs"), process.to_string());
     }
 
-    /// Kills all members of the group, unless this process is one of them. A process that a call started may
-    /// be the one that recovers the call, and must not kill itself.
+    /// Kills all members of the group, unless this process is one of them. A process that a call
+    /// started may be the one that recovers the call, and must not kill itself.
     pub(crate) fn kill(&self) {
         if !own().is_some_and(|own| own.starts_with(&self.directory)) {
             let _ = fs::write(self.kill_file(), "1");
         }
     }
 
-    /// Returns whether a process runs in the group. One that has ended and was not waited for does not count,
-    /// and nothing does if this process is a member.
+    /// Returns whether a process runs in the group. A zombie does not count. Returns `false` if
+    /// this process is a member.
     pub(crate) fn is_populated(&self) -> bool {
         let events = fs::read_to_string(self.directory.join("cgroup.events")).unwrap_or_default();
         events.lines().any(|line| line == "populated 1")
             && !own().is_some_and(|own| own.starts_with(&self.directory))
     }
 
-    /// Removes the group, and the groups below it that a program made. A group in which a process runs stays.
+    /// Removes the group, and the subgroups that a program made. A group in which a process runs
+    /// remains.
     pub(crate) fn remove(&self) {
         remove(&self.directory, 0);
     }
 }
 
-/// Removes the group in `directory`, which is `depth` groups below that of the call, after those below it.
+/// Removes the group in `directory`, which is `depth` groups below that of the call. Subgroups are
+/// removed first.
 fn remove(directory: &Path, depth: usize) {
     let below = fs::read_dir(directory).into_iter().flatten().flatten();
     for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
@@ -106,7 +109,8 @@ fn own() -> Option<PathBuf> {
     found_in(&mounts, &own)
 }
 
-/// Returns the directory of a process's group, from the contents of its `mountinfo` and its `cgroup` in `/proc`.
+/// Returns the directory of a process's group, from the contents of its `mountinfo` and its
+/// `cgroup` in `/proc`.
 fn found_in(mounts: &[u8], groups: &[u8]) -> Option<PathBuf> {
     let lines = |bytes: &'_ [u8]| bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
     let own = lines(groups).into_iter().find_map(|line| line.strip_prefix(b"0::").map(<[u8]>::to_vec))?;
@@ -123,7 +127,7 @@ fn found_in(mounts: &[u8], groups: &[u8]) -> Option<PathBuf> {
     })
 }
 
-/// Decodes a path of `mountinfo`, in which `\` and three octal digits stand for a space and the like.
+/// Decodes a path of `mountinfo`, in which `\` and three octal digits encode a space and the like.
 fn unescape_path(listed: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(listed.len());
     let mut rest = listed;
@@ -145,7 +149,7 @@ mod tests {
         let mounts = b"25 1 0:22 / /proc rw - proc proc rw\n41 31 0:38 / /sys/fs/cgroup\\040two rw,relatime - cgroup2 cgroup2 rw\n";
         let own = b"9:name=systemd:/old\n0::/user.slice/one\n";
         assert_eq!(found_in(mounts, own), Some(PathBuf::from("/sys/fs/cgroup two/user.slice/one")));
-        // If only a part is mounted, a group below that part is found, and no other.
+        // If only a part is mounted, only groups below that part are found.
         let part = b"41 31 0:38 /user.slice /groups rw shared:9 - cgroup2 cgroup2 rw\n";
         assert_eq!(found_in(part, own), Some(PathBuf::from("/groups/one")));
         assert_eq!(found_in(part, b"0::/system.slice/two\n"), None);

@@ -1,17 +1,18 @@
-//! Processes: names them so that they are found again, and starts them so that none outlives this process.
+//! Processes: identifies them across restarts of a host, and starts them so that none outlives this
+//! process.
 //!
-//! A process *identity* says which process is meant, in the log of a host that dies and in the process that comes after
-//! it: its number alone does not, since the system uses numbers again.
+//! A process *identity* identifies a process in the log of a host, also for the process that
+//! succeeds a dead host. The process id alone does not, since the system reuses process ids.
 //!
-//! A process *group* has a *leader*: a shell that starts before the group's first program and names the group. Its input
-//! is a pipe that this process alone holds the other end of. When this process is gone, however it ended, the leader
-//! reads the end of that pipe and kills its group.
+//! A process *group* has a *leader*: a shell that starts before the group's first program and names
+//! the group. Its input is a pipe whose other end only this process holds. When this process ends,
+//! for any reason, the leader reads the end of that pipe and kills its group.
 //!
 //! # Invariants
 //!
-//! 1. A process is signalled only while boot, namespace and start time are those of its identity; a handle of it is held
-//!    meanwhile, where the system has process handles.
-//! 2. A program that makes a group of its own, or a session, leaves the group, and is not found by it.
+//! 1. A process is signalled only while its boot, namespace and start time match its identity.
+//!    Meanwhile a handle of the process is held, if the system has process handles.
+//! 2. A program that makes its own group or session leaves the group, and is not found by it.
 
 pub(crate) mod cgroup;
 mod mark;
@@ -35,14 +36,14 @@ use serde::{Deserialize, Serialize};
 use crate::clock;
 use crate::storage::{FileStorage, Storage};
 
-/// Time that killed processes have to be gone.
+/// Longest time to wait until killed processes have ended.
 pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Longest pause between two checks of [`poll`].
 const POLL_MAX: Duration = Duration::from_millis(8);
 
-/// Waits until `done` returns `true`. Checks first at once, then after pauses that double from 100 µs up to
-/// [`POLL_MAX`].
+/// Waits until `done` returns `true`. Checks immediately, then after pauses that double from 100 µs
+/// up to [`POLL_MAX`].
 pub(crate) fn poll(mut done: impl FnMut() -> bool) {
     let mut pause = Duration::from_micros(100);
     while !done() {
@@ -51,17 +52,18 @@ pub(crate) fn poll(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Returns the ids of the processes that `/proc` shows.
+/// Returns the ids of the processes in `/proc`.
 pub(crate) fn processes() -> impl Iterator<Item = i32> {
     let listed = fs::read_dir("/proc").into_iter().flatten().flatten();
     listed.filter_map(|process| process.file_name().to_str()?.parse().ok())
 }
 
-/// Number of searches in a row that must find no process. One search is not enough: a process that is just
-/// replacing its program shows no environment.
+/// Number of consecutive searches that must find no process. One search is not enough: a process
+/// that is just replacing its program shows no environment.
 pub(crate) const QUIET_ROUNDS: u32 = 2;
 
-/// Kills each process for which `is_it` holds, except this one. Returns whether there was any.
+/// Kills each process for which `is_it` returns `true`, except this one. Returns whether there was
+/// any.
 pub(crate) fn kill_each(is_it: &dyn Fn(i32) -> bool) -> bool {
     let own = i32::try_from(std::process::id()).ok();
     let mut found = false;
@@ -72,7 +74,8 @@ pub(crate) fn kill_each(is_it: &dyn Fn(i32) -> bool) -> bool {
     found
 }
 
-/// Sends a process a signal, unless `is_it` says that its number belongs to another process by now. Returns whether it was sent.
+/// Sends a process a signal, unless `is_it` reports that its id now belongs to another process.
+/// Returns whether the signal was sent.
 fn signal_if(process: i32, signal: rustix::process::Signal, is_it: &dyn Fn() -> bool) -> bool {
     let Some(pid) = rustix::process::Pid::from_raw(process.max(0)) else { return false };
     let handle: Option<OwnedFd> = pidfd_open(pid, PidfdFlags::empty()).ok();
@@ -81,24 +84,27 @@ fn signal_if(process: i32, signal: rustix::process::Signal, is_it: &dyn Fn() -> 
     }
     match handle {
         Some(handle) => pidfd_send_signal(handle, signal).is_ok(),
-        // The system has no process handles or denies them, so the last look and the signal are not atomic.
+        // The system has no process handles or denies them, so the last check and the signal are
+        // not atomic.
         None => kill_process(pid, signal).is_ok(),
     }
 }
 
-/// Holds a moment by which processes that were started before it are told from those that were started after it.
+/// A moment that separates processes started before it from those started after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartMoment {
     /// Clock ticks since the machine was started.
     ticks: u64,
-    /// Id that a thread was given then. Ids ascend, so that of processes of one tick the later ones have higher ones.
+    /// Id that a thread was given at that moment. Ids ascend, so they order processes within one
+    /// tick.
     id: i32,
 }
 
 impl StartMoment {
-    /// Returns the present moment; `None` if the system does not tell.
+    /// Returns the present moment; `None` if the system does not report it.
     pub fn now() -> Option<StartMoment> {
-        // A thread that starts now has the time in the system's own unit, where `/proc/uptime` may be that of a container.
+        // The start time of a new thread has the unit of other start times. `/proc/uptime` may be
+        // that of a container.
         let started = thread::Builder::new().spawn(|| {
             let ticks = field_in("/proc/thread-self/stat", 22)?.parse().ok()?;
             let path = fs::read_link("/proc/thread-self").ok()?;
@@ -114,9 +120,11 @@ impl StartMoment {
     }
 }
 
-/// Kills all processes, except this one, whose environment has this variable with this value, and, with `since`, that were
-/// started after it. Waits up to ten seconds until none is left; returns `false` if one is. One that has cleared its environment,
-/// or whose environment this process may not read, is not found.
+/// Kills all processes, except this one, whose environment contains this variable with this value.
+/// With `since`, kills only those that were started after it.
+///
+/// Waits up to ten seconds until no such process is left, and returns `false` if one still is. A
+/// process is not found if it has cleared its environment, or if this process may not read it.
 pub fn end_all_with(variable: &str, value: &str, since: Option<StartMoment>) -> bool {
     let wanted = format!("{variable}={value}");
     let bears = |process: i32| {
@@ -134,33 +142,34 @@ pub fn end_all_with(variable: &str, value: &str, since: Option<StartMoment>) -> 
     quiet == QUIET_ROUNDS
 }
 
-/// Returns the boot id of the machine, and the inode of this process's namespace of process ids. In another
-/// boot or namespace, a process id belongs to another process.
+/// Returns the boot id of the machine, and the inode of this process's namespace of process ids. In
+/// another boot or namespace, a process id identifies another process.
 pub(crate) fn boot_and_namespace() -> (Option<String>, Option<u64>) {
     let boot = FileStorage::new().boot_id().map(|boot| boot.to_string());
     let namespace = fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino());
     (boot, namespace)
 }
 
-/// Returns when a process was started, in clock ticks since the machine was started. `None` if there is no
-/// such process.
+/// Returns the start time of a process, in clock ticks since the machine was started. `None` if
+/// there is no such process.
 pub(crate) fn start_time(process: i32) -> Option<u64> {
     field(process, 22)?.parse().ok()
 }
 
-/// Returns whether a process has ended, waited for or not.
+/// Returns whether a process has ended. A zombie has.
 fn is_over(process: i32) -> bool {
     field(process, 3).is_none_or(|state| matches!(state.as_str(), "Z" | "X"))
 }
 
-/// Returns whether a child that nobody has waited for has ended. Does not wait for the child, which so keeps
-/// its process id.
+/// Returns whether an unreaped child has ended. Does not reap the child, which thus retains its
+/// process id.
 pub(crate) fn has_ended(child: &Child) -> bool {
     let state = i32::try_from(child.id()).ok().and_then(|process| field(process, 3));
     matches!(state.as_deref(), Some("Z" | "X"))
 }
 
-/// Returns a field of a process's `stat` in `/proc`, by its number in the manual, which is 3 or more.
+/// Returns a field of a process's `stat` in `/proc`, by its number in the manual, which is 3 or
+/// more.
 fn field(process: i32, number: usize) -> Option<String> {
     field_in(&format!("/proc/{process}/stat"), number)
 }
@@ -168,13 +177,13 @@ fn field(process: i32, number: usize) -> Option<String> {
 /// Returns a field of a file `stat`, as [`field`] does.
 fn field_in(stat: &str, number: usize) -> Option<String> {
     let stat = fs::read_to_string(stat).ok()?;
-    // Field 2 is the name, in parentheses, and may hold any character.
+    // Field 2 is the name, in parentheses, and may contain any character.
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(number.checked_sub(3)?).map(str::to_owned)
 }
 
-/// Kills a child by its process id, since it may have left its group, and waits for it. Returns `false` if it
-/// still runs at `until`.
+/// Kills a child by its process id, since it may have left its group, and reaps it. Returns `false`
+/// if it still runs at `until`.
 pub(crate) fn end_child(child: &mut Child, until: Instant) -> bool {
     let _ = child.kill();
     let mut is_gone = false;
@@ -185,27 +194,28 @@ pub(crate) fn end_child(child: &mut Child, until: Instant) -> bool {
     is_gone
 }
 
-/// Returns whether a process of the group still runs. A process that has ended and that nobody has waited for
-/// does not.
+/// Returns whether a process of the group still runs. A zombie does not.
 pub(crate) fn is_any_left(group: i32) -> bool {
     if !fs::exists("/proc/self/stat").unwrap_or_default() {
         return killpg(Pid::from_raw(group), None).is_ok();
     }
     processes().any(|process| {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // Behind the name, which is in parentheses and may hold any character, come state, parent and group.
+        // The name is in parentheses and may contain any character. State, parent and group follow
+        // it.
         let mut fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default().split_whitespace();
         let (state, _, found) = (fields.next(), fields.next(), fields.next());
         found.and_then(|found| found.parse().ok()) == Some(group) && !matches!(state, Some("Z" | "X"))
     })
 }
 
-/// Script of the leader. It waits until this process is gone, and then kills the control group, whose
-/// `cgroup.kill` is its first argument, and its own process group. It ignores the signals that a program may
-/// send to its whole group.
+/// Script of the leader. It waits until this process has ended, and then kills the control group,
+/// whose `cgroup.kill` is its first argument, and its own process group. It ignores the signals
+/// that a program may send to its whole group.
 const LEADER: &str = "trap '' HUP INT QUIT TERM USR1 USR2 ALRM; read -r line; echo 1 > \"$1\"; kill -KILL 0";
 
-/// Starts the leader of a process group, which also kills the control group of `kill_file` if there is one.
+/// Starts the leader of a process group. The leader also kills the control group of `kill_file` if
+/// there is one.
 ///
 /// # Errors
 ///
@@ -217,14 +227,16 @@ pub(crate) fn start_leader(kill_file: Option<&OsStr>) -> io::Result<Child> {
     leader.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
-/// Names a process so that it is found again after its number may have been given to another one: what a host records
-/// of a program that it starts, to end it after its own death.
+/// Identifies a process, even after the system has given its process id to another one.
+///
+/// A host records the identities of the programs that it starts, so that they can be ended after
+/// the host's own death.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     /// Process id.
     pub pid: i32,
-    /// When the process was started, in clock ticks of the system since the machine was started: field 22 of
-    /// `/proc/PID/stat`.
+    /// Start time of the process, in clock ticks of the system since the machine was started: field
+    /// 22 of `/proc/PID/stat`.
     pub start_time: u64,
     /// Boot id of the machine at that time.
     pub boot: Option<String>,
@@ -233,31 +245,34 @@ pub struct ProcessIdentity {
 }
 
 impl ProcessIdentity {
-    /// Returns the identity of a process that runs, or `None` if the system shows no such process.
+    /// Returns the identity of a running process, or `None` if the system shows no such process.
     pub fn from_pid(pid: u32) -> Option<ProcessIdentity> {
         let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0)?;
         let (boot, namespace) = boot_and_namespace();
         Some(ProcessIdentity { pid, start_time: start_time(pid)?, boot, namespace })
     }
 
-    /// Returns whether the process still runs. One that has ended and that nobody has waited for does not. A process of
-    /// another boot or namespace does not run here, whatever its number.
+    /// Returns whether the process still runs. A zombie does not run, and neither does a process of
+    /// another boot or namespace, even if its process id is in use here.
     pub fn is_alive(&self) -> bool {
         self.is_of_here() && start_time(self.pid) == Some(self.start_time) && !is_over(self.pid)
     }
 
-    /// Asks the process to end, with SIGTERM. Returns `false` if it does not run, or may not be signalled.
+    /// Sends SIGTERM to the process. Returns `false` if it does not run, or may not be signalled.
     pub fn terminate(&self) -> bool {
         self.signal(rustix::process::Signal::TERM)
     }
 
-    /// Ends the process: asks it with SIGTERM, waits up to `grace`, kills it and the rest of its process group, and waits
-    /// up to ten seconds until it is gone. The group is left alone where it is this process's own. Returns `true` once
-    /// the process does not run, also if it did not before.
+    /// Ends the process. Returns `true` if the process does not run afterwards, also if it did not
+    /// run before.
     ///
-    /// A process that nobody waits for is a zombie afterwards, which does not run.
+    /// Sends SIGTERM, waits up to `grace`, kills the process and the rest of its process group, and
+    /// waits up to ten seconds until it has ended. The group is not killed if it is this process's
+    /// own.
+    ///
+    /// A process that is not reaped is a zombie afterwards, which does not run.
     pub fn end(&self, grace: Duration) -> bool {
-        // Once the process is gone, its group can no longer be looked up.
+        // Once the process has ended, its group can no longer be looked up.
         let group = self.is_alive().then(|| field(self.pid, 5)?.parse::<i32>().ok()).flatten();
         if self.terminate() {
             let until = clock::after(grace);
@@ -281,13 +296,13 @@ impl ProcessIdentity {
         self.pid > 0 && self.boot == boot && self.namespace == namespace
     }
 
-    /// Sends the process a signal, unless its number belongs to another process by now.
+    /// Sends the process a signal, unless its process id now belongs to another process.
     fn signal(&self, signal: rustix::process::Signal) -> bool {
         signal_if(self.pid, signal, &|| self.is_alive())
     }
 }
 
-/// Holds a process group whose programs are killed when this is dropped, and when this process is gone.
+/// A process group whose programs are killed when this is dropped, and when this process ends.
 #[derive(Debug)]
 pub struct ProcessGroup {
     leader: Child,
@@ -320,15 +335,16 @@ impl ProcessGroup {
         command.process_group(self.id).spawn()
     }
 
-    /// Kills the programs of the group, and waits up to ten seconds until they are gone. Returns `false` if one is not.
-    /// The caller still waits for those that it started.
+    /// Kills the programs of the group, and waits up to ten seconds until they have ended. Returns
+    /// `false` if one has not. The caller must still reap the children that it started.
     pub fn kill(&mut self) -> bool {
         if matches!(self.leader.try_wait(), Ok(Some(_))) {
-            // Somebody killed the leader, or it has killed its group. It was waited for, so the group's number may be
-            // that of another group by now.
+            // The leader was killed, or has killed its group. It was reaped, so the group's number
+            // may now be that of another group.
             return true;
         }
-        // Until the leader is waited for, no other process can have its number, so the signal meets the right group.
+        // Until the leader is reaped, no other process can have its number, so the signal reaches
+        // the right group.
         let _ = killpg(Pid::from_raw(self.id), Signal::SIGKILL);
         let until = clock::after(GONE_WITHIN);
         poll(|| !is_any_left(self.id) || clock::is_past(until));

@@ -1,89 +1,115 @@
-//! Runs a host again over the log of its earlier run, and names the first record in which it does something else.
+//! Runs a host again over the log of its earlier run, and reports the first record that differs.
 //!
-//! The host gets a [`Session`] that looks like the live one. What came from outside comes from the log: the time, random
-//! numbers and [observations](Session::observe), the answers of providers, and the results of tools. Each record that the
-//! host writes is compared with the recorded one. Nothing is written.
+//! The host gets a [`Session`] that looks like the live one. Its inputs come from the log: the
+//! time, random numbers and [observations](Session::observe), the answers of providers, and the
+//! results of tools. Each record that the host writes is compared with the recorded one. Nothing is
+//! written.
 //!
 //! # Processes
 //!
-//! A log holds what one or more *processes* wrote: each time that the session is opened for writing begins one. The host is
-//! called once for each, as it was then: behind a crash it finds calls that were left open, recovers them, and resumes its
-//! conversations. Where the records of a process end, the next write fails with [`Error::ReplayEnded`], as if the process
-//! were killed there; the host returns, and is called for the next process. A process that only settled calls, or only
-//! ended the calls that another one had left open, such as the binary's `settle` and `recover`, is taken from the log. One that
-//! wrote other records without the host, such as the binary's `restore`, wrote what no host produces: the replay diverges there.
+//! A log contains the records of one or more *processes*: each opening of the session for writing
+//! starts one. The replay calls the host once for each, under the conditions of that time. After a
+//! crash, the host finds calls that were left open, recovers them, and resumes its conversations.
+//! At the end of a process's records, the next write fails with [`Error::ReplayEnded`], as if the
+//! process were killed there. The host returns, and is called for the next process.
 //!
-//! What the host returns is not looked at. A host that fails by itself, such as over a directory that does not exist, shows only in
-//! the records that it did not produce: whoever looks for the reason prints what the host returns.
+//! A process that only settled calls, or only ended calls of an earlier process, such as the
+//! binary's `settle` and `recover`, is taken from the log. If a process wrote other records without
+//! the host, such as the binary's `restore`, the replay diverges there, since the host does not
+//! produce them.
 //!
-//! A record behind the last one of a log is one too many if the session was closed there, by the process that wrote that record:
-//! the log's last frame says so. Where a process was killed, or closed on a disk so full that the frame found no room, the host
-//! gets [`Error::ReplayEnded`] instead, since nobody knows what it would have written.
+//! The host's return value is ignored. If the host itself fails, for example because a directory
+//! does not exist, the report shows only the missing records. To find the reason, print the host's
+//! return value.
 //!
-//! # What has to be the same
+//! If the session was closed after the last record of the log, by the process that wrote that
+//! record, a further record counts as extra. The log's last frame records such a close. Otherwise
+//! the process was killed, or the disk was too full for that frame. The host then gets
+//! [`Error::ReplayEnded`], since its further records are unknown.
 //!
-//! A host is deterministic if all that it does follows from its state and from what it was given through its session. Only
-//! [`Session::now`], [`Session::draw`] and [`Session::observe`] are recorded inputs. Threads whose records may interleave
-//! need [lanes](Session::lane) of their own: records of one lane come in one order, and between lanes the log's order
-//! counts. A thread must not read what other lanes write, unless it learns of it through a recorded input or has joined their
-//! threads: a loop that waits for what another lane's thread is to write never ends if that thread has ended at a divergence
-//! or at the end of the records. The host joins its threads before it returns. What it does beside its session is done again: other sessions, forks, files.
+//! # Requirements for a host
 //!
-//! A replay runs the host with the [`StoreOptions`] of the live run, if its size limit for payloads is not the default.
+//! A host is deterministic if its behavior follows only from its state and from inputs through its
+//! session. Only [`Session::now`], [`Session::draw`] and [`Session::observe`] are recorded inputs.
 //!
-//! # What leaves no record
+//! Threads whose records may interleave need their own [lanes](Session::lane): records of one lane
+//! have one order, and across lanes the order of the log applies. A thread must not read records of
+//! other lanes, unless it learns of them through a recorded input or has joined their threads. A
+//! loop that waits for a record of another lane's thread never ends if that thread has ended at a
+//! divergence or at the end of the records.
 //!
-//! What was refused left no record, and neither did what was only read. A replay knows of it what follows from its state:
+//! The host joins its threads before it returns. Effects outside its session are repeated: on other
+//! sessions, forks, files.
+//!
+//! A replay runs the host with the [`StoreOptions`] of the live run, if its size limit for payloads
+//! is not the default.
+//!
+//! # Effects without a record
+//!
+//! Refused calls and reads leave no record. A replay derives them from its state:
 //!
 //! | live | in a replay |
 //! |---|---|
-//! | a write was refused because of the state, or of its handle's call | it is refused as well, without waiting for a turn, unless its lane's next record looks like it: then it waits for that one's turn, or until the [patience](Replay::patience) is over |
-//! | a write was refused because of what another lane wrote | it may be refused or not: a thread must not read what other lanes write |
-//! | a recovery or a call found that an operation had expired, or had not | the same: the record that settles it says so |
-//! | [`pending`](Session::pending) was asked | a question counts as expired by the time of the process's last record; by that of the next one if that settles something, or before the first. What expired between two records is not known |
-//! | an observation was refused, since it could not be read again | not known: it is one record too many |
-//! | a call was refused before its begin, since a resource could not be captured or was [left dirty](crate::Error::ResourceDirty) | not known: the replay captures nothing, and begins the call, which is one record too many |
-//! | a subscriber was told of a record | it is told of it before the call returns that led to it; on which of several threads is not known |
+//! | a write was refused because of the state, or of its handle's call | it is refused as well, without waiting for a turn, unless its lane's next record looks like it: then it waits for that record's turn, or until the [patience](Replay::patience) is over |
+//! | a write was refused because of another lane's records | it may be refused or not: a thread must not read the records of other lanes |
+//! | a recovery or a call found that an operation had expired, or had not | the same, from the record that settles it |
+//! | [`pending_questions`](Session::pending_questions) was called | a question counts as expired by the time of the process's last record; by that of the next one if that settles something, or before the first. Expiry between two records is unknown |
+//! | an observation was refused, since it could not be read again | unknown: it counts as an extra record |
+//! | a call was refused before its start record, since a resource could not be captured or was [left dirty](crate::Error::ResourceDirty) | unknown: the replay captures nothing and starts the call, which counts as an extra record |
+//! | a subscriber was notified of a record | it is notified before the call returns that led to the record; with several threads, the thread is undefined |
 //!
 //! # Resources
 //!
 //! The resources themselves are not touched: they are neither leased nor captured nor restored.
 //! [`ExecutionState::resources`](crate::ExecutionState::resources) and the context of a tool show
-//! [copies](crate::tools::resources::Snapshotable::scratch) of them, as their recorded captures say: a workspace is a directory
-//! among the system's temporary files, which goes with the last handle of it, without what captures leave out, such as `.git`.
-//! Between two captures a copy does not show what the host itself did to the resource, and what a host does to a copy is lost
-//! with the next tool. A resource without recorded captures, such as files in memory, is
-//! shown as the host made it, and so is one that no failed tool rolls back, such as a budget. What a host reads past the registry, it
-//! reads as it is now. The captures of a [composite snapshot](crate::tools::CompositeSnapshot) are in no record, so a replay's
-//! are empty, and its id is another one.
+//! [copies](crate::tools::resources::Snapshotable::scratch) of them, made from their recorded
+//! captures. A workspace is a directory among the system's temporary files, which is removed with
+//! its last handle. It lacks files that captures omit, such as `.git`.
 //!
-//! All that a replay needs is in the session's directory. [`Session::dir`] is that directory, and a host that opens its workspace
-//! there, with the captures in it, may give it any directory for the workspace: it has to exist, may be empty, and is not looked
-//! into. In a fork only the captures of its own records count, not those of its parent.
-//! The copy that the run shows has another path: a host that writes `HostFilesystem::root`
-//! into a record diverges, and a link of the workspace that names the workspace's own path leads nowhere.
+//! Between two captures a copy does not show the host's own changes of the resource. Changes that a
+//! host makes to a copy are lost with the next tool. A resource without recorded captures, such as
+//! files in memory, is shown as the host made it, and so is a resource that no failed tool rolls
+//! back, such as a budget. Reads that bypass the registry return present data. The captures of a
+//! [composite snapshot](crate::tools::CompositeSnapshot) are in no record, so they are empty in a
+//! replay, and its id differs.
 //!
-//! # Behind a divergence
+//! A replay needs only the session's directory, which [`Session::dir`] returns. A host that opens
+//! its workspace there, with the captures in it, may pass any existing directory for the workspace.
+//! It may be empty, and is not read. In a fork only the captures of its own records count, not
+//! those of its parent. The copy in the replay has another path: a host that records
+//! `HostFilesystem::root` diverges, and a link in the workspace to the workspace's own path is
+//! broken.
 //!
-//! A replay of [all](Replay::all) divergences goes on from the recorded state. A record that is not recorded is not applied; where
-//! one cannot do without it, as the begin of a call or an observation, the host gets [`Error::Diverged`], and if it stops there,
-//! what it would have written further on is listed as missing. The lane of a write moved to another one is known only once the
-//! [patience](Replay::patience) is over: another thread might still bring the record of the first lane. A lane that did not come
-//! is not waited for once more until it writes. An object of the log that is missing or damaged is no divergence: the replay fails
-//! with [`Error::Object`], also where only the host came upon it.
+//! # After a divergence
+//!
+//! A replay of [all](Replay::all) divergences continues from the recorded state. An extra record is
+//! not applied. If the host cannot continue without it, as with the start of a call or an
+//! observation, the host gets [`Error::Diverged`]. If it stops there, its later records are listed
+//! as missing.
+//!
+//! If a write moved to another lane, its lane is known only after the [patience](Replay::patience):
+//! another thread might still write the record of the first lane. A lane that timed out is not
+//! waited for again until it writes.
+//!
+//! A missing or damaged object of the log is no divergence. The replay fails with
+//! [`Error::Object`], even if only the host read the object.
 //!
 //! # Memory
 //!
-//! A replay holds the state, as a session does, some records that it has read ahead, and the last record of each of the 64 lanes that
-//! wrote last, however long the log is. A record that another lane than those brings twice counts as changed. A reader that
-//! was opened with [`ReadOptions::outline`](crate::inspect::ReadOptions::outline) holds no names of items beside it.
+//! Independent of the length of the log, a replay stores the state, as a session does, some records
+//! that it has read ahead, and the last record of each of the 64 lanes that wrote last. If another
+//! lane writes its last record twice, it counts as changed. A reader that was opened with
+//! [`ReadOptions::outline`](crate::inspect::ReadOptions::outline) stores no names of items in
+//! addition.
 //!
-//! # Where a replay can begin and end
+//! # Start and end of a replay
 //!
-//! It begins behind the session's own first record, or at a position at which no call is open and at which the host held nothing
-//! in variables that it does not find in its slices, such as one behind which it was started anew. It ends at the log's end as
-//! it was when the reader was opened, or earlier. So a log that is being written can be replayed. With
-//! [`go_live`](Replay::go_live) the host goes on in a fork at that end, as it would after a crash.
+//! A replay starts after the session's own first record, or at a position at which no call is open.
+//! The host must not have had state in variables there that it cannot restore from its slices; a
+//! position after which the host was restarted is suitable. A replay ends at the log's end as it
+//! was when the reader was opened, or earlier. So a log that is being written can be replayed. With
+//! [`go_live`](Replay::go_live) the host continues in a fork at that end, as it would after a
+//! crash.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -108,7 +134,7 @@ use crate::session::{RecordedPart, Session, check_declared, open_recorded};
 use crate::store::Store;
 use crate::types::SessionTypes;
 
-/// Time without any record after which the next one counts as missing.
+/// Default time without any record after which the next one counts as missing.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Replays a host over a recorded log.
@@ -140,10 +166,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// host(&session, "hello")?;
 ///
 /// let log = LogReader::open(session.dir())?;
-/// let report = Replay::of(&log, &types).run(|session| host(&session, "hello"))?;
+/// let report = Replay::new(&log, &types).run(|session| host(&session, "hello"))?;
 /// assert_eq!(report.compared, 2);
 ///
-/// let changed = Replay::of(&log, &types).run(|session| host(&session, "hi")).unwrap_err();
+/// let changed = Replay::new(&log, &types).run(|session| host(&session, "hi")).unwrap_err();
 /// assert_eq!(
 ///     changed.to_string(),
 ///     "the replay diverged: record 3 (dispatch `chat.said`) differs at $.event: recorded \"hello Ada\", produced \"hi Ada\"",
@@ -162,32 +188,38 @@ pub struct Replay<'a> {
     through: Option<SequenceNumber>,
 }
 
-/// Says what becomes of tools in a replay.
+/// Describes how a replay treats tools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplayMode {
-    /// No tool runs: what a call did and answered comes from the log.
+    /// No tool runs: effects and results of calls come from the log.
     #[default]
     FromLog,
-    /// Tools that only read or that are [`Natural`](crate::Idempotency::Natural) run again, on copies of the resources as they were.
-    /// What they write and answer is compared, and so is what they leave of each resource: of a workspace names, contents, links and
-    /// which files may be executed. Calls that run together, that opened child sessions, or whose run has a resource without recorded captures come from the log in any case. Calls of tools that
-    /// [run elsewhere](crate::tools::ToolRunner::begin) can be begun; what they do outside is done again.
+    /// Tools that only read or that are [`Natural`](crate::Idempotency::Natural) run again, on
+    /// copies of the resources in their former state.
+    ///
+    /// The records and results of these tools are compared, and so is the resulting state of each
+    /// resource. For a workspace that state consists of names, contents, links and executable bits.
+    /// Calls come from the log in any case if they run together, opened child sessions, or have a
+    /// resource without recorded captures. Calls of tools that [run
+    /// elsewhere](crate::tools::ToolRunner::begin) can be started; their effects outside are
+    /// repeated.
     RunTools,
 }
 
-/// Reports what a replay found.
+/// Reports the results of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ReplayReport {
     /// Number of records of the part that was replayed.
     pub records: u64,
-    /// Number of records that the host wrote and that were compared. The others were taken from the log.
+    /// Number of records that the host wrote and that were compared. The others were taken from the
+    /// log.
     pub compared: u64,
     /// Number of processes for which the host was called.
     pub processes: u64,
-    /// What diverged, in the order in which it was found. Empty unless the replay goes on behind the first divergence: that
-    /// one is an error.
+    /// Divergences, in the order of their discovery. Empty unless the replay continues after the
+    /// first divergence, which is an error otherwise.
     pub divergences: Vec<Divergence>,
 }
 
@@ -201,16 +233,17 @@ impl ReplayReport {
     }
 }
 
-/// Says where the processes begin and end whose records are replayed.
+/// Bounds of the processes whose records are replayed.
 struct Processes {
-    /// Sequence numbers of their first records, and the one behind the last record.
+    /// Sequence numbers of their first records, and the one after the last record.
     bounds: Vec<SequenceNumber>,
-    /// Whether a frame behind the last record says that the process that wrote it closed the session.
+    /// Whether a frame after the last record attests that the process that wrote it closed the
+    /// session.
     closed: bool,
 }
 
 impl<'a> Replay<'a> {
-    /// Prepares a replay of the whole log, which stops at the first divergence.
+    /// Prepares a replay of the whole log that stops at the first divergence.
     pub fn new(log: &'a LogReader, types: &SessionTypes) -> Replay<'a> {
         let rules = Rules {
             all: false,
@@ -223,65 +256,75 @@ impl<'a> Replay<'a> {
         Replay { log, types, options, rules, from: None, through: None }
     }
 
-    /// Makes the replay go on behind a divergence, from the recorded state, and list all, at most 10,000 for each process. A host
-    /// that gets an error for a call or an observation too many and stops there goes no further.
+    /// Makes the replay continue after a divergence, from the recorded state, and list all
+    /// divergences, at most 10,000 for each process. If the host gets an error for an extra call or
+    /// observation and stops, it does not continue.
     pub fn all(mut self) -> Replay<'a> {
         self.rules.all = true;
         self
     }
 
-    /// Begins the replay behind the record at `position`, such as a snapshot, or the record before a call's begin. The host begins
-    /// anew there: it has to find in its slices what it goes on with.
+    /// Starts the replay after the record at `position`, such as a snapshot, or the record before a
+    /// call's start. The host starts without earlier variables there: it has to restore its state
+    /// from its slices.
     pub fn from(self, position: impl Into<SequenceNumber>) -> Replay<'a> {
         Replay { from: Some(position.into()), ..self }
     }
 
-    /// Ends the replay behind the record at `position`. At the position where it begins it replays nothing, and a host
-    /// [goes live](Replay::go_live) right there.
+    /// Ends the replay after the record at `position`. At the starting position nothing is
+    /// replayed, and the host [goes live](Replay::go_live) immediately.
     pub fn through(self, position: impl Into<SequenceNumber>) -> Replay<'a> {
         Replay { through: Some(position.into()), ..self }
     }
 
-    /// Sets what becomes of tools; by default their results come from the log.
+    /// Sets the treatment of tools; by default their results come from the log.
     pub fn mode(mut self, mode: ReplayMode) -> Replay<'a> {
         self.rules.run_tools = mode == ReplayMode::RunTools;
         self
     }
 
-    /// Leaves values out of the comparison, by the names of events and paths, besides those that the
-    /// [events](crate::Event::NOT_COMPARED) name.
+    /// Excludes values from the comparison, by the names of events and paths, in addition to those
+    /// that the [events](crate::Event::NOT_COMPARED) name.
     pub fn leaving_out(mut self, left_out: LeaveOut) -> Replay<'a> {
         self.rules.left_out = Arc::new(left_out);
         self
     }
 
-    /// Sets the time without any record after which the next one counts as missing; 10 seconds by default. It matters where a
-    /// lane waits for its turn behind records of other lanes, which the host writes no more: those are missing then. A tool that
-    /// [runs again](ReplayMode::RunTools) for longer than this beside such a lane counts as missing too.
+    /// Sets the time without any record after which the next one counts as missing; 10 seconds by
+    /// default.
+    ///
+    /// It matters if a lane waits for records of other lanes that the host no longer writes: those
+    /// then count as missing. A tool that [runs again](ReplayMode::RunTools) for longer than this
+    /// while such a lane waits counts as missing too.
     pub fn patience(mut self, patience: Duration) -> Replay<'a> {
         self.rules.patience = patience;
         self
     }
 
-    /// Sets the options with which the live run opened its store. The storage is the reader's in any case.
+    /// Sets the options with which the live run opened its store. The reader's storage is used in
+    /// any case.
     pub fn store_options(self, options: StoreOptions) -> Replay<'a> {
         Replay { options, ..self }
     }
 
-    /// Calls the host once for each recorded process, and compares what it does with the log.
+    /// Calls the host once for each recorded process, and compares its records with the log.
     ///
-    /// What the host returns is not looked at: it stops with an error where a process ends.
+    /// The host's return value is ignored: it stops with an error at the end of a process.
     ///
     /// # Errors
     ///
-    /// [`Error::Diverged`] with the first divergence, unless the replay [goes on](Replay::all).
-    /// [`Error::InsideTransaction`] if a call is open at the position where the replay is to begin;
-    /// [`Error::NoSuchPosition`] if the log does not hold it, if it is in the part that a fork shares with its parent, or
-    /// if the replay is to end before it begins or behind the log's end.
-    /// [`Error::NotRegistered`], [`Error::PolicyMismatch`] or [`Error::NewerVersion`] if the host's types do not fit the
-    /// log. [`Error::Poisoned`] with the reason if a copy of a resource cannot be made.
-    /// [`Error::UnsupportedKind`] if the log holds a record of a later version. [`Error::Io`] or [`Error::Object`] if
-    /// the log or an object that it names cannot be read, or is damaged.
+    /// - [`Error::Diverged`] with the first divergence, unless the replay [continues](Replay::all).
+    /// - [`Error::InsideTransaction`] if a call is open at the starting position.
+    /// - [`Error::NoSuchPosition`] if the log does not contain the starting position, if that is in
+    ///   the part that a fork shares with its parent, or if the end is before the start or after
+    ///   the log's end.
+    /// - [`Error::Compacted`] if a compaction dropped records that the starting position needs.
+    /// - [`Error::NotRegistered`], [`Error::PolicyMismatch`] or [`Error::NewerVersion`] if the
+    ///   host's types do not fit the log.
+    /// - [`Error::Poisoned`] with the reason if a copy of a resource cannot be made.
+    /// - [`Error::UnsupportedKind`] if the log contains a record of a later version.
+    /// - [`Error::Io`] or [`Error::Object`] if the log or an object that it names cannot be read,
+    ///   or is damaged.
     pub fn run<T>(&self, mut host: impl FnMut(Session) -> T) -> Result<ReplayReport> {
         let recorded = self.log.recorded_log();
         check_declared(&self.types, recorded.names)?;
@@ -323,14 +366,16 @@ impl<'a> Replay<'a> {
         Ok(report)
     }
 
-    /// Replays the host as [`run`](Replay::run) does, makes a fork at the end of what was replayed, and calls the host with
-    /// it: from there on it works for real, as after a crash, and resumes what was not over. The log that was replayed stays as it is.
+    /// Replays the host as [`run`](Replay::run) does, forks the session at the end of the replay,
+    /// and calls the host with the fork. There the host works for real, as after a crash, and
+    /// resumes unfinished work. The replayed log is unchanged.
     ///
-    /// Returns what the host returned in the fork. The fork is in `store`, which holds the replayed session. The host is
-    /// called once more than for a replay: [`Session::replays`] tells it whether it works for real.
+    /// Returns the host's return value of the call with the fork. The fork is in `store`, which
+    /// contains the replayed session. The host is called once more than for a replay:
+    /// [`Session::replays`] returns whether it works for real.
     ///
-    /// The fork works on the workspaces as the host opens them now. They are not brought to the position: whoever wants them as they
-    /// were gives the host directories of its own, in which they are.
+    /// The fork works on the workspaces as the host opens them now. They are not restored to the
+    /// position. To use their former contents, give the host other directories with these contents.
     ///
     /// ```
     /// use foldlog::inspect::LogReader;
@@ -366,7 +411,7 @@ impl<'a> Replay<'a> {
     /// let log = LogReader::open(session.dir())?;
     /// session.close()?;
     /// let third = log.opened_sequence() + 3;
-    /// let replay = Replay::of(&log, &types).through(third); // the record before the fourth attempt
+    /// let replay = Replay::new(&log, &types).through(third); // the record before the fourth attempt
     /// let made = replay.go_live(&store, SessionOptions::default(), |session| {
     ///     let made = host(&session)?;
     ///     Ok::<_, foldlog::Error>((session, made))
@@ -380,9 +425,9 @@ impl<'a> Replay<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Replay::run), [`Error::Diverged`] with the first divergence also where the replay
-    /// [goes on](Replay::all), and then those of [`Store::fork`]: [`Error::InsideTransaction`] if a call is open at
-    /// the end.
+    /// Those of [`run`](Replay::run), [`Error::Diverged`] with the first divergence also if the
+    /// replay [continues](Replay::all), and those of [`Store::fork`]: [`Error::InsideTransaction`]
+    /// if a call is open at the end.
     pub fn go_live<T>(
         &self,
         store: &Store,
@@ -406,7 +451,7 @@ impl<'a> Replay<'a> {
         Ok(from + 1)
     }
 
-    /// Returns the sequence number behind the last record that is replayed.
+    /// Returns the sequence number after the last record that is replayed.
     fn end(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
         let next = SequenceNumber::from(self.log.records_len());
         let Some(through) = self.through else { return Ok(next.max(begin)) };
@@ -420,13 +465,15 @@ impl<'a> Replay<'a> {
         if let Some(range) = recorded.places.compaction.as_ref().and_then(|all| all.ranges().last())
             && begin <= *range.end()
         {
-            // All behind the position is read, so that one before the range is of no use either.
+            // All records after the position are read, so a position before the range is of no use
+            // either.
             let position = begin.saturating_sub(1).max(*range.start());
             return Err(Error::Compacted { position, earliest: *range.end() });
         }
         let projection = Projection::new(LogSlices::InLog).over(recorded.places.compaction.as_ref());
         let mut live = LiveState { projection, ..LiveState::default() };
-        // Kept while the records pass, or each of these rollbacks would fold the log once more.
+        // Retained while the records pass; otherwise each of these rollbacks would fold the log
+        // again.
         recorded.rollbacks.range(begin..).for_each(|(_, rollback)| live.positions.expect_target(rollback.to));
         let live = self.continue_fold(live, recorded, begin)?;
         let open = live.projection.operations.open().next().map(|open| open.operation);
@@ -451,7 +498,7 @@ impl<'a> Replay<'a> {
 
     /// Finds the processes that wrote the records from `begin` to before `end`.
     fn processes(&self, begin: SequenceNumber, end: SequenceNumber) -> Result<Processes> {
-        // In the segments that a fork shares with its parent stand the parent's processes.
+        // The segments that a fork shares with its parent contain the parent's processes.
         let session = self.log.opening_record().session;
         let segments = self.log.recorded_log().places.segments.iter();
         let own: BTreeSet<&Path> = segments
@@ -463,14 +510,14 @@ impl<'a> Replay<'a> {
             if !own.contains(frame.segment) {
                 return Ok(());
             }
-            // Whoever wrote no record says nothing about the one before it.
+            // The close of a process that wrote no record does not concern the record before it.
             if frame.record.kind == RecordKind::CLOSED && frame.record.sequence == end {
                 closed |= last_began < Some(end);
             }
             if frame.record.kind == RecordKind::RESUMED && !sabotage::is(Breakage::ReplayAsOneProcess) {
                 let at = frame.record.sequence;
                 let resumed = Resumed::decode(frame.record.body).map_err(Error::unread(at))?;
-                // A recovery rewrites what earlier processes wrote, and says where those began.
+                // A recovery rewrites records of earlier processes, and states where those began.
                 for at in resumed.began.into_iter().chain([resumed.recovered.unwrap_or(at)]) {
                     last_began = last_began.max(Some(at));
                     if bounds.last().is_some_and(|last| *last < at) && at < end {
@@ -484,8 +531,8 @@ impl<'a> Replay<'a> {
         Ok(Processes { bounds, closed })
     }
 
-    /// Returns whether a process's records are a host's: whether there are others than settlements and the ends of calls
-    /// that were left open.
+    /// Returns whether the host wrote a process's records: whether there are others than
+    /// settlements and the ends of calls that were left open.
     fn is_hosts(&self, from: SequenceNumber, end: SequenceNumber) -> Result<bool> {
         let mut is_hosts = false;
         let mut begun = false;
