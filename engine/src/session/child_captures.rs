@@ -1,10 +1,11 @@
-//! Where the captures of a session's calls are kept: in its own directory, or, of a child session, in that of the session which it works
-//! for, whose workspace it works on.
+//! Places of the captures of a session's calls: the session's own directory or, for a child
+//! session, the directory of the session that it works for, whose workspace it works on.
 //!
-//! A replica holds a child's captures with the child's records: what they add to those of its ancestors that are held. A takeover, or a
-//! copy that is read, makes them in the child's own directory, since nobody says which of the two comes first. The first opening
-//! for writing that finds both brings them to where they are looked for. A kill in between leaves some of them in both places, and the
-//! next opening goes on.
+//! A replica stores a child's captures with the child's records: the part that its ancestors'
+//! replicated captures lack. A takeover, or a copy for reading, creates them in the child's own
+//! directory, since child and parent may arrive in any order. The first opening for writing that
+//! finds both moves them to their regular place. A kill in between leaves some of them in both
+//! places, and the next opening continues.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -17,10 +18,11 @@ use crate::error::{Error, Result};
 use crate::log::{layout, scan};
 use crate::storage::EntryKind;
 
-/// Number of generations that are followed, so that logs which name each other in a circle end it.
+/// Maximum number of generations to follow. It ends the search if logs name each other in a circle.
 const GENERATIONS_MAX: usize = 64;
 
-/// Returns the sessions that a session works for, in this store: its parent, that one's, and so on.
+/// Returns the sessions of this store that a session works for: its parent, the parent's parent,
+/// and so on.
 pub(super) fn ancestors(store: &OpenStore, opened: &SessionOpening) -> Vec<Uuid> {
     let mut ancestors = Vec::new();
     let mut parent = opened.parent;
@@ -33,19 +35,20 @@ pub(super) fn ancestors(store: &OpenStore, opened: &SessionOpening) -> Vec<Uuid>
         ancestors.push(session);
         parent = match store.writers.get(session) {
             Some(open) => open.opening_record().parent,
-            // One that cannot be read is told of by whoever opens it.
+            // An unreadable parent is reported when it is opened.
             None => scan::scan(storage, &dir, &mut |_| Ok(())).ok().and_then(|scan| scan.opened.parent),
         };
     }
     ancestors
 }
 
-/// Returns the directory of the session in whose directory a session in the directory `dir` has its captures.
+/// Returns the directory of the session whose directory contains the captures of the session in
+/// `dir`.
 pub(super) fn home(store: &OpenStore, dir: &Path, ancestors: &[Uuid]) -> PathBuf {
     ancestors.last().map_or_else(|| dir.to_owned(), |first| layout::session_dir(&store.root, *first))
 }
 
-/// Brings the captures of a child session that are in its own directory to where they are looked for.
+/// Moves the captures in a child session's own directory to their regular place.
 pub(super) fn bring_home(store: &OpenStore, dir: &Path, opened: &SessionOpening) -> Result<()> {
     let (storage, own) = (store.options.storage.as_ref(), layout::captures_dir(dir));
     if !matches!(opened.parent, Some(Parent::Child { .. })) {

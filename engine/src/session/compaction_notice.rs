@@ -1,16 +1,20 @@
-//! What a compaction of a held session has to say to whoever holds its records.
+//! Records which bodies a compaction of a replicated session dropped, for the replica.
 //!
-//! A compaction drops bodies from the local log. The replica has them still, if it held the records before, and must not drop them by
-//! itself: another writer could go back to a position at which they are needed. So the session's writer records what was dropped
-//! ([`DroppedBodies`]): when the session is opened for writing and the replica holds bodies that the log has not, and when a session
-//! that is open is compacted. Whoever claims the session later has that record.
+//! A compaction drops bodies from the local log. The replica still has them if they were replicated
+//! before. It must not drop them by itself, because another writer could go back to a position at
+//! which they are needed. So the session's writer records the dropped bodies ([`DroppedBodies`]):
+//! when the session is opened for writing and the replica has bodies that the log lacks, and when
+//! an open session is compacted. Every later claim of the session includes that record.
 //!
-//! 1. Nobody who writes behind that record goes back to a position that it hides ([`DroppedBodies::hides`]), also where its own log has
-//!    all bodies: after a takeover, or in an older copy of the log. A store without its replicator
-//!    ([`StoreOptions::unreplicated`](crate::StoreOptions::unreplicated)) finds the record in the log.
-//! 2. A record hides all that an earlier one hides, and says that all was dropped which that says ([`DroppedBodies::behind`]).
-//! 3. So a replica may drop what the newest record says, at any time.
-//! 4. What such a record of its parent says is not said of a fork, which has records of its own, also where the parent's are.
+//! 1. No writer after that record goes back to a position that it hides ([`DroppedBodies::hides`]),
+//!    even if its own log has all bodies: after a takeover, or in an older copy of the log. A store
+//!    without its replicator ([`StoreOptions::unreplicated`](crate::StoreOptions::unreplicated))
+//!    finds the record in the log.
+//! 2. A record hides everything that an earlier one hides, and includes the bodies that the earlier
+//!    one lists as dropped ([`DroppedBodies::merge_earlier`]).
+//! 3. So a replica may drop the bodies in the newest record at any time.
+//! 4. A record of a parent does not apply to a fork, which has its own, even for the records of the
+//!    parent.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -27,7 +31,7 @@ use crate::fold::record_body::RecordBody;
 use crate::replication::Replicator;
 use crate::sabotage::{self, Breakage};
 
-/// Follows which bodies were dropped, as held records say.
+/// Follows the records of dropped bodies among replicated records.
 #[derive(Debug, Default)]
 pub(super) struct SaidDropped {
     newest: Option<(SequenceNumber, Vec<u8>)>,
@@ -42,7 +46,8 @@ impl SaidDropped {
         }
     }
 
-    /// Returns what the newest record says, whose payload the replica has; `None` if there is none.
+    /// Returns the newest record of dropped bodies, with its payload from the replica; `None` if
+    /// there is none.
     pub(super) fn read(
         &self,
         session: Uuid,
@@ -73,8 +78,8 @@ impl SaidDropped {
 }
 
 impl SessionInner {
-    /// Records which bodies compactions have dropped, if the replica holds any of them and no record says so. A session that takes no
-    /// record is left as it is.
+    /// Records which bodies compactions have dropped, if the replica has any of them and no record
+    /// lists them. Does nothing if the session accepts no records.
     pub(super) fn note_dropped(self: &Arc<Self>) -> Result<()> {
         let Some(replica) = self.replica.as_ref().filter(|replica| replica.is_to_say()) else {
             return Ok(());
@@ -108,7 +113,8 @@ impl SessionInner {
         self.finish_write(state, sequence, false).map(drop)
     }
 
-    /// Fails with [`Error::Compacted`] if nothing may go back to a position, since a replica may have dropped bodies that it needs.
+    /// Fails with [`Error::Compacted`] if going back to a position is forbidden, since a replica
+    /// may have dropped bodies that it needs.
     pub(super) fn check_held(&self, state: &WriterState, position: SequenceNumber) -> Result<()> {
         let said = match &self.replica {
             Some(replica) => replica.said_dropped(),
@@ -120,10 +126,11 @@ impl SessionInner {
         }
     }
 
-    /// Returns what the log of a held session, which is written without its replicator, says of dropped bodies. The log is read once for that:
-    /// nobody without a replicator writes such a record.
+    /// Returns the record of dropped bodies in the log of a replicated session that is written
+    /// without its replicator. The log is read once: no writer without a replicator adds such a
+    /// record.
     fn said_in_log(&self, state: &WriterState) -> Result<Option<Arc<DroppedBodies>>> {
-        // A replay goes where its records went, before that was said.
+        // A replay may go back where its records went back, before the drop was recorded.
         if state.live.projection.replicated.is_none() || self.replayed.is_some() {
             return Ok(None);
         }

@@ -1,7 +1,9 @@
-//! Compares what a replayed host produces with what is recorded, beside the next record and further on.
+//! Compares the records that a replayed host produces with the recorded ones: the next record and
+//! later ones.
 //!
-//! Where the host's types know a later version of a recorded event, or of the items that it added, the recorded ones are brought
-//! up to date first, as they are for whoever reads them. An event that no slice of the host takes has no such types.
+//! If the host's types have a later version of a recorded event or of the items that it added, the
+//! recorded ones are upgraded first, as for any reader. An event without a slice of the host has no
+//! such types.
 
 use std::collections::BTreeMap;
 
@@ -24,33 +26,33 @@ pub(super) struct RecordComparison<'a> {
     /// Names of the log, and those that the host has declared for the record.
     pub(super) names: &'a DeclaredNames,
     pub(super) left_out: &'a LeaveOut,
-    /// The host's types; `None` if nothing is brought up to date.
+    /// The host's types; `None` if nothing is upgraded.
     pub(super) types: Option<&'a SessionTypes>,
     pub(super) objects: &'a Objects,
-    /// Contents of the objects that the produced record names, which a replay does not write.
+    /// Contents of the objects that the produced record names. A replay does not write them.
     pub(super) produced_objects: &'a BTreeMap<ObjectId, Vec<u8>>,
 }
 
-/// Bytes of an item or event of a recorded one's version, and that of the host.
+/// Recorded items, upgraded to the host's version.
 struct UpToDate {
     items: Vec<Vec<u8>>,
     version: u32,
 }
 
 impl RecordComparison<'_> {
-    /// Returns whether a recorded record is of the produced one's kind and name.
+    /// Returns whether a recorded record has the kind and name of the produced one.
     pub(super) fn is_alike(&self, recorded: &ReplayRecord) -> bool {
         let name = |body| record_name(self.kind, body, self.names);
         self.kind == recorded.kind && name(&recorded.body) == name(self.produced)
     }
 
-    /// Names a recorded record.
     pub(super) fn describe_record(&self, recorded: &ReplayRecord) -> OtherRecord {
         let record = shown_name(recorded.kind, &recorded.body, self.names);
         OtherRecord { sequence: recorded.sequence, record }
     }
 
-    /// Returns the first difference to a recorded record that is alike; `None` if nothing that is compared differs.
+    /// Returns the first difference to a recorded record of the same kind and name; `None` if no
+    /// compared value differs.
     pub(super) fn difference(&self, recorded: &ReplayRecord) -> Option<Difference> {
         let (kind, produced, names, left_out) = (self.kind, self.produced, self.names, self.left_out);
         let contents = |object: &ObjectId| {
@@ -63,8 +65,8 @@ impl RecordComparison<'_> {
         }
     }
 
-    /// Returns the body of a recorded dispatch with what is of an older version than the host's brought up to date; `None` if
-    /// nothing is.
+    /// Returns the body of a recorded dispatch with everything of an older version upgraded to the
+    /// host's; `None` if nothing is older.
     fn up_to_date(&self, recorded: &ReplayRecord) -> Result<Option<Vec<u8>>, Box<Difference>> {
         let Some(types) = self.types.filter(|_| self.kind == RecordKind::DISPATCH) else { return Ok(None) };
         let (Ok(old), Ok(new)) = (Dispatch::decode(&recorded.body), Dispatch::decode(self.produced)) else {
@@ -95,7 +97,7 @@ impl RecordComparison<'_> {
         Ok(Some(body))
     }
 
-    /// Returns the bytes of a recorded event brought up to date; `None` if it is of the host's version.
+    /// Returns the bytes of a recorded event, upgraded; `None` if it has the host's version.
     fn event_up_to_date(
         &self,
         recorded: &ReplayRecord,
@@ -115,7 +117,8 @@ impl RecordComparison<'_> {
         bytes.map(Some).map_err(|error| unread("$.event", data, &error))
     }
 
-    /// Returns the items that a recorded dispatch added to a slice brought up to date; `None` if they are of the host's version.
+    /// Returns the items that a recorded dispatch added to a slice, upgraded; `None` if they have
+    /// the host's version.
     fn items_up_to_date(
         &self,
         recorded: &ReplayRecord,
@@ -139,7 +142,7 @@ impl RecordComparison<'_> {
         Ok(Some(UpToDate { items: found, version: types.item_version }))
     }
 
-    /// Returns whether nothing that is compared differs from a recorded record.
+    /// Returns whether no compared value differs from a recorded record.
     pub(super) fn is_same(&self, recorded: &ReplayRecord) -> bool {
         recorded.is(self.kind, self.produced)
             || self.is_alike(recorded) && self.difference(recorded).is_none()

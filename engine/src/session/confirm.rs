@@ -1,5 +1,6 @@
-//! Confirms, directly before a tool starts, that the session is still this worker's. [`crate::replication`] says why an acknowledged begin
-//! is not enough, and which window remains.
+//! Confirms, directly before a tool starts, that this worker still owns the session.
+//! [`crate::replication`] explains why an acknowledged start record is not enough, and which window
+//! remains.
 
 #[cfg(feature = "async")]
 use std::sync::Arc;
@@ -14,17 +15,18 @@ use crate::options::Durability;
 use crate::replication::ReplicaError;
 use crate::sabotage::{self, Breakage};
 
-/// How many times in a row a confirmation may be too old by the time that it is read.
+/// Maximum number of consecutive confirmations that may be too old when they arrive.
 const CONFIRMATIONS_MAX: u32 = 10;
 
 impl Session {
-    /// Returns once the claim is known to be the session's newest one, as short a time ago as the replicator demands. Nothing that waits may stand
-    /// between this and the start of the tool.
+    /// Returns once the claim is known to be the session's newest one, as recently as the
+    /// replicator demands. No wait may come between this and the start of the tool.
     ///
     /// # Errors
     ///
-    /// [`Error::Fenced`] if another worker took the session over, [`Error::ReplicaUnknown`] or [`Error::ReplicaFailed`] if that cannot be
-    /// found out. The session takes no writes any more then.
+    /// [`Error::Fenced`] if another worker took the session over, [`Error::ReplicaUnknown`] or
+    /// [`Error::ReplicaFailed`] if that cannot be determined. The session then accepts no more
+    /// writes.
     pub(crate) fn confirm_claim(&self) -> Result<()> {
         for _ in 0..CONFIRMATIONS_MAX {
             if self.inner.is_confirmed()? {
@@ -35,7 +37,8 @@ impl Session {
         self.inner.require_confirmed()
     }
 
-    /// Does what [`confirm_claim`](Session::confirm_claim) does, and asks on a thread of the pool.
+    /// Confirms the claim as [`confirm_claim`](Session::confirm_claim) does, on a thread of the
+    /// pool.
     #[cfg(feature = "async")]
     pub(crate) async fn confirm_claim_async(&self) -> Result<()> {
         for _ in 0..CONFIRMATIONS_MAX {
@@ -76,7 +79,7 @@ impl SessionInner {
         }
     }
 
-    /// Has the replicator confirm the claim.
+    /// Makes the replicator confirm the claim.
     fn confirm(&self) -> Result<()> {
         self.check_process()?;
         let Some(replica) = self.confirms() else { return Ok(()) };
@@ -84,7 +87,7 @@ impl SessionInner {
         confirmed.map_err(|error| self.stop_unconfirmed(error))
     }
 
-    /// Takes no writes any more, since the claim was not confirmed.
+    /// Stops writes to the session, since the claim was not confirmed.
     fn stop_unconfirmed(&self, error: ReplicaError) -> Error {
         let Some(replica) = &self.replica else { return replica_error(self.id, error) };
         if let ReplicaError::Fenced { epoch, by } = &error {

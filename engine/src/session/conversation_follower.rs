@@ -1,10 +1,11 @@
-//! Reads a conversation that is being written, each time only what was recorded since the time before.
+//! Reads a conversation that is being written. Each reading covers only the new records.
 //!
 //! # Invariants
 //!
-//! 1. What [`ConversationFollower::read`] returns equals what [`Session::conversation`] returns at the same moment.
-//! 2. No record is read from the log twice, unless a reading failed. A rollback, and the failure of a tool, only move
-//!    records that are held already between those that count and those that do not.
+//! 1. [`ConversationFollower::read`] returns the same as [`Session::conversation`] at the same
+//!    moment.
+//! 2. No record is read from the log twice, unless a reading failed. A rollback, and the failure of
+//!    a tool, only move known records between the live and the abandoned ones.
 
 use foldlog_codec::SequenceNumber;
 
@@ -13,7 +14,7 @@ use crate::conversation::Conversation;
 use crate::error::Result;
 use crate::fold::conversation_reading;
 
-/// Reads one conversation of an open session again and again, without reading again what it knows.
+/// Reads one conversation of an open session repeatedly, without reading known records again.
 #[derive(Clone, Debug)]
 pub struct ConversationFollower {
     session: Session,
@@ -28,11 +29,11 @@ impl ConversationFollower {
         self.conversation.evaluation_id()
     }
 
-    /// Returns the conversation as it is now. `None` if the session has recorded none.
+    /// Returns the conversation as it is now, or `None` if the session has recorded none.
     ///
     /// # Errors
     ///
-    /// Those of [`Session::conversation`]. The next reading then begins anew.
+    /// Those of [`Session::conversation`]. The next reading then starts from the beginning.
     pub fn read(&mut self) -> Result<Option<&Conversation>> {
         let (conversations, source, last) = self.session.recorded_conversations();
         let (conversation, through) = (&mut self.conversation, self.through);
@@ -49,8 +50,8 @@ impl ConversationFollower {
 }
 
 impl Session {
-    /// Returns a reader of one conversation, which costs what was recorded since it was last asked. A loop that sends a
-    /// conversation again for each request reads it so.
+    /// Returns a reader of one conversation. Each reading costs only the records since the last
+    /// one. Use it in a loop that sends the conversation with each request.
     pub fn follow_conversation(&self, evaluation_id: impl Into<String>) -> ConversationFollower {
         let conversation = Conversation::new(self.inner.id, evaluation_id.into());
         ConversationFollower { session: self.clone(), conversation, through: None }

@@ -1,7 +1,7 @@
-//! Records conversations and adapter states, and says where a conversation goes on.
+//! Records conversations and adapter states, and finds the point at which a conversation continues.
 //!
-//! None of these records waits for an operation. One that is written through an operation's own handle names the run of
-//! the operation, and no longer counts if that run fails.
+//! None of these records waits for an operation. A record written through an operation's own handle
+//! names the run of the operation, and is abandoned if that run fails.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ fn json_text(value: &serde_json::Value) -> Vec<u8> {
     text_payload(&value.to_string())
 }
 
-/// Holds the encoded blocks of a message.
+/// Encodes the blocks of a message.
 fn encoded_blocks(blocks: Option<&ContentBlocks>) -> Option<(&str, Vec<u8>)> {
     blocks.map(|blocks| (blocks.format.as_str(), text_payload(&blocks.json)))
 }
@@ -52,7 +52,7 @@ fn recorded_identity(prompt: &PromptIdentity) -> foldlog_codec::body::PromptIden
     }
 }
 
-/// Writes the body of a record whose payloads are stored apart where they are large.
+/// Writes the body of a record, and stores large payloads as objects.
 macro_rules! write_body {
     ($session:expr, $state:expr, $kind:expr, $body:ident) => {{
         let (session, state): (&Session, MutexGuard<'_, WriterState>) = ($session, $state);
@@ -65,12 +65,13 @@ macro_rules! write_body {
 }
 
 impl Session {
-    /// Records a message of a conversation, or the result of a call. If the host gives it an id that the conversation holds
-    /// already, and that record counts, returns that record and writes nothing.
+    /// Records a message of a conversation, or the result of a call. If the conversation has a live
+    /// record with the host's id of the message, returns that record and writes nothing.
     ///
-    /// Does not wait for a tool that runs, and stays if that tool fails, unless it is written through the tool's own
-    /// handle. The record is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
-    /// [`Durability::Every`](crate::Durability::Every).
+    /// This does not wait for a running tool. The record remains if that tool fails, unless it was
+    /// written through the tool's own handle. With
+    /// [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every), the record is durable when this returns.
     ///
     /// # Errors
     ///
@@ -80,7 +81,7 @@ impl Session {
             let id = input.id.as_deref()?;
             known_input(state, &input.evaluation_id, id, self.record_lane().within)
         };
-        // What writes no record has no turn.
+        // A call that writes no record has no turn in a replay.
         if self.replays()
             && let Some(known) = known(&self.inner.state.lock())
         {
@@ -109,7 +110,7 @@ impl Session {
         write_body!(self, state, RecordKind::INPUT, body)
     }
 
-    /// Records that a provider is about to be asked.
+    /// Records a request to a provider, before it is sent.
     ///
     /// # Errors
     ///
@@ -127,7 +128,7 @@ impl Session {
         write_body!(self, state, RecordKind::REQUEST, body)
     }
 
-    /// Records that a request got no answer, and what is known of what it cost.
+    /// Records the failure of a request, and its known usage.
     ///
     /// # Errors
     ///
@@ -149,10 +150,10 @@ impl Session {
         write_body!(self, state, RecordKind::REQUEST, body)
     }
 
-    /// Records a complete answer. Nothing that it asks for may run before this returns.
+    /// Records a complete answer. Its calls must not run before this returns.
     ///
-    /// The record is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
-    /// [`Durability::Every`](crate::Durability::Every).
+    /// With [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every), the record is durable when this returns.
     ///
     /// # Errors
     ///
@@ -190,13 +191,13 @@ impl Session {
         write_body!(self, state, RecordKind::ANSWER, body)
     }
 
-    /// Records that the last answer and all its calls are over, and which records the turn consists of. Returns the
-    /// record of the turn, also if there is one already.
+    /// Records the end of a turn, once the last answer and all its calls have ended, with the
+    /// records of the turn. Returns the record of the turn, also if it exists already.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchConversation`] if the evaluation has no answer, or one of its calls is still open; else those of
-    /// [`record_input`](Session::record_input).
+    /// [`Error::NoSuchConversation`] if the evaluation has no answer, or one of its calls is still
+    /// open; otherwise those of [`record_input`](Session::record_input).
     pub fn record_turn(&self, evaluation_id: &str, complete: bool) -> Result<SequenceNumber> {
         let refused = |reason| Error::NoSuchConversation { evaluation: evaluation_id.to_owned(), reason };
         let known = |parts: &TurnParts| {
@@ -223,12 +224,13 @@ impl Session {
         self.write_note(state, time_us, RecordKind::TURN, &body.encode(), note)
     }
 
-    /// Records that a provider is sent `messages` in place of the records from `from` through `to`. The log keeps those.
+    /// Records that a provider is sent `messages` in place of the records from `from` through `to`.
+    /// The log retains those records.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchConversation`] if `from` is behind `to`, if `to` is not in the log yet, or if a message has the role
-    /// `tool`; else those of [`record_input`](Session::record_input).
+    /// [`Error::NoSuchConversation`] if `from` is after `to`, if `to` is not in the log yet, or if
+    /// a message has the role `tool`; otherwise those of [`record_input`](Session::record_input).
     pub fn record_shortened(
         &self,
         evaluation_id: &str,
@@ -260,7 +262,7 @@ impl Session {
         write_body!(self, state, RecordKind::SHORTENED, body)
     }
 
-    /// Records that a conversation goes on with a changed prompt.
+    /// Records that a conversation continues with a changed prompt.
     ///
     /// # Errors
     ///
@@ -286,7 +288,7 @@ impl Session {
         self.write_note(state, time_us, RecordKind::PROMPT_ACCEPTED, &body.encode(), note)
     }
 
-    /// Records the state of an adapter. No rollback touches the record.
+    /// Records the state of an adapter. Rollbacks do not affect the record.
     ///
     /// # Errors
     ///
@@ -306,13 +308,13 @@ impl Session {
         write_body!(self, state, RecordKind::ADAPTER_STATE, body)
     }
 
-    /// Returns the states that adapters have recorded, in the order of their records, those on paths that a rollback has
-    /// abandoned included.
+    /// Returns the recorded states of adapters in the order of their records, including those that
+    /// a rollback has abandoned.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
-    /// [`Error::Inconsistent`] if a state cannot be read as JSON.
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or
+    /// damaged, [`Error::Inconsistent`] if a state cannot be read as JSON.
     pub fn adapter_states(&self) -> Result<Vec<AdapterStateSnapshot>> {
         self.adapter_states_at(SequenceNumber::MAX)
     }
@@ -324,8 +326,8 @@ impl Session {
         conversation_reading::adapter_states(&conversations, &source, self.inner.id, position, None)
     }
 
-    /// Returns whether a rollback of the host has abandoned the answer that asked for a call. `false` where the log has no answer
-    /// there.
+    /// Returns whether a rollback of the host has abandoned the answer that requested a call.
+    /// `false` if the log has no answer there.
     pub(crate) fn is_abandoned(&self, origin: CallOrigin) -> bool {
         let state = self.inner.state.lock();
         let conversations = &state.live.projection.conversations;
@@ -333,14 +335,16 @@ impl Session {
         conversations.entry(origin.answer).is_some_and(|answer| !live.holds(origin.answer, answer))
     }
 
-    /// Returns whether a rollback behind the record `since` went back to before the record `at`, and `since` is not live again.
+    /// Returns whether a rollback after the record `since` went back to before the record `at`, and
+    /// `since` is not live again.
     pub(crate) fn was_rolled_back_behind(&self, at: SequenceNumber, since: SequenceNumber) -> bool {
         let state = self.inner.state.lock();
         let went_back = state.live.rollbacks.range(since..).any(|(_, rollback)| rollback.to < at);
         went_back && !state.live.path.is_live(since, state.last_position())
     }
 
-    /// Returns the ids of the evaluations that have a conversation on the live path, in the order of their first records.
+    /// Returns the ids of the evaluations that have a conversation on the live path, in the order
+    /// of their first records.
     pub fn evaluations(&self) -> Vec<SmolStr> {
         self.evaluations_at(SequenceNumber::MAX)
     }
@@ -352,17 +356,19 @@ impl Session {
         state.live.projection.conversations.evaluations_at(position.into().min(last))
     }
 
-    /// Returns the conversation of an evaluation as it is now. `None` if the session has recorded none.
+    /// Returns the conversation of an evaluation as it is now, or `None` if the session has
+    /// recorded none.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged.
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or
+    /// damaged.
     pub fn conversation(&self, evaluation_id: &str) -> Result<Option<Conversation>> {
         self.conversation_at(evaluation_id, SequenceNumber::MAX)
     }
 
-    /// Returns the conversation of an evaluation as it was when the record at `position` had been written. `None` if
-    /// there was none.
+    /// Returns the conversation of an evaluation as it was after the record at `position` had been
+    /// written, or `None` if there was none.
     ///
     /// # Errors
     ///
@@ -375,7 +381,8 @@ impl Session {
         self.read_conversation(evaluation_id, position.into(), None)
     }
 
-    /// Reads the conversation of an evaluation at a position, whose texts may take what the budget says.
+    /// Reads the conversation of an evaluation at a position. The budget limits the memory for its
+    /// texts.
     pub(super) fn read_conversation(
         &self,
         evaluation_id: &str,
@@ -387,9 +394,9 @@ impl Session {
         conversation_reading::conversation(&conversations, &source, session, evaluation_id, position, budget)
     }
 
-    /// Returns what was recorded of a conversation behind the record `after` through `position`, without reading what was
-    /// there before. `None` if a rollback, or the failure of a tool that had recorded something, may have changed since
-    /// `after` which of the earlier records count.
+    /// Returns the records of a conversation after the record `after` through `position`, without
+    /// reading earlier ones. Returns `None` if a rollback since `after`, or the failure of a tool
+    /// that had recorded something, may have changed which of the earlier records are live.
     ///
     /// # Errors
     ///
@@ -411,11 +418,12 @@ impl Session {
         Ok(Some(conversation))
     }
 
-    /// Says where a conversation goes on: the one of `evaluation_id`, or else the one that was recorded last.
+    /// Returns the point at which a conversation continues: the one of `evaluation_id`, or else the
+    /// one that was recorded last.
     ///
     /// # Errors
     ///
-    /// [`Error::Interrupted`] if operations were left open: the session is to be recovered first.
+    /// [`Error::Interrupted`] if operations were left open: recover the session first.
     pub fn resume(&self, evaluation_id: Option<&str>) -> Result<Resume> {
         let state = self.inner.state.lock();
         if state.interrupted {
@@ -442,7 +450,8 @@ impl Session {
         Ok(Resume { evaluation_id, answer, point })
     }
 
-    /// Returns where the records of conversations are, from what they are read, and the last record of the log.
+    /// Returns the index of conversation records, the source to read them from, and the last record
+    /// of the log.
     pub(super) fn recorded_conversations(&self) -> (Conversations, LogSource, SequenceNumber) {
         let state = self.inner.state.lock();
         let last = state.last_position();
@@ -485,8 +494,8 @@ impl WriterState {
     }
 }
 
-/// Returns the record of an input with an id of the host, if it counts, and will as long as what is written through the
-/// handle of the run `within` does.
+/// Returns the record of an input with an id of the host, if it is live, and remains so as long as
+/// records of the run `within` do.
 fn known_input(
     state: &WriterState,
     evaluation: &str,
@@ -497,7 +506,8 @@ fn known_input(
     let live = conversations.live_at(state.last_position());
     let operations = &state.live.projection.operations;
     let outwards = || std::iter::successors(within, |run| operations.parent_run(*run));
-    // What a tool said through its own handle is gone if that tool fails, so it stands for nobody else's message.
+    // An input written through a tool's own handle is abandoned if that tool fails, so it cannot
+    // replace the same input of another writer.
     let lasts = |entry: &ConversationEntry| {
         conversations.undecided_run(entry.within).is_none_or(|run| outwards().any(|outer| outer == run))
     };
@@ -506,18 +516,18 @@ fn known_input(
     known.map(|(sequence, _)| sequence)
 }
 
-/// Holds the records of which the last turn of a conversation consists.
+/// The records of the last turn of a conversation.
 struct TurnParts {
     number: u64,
     inputs: Vec<SequenceNumber>,
     answer: SequenceNumber,
     /// By ordinal; `None` for a call that is open.
     ends: Vec<Option<SequenceNumber>>,
-    /// Record of the turn, if there is one, and whether it is the last one.
+    /// Record of the turn, if there is one, and whether it is the last turn.
     turn: Option<(SequenceNumber, bool)>,
 }
 
-/// Collects the records since the last turn that counts, walking backwards from the last record.
+/// Collects the records since the last live turn, walking backwards from the last record.
 fn turn_parts(state: &WriterState, evaluation: &str) -> Option<TurnParts> {
     let conversations = &state.live.projection.conversations;
     let place = conversations.place(evaluation)?;
@@ -529,7 +539,7 @@ fn turn_parts(state: &WriterState, evaluation: &str) -> Option<TurnParts> {
             EntryKind::Turn => {
                 let of = entry.origin.map(|origin| origin.answer);
                 if answer.is_none() {
-                    // Nothing was answered since: this is the turn's own record.
+                    // There is no later answer: this is the turn's own record.
                     turn = turn.or(Some((sequence, entry.flag)));
                     continue;
                 }
@@ -541,7 +551,7 @@ fn turn_parts(state: &WriterState, evaluation: &str) -> Option<TurnParts> {
             }
             EntryKind::Answer if answer.is_none() => {
                 answer = Some((sequence, entry.number));
-                // What was said since is of the next turn.
+                // Later inputs belong to the next turn.
                 inputs.clear();
             }
             EntryKind::Answer => break,

@@ -1,7 +1,9 @@
-//! Decisions that other processes leave for the host that has the session open: taking them, and waiting for them.
+//! Decisions that other processes leave for the host that has the session open: taking them, and
+//! waiting for them.
 //!
-//! The files are those of [`crate::log::decisions`]. A decision is recorded in a lane of its own, [`LANE`], since it comes from outside: a
-//! replay takes it from the log where the host took it from a file.
+//! The files are those of [`crate::log::decisions`]. A decision is recorded in its own lane,
+//! [`LANE`], since it comes from outside: if the host took it from a file, a replay takes it from
+//! the log.
 
 #[cfg(feature = "async")]
 use std::future::Future;
@@ -28,45 +30,45 @@ use crate::log::decisions::{self, DecisionOutcome, LeftBody};
 use crate::log::layout;
 use crate::storage::{DirectoryWatch, Storage};
 
-/// Lane of the records of decisions that were left by other processes.
+/// Lane of the records of decisions that other processes left.
 const LANE: &str = "foldlog.decisions";
 
-/// Longest time for which a wait trusts that it would have heard of a change: not every file system tells of one.
+/// Longest time between checks for a decision: not every file system reports changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Reports what became of the decisions that other processes had left for this session.
+/// Reports the outcomes of the decisions that other processes left for this session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DecisionsTaken {
-    /// Decisions that the log holds now, in the order in which they were left.
+    /// Decisions that are now in the log, in the order in which they were left.
     pub taken: Vec<TakenDecision>,
     /// Decisions that did not fit, and changed nothing.
     pub refused: Vec<RefusedDecision>,
 }
 
-/// Describes a decision that another process had left, and that was recorded.
+/// A decision that another process left, and that was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakenDecision {
-    /// Operation that was decided about.
+    /// Operation that the decision concerns.
     pub operation: OperationId,
-    /// Who decided.
+    /// Name of the decider.
     pub by: String,
-    /// Time of the decision. That of its record is the time at which it was taken.
+    /// Time of the decision. The time of its record is the time at which it was taken.
     pub decided_at: DateTime<Utc>,
     /// Sequence number of the decision's record.
     pub sequence: SequenceNumber,
 }
 
-/// Describes a decision that another process had left, and that did not fit.
+/// A decision that another process left, and that did not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedDecision {
     /// File of the decision, which is removed.
     pub file: PathBuf,
-    /// Operation that was to be decided about; `None` if the file did not tell.
+    /// Operation that the decision concerns; `None` if the file does not name it.
     pub operation: Option<OperationId>,
-    /// Who decided; `None` if the file did not tell.
+    /// Name of the decider; `None` if the file does not name it.
     pub by: Option<String>,
-    /// Why the decision does not count.
+    /// Reason for the refusal.
     pub reason: String,
 }
 
@@ -74,14 +76,14 @@ pub struct RefusedDecision {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DecisionWait {
-    /// Operations of those waited for that wait for nobody any more: somebody decided, or their time ran out. None if the wait itself
-    /// ran out of time.
+    /// Operations that no longer wait for a decision: they were decided, or have expired. Empty if
+    /// the wait itself timed out.
     pub decided: Vec<OperationId>,
     /// Decisions that other processes left meanwhile and that did not fit.
     pub refused: Vec<RefusedDecision>,
 }
 
-/// Wakes those that wait for a decision.
+/// Wakes threads that wait for a decision.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     rung: Mutex<bool>,
@@ -94,7 +96,8 @@ impl Bell {
         self.changes.notify_all();
     }
 
-    /// Waits on this thread until somebody rings, or has since the last wait, until that moment at the latest.
+    /// Blocks this thread until the bell rings, or has rung since the last wait, but at most until
+    /// that moment.
     pub(crate) fn wait_until(&self, until: Instant) {
         let mut rung = self.rung.lock();
         while !*rung {
@@ -105,7 +108,8 @@ impl Bell {
         *rung = false;
     }
 
-    /// Rings whenever a decision or an answer is left in the directory. `None` if the system cannot tell.
+    /// Rings whenever a decision or an answer is left in the directory. Returns `None` if the
+    /// system cannot report it.
     pub(crate) fn watch(
         self: &Arc<Bell>,
         storage: &dyn Storage,
@@ -118,12 +122,12 @@ impl Bell {
     }
 }
 
-/// Returns the moment at which a wait until `until` looks again without having heard of anything.
+/// Returns the moment at which a wait until `until` checks again without a notification.
 pub(crate) fn look_again(until: Instant) -> Instant {
     clock::after(LOOK_AGAIN).min(until)
 }
 
-/// Rings a bell for as long as it is kept, whenever a decision may have come.
+/// Rings a bell whenever a decision may have come, until it is dropped.
 struct Rings {
     bell: Arc<Bell>,
     _files: Option<Box<dyn DirectoryWatch>>,
@@ -131,17 +135,21 @@ struct Rings {
 }
 
 impl Session {
-    /// Records the decisions that other processes have left for this session, which this process has open: those of
-    /// [`Store::leave_decision`](crate::Store::leave_decision) and `foldlog settle`. Does not wait.
+    /// Records the decisions that other processes left for this session, with
+    /// [`Store::leave_decision`](crate::Store::leave_decision) or `foldlog settle`. The session
+    /// must be open in this process. Does not wait.
     ///
-    /// A decision counts if its operation still waits for it, its call has the arguments that somebody saw, and an approval has not
-    /// expired. Any other is refused: it leaves no record, and whoever left it is told why. [`recover`](crate::tools::ToolRunner::recover)
-    /// takes decisions first, as do evaluations of `foldlog-agent`.
+    /// A decision is valid if its operation still waits for it, if the call has the arguments that
+    /// the decider saw, and if an approval has not expired. Any other decision is refused: it
+    /// leaves no record, and the process that left it gets the reason.
+    /// [`recover`](crate::tools::ToolRunner::recover) takes decisions first, as do evaluations of
+    /// `foldlog-agent`.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the directory of decisions cannot be read. Those of [`settle`](Session::settle) that say that nothing can be
-    /// recorded: what was left stays then.
+    /// [`Error::Io`] if the directory of decisions cannot be read. The errors of
+    /// [`settle`](Session::settle) if nothing can be recorded; the decisions then remain in the
+    /// directory.
     pub fn take_decisions(&self) -> Result<DecisionsTaken> {
         if self.replays() {
             return self.take_replayed();
@@ -149,7 +157,8 @@ impl Session {
         drop(self.inner.settleable()?);
         let (storage, dir) = (&self.inner.store.options.storage, &self.inner.dir);
         let mut report = DecisionsTaken::default();
-        // Two threads that find the same file would each answer it, and a subscriber may be told of what this thread takes.
+        // Two threads that find the same file would each answer it. `try_lock`, because a
+        // subscriber may run on this thread while it takes decisions.
         let Some(_taking) = self.inner.taking.try_lock() else { return Ok(report) };
         for entry in decisions::list(storage.as_ref(), dir)? {
             let path = layout::decisions_dir(dir).join(&entry.name);
@@ -168,19 +177,20 @@ impl Session {
         Ok(report)
     }
 
-    /// Waits until one of these operations waits for nobody any more, for at most `limit`. Takes the
-    /// [decisions](Session::take_decisions) that other processes leave meanwhile; hears of those of this process too. If one of the
-    /// operations waits for nobody now, returns at once. Afterwards recover the session, and evaluate again.
+    /// Waits until one of these operations no longer waits for a decision, for at most `limit`.
+    /// Meanwhile takes the [decisions](Session::take_decisions) of other processes; decisions of
+    /// this process also end the wait. Returns at once if one of the operations does not wait now.
+    /// Afterwards recover the session, and evaluate again.
     ///
-    /// The thread sleeps until a decision comes. A [replay](crate::replay) does not wait for time: it takes from the log what was
-    /// taken here.
+    /// The thread sleeps until a decision comes. A [replay](crate::replay) does not wait for time:
+    /// it takes the recorded decisions from the log.
     ///
     /// ```
     /// # use std::time::Duration;
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let directory = tempfile::tempdir()?;
     /// # let session = foldlog::Store::open(directory.path())?.create(&foldlog::SessionTypes::builder().build()?)?;
-    /// let waiting: Vec<_> = session.pending()?.iter().map(|question| question.operation).collect();
+    /// let waiting: Vec<_> = session.pending_questions()?.iter().map(|question| question.operation).collect();
     /// if !waiting.is_empty() {
     ///     let wait = session.wait_for_decision(&waiting, Duration::from_secs(3600))?;
     ///     println!("decided: {:?}", wait.decided);
@@ -191,7 +201,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`take_decisions`](Session::take_decisions), also [`Error::Closed`] soon after the session is closed.
+    /// Those of [`take_decisions`](Session::take_decisions), also [`Error::Closed`] soon after the
+    /// session is closed.
     pub fn wait_for_decision(&self, operations: &[OperationId], limit: Duration) -> Result<DecisionWait> {
         let until = clock::after(limit);
         if self.replays() {
@@ -208,8 +219,8 @@ impl Session {
         }
     }
 
-    /// Waits as [`wait_for_decision`](Session::wait_for_decision) does, for async hosts, and holds no thread of the executor. If the
-    /// future is dropped, the wait ends.
+    /// Waits as [`wait_for_decision`](Session::wait_for_decision) does, without blocking a thread
+    /// of the executor. Dropping the future ends the wait.
     ///
     /// # Errors
     ///
@@ -249,7 +260,8 @@ impl Session {
         }
     }
 
-    /// Has a bell ring whenever a file is left, or this process records something by which an operation may wait for nobody any more.
+    /// Makes a bell ring whenever a file is left, or this process writes a record that may end an
+    /// operation's wait.
     fn rings(&self) -> Rings {
         let bell: Arc<Bell> = Arc::default();
         let files = bell.watch(self.inner.store.options.storage.as_ref(), &self.inner.dir);
@@ -265,7 +277,7 @@ impl Session {
         Rings { bell, _files: files, _records: records }
     }
 
-    /// Takes decisions, and returns which of the operations wait for nobody now, and when to look again.
+    /// Takes decisions. Returns the operations that no longer wait, and the time of the next check.
     fn look_for_decision(
         &self,
         operations: &[OperationId],
@@ -305,7 +317,8 @@ impl Session {
         }
     }
 
-    /// Fails if a decision was left for another session or another call, or is an approval that has expired.
+    /// Fails if a decision was left for another session or another call, or is an approval that has
+    /// expired.
     fn check_left(&self, left: &LeftBody, settle: &Settle<'_>) -> Result<()> {
         let operation = settle.operation;
         let refused = |reason| Err(Error::NoSuchOperation { operation, reason });
@@ -339,7 +352,8 @@ impl Session {
         Ok(Some(*blake3::hash(text.as_bytes()).as_bytes()))
     }
 
-    /// Returns the record of a decision that a process took and was killed before it removed the file.
+    /// Returns the record of a decision if a process was killed after it took the decision and
+    /// before it removed the file.
     fn recorded_before(&self, settle: &Settle<'_>) -> Result<Option<SequenceNumber>> {
         let source = self.log_source();
         let mut found = None;
@@ -357,12 +371,12 @@ impl Session {
         Ok(found)
     }
 
-    /// Returns the handle through which decisions are recorded that came from outside.
+    /// Returns the handle that records decisions from outside.
     fn of_decisions(&self) -> Session {
         Session { within: None, ..self.lane(LANE) }
     }
 
-    /// Takes the decisions from the log that the host took here.
+    /// In a replay, takes from the log the decisions that the host took here.
     fn take_replayed(&self) -> Result<DecisionsTaken> {
         let lane = self.of_decisions();
         let mut report = DecisionsTaken::default();
@@ -374,12 +388,13 @@ impl Session {
         Ok(report)
     }
 
-    /// Returns the next record of a replay with its operation and its time, if it is a decision of this lane.
+    /// Returns the next record of a replay with its operation and its time, if it is a decision of
+    /// this lane.
     fn next_replayed(&self) -> Result<Option<(OperationId, i64, RecordedSettlement)>> {
         let source = self.log_source();
         let mut state = self.inner.state.lock();
         let own = RecordProducer::Lane(self.lane_name());
-        // What nobody brings stands before it.
+        // Records of the engine come first; no caller brings them.
         self.inner.move_on(&mut state, Waits::Others, |recording| {
             let is_engines = matches!(recording.head()?, Some((_, RecordProducer::Engine)));
             Ok((!is_engines).then_some(()))
@@ -400,7 +415,8 @@ impl Session {
         )))
     }
 
-    /// Takes the decisions from the log that ended the wait. Waits for what other lanes bring before, until `until` at the latest.
+    /// Takes the decisions that ended the wait from the log. Waits for earlier records of other
+    /// lanes, but at most until `until`.
     fn wait_replayed(&self, operations: &[OperationId], until: Instant) -> Result<DecisionWait> {
         let own = RecordProducer::Lane(self.lane_name());
         loop {
@@ -414,7 +430,7 @@ impl Session {
             let over_at = clock::after(recording.rules.patience).min(until);
             let is_others =
                 recording.head()?.is_some_and(|(_, whose)| whose != own && whose != RecordProducer::Engine);
-            // The wait ended with nothing, or the host's next call brings what comes next.
+            // The wait timed out, or the host's next call brings the next record.
             if !is_others || self.inner.schedule.wait_until(&mut state, over_at).timed_out() {
                 return Ok(DecisionWait::default());
             }
@@ -428,7 +444,7 @@ fn value(operation: OperationId, bytes: &[u8]) -> Result<Value> {
 }
 
 impl SessionInner {
-    /// Returns which of the operations wait for nobody.
+    /// Returns the operations that do not wait for a decision.
     fn filter_decided(&self, operations: &[OperationId]) -> Vec<OperationId> {
         let state = self.state.lock();
         let standings = self.standings(&state);

@@ -14,7 +14,7 @@ use crate::options::UndeclaredEvents;
 use crate::types::{Event, ItemType, SessionTypes, default_policy};
 
 impl SessionInner {
-    /// Returns the plan of an event, and what has to be declared before it can be recorded.
+    /// Returns the plan of an event, and the declarations required before it can be recorded.
     pub(super) fn plan<E: Event>(
         &self,
         state: &mut WriterState,
@@ -26,7 +26,7 @@ impl SessionInner {
         let (plan, declare) = self.new_plan(state, &EventFacts::for_event::<E>())?;
         match declare {
             None => drop(state.plans.insert(TypeId::of::<E>(), Arc::clone(&plan))),
-            // A plan by the name is for the version that the log has known so far.
+            // A plan by name is for the version that the log has known so far.
             Some(_) => drop(state.named_plans.remove(E::NAME)),
         }
         Ok((plan, declare))
@@ -42,7 +42,8 @@ impl SessionInner {
         Err(Error::UndeclaredEvent { event: event.to_owned(), nearest })
     }
 
-    /// Returns the plan of an event that is dispatched by its name, and what has to be declared before it can be recorded.
+    /// Returns the plan of an event that is dispatched by name, and the declarations required
+    /// before it can be recorded.
     pub(super) fn plan_named(
         &self,
         state: &mut WriterState,
@@ -51,7 +52,7 @@ impl SessionInner {
         if let Some(plan) = state.named_plans.get(name) {
             return Ok((Arc::clone(plan), None));
         }
-        // An event that the host does not declare stays at the version at which the log knows it.
+        // An event that the host does not declare retains its version in the log.
         let declared = self.types()?.event(name).map(|event| event.version);
         let recorded = || state.live.projection.names.event_named(name).map(|event| event.version);
         let version = declared.or_else(recorded).unwrap_or(1);
@@ -78,7 +79,7 @@ impl SessionInner {
     }
 }
 
-/// Returns what has to be declared before an event can be recorded.
+/// Returns the declarations required before an event can be recorded.
 fn declaration(event: &EventFacts, types: &SessionTypes, names: &DeclaredNames) -> Result<Option<Declare>> {
     let mut declare = Declare::default();
     let mut slice_id = |name: &str, implicit: bool| -> Result<u32> {
@@ -143,7 +144,7 @@ fn declaration(event: &EventFacts, types: &SessionTypes, names: &DeclaredNames) 
     Ok((declare != Declare::default()).then_some(declare))
 }
 
-/// Checks that the implicit slice of an undeclared event, which has the event's name, is not another one's.
+/// Checks that no other slice has the name of an undeclared event, which its implicit slice needs.
 fn check_implicit(event: &EventFacts, types: &SessionTypes, names: &DeclaredNames) -> Result<()> {
     let name = event.name.as_str();
     let taken = |reason| Err(Error::NoSuchSlice { slice: name.to_owned(), reason });

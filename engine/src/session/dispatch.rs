@@ -29,15 +29,17 @@ use crate::types::{
 };
 
 impl Session {
-    /// Records an event, and lets its reducers change their slices. Returns the sequence number of the
-    /// record.
+    /// Records an event, and applies its reducers to their slices. Returns the sequence number of
+    /// the record.
     ///
-    /// An undeclared event is appended to an implicit slice named `E::NAME`, which has the [default
-    /// policy](crate::default_policy) of that name: mostly STATE. Read it as [`EventSlice<E>`](crate::EventSlice). If a later version of the host binds the event to another slice,
-    /// the items that are there already stay in the implicit one.
+    /// An undeclared event is appended to an implicit slice named `E::NAME`, with the [default
+    /// policy](crate::default_policy) of that name: mostly STATE. Read it as
+    /// [`EventSlice<E>`](crate::EventSlice). If a later version of the host binds the event to
+    /// another slice, existing items stay in the implicit one.
     ///
-    /// The record is durable when this returns, with [`Durability::Every`](crate::Durability::Every), and
-    /// otherwise after the next sync. An event that changes STATE or CACHE may [wait](Session#who-waits).
+    /// With [`Durability::Every`](crate::Durability::Every) the record is durable when this
+    /// returns, and otherwise after the next sync. An event that changes STATE or CACHE may
+    /// [wait](Session#who-waits).
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -65,20 +67,27 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Nothing is recorded and no slice changes with these: [`Error::Refused`] or [`Error::ReducerPanicked`]
-    /// if a reducer returns an error or panics; [`Error::Encode`] if the event cannot be encoded; [`Error::UndeclaredEvent`] if the host does not
-    /// declare the event and the store's [options](crate::StoreOptions::undeclared_events) refuse that;
-    /// [`Error::TooLarge`] if the record passes a limit; [`Error::LogOnlyGrows`] if a reducer removes items
-    /// of a LOG slice; [`Error::Full`] if the disk has no space; [`Error::Untyped`], [`Error::ReadOnly`],
-    /// [`Error::Closed`] or [`Error::Forked`] if the session cannot be written here; [`Error::Interrupted`]
-    /// if it must be recovered first; [`Error::Revoked`], [`Error::DeadlineExceeded`], [`Error::ReadsOnly`]
-    /// or [`Error::InsideOperation`] if an operation's handle, or the thread of one, must not write;
-    /// [`Error::WaitedTooLong`] if an operation does not end in the time that this call [may wait](Session#who-waits);
-    /// [`Error::Stuck`] if an operation that should have stopped still runs.
+    /// With these errors nothing is recorded and no slice changes:
     ///
-    /// [`Error::DurabilityUnknown`] if the sync fails, and [`Error::Io`] if the write fails: after reopening,
-    /// the record may be there or not. From then on the session fails with [`Error::Poisoned`] until it is
-    /// opened again.
+    /// - [`Error::Refused`] or [`Error::ReducerPanicked`] if a reducer returns an error or panics
+    /// - [`Error::Encode`] if the event cannot be encoded
+    /// - [`Error::UndeclaredEvent`] if the host does not declare the event and the store's
+    ///   [options](crate::StoreOptions::undeclared_events) refuse that
+    /// - [`Error::TooLarge`] if the record exceeds a limit
+    /// - [`Error::LogOnlyGrows`] if a reducer removes items of a LOG slice
+    /// - [`Error::Full`] if the disk has no space
+    /// - [`Error::Untyped`], [`Error::ReadOnly`], [`Error::Closed`] or [`Error::Forked`] if the
+    ///   session cannot be written here
+    /// - [`Error::Interrupted`] if it must be recovered first
+    /// - [`Error::Revoked`], [`Error::DeadlineExceeded`], [`Error::ReadsOnly`] or
+    ///   [`Error::InsideOperation`] if an operation's handle, or its thread, must not write
+    /// - [`Error::WaitedTooLong`] if an operation does not end within the time that this call [may
+    ///   wait](Session#who-waits)
+    /// - [`Error::Stuck`] if an operation that should have stopped still runs
+    ///
+    /// [`Error::DurabilityUnknown`] if the sync fails, and [`Error::Io`] if the write fails: the
+    /// record may or may not exist after reopening. From then on the session fails with
+    /// [`Error::Poisoned`] until it is opened again.
     pub fn dispatch<E: Event>(&self, event: E) -> Result<SequenceNumber> {
         let mut buffer = EncodeBuffer::take();
         buffer.encode(&event)?;
@@ -91,7 +100,7 @@ impl Session {
         self.dispatch_now(state, event, buffer)
     }
 
-    /// Dispatches an event, whose encoded payload is in `buffer`, as the schedule allows now.
+    /// Dispatches an event, whose encoded payload is in `buffer`. The schedule must allow it now.
     #[inline(always)]
     pub(super) fn dispatch_now<E: Event>(
         &self,
@@ -122,7 +131,7 @@ impl Session {
 
     /// Dispatches an event, whose encoded payload is in `buffer`, in a replay.
     fn dispatch_again<E: Event>(&self, event: AnyValue, buffer: Box<EncodeBuffer>) -> Result<SequenceNumber> {
-        // The rules hold the paths of declared events alone.
+        // The rules contain the paths of declared events only.
         if !E::NOT_COMPARED.is_empty() {
             let mut state = self.inner.writable()?;
             Arc::make_mut(&mut state.replay_log_mut()?.rules.left_out).add(E::NAME, E::NOT_COMPARED);
@@ -134,7 +143,7 @@ impl Session {
         self.write_again(event, buffer, fast_path)
     }
 
-    /// Dispatches an event by its name, whose encoded payload is in `buffer`.
+    /// Dispatches an event by name. Its encoded payload is in `buffer`.
     pub(super) fn dispatch_named(
         &self,
         name: &str,
@@ -152,7 +161,8 @@ impl Session {
         self.dispatch_named_now(state, name, event, buffer)
     }
 
-    /// Dispatches an event by its name, whose encoded payload is in `buffer`, as the schedule allows now.
+    /// Dispatches an event by name. Its encoded payload is in `buffer`. The schedule must allow it
+    /// now.
     pub(super) fn dispatch_named_now(
         &self,
         state: MutexGuard<'_, WriterState>,
@@ -190,12 +200,12 @@ impl Session {
         inner.write_shared(state, inner.now_us(), fast_path, event, buffer, self.own_lane())
     }
 
-    /// Replaces all items of a slice by these. A LOG slice must be empty. May [wait](Session#who-waits).
+    /// Replaces all items of a slice. A LOG slice must be empty. May [wait](Session#who-waits).
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] if the host did not declare the slice, [`Error::LogOnlyGrows`] if it is a LOG
-    /// slice with items; else those of [`dispatch`](Session::dispatch).
+    /// [`Error::NoSuchSlice`] if the host did not declare the slice, [`Error::LogOnlyGrows`] if it
+    /// is a LOG slice with items; otherwise those of [`dispatch`](Session::dispatch).
     pub fn seed<S: Slice>(&self, items: Vec<S::Item>) -> Result<SequenceNumber> {
         let items = new_items(S::NAME, items)?;
         self.change::<S>(Action::Seed, "seed", |rows, version| Ok(SliceEffect::seed(rows, items, version)))
@@ -205,13 +215,14 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] if the host did not declare the slice, [`Error::LogOnlyGrows`] if it is a LOG
-    /// slice; else those of [`dispatch`](Session::dispatch).
+    /// [`Error::NoSuchSlice`] if the host did not declare the slice, [`Error::LogOnlyGrows`] if it
+    /// is a LOG slice; otherwise those of [`dispatch`](Session::dispatch).
     pub fn clear<S: Slice>(&self) -> Result<SequenceNumber> {
         self.clear_with::<S>(Clear::All)
     }
 
-    /// Removes the items of a slice for which the predicate returns `true`. May [wait](Session#who-waits).
+    /// Removes the items of a slice for which the predicate returns `true`. May
+    /// [wait](Session#who-waits).
     ///
     /// # Errors
     ///
@@ -229,7 +240,8 @@ impl Session {
         })
     }
 
-    /// Removes all items of all STATE and CACHE slices. LOG slices stay. May [wait](Session#who-waits).
+    /// Removes all items of all STATE and CACHE slices. LOG slices are unchanged. May
+    /// [wait](Session#who-waits).
     ///
     /// # Errors
     ///
@@ -267,7 +279,7 @@ impl Session {
         self.tag(key.into(), Some(value.into()))
     }
 
-    /// Removes a tag, and records that even if the session has no such tag.
+    /// Removes a tag. The removal is recorded even if the session has no such tag.
     ///
     /// # Errors
     ///
@@ -289,7 +301,7 @@ impl Session {
         )
     }
 
-    /// Records a change of one slice that the engine makes, without an event.
+    /// Records a change of one slice by the engine, without an event.
     fn change<S: Slice>(
         &self,
         action: Action<'_>,
@@ -301,7 +313,7 @@ impl Session {
         self.change_named(&slice, action, operation, resolve)
     }
 
-    /// Records a change of one slice that the engine makes, without an event.
+    /// Records a change of one slice by the engine, without an event.
     pub(super) fn change_named(
         &self,
         slice: &ChangedSlice<'_>,
@@ -342,10 +354,11 @@ impl Session {
     }
 }
 
-/// Holds an event that is dispatched.
+/// An event to dispatch.
 pub(super) struct DispatchedEvent {
     pub(super) value: AnyValue,
-    /// Whether the slices of the event hold such values. Else their items are made of the recorded bytes.
+    /// Whether the slices of the event store such values. Otherwise their items are decoded from
+    /// the recorded bytes.
     pub(super) is_held: bool,
 }
 
@@ -355,14 +368,14 @@ impl DispatchedEvent {
     }
 }
 
-/// Holds an event that is dispatched, with its name and the lookup of its plan.
+/// An event to dispatch, with its name and the lookup of its plan.
 struct NamedEvent<'a, P> {
     event: DispatchedEvent,
     name: &'a str,
     plan: P,
 }
 
-/// Holds a plain event, which is added to a slice as it is.
+/// A plain event, which is added to a slice unchanged.
 struct PlainEvent<N, V> {
     name: N,
     value: V,
@@ -370,28 +383,29 @@ struct PlainEvent<N, V> {
     announced: Option<AnyValue>,
 }
 
-/// Holds an event that is dispatched, with its encoded payload and the lane that dispatches it.
+/// An event to dispatch, with its encoded payload and its lane.
 struct EncodedEvent<'a> {
     event: &'a DispatchedEvent,
     payload: &'a [u8],
     lane: Lane<'a>,
 }
 
-/// Returns the plan of an event, and what has to be declared before it can be recorded.
+/// Returns the plan of an event, and the declarations required before it can be recorded.
 trait PlanLookup: Fn(&SessionInner, &mut WriterState) -> Result<(Arc<EventPlan>, Option<Declare>)> {}
 
 impl<F: Fn(&SessionInner, &mut WriterState) -> Result<(Arc<EventPlan>, Option<Declare>)>> PlanLookup for F {}
 
-/// Names a slice that is changed without an event.
+/// A slice that is changed without an event.
 pub(super) struct ChangedSlice<'a> {
     pub(super) name: &'a str,
     /// Version of new items of a slice that the host does not declare.
     pub(super) version: u32,
-    /// Has the items in memory in the form that the change asks for.
+    /// Loads the items into memory in the form that the change requires.
     pub(super) ready: fn(&SessionInner, &mut WriterState) -> Result<()>,
 }
 
-/// Returns what events of this name change: LOG alone if all their slices are LOG slices.
+/// Returns the scope of changes by events of this name: LOG alone if all their slices are LOG
+/// slices.
 pub(super) fn types_change(types: Option<&SessionTypes>, event: &str) -> WriteScope {
     let all_log = types.is_some_and(|types| {
         let reducers = types.event(event).map(|event| event.reducers.as_slice()).unwrap_or_default();
@@ -409,7 +423,8 @@ impl SessionInner {
         self.types.as_ref().ok_or(Error::Untyped { session: self.id })
     }
 
-    /// Returns the declaration of a slice that is to be changed without an event, and what has to be declared before.
+    /// Returns the declaration of a slice to change without an event, and the declarations required
+    /// before.
     fn changeable(
         &self,
         state: &mut WriterState,
@@ -440,7 +455,7 @@ impl SessionInner {
         Ok((declare, declared))
     }
 
-    /// Writes an event, whose encoded payload is in `buffer`, and puts the buffer back.
+    /// Writes an event, whose encoded payload is in `buffer`, and returns the buffer to its thread.
     fn write_shared(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
@@ -465,8 +480,8 @@ impl SessionInner {
         written
     }
 
-    /// Writes a plain event, whose encoded payload is in `buffer`, and puts the buffer back. `lane` is
-    /// `None` for the main lane.
+    /// Writes a plain event, whose encoded payload is in `buffer`, and returns the buffer to its
+    /// thread. `lane` is `None` for the main lane.
     fn write_fast(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
@@ -494,7 +509,8 @@ impl SessionInner {
         self.finish_write(state, sequence, promised)
     }
 
-    /// Runs the reducers of an event, whose record has another before it if it `is_declared`.
+    /// Runs the reducers of an event. With `is_declared`, the record of its declaration comes
+    /// first.
     fn run_reducers(
         &self,
         state: &WriterState,
@@ -524,7 +540,8 @@ impl SessionInner {
         Ok(ReducerOutput { decoded, effects, as_declared })
     }
 
-    /// Runs the reducers of an event and writes what they resolve, after its declaration if one is needed.
+    /// Runs the reducers of an event and writes their effects, after its declaration if one is
+    /// needed.
     fn write_reduced(
         self: &Arc<Self>,
         state: MutexGuard<'_, WriterState>,
@@ -556,17 +573,17 @@ impl SessionInner {
     }
 }
 
-/// Holds what the reducers of an event resolved.
+/// Resolved effects of an event's reducers.
 struct ReducerOutput {
-    /// Values of the items that are added, each with its slice and place.
+    /// Values of the added items, each with its slice and place.
     decoded: Vec<((u32, u32), AnyValue)>,
     /// Effects, each with its slice.
     effects: Vec<(u32, SliceEffect)>,
-    /// Whether the event does what its declaration says, so that the record need not say so.
+    /// Whether the effects match the event's declaration, so that the record can omit them.
     as_declared: bool,
 }
 
-/// Runs one reducer and resolves what the event does to its slice.
+/// Runs one reducer and resolves the effect of the event on its slice.
 fn reduce(
     state: &WriterState,
     types: Option<&SessionTypes>,
@@ -593,8 +610,8 @@ fn reduce(
     reduce.call(event, &reducer.name, &call)
 }
 
-/// Prepares an effect for its record: replaces large items by references to objects, and adds the values of
-/// the items to `decoded`.
+/// Prepares an effect for its record: replaces large items by references to objects, and adds the
+/// values of the items to `decoded`.
 fn ready(
     inner: &SessionInner,
     state: &WriterState,

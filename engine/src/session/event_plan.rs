@@ -1,4 +1,5 @@
-//! What a session keeps between dispatches of an event, so that each costs little more than its encoding.
+//! State that a session caches between dispatches of an event, so that each costs little more than
+//! its encoding.
 
 use std::cell::Cell;
 
@@ -12,11 +13,11 @@ use crate::log::writer::AppendBody;
 use crate::names::DeclaredNames;
 use crate::types::{Event, ItemType, Reduce, SessionTypes, encode_into};
 
-/// Says which event is dispatched: by its Rust type, or by its name alone.
+/// Identifies a dispatched event: by its Rust type, or by its name alone.
 pub(super) struct EventFacts {
     pub(super) name: SmolStr,
     pub(super) version: u32,
-    /// `None` for an event that is dispatched by its name.
+    /// `None` for an event that is dispatched by name.
     pub(super) event_type: Option<ItemType>,
 }
 
@@ -27,18 +28,18 @@ impl EventFacts {
     }
 }
 
-/// Holds what a session knows of a declared event, so that dispatching it looks nothing up by name.
+/// Cached facts about a declared event, so that dispatching it looks nothing up by name.
 pub(super) struct EventPlan {
     event: u32,
     pub(super) version: u32,
     pub(super) name: SmolStr,
-    /// How plain events are written, if each binding changes its slice as declared.
+    /// Fast path for plain events, if each binding changes its slice as declared.
     pub(super) fast_path: Option<FastPath>,
     /// Reducers in the order of the bindings. Empty if each binding changes its slice as declared.
     pub(super) reducers: Vec<PlannedReducer>,
 }
 
-/// Holds how a plain event, whose record holds nothing but the event, is written.
+/// Encoding of a plain event, whose record contains only the event.
 #[derive(Clone, Copy)]
 pub(super) struct FastPath {
     pub(super) event: u32,
@@ -48,7 +49,8 @@ pub(super) struct FastPath {
     prefix_len: usize,
 }
 
-/// Maximum bytes of the prefix: a map's head, two keys of one letter, and an integer of at most 32 bits.
+/// Maximum bytes of the prefix: a map's head, two keys of one letter, and an integer of at most 32
+/// bits.
 const PREFIX_BYTES_MAX: usize = 16;
 
 /// Bytes before the payload of a plain event: its frame's header and its body's prefix.
@@ -66,7 +68,7 @@ impl FastPath {
     }
 }
 
-/// Holds a binding and its reducer.
+/// A binding and its reducer.
 pub(super) struct PlannedReducer {
     pub(super) slice: u32,
     pub(super) name: SmolStr,
@@ -120,24 +122,24 @@ impl EventPlan {
 /// MessagePack's nil, one byte.
 const NIL: [u8; 1] = [0xc0];
 
-/// Holds memory for encoding, which each thread keeps between its dispatches.
+/// Buffer for encoding, which each thread reuses across its dispatches.
 #[derive(Default)]
 pub(super) struct EncodeBuffer {
-    /// Room for a frame's header and for the prefix, and the payload, which is known earlier.
+    /// Room for a frame's header and for the prefix, then the payload. The payload is known first.
     bytes: Vec<u8>,
 }
 
-/// Maximum bytes of memory that are kept.
+/// Maximum capacity of a retained buffer, in bytes.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
 thread_local! {
-    /// Boxed, so that a single word moves in and out: otherwise each dispatch would wait for the stores of
-    /// the one before.
+    /// Boxed, so that a single word moves in and out. Otherwise each dispatch would wait for the
+    /// stores of the previous one.
     static KEPT: Cell<Option<Box<EncodeBuffer>>> = const { Cell::new(None) };
 }
 
 impl EncodeBuffer {
-    /// Takes this thread's memory. A dispatch within a dispatch finds none and allocates.
+    /// Takes this thread's buffer. A dispatch within a dispatch finds none and allocates.
     #[inline]
     pub(super) fn take() -> Box<EncodeBuffer> {
         let mut buffer = KEPT.take().unwrap_or_default();
@@ -153,12 +155,11 @@ impl EncodeBuffer {
         }
     }
 
-    /// Encodes an event as the payload.
     pub(super) fn encode<E: Event>(&mut self, event: &E) -> Result<()> {
         encode_into(E::NAME, event, &mut self.bytes)
     }
 
-    /// Takes bytes that are encoded already as the payload.
+    /// Copies bytes that are already encoded, as the payload.
     pub(super) fn hold(&mut self, payload: &[u8]) {
         self.bytes.extend_from_slice(payload);
     }
@@ -167,8 +168,8 @@ impl EncodeBuffer {
         self.bytes.get(ROOM_BYTES..).unwrap_or_default()
     }
 
-    /// Returns the body of a plain event's record, behind the room for its frame's header. `lane` is `None` for the
-    /// main lane.
+    /// Returns the body of a plain event's record, after the room for its frame's header. `lane` is
+    /// `None` for the main lane.
     #[inline(always)]
     pub(super) fn body(&mut self, fast_path: &FastPath, lane: Option<&Lane<'_>>) -> AppendBody<'_> {
         if let Some(room) = self.bytes.get_mut(HEADER_LEN..).and_then(<[u8]>::first_chunk_mut) {

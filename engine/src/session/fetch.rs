@@ -1,17 +1,21 @@
-//! How a session that is opened for writing stands beside what the store's replicator holds, and how a log gets records from there.
+//! Compares a session that is opened for writing with the store's replicator, and fetches missing
+//! records from there.
 //!
 //! # Rules
 //!
-//! 1. A store without a replicator opens no session for writing that a replica holds ([`Error::Replicated`]), unless the store's options
-//!    say that it shall.
-//! 2. A replicator that finds no claim as late as the one which the log names looks elsewhere, or its place has lost the session
-//!    ([`Error::ReplicaElsewhere`]): claimed there, the session would have two writers, and epochs that begin anew. The same option lets it.
-//! 3. Records are fetched only where every record that the log lacks was appended under this replicator's name: then the log had them,
-//!    and a power cut took them, though they were acknowledged. Another writer's are not ([`Error::ReplicaAhead`]).
-//! 4. Fetching begins once all that the log holds was compared. What is fetched is durable before the session is claimed. A kill leaves
-//!    some of it, and the next opening fetches the rest.
-//! 5. Records whose bodies were dropped before they were held are appended to no log that is there: what they need stands at the heads of
-//!    segments, and is written before the log has its name ([`crate::log::rebuild`]). Such a log is refused, and can be made anew.
+//! 1. A store without a replicator opens no replicated session for writing ([`Error::Replicated`]),
+//!    unless the store's options allow it.
+//! 2. If the replicator's newest claim is older than the one in the log, the replicator uses
+//!    another place, or its place has lost the session ([`Error::ReplicaElsewhere`]). A claim there
+//!    would give the session two writers, and epochs that start again. The same option allows it.
+//! 3. Records are fetched only if every record that the log lacks was appended under this
+//!    replicator's name. The log then had them, and a power cut took them, although they were
+//!    acknowledged. Records of another writer are not fetched ([`Error::ReplicaAhead`]).
+//! 4. Fetching starts after the whole log was compared. Fetched records are durable before the
+//!    session is claimed. A kill leaves some of them, and the next opening fetches the rest.
+//! 5. Records whose bodies were dropped before replication are not appended to an existing log: the
+//!    data that they need is at the heads of segments, and is written before the log has its name
+//!    ([`crate::log::rebuild`]). Such a log is refused, and can be rebuilt.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,18 +43,20 @@ use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 use crate::types::SessionTypes;
 
-/// Number of finished segments that wait for a sync at most.
+/// Maximum number of finished segments that wait for a sync.
 const UNSYNCED_FILES_MAX: usize = 16;
 
-/// How often a claim is put at most while what the log's own writer had put arrives.
+/// Maximum number of claims while records of the log's own writer still arrive.
 const CLAIMS_MAX: u32 = 4;
 
 const BEHIND: &str = "behind the records of this log it holds some whose bodies were dropped before they were held, or which begin a fork: \
                       these cannot be appended to a log that is there. If this is a copy that is only read, or all that it has is held, delete it, \
                       and pull it or take it over anew";
 
-/// Claims a session that is opened for writing, where the store has a replicator, and fetches before that what the log has lost. What this
-/// log's own writer had put before it was cut off may arrive between the two: then the log is compared once more, unless another one has claimed.
+/// Claims a session that is opened for writing, if the store has a replicator, and first fetches
+/// the records that the log has lost. Records that this log's own writer had sent before it was cut
+/// off may arrive between the two: then the log is compared once more, unless another writer has
+/// claimed it.
 pub(super) fn claim(
     store: &Arc<OpenStore>,
     dir: &Path,
@@ -106,7 +112,7 @@ pub(super) fn claim(
     Err(Error::ReplicaFailed { session, reason: "somebody appends to it all the time".to_owned() })
 }
 
-/// Fails if the replicator finds no claim as late as the one that the session's log names.
+/// Fails if the replicator's newest claim is older than the one in the session's log.
 fn check_place(
     replication: &Replication,
     session: Uuid,
@@ -126,8 +132,9 @@ fn check_place(
     }
 }
 
-/// Appends to the log in `dir`, of which `read` was read, what the replicator holds and the log does not have, makes it durable, and
-/// reads the log again, as it was not folded meanwhile.
+/// Appends the replicator's records that the log in `dir` lacks, makes them durable, and reads the
+/// log again, since the fetched records were not folded. `read` is the result of reading the log
+/// before.
 fn fetch_behind(
     store: &Arc<OpenStore>,
     dir: &Path,
@@ -145,8 +152,9 @@ fn fetch_behind(
     open_read(ReadGround::from_options(&store.options), dir, types, LogSlices::InLog)
 }
 
-/// Brings a local copy of a session up to what the store's replicator holds, under the session's lock, and returns how many records the
-/// copy had and has. Claims nothing. What the copy has and the replicator lacks stays.
+/// Updates a local copy of a session from the store's replicator, under the session's lock. Returns
+/// the number of records in the copy before and after. Claims nothing. Records that the replicator
+/// lacks remain.
 pub(crate) fn pull(
     store: &Arc<OpenStore>,
     dir: &Path,
@@ -164,7 +172,7 @@ pub(crate) fn pull(
     Ok((local, end))
 }
 
-/// Claims a session that is created now, and of which the store's replicator, if there is one, holds nothing.
+/// Claims a new session. The store's replicator, if there is one, must not have any of its records.
 pub(super) fn claim_new(store: &Arc<OpenStore>, dir: &Path, session: Uuid) -> Result<Option<Replica>> {
     let Some(replication) = &store.options.replication else { return Ok(None) };
     let compared =
@@ -175,7 +183,7 @@ pub(super) fn claim_new(store: &Arc<OpenStore>, dir: &Path, session: Uuid) -> Re
     }
 }
 
-/// Returns what feeds a session that this process has claimed and made of what the replicator holds.
+/// Returns the feed of a session that this process has claimed and rebuilt from the replicator.
 pub(super) fn replica_from_claim(
     store: &Arc<OpenStore>,
     session: Uuid,
@@ -189,29 +197,31 @@ pub(super) fn replica_from_claim(
         .map(|replication| Replica::from_claim(replication, session, dir, claimed))
 }
 
-/// Appends records that a replicator holds to a log, each with its sequence number, time and body, and before it the payloads that
-/// it names. A new log is folded meanwhile, so that what contradicts the records before it is reported. Of a log that goes on only the
-/// names are followed, since a rollback may lead to a position of which the fold that it was read with kept nothing; it is read again
-/// behind that.
+/// Appends a replicator's records to a log, each with its sequence number, time and body, after the
+/// payloads that it names.
 ///
-/// A record is appended once the next one is there: the last one that a fork shares with its parent begins a segment. Where that is the
-/// `opened` record of another fork, it does so anyway.
+/// A new log is folded meanwhile, so that a record that contradicts earlier ones is reported. For
+/// an existing log only the names are followed, since a rollback may lead to a position that its
+/// fold did not retain; it is read again afterwards.
+///
+/// A record is appended once the next one is available: the last record that a fork shares with its
+/// parent begins a segment. If that is the `opened` record of another fork, it begins one anyway.
 pub(crate) struct Fetch<'a> {
     session: Uuid,
     dir: &'a Path,
     replicator: &'a dyn Replicator,
     storage: &'a Arc<dyn Storage>,
-    /// The log, and what its records amount to; `None` before the first record of a new one.
+    /// The log, and its fold; `None` before the first record of a new one.
     live: Option<(RemadeLog, LiveState)>,
-    /// What a new log stands on; `None` for one that goes on.
+    /// Environment of a new log; `None` for an existing one.
     ground: Option<&'a LogEnvironment>,
-    /// Whether a new log was settled, and goes on since.
+    /// Whether a new log was settled, and is appended to since.
     is_settled: bool,
     /// The last record that was read, if it is not appended yet.
     last: Option<(SequenceNumber, RecordKind, i64)>,
     /// Body of that record.
     body: Vec<u8>,
-    /// Makes what captures need, which is durable before the records that name them.
+    /// Creates the files that captures need. They are durable before the records that name them.
     captures: CaptureReceiver,
     /// Whether a new log is that of a child session.
     is_child: bool,
@@ -219,19 +229,19 @@ pub(crate) struct Fetch<'a> {
     known: Option<ObjectId>,
 }
 
-/// Says how far a log goes that was fetched.
+/// Extent of a log that was fetched.
 #[derive(Clone, Debug)]
 pub(crate) struct FetchedExtent {
-    /// Sequence number behind the last record.
+    /// Sequence number after the last record.
     pub(crate) next: SequenceNumber,
-    /// Sequence number of the first record of those at the end whose captures are held.
+    /// Sequence number from which on, to the end, all captures are replicated.
     pub(crate) captures_from: SequenceNumber,
-    /// What the newest record says of bodies that compactions have dropped.
+    /// Newest record of bodies that compactions have dropped.
     pub(crate) said_dropped: Option<Arc<DroppedBodies>>,
 }
 
 impl Drop for Fetch<'_> {
-    /// Lets nothing be made any more in the directory of a new log that was not finished, which is about to be removed.
+    /// Stops writes in the directory of a new log that was not finished and is about to be removed.
     fn drop(&mut self) {
         if let (Some((log, _)), Some(_)) = (&self.live, self.ground) {
             log.log.abandon();
@@ -290,12 +300,13 @@ impl<'a> Fetch<'a> {
         }
     }
 
-    /// Reads all that is held, appends what the log does not have, and returns how far it goes.
+    /// Reads all replicated records, appends those that the log lacks, and returns the extent of
+    /// the log.
     ///
     /// # Errors
     ///
-    /// [`Error::ReplicaFailed`] if the replicator cannot be asked, holds what no log can be made of, or holds fewer records than the log
-    /// has; those of the log, and of the directory of captures.
+    /// [`Error::ReplicaFailed`] if the replicator cannot be read, has records that form no log, or
+    /// has fewer records than the log; those of the log, and of the directory of captures.
     pub(crate) fn read(&mut self) -> Result<FetchedExtent> {
         let mut result = Ok(());
         let (mut from, mut said) = (HeldFrom::default(), SaidDropped::default());
@@ -324,7 +335,7 @@ impl<'a> Fetch<'a> {
             HeldPart::Captures { next, captures } if next > self.next() => {
                 let records = self.next()..next;
                 self.captures.take(self.session, self.replicator, records, captures)?;
-                // Of a log that goes on a power cut may leave any part; a new one has no name yet.
+                // A power cut may leave any part of an existing log; a new one has no name yet.
                 if self.goes_on() { self.captures.sync() } else { Ok(()) }
             }
             HeldPart::Record(record) if record.sequence >= self.next() => {
@@ -338,7 +349,7 @@ impl<'a> Fetch<'a> {
         }
     }
 
-    /// Checks that a log of the session can be made of what was read so far.
+    /// Checks that the records read so far form a log of the session.
     ///
     /// # Errors
     ///
@@ -352,8 +363,8 @@ impl<'a> Fetch<'a> {
         log.check().map_err(|reason| self.fetch_error(reason))
     }
 
-    /// Makes a log of what was read so far that can be read back from its directory, once: what is read behind that is appended to it. Its
-    /// segments may not be sealed yet.
+    /// Makes a log of the records read so far that can be read back from its directory, once. Later
+    /// records are appended to it. Its segments may not be sealed yet.
     ///
     /// # Errors
     ///
@@ -377,7 +388,8 @@ impl<'a> Fetch<'a> {
         self.sync()
     }
 
-    /// Seals the finished segments of a log that was settled by the digests of their records, as somebody has read them back.
+    /// Seals the finished segments of a settled log with the digests of their records, computed by
+    /// reading them back.
     pub(crate) fn seal(&mut self, digests: &[(u32, SegmentDigest)]) -> Result<()> {
         self.live.as_mut().map_or(Ok(()), |(log, _)| log.log.seal_digested(digests))
     }
@@ -387,7 +399,8 @@ impl<'a> Fetch<'a> {
         self.live.as_mut().map_or(Ok(()), |(log, _)| log.log.sync_plan().run(storage, &|| ()))
     }
 
-    /// Makes what was appended durable, and returns the log. Its name may still be a temporary one.
+    /// Makes the appended records durable, and returns the log. Its name may still be a temporary
+    /// one.
     pub(crate) fn finish(mut self) -> Result<LogWriter> {
         self.settle()?;
         let nothing = self.fetch_error("it holds nothing of that session");
@@ -397,7 +410,7 @@ impl<'a> Fetch<'a> {
         Ok(log.log)
     }
 
-    /// Returns the sequence number behind the last record that was read.
+    /// Returns the sequence number after the last record that was read.
     fn next(&self) -> SequenceNumber {
         let appended = || self.live.as_ref().map_or(SequenceNumber::MIN, |(log, _)| log.log.next_sequence());
         self.last.map_or_else(appended, |(sequence, ..)| sequence + 1)
@@ -412,7 +425,7 @@ impl<'a> Fetch<'a> {
         Error::ReplicaFailed { session: self.session, reason: reason.to_owned() }
     }
 
-    /// Appends the last record that was read, as the first one of a segment where a fork follows it.
+    /// Appends the last record that was read, as the first one of a segment if a fork follows it.
     fn append_last(&mut self, begins_segment: bool) -> Result<()> {
         let Some((sequence, kind, time_us)) = self.last.take() else { return Ok(()) };
         let body = std::mem::take(&mut self.body);
@@ -459,13 +472,13 @@ impl<'a> Fetch<'a> {
         Ok(())
     }
 
-    /// Returns what a dropped record says of where the slices are known.
+    /// Returns the known positions of slices that a dropped record names.
     fn known_beside(&mut self, record: &Record<'_>) -> Result<Option<KnownPositions>> {
         if record.kind != RecordKind::DROPPED {
             return Ok(None);
         }
         let Some(object) = Dropped::decode_known(record.body)? else { return Ok(None) };
-        // Each range of a place that was compacted says the same.
+        // Each range of a compacted part names the same object.
         if self.known.replace(object) == Some(object) {
             return Ok(None);
         }
@@ -477,7 +490,7 @@ impl<'a> Fetch<'a> {
         Ok(Some(KnownPositions::decode(&bytes)?))
     }
 
-    /// Begins a new log for its first record.
+    /// Starts a new log for its first record.
     fn begin_log(&mut self, record: &Record<'_>) -> Result<(RemadeLog, LiveState)> {
         if record.kind != RecordKind::OPENED {
             return Err(self.fetch_error("its first record begins no session"));

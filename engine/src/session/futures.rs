@@ -1,14 +1,16 @@
-//! Forms of a session's calls for async hosts (feature `async`). They belong to no runtime: any executor may poll them.
+//! `async` variants of a session's blocking methods (feature `async`). They belong to no runtime:
+//! any executor may poll them.
 //!
 //! # Invariants
 //!
-//! 1. Whoever waits for the schedule holds no thread, and hears of each change of it that comes after the schedule was asked.
-//! 2. What touches files or waits for the disk is done by a thread of a shared pool ([`offload`]), and goes on to its end when
-//!    the future that waits for it is dropped.
-//! 3. In a replay each call is made by a thread of the pool, in no order: tasks whose records may interleave need a
-//!    [lane](Session::lane) each.
-//! 4. Which thread polls a future says nothing: a call is refused as one that waits for itself only while the tool of the
-//!    operation that it waits for is being polled on that thread.
+//! 1. A future that waits for the schedule blocks no thread, and is notified of each change of the
+//!    schedule after its last check.
+//! 2. File access and waiting for the disk happen on a thread of a shared pool ([`offload`]), and
+//!    continue to their end if the future is dropped.
+//! 3. In a replay each call runs on a thread of the pool, in no order: each task whose records may
+//!    interleave needs a [lane](Session::lane).
+//! 4. The polling thread is irrelevant: a call is refused as one that waits for itself only while
+//!    the tool of the awaited operation is being polled on that thread.
 
 use std::future::Future;
 
@@ -30,18 +32,20 @@ use crate::error::Result;
 use crate::offload::{offload, wait_for_any};
 use crate::types::Event;
 
-/// What came of a write that the schedule had to allow; or what was to be written, as it was given.
+/// Result of a write that the schedule had to allow, or the input of the write if it was not
+/// allowed.
 type WriteAttempt<A, T> = std::result::Result<Result<T>, A>;
 
 /// An event's name, its value, and its encoded payload.
 type NamedEvent = (SmolStr, DispatchedEvent, Box<EncodeBuffer>);
 
 impl Session {
-    /// Records an event as [`dispatch`](Session::dispatch) does, for async hosts. While it waits for an operation to end, and with
-    /// [`Durability::Every`](crate::Durability::Every) for the disk, it holds no thread of the executor.
+    /// Records an event as [`dispatch`](Session::dispatch) does. It blocks no thread of the
+    /// executor while it waits for an operation to end or, with
+    /// [`Durability::Every`](crate::Durability::Every), for the disk.
     ///
-    /// If the future is dropped while it waits for an operation, nothing is recorded; if it is dropped later, the event may be
-    /// recorded.
+    /// Dropping the future while it waits for an operation records nothing. If it is dropped later,
+    /// the event may be recorded.
     ///
     /// ```
     /// # use foldlog::{Event, SessionTypes, Slice, Store};
@@ -63,8 +67,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`dispatch`](Session::dispatch). That this thread began the operation that it waits for is none: another task
-    /// may end it.
+    /// Those of [`dispatch`](Session::dispatch). It is no error if this thread started the
+    /// operation that it waits for: another task may end it.
     pub fn dispatch_async<E: Event>(
         &self,
         event: E,
@@ -79,12 +83,13 @@ impl Session {
         }
     }
 
-    /// Records an event by its name as [`dispatch_value`](Session::dispatch_value) does, for async hosts; what
-    /// [`dispatch_async`](Session::dispatch_async) says of waiting and of a dropped future holds here too.
+    /// Records an event by name as [`dispatch_value`](Session::dispatch_value) does. Waiting and
+    /// dropping the future work as for [`dispatch_async`](Session::dispatch_async).
     ///
     /// # Errors
     ///
-    /// Those of [`dispatch_value`](Session::dispatch_value) and [`dispatch_async`](Session::dispatch_async).
+    /// Those of [`dispatch_value`](Session::dispatch_value) and
+    /// [`dispatch_async`](Session::dispatch_async).
     pub fn dispatch_value_async<V: Into<Value>>(
         &self,
         event: &str,
@@ -102,7 +107,8 @@ impl Session {
         }
     }
 
-    /// Dispatches an event by its name if the schedule allows that now, and else gives it back.
+    /// Dispatches an event by name if the schedule allows that now, and otherwise returns the
+    /// event.
     fn try_dispatch_named(
         &self,
         access: Access,
@@ -118,7 +124,7 @@ impl Session {
         }
     }
 
-    /// Dispatches an event if the schedule allows that now, and else gives it back.
+    /// Dispatches an event if the schedule allows that now, and otherwise returns the event.
     fn try_dispatch<E: Event>(&self, access: Access, event: E) -> WriteAttempt<E, SequenceNumber> {
         let mut buffer = EncodeBuffer::take();
         if let Err(error) = buffer.encode(&event) {
@@ -131,8 +137,8 @@ impl Session {
         }
     }
 
-    /// Takes a snapshot as [`snapshot`](Session::snapshot) does, for async hosts. If the future is dropped, a snapshot may be
-    /// taken all the same.
+    /// Takes a snapshot as [`snapshot`](Session::snapshot) does. If the future is dropped, a
+    /// snapshot may still be taken.
     ///
     /// # Errors
     ///
@@ -151,7 +157,7 @@ impl Session {
         }
     }
 
-    /// Takes a snapshot if the schedule allows that now, and else gives its options back.
+    /// Takes a snapshot if the schedule allows that now, and otherwise returns its options.
     fn try_snapshot(
         &self,
         access: Access,
@@ -164,11 +170,11 @@ impl Session {
         }
     }
 
-    /// Rolls STATE back to a snapshot as [`rollback`](Session::rollback) does, for async hosts. While it waits for an operation to
-    /// end, it holds no thread of the executor; the log is read by a thread of a pool.
+    /// Rolls STATE back to a snapshot as [`rollback`](Session::rollback) does. It blocks no thread
+    /// of the executor while it waits for an operation to end; a thread of a pool reads the log.
     ///
-    /// If the future is dropped while it waits for an operation, nothing is recorded; if it is dropped later, the rollback may be
-    /// recorded.
+    /// Dropping the future while it waits for an operation records nothing. If it is dropped later,
+    /// the rollback may be recorded.
     ///
     /// ```
     /// # use foldlog::{SessionTypes, SnapshotOptions, Store};
@@ -200,8 +206,8 @@ impl Session {
         }
     }
 
-    /// Rolls STATE back to a position as [`rollback_to`](Session::rollback_to) does, for async hosts; what
-    /// [`rollback_async`](Session::rollback_async) says of waiting and of a dropped future holds here too.
+    /// Rolls STATE back to a position as [`rollback_to`](Session::rollback_to) does. Waiting and
+    /// dropping the future work as for [`rollback_async`](Session::rollback_async).
     ///
     /// # Errors
     ///
@@ -220,7 +226,7 @@ impl Session {
         }
     }
 
-    /// Rolls back if the schedule allows that now, and else gives the position back.
+    /// Rolls back if the schedule allows that now, and otherwise returns the position.
     fn try_roll_back(
         &self,
         access: Access,
@@ -233,8 +239,8 @@ impl Session {
         }
     }
 
-    /// Decides about an operation that waits for somebody, as [`settle`](Session::settle) does, for async hosts. If the future is
-    /// dropped after it was first polled, the decision is recorded all the same.
+    /// Decides about an operation as [`settle`](Session::settle) does. If the future is dropped
+    /// after it was first polled, the decision is still recorded.
     ///
     /// # Errors
     ///
@@ -251,8 +257,9 @@ impl Session {
         async move { offload(move || session.settle(operation, &settlement, &by, &reason)).await }
     }
 
-    /// Waits until the schedule allows `access`, and then attempts a write of that kind: on a thread of the pool if the write
-    /// is synced, or has to read the log first. An attempt that the schedule does not allow any more gives back what was to be written.
+    /// Waits until the schedule allows `access`, and then attempts a write of that kind: on a
+    /// thread of the pool if the write is synced, or has to read the log first. If the schedule no
+    /// longer allows the attempt, it returns its input and the loop repeats.
     async fn when_allowed<A: Send + 'static, T: Send + 'static>(
         self,
         access: Access,
@@ -277,7 +284,7 @@ impl Session {
         }
     }
 
-    /// Makes every record written so far durable, as [`sync`](Session::sync) does, for async hosts.
+    /// Makes every record written so far durable, as [`sync`](Session::sync) does.
     ///
     /// # Errors
     ///
@@ -287,9 +294,10 @@ impl Session {
         async move { offload(move || session.sync()).await }
     }
 
-    /// Returns once no call of the session is open that was told to stop, by a cancellation or since the future that ran it was
-    /// dropped, or that a thread is just beginning or ending. Does not wait for one that is
-    /// [stuck](Session::stuck_operations), and no longer than a call through this handle would wait for others.
+    /// Returns once no stopping call of the session is open, and no thread is just starting or
+    /// ending a call. A stopping call was cancelled, or the future that ran it was dropped. Does
+    /// not wait for a call that is [stuck](Session::stuck_operations), and no longer than a call
+    /// through this handle would wait for others.
     pub fn until_stopped_calls_ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let session = self.clone();
         async move {
@@ -308,8 +316,8 @@ impl Session {
         self.patience(self.call_scope().and_then(|within| within.until()), None).holding_no_thread()
     }
 
-    /// Returns once the schedule allows that an operation begins within the one whose handle this is, if any; it may no longer
-    /// when the caller asks again.
+    /// Returns once the schedule allows an operation to start within this handle's operation, if
+    /// any. The permission may be lost before the caller uses it.
     ///
     /// # Errors
     ///
@@ -338,7 +346,7 @@ impl Session {
             return Ok(Some(state));
         }
         drop(state);
-        // Whoever is told to end it has to: nobody else is.
+        // The `abandon` was handed to this caller only, so it has to end the operation.
         if let Turn::Behind(abandon) = turn {
             drop(offload(move || abandon()));
         }

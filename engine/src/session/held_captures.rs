@@ -1,17 +1,21 @@
-//! What captures of workspaces need, fed to the store's replicator before the records that name them, and brought back from there.
+//! Replicates the files that captures of workspaces need before the records that name them, and
+//! fetches them back.
 //!
-//! Captures are held of the directory [`captures_dir`](crate::Session::captures_dir) alone, and of a child session of that of the session
-//! which it works for ([`child_captures`](super::child_captures)). A capture that is not there, since the host
-//! keeps it elsewhere or it was collected, is passed over; one that is there and damaged fails the feeding, so that nothing is
-//! acknowledged that no takeover could restore.
+//! Only captures in the directory [`captures_dir`](crate::Session::captures_dir) are replicated;
+//! for a child session, only those of the session that it works for
+//! ([`child_captures`](super::child_captures)). A missing capture is skipped: the host stores it
+//! elsewhere, or it was collected. A damaged capture fails the feed, so that no record is
+//! acknowledged that a takeover could not restore.
 //!
-//! A new log that is made of what is held may name captures that no pack holds for that reason. Those of a workspace of which packs hold others were
-//! collected by the worker that held them: the new directory of captures remembers them as collected ([`Error::Collected`]), and not as
-//! damaged. Of a log that goes on nobody does, since what it names may have been lost here; nor of a child session, whose captures may
-//! be held with its parent's.
+//! For this reason, a new log from the replicator may name captures that no pack contains. If packs
+//! contain other captures of the same workspace, the missing ones were collected by the earlier
+//! worker: the new directory of captures remembers them as collected ([`Error::Collected`]), and
+//! not as damaged. This does not apply to an existing log, whose captures may have been lost here,
+//! nor to a child session, whose captures may be replicated with its parent's.
 //!
-//! What is held is known to the process that put it. A process that opens the session knows what the last captures need that are held;
-//! what only older ones had is put again where it comes back.
+//! The process that put captures knows which are replicated. A process that opens the session knows
+//! the needs of the last replicated captures; files that only older captures had are put again if
+//! they come back.
 
 use std::sync::Arc;
 
@@ -29,10 +33,10 @@ pub(super) use holding::{CaptureReceiver, ReplicatedCaptures};
 #[cfg(not(feature = "host-filesystem"))]
 pub(super) use nothing::{CaptureReceiver, ReplicatedCaptures};
 
-/// Follows from which record on the captures are held that records name.
+/// Tracks the record from which on all named captures are replicated.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeldFrom {
-    /// Sequence number behind the records of which it is known.
+    /// Sequence number after the last record whose captures are known to be replicated.
     next: SequenceNumber,
     from: SequenceNumber,
 }
@@ -46,13 +50,13 @@ impl HeldFrom {
         }
     }
 
-    /// Returns the sequence number of the first record of those at the end whose captures are all held.
+    /// Returns the sequence number from which on, to the end, all captures are replicated.
     pub(super) fn from(self) -> SequenceNumber {
         self.from
     }
 }
 
-/// Names where records stand, what they name, and the session that they are of.
+/// Sources of the records, of their objects, and of their session.
 #[derive(Clone, Copy)]
 pub(super) struct CaptureSources<'a> {
     pub(super) storage: &'a Arc<dyn Storage>,
@@ -61,7 +65,7 @@ pub(super) struct CaptureSources<'a> {
     pub(super) session: &'a SessionInner,
 }
 
-/// Holds packs of what captures add, as they are appended.
+/// Packs with the additions of captures, in the form of an append.
 #[derive(Debug, Default)]
 pub(super) struct AppendedPacks {
     pub(super) packs: Vec<ObjectId>,
@@ -94,29 +98,31 @@ mod holding {
     use crate::session::replica::replica_error;
     use crate::storage::Storage;
 
-    /// Number of captures that an opening looks at.
+    /// Maximum number of captures that an opening reads.
     const NEWEST: usize = 64;
 
-    /// Number of records among which it looks for them.
+    /// Number of records among which it searches for them.
     const LOOKED_THROUGH: u64 = 65_536;
 
-    /// Holds what the replicator is known to have of a session's captures.
+    /// The replicator's known captures of a session.
     #[derive(Debug)]
     pub(in crate::session) struct ReplicatedCaptures {
         dir: PathBuf,
-        /// Sequence number of the first record of those whose captures were held when the session was opened.
+        /// First record of those whose captures were replicated when the session was opened.
         from: SequenceNumber,
         packer: Option<SnapshotPacker>,
     }
 
     impl ReplicatedCaptures {
-        /// Follows the captures of the session in the directory `dir`, which are held that records from `from` on name.
+        /// Follows the captures of the session in the directory `dir`. Captures named by records
+        /// from `from` on are replicated.
         pub(in crate::session) fn new(dir: &Path, from: SequenceNumber) -> ReplicatedCaptures {
             ReplicatedCaptures { dir: dir.to_owned(), from, packer: None }
         }
 
-        /// Puts what the captures need that these records name, and is not held; `None` if the replicator holds no captures. The records
-        /// before these are held.
+        /// Puts the files that the captures of these records need and that are not replicated;
+        /// returns `None` if the replicator stores no captures. The captures of earlier records
+        /// must have been put.
         pub(in crate::session) fn put(
             &mut self,
             session: Uuid,
@@ -152,13 +158,13 @@ mod holding {
                 put(inlined)?;
                 inlined.clear();
             }
-            // Not after an error: it takes for held what was to be packed.
+            // Not after an error: the packer counts files as replicated that it was about to pack.
             self.packer = Some(packer);
             Ok(Some(packed))
         }
 
-        /// Returns a packer that knows of the newest captures that records before `end` name, and of those of the sessions that this one works
-        /// for, as far as they are held.
+        /// Returns a packer that knows the newest replicated captures of records before `end`, and
+        /// those of the sessions that this one works for.
         fn packer_behind(&self, sources: CaptureSources<'_>, end: SequenceNumber) -> Result<SnapshotPacker> {
             let CaptureSources { storage, places, objects, session } = sources;
             let store = &session.store;
@@ -208,20 +214,20 @@ mod holding {
             .collect())
     }
 
-    /// Makes the objects of packs that are held, in the directory of a session.
+    /// Creates the objects of replicated packs in the directory of a session.
     #[derive(Debug)]
     pub(in crate::session) struct CaptureReceiver {
         dir: PathBuf,
         receiver: Option<PackReceiver>,
-        /// Records whose captures were all received, up to the last ones that were.
+        /// Range of records whose captures were all received, up to the last ones received.
         received: Range<SequenceNumber>,
         unpacked: MissingCaptures,
     }
 
-    /// Holds the captures that records name and no pack had.
+    /// Captures that records name and no pack contained.
     #[derive(Debug, Default)]
     struct MissingCaptures {
-        /// Names of the resources of which packs had captures.
+        /// Names of the resources with captures in packs.
         resources: HashSet<String>,
         snapshots: BTreeMap<String, Vec<FilesystemSnapshot>>,
     }
@@ -237,7 +243,7 @@ mod holding {
             }
         }
 
-        /// Notes which captures a record of a new log names that no pack had.
+        /// Notes the captures of a new log's record that no pack contained.
         pub(in crate::session) fn see(&mut self, record: &Record<'_>, objects: &Objects) -> Result<()> {
             let Some(receiver) = self.receiver.as_ref().filter(|_| self.received.contains(&record.sequence))
             else {
@@ -255,11 +261,11 @@ mod holding {
             Ok(())
         }
 
-        /// Has the directory of captures remember as collected what no pack had.
+        /// Marks captures that no pack contained as collected in the directory of captures.
         pub(in crate::session) fn remember_collected(&mut self) -> Result<()> {
             let snapshots = std::mem::take(&mut self.unpacked.snapshots);
             let resources = &self.unpacked.resources;
-            // Of the others the host keeps all captures elsewhere.
+            // The host stores all captures of the other resources elsewhere.
             let collected: Vec<FilesystemSnapshot> = snapshots
                 .into_iter()
                 .filter(|(resource, _)| resources.contains(resource))
@@ -271,7 +277,7 @@ mod holding {
             }
         }
 
-        /// Makes the objects that one append added, whose records have these numbers.
+        /// Creates the objects that one append added for these records.
         pub(in crate::session) fn take(
             &mut self,
             session: Uuid,
@@ -313,13 +319,13 @@ mod holding {
             Ok(())
         }
 
-        /// Makes durable what was made.
+        /// Makes the created objects durable.
         pub(in crate::session) fn sync(&mut self) -> Result<()> {
             Ok(self.receiver.take().map_or(Ok(()), PackReceiver::finish)?)
         }
     }
 
-    /// Says of a pack that it is damaged, and of the disk what it says itself.
+    /// Maps an error in a pack to damage, and returns errors of the disk unchanged.
     fn map_pack_error(
         took: foldlog_filesystem::Result<()>,
         damaged: impl FnOnce(String) -> Error,
@@ -344,7 +350,7 @@ mod nothing {
     use crate::log::objects::Objects;
     use crate::replication::{CapturePacks, Replicator};
 
-    /// Holds nothing: without real directories as workspaces no capture outlives its process.
+    /// A stub: without real directories as workspaces no capture outlives its process.
     #[derive(Debug)]
     pub(in crate::session) struct ReplicatedCaptures;
 
@@ -365,7 +371,7 @@ mod nothing {
         }
     }
 
-    /// Leaves captures where they are held.
+    /// A stub that leaves captures in the replica.
     #[derive(Debug)]
     pub(in crate::session) struct CaptureReceiver;
 

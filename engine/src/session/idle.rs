@@ -1,8 +1,8 @@
-//! Rests a session that nobody writes: closes the file that its log is written to, so that an open session keeps one
-//! file handle, that of its directory's lock.
+//! Rests an idle session: closes the file that its log is written to, so that an open session uses
+//! one file handle, that of its directory's lock.
 //!
-//! After each sync the background is asked to look at the session a second later. The session rests if nothing was
-//! written between two looks and everything is durable; else the background looks again.
+//! After each sync the background checks the session a second later. The session rests if nothing
+//! was written between two checks and everything is durable; otherwise the background checks again.
 
 use std::sync::Arc;
 
@@ -11,19 +11,21 @@ use crate::background::{Background, RemainingWork};
 use crate::error::{Error, Result};
 
 impl Session {
-    /// Makes every record durable, and closes the file that the log is written to; the next record opens it again. An
-    /// open session that rests keeps one file handle, that of the lock on its directory, and maps nothing.
+    /// Makes every record durable, and closes the file that the log is written to; the next record
+    /// opens it again. An open session that rests uses one file handle, that of the lock on its
+    /// directory, and maps nothing.
     ///
-    /// The store's background thread does this for each session to which nobody has written for a second or two. A host
-    /// calls it where the store has [no such thread](crate::BackgroundSync::Inline), or to have the handles at once.
+    /// The store's background thread does this for each session without writes for a second or two.
+    /// A host calls it if the store has [no such thread](crate::BackgroundSync::Inline), or to free
+    /// the handles at once.
     ///
-    /// Returns whether a file was closed: not if nothing was written since opening, or the session rests already, or
-    /// another thread wrote meanwhile.
+    /// Returns whether a file was closed. No file is closed if nothing was written since opening,
+    /// if the session rests already, or if another thread wrote meanwhile.
     ///
     /// # Errors
     ///
-    /// Those of [`sync`](Session::sync); [`Error::NoHandle`](crate::Error::NoHandle) leaves everything as it was.
-    /// [`Error::Closed`](crate::Error::Closed) once the session is closed.
+    /// Those of [`sync`](Session::sync); [`Error::NoHandle`](crate::Error::NoHandle) leaves
+    /// everything unchanged. [`Error::Closed`](crate::Error::Closed) once the session is closed.
     ///
     /// ```
     /// # use foldlog::{SessionTypes, Store};
@@ -49,7 +51,8 @@ impl Session {
 }
 
 impl SessionInner {
-    /// Closes the files of a session all of whose records are durable. Returns whether there were any.
+    /// Closes the files of a session if all its records are durable. Returns whether there were
+    /// any.
     fn rest(&self, state: &mut WriterState) -> Result<bool> {
         if !self.is_durable(state) {
             return Ok(false);
@@ -57,7 +60,7 @@ impl SessionInner {
         state.log.rest().map_err(|error| self.poison_on_error(error))
     }
 
-    /// Asks the background, unless it was asked before, to rest the session once nobody writes it any more.
+    /// Requests, once, that the background rests the session after its last write.
     pub(super) fn ask_to_rest(self: &Arc<Self>, state: &mut WriterState) {
         if !state.asked_to_rest && !state.closed && state.log.is_writing() {
             state.asked_to_rest = true;
@@ -65,7 +68,8 @@ impl SessionInner {
         }
     }
 
-    /// Has the background look at the session in a second. `seen` is how much had been written at the last look.
+    /// Schedules a check of the session in a second. `seen` is the number of bytes written at the
+    /// last check.
     fn look_later(self: &Arc<Self>, seen: Option<u64>) {
         let Background::Thread(worker) = &self.store.background else { return };
         let session = Arc::downgrade(self);
@@ -77,9 +81,9 @@ impl SessionInner {
         });
     }
 
-    /// Rests the session if nothing was written since the last look.
+    /// Rests the session if nothing was written since the last check.
     fn look(self: &Arc<Self>, seen: Option<u64>) {
-        // Whoever holds the lock is writing, and must not be waited for.
+        // The holder of the lock is writing, and must not be waited for.
         let Some(mut state) = self.state.try_lock() else { return self.look_later(seen) };
         state.asked_to_rest = false;
         if state.closed || self.gate.failure().is_some() {

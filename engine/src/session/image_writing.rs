@@ -1,31 +1,37 @@
 //! Writes images, so that opening need not fold every record.
 //!
-//! An image is due at a segment's end, at closing, and with the first record behind a writer that did not close the session, once the log has grown by
-//! [`image_bytes_min`](crate::StoreOptions::image_bytes_min) since the last one, and by twice the size of
-//! that one: so images never cost more than half of what the log itself costs. An image is of no use behind a rollback to a position
-//! before it, and the next one is due as if it were the first. Growth is counted over all
-//! openings of a session: one that is opened and closed again and again gets its images too. The content is
-//! taken under the writer's lock, which costs little, since items are shared; the image is written in the
-//! background. That of a writer who did not close the session is written at once, by whoever writes the first record: a session
-//! that is killed again and again, each time before the background comes to it, would be folded from further back at each opening.
+//! An image becomes due once the log has grown by
+//! [`image_bytes_min`](crate::StoreOptions::image_bytes_min) since the last one, and by twice the
+//! size of that one, so images never cost more than half as much as the log itself. It is written
+//! at a segment's end, at closing, or with the first record after a writer that did not close the
+//! session. An image is useless after a rollback to a position before it, and the next one is due
+//! as if it were the first. Growth is counted over all openings of a session, so a session that is
+//! opened and closed repeatedly gets its images too.
 //!
-//! Items whose types are known are not held as they were recorded. They are read from the log, a few
-//! megabytes or one record at a time, and written behind those before. The size of an image is estimated before that, from
-//! some of its items: an image that is too large for opening to read is not written.
+//! The content is taken under the writer's lock, which costs little, since items are shared; the
+//! background writes the image. After a writer that did not close the session, the thread with the
+//! first record writes the image at once. Otherwise a session that is repeatedly killed before the
+//! background runs would be folded from further back at each opening.
+//!
+//! Items of known types are not stored in their recorded form. They are read from the log, a few
+//! megabytes or one record at a time, and written one after the other. The size of an image is
+//! estimated first, from some of its items: an image that is too large for opening to read is not
+//! written.
 //!
 //! # Invariants
 //!
-//! 1. An image is written only after the log is durable through its position, and names the frame of the record there. What stands behind
-//!    it, such as the frames that attest the close, is durable by no sync: whoever opens the log walks over it.
+//! 1. An image is written only after the log is durable through its position, and names the frame
+//!    of the record there. No sync makes later frames durable, such as those that attest the close:
+//!    the opening walks over them.
 //! 2. Once the session is closed, only closing itself writes an image.
-//! 3. An image holds the operations that are open, unsettled or suspended, and STATE at the begins of those that are
-//!    open and may change something. No image is taken while the session is to be recovered: it shows another
-//!    STATE then than the log has.
-//! 4. At most one image of a session waits to be written: what it holds of the past is held once.
-//! 5. Whatever becomes of an image, the session continues as if there were none.
-//! 6. No image is begun that would take over a quarter of the free space of the disk: while one is built,
-//!    there is room for records and objects. Where a record or an object finds none all the same, it takes the room
-//!    of the images and of the one that is being built ([`crate::log::image_files`]).
+//! 3. An image contains the operations that are open, unsettled or suspended, and STATE at the
+//!    starts of those that are open and may change something. No image is taken while the session
+//!    has to be recovered: its STATE then differs from the log's.
+//! 4. At most one image of a session waits to be written, so its past state is stored only once.
+//! 5. The session does not depend on images: if one fails, it continues without.
+//! 6. No image is started that would take over a quarter of the free space of the disk, so that
+//!    space remains for records and objects. If a record or an object finds no space anyway, it
+//!    takes that of the images, finished or not ([`crate::log::image_files`]).
 
 use std::sync::Arc;
 
@@ -48,36 +54,37 @@ use crate::sabotage::{self, Breakage};
 /// Number of items that are measured to estimate the size of an image.
 const SAMPLE: usize = 64;
 
-/// Bytes of items that are read from the log at a time, about.
+/// Approximate bytes of items that are read from the log at a time.
 const STEP_BYTES: u64 = 4 << 20;
 
 /// Maximum number of items that are read at a time.
 const STEP_ITEMS: u64 = 4096;
 
-/// Holds what is known of the last image.
+/// State of the last image.
 #[derive(Debug, Default)]
 pub(super) struct ImageStatus {
     /// Length of the image in bytes; 0 if there is none.
     bytes: u64,
     /// Bytes of the log that the image covers.
     log_bytes: u64,
-    /// Sequence number behind the last record that the image covers.
+    /// Sequence number after the last record that the image covers.
     next_sequence: SequenceNumber,
-    /// Bytes of the log that the last image that was begun covers. It may not be written yet.
+    /// Bytes of the log that the last started image covers. It may not be written yet.
     taken_log_bytes: u64,
     /// Whether a segment ended since the last image was considered.
     pub(super) rolled_over: bool,
-    /// Whether an image that is due now is one that closing would have written.
+    /// Whether the image that is due now should have been written by the last writer at closing.
     left_out: bool,
     /// Whether an image waits to be written.
     waits: bool,
-    /// Ordinal of the segment with which the log ended when it was opened. This process writes no seal into any before it.
+    /// Ordinal of the last segment when the log was opened. This process seals no earlier segment.
     opened_at: u32,
 }
 
 impl ImageStatus {
-    /// Describes an image of `bytes` bytes, which covers `log_bytes` bytes and the records before `next_sequence` of a log that ended
-    /// with the segment `opened_at`, and whose last writer closed it, or not.
+    /// Describes an image of `bytes` bytes, which covers `log_bytes` bytes and the records before
+    /// `next_sequence`. `opened_at` is the last segment of the log; `closed` states whether the
+    /// last writer closed it.
     pub(super) fn new(
         bytes: u64,
         log_bytes: u64,
@@ -101,8 +108,8 @@ impl ImageStatus {
 }
 
 impl ImageStatus {
-    /// Has the next image be due as if there were none, if the log is rolled back to a position before this one: no opening can go on
-    /// from it.
+    /// Makes the next image due as if there were none, if the log is rolled back to a position
+    /// before this one: no opening can continue from it.
     pub(super) fn rolled_back_to(&mut self, position: SequenceNumber) {
         if position + 1 < self.next_sequence {
             (self.bytes, self.log_bytes, self.taken_log_bytes) = (0, 0, 0);
@@ -110,12 +117,12 @@ impl ImageStatus {
     }
 }
 
-/// Holds the content of an image, taken at one moment.
+/// Content of an image, taken at one moment.
 struct ImageContent {
     /// Bytes of the log at that moment.
     log_bytes: u64,
     projection: Projection,
-    /// STATE at the begins of open operations.
+    /// STATE at the starts of open operations.
     begun: Vec<(SequenceNumber, Arc<FrozenProjection>)>,
     source: LogSource,
     last: LastFrame,
@@ -125,24 +132,24 @@ struct ImageContent {
     watermark: SequenceNumber,
     openings: Vec<(SequenceNumber, SessionOpening)>,
     rollbacks: Vec<(SequenceNumber, Rollback)>,
-    /// Ordinal of the segment with which the log ended when it was opened.
+    /// Ordinal of the last segment when the log was opened.
     opened_at: u32,
     /// Place of the file that is being written.
     unfinished: Arc<UnfinishedImage>,
 }
 
-/// Names what became of an image.
+/// Result of writing an image.
 enum ImageOutcome {
     /// The image was written, with this length in bytes.
     Written(u64),
-    /// The image would have this length in bytes, and was not begun or not finished.
+    /// The image would have this length in bytes, and was not started or not finished.
     TooLarge(u64),
-    /// The image could not be made, or was given up.
+    /// The image could not be written, or was given up.
     Not,
 }
 
 impl ImageContent {
-    /// Returns the image without its items, which are written behind it.
+    /// Returns the image without its items, which are written after it.
     fn head<'a>(&'a self, begun: Vec<BegunImage<'a>>, unsealed: Vec<(u32, u64)>) -> Image<'a> {
         let operations = &self.projection.operations;
         let told = !sabotage::is(Breakage::ImageWithoutCalls);
@@ -179,7 +186,7 @@ impl ImageContent {
         }
     }
 
-    /// Estimates how many bytes the items will take, by measuring some of them.
+    /// Estimates the size of the items in bytes, by measuring some of them.
     fn items_estimated(&self, heads: &[BegunImage<'_>]) -> Result<u64> {
         let (mut bytes, mut unknown) = (0, 0_usize);
         for (_, rows) in restore::items_apart(&self.projection, &self.begun, heads) {
@@ -204,14 +211,15 @@ impl ImageContent {
                 left -= 1;
             }
         }
-        // An item may stand in two places: as it is now, and where an operation began.
+        // An item may occur twice: in the present state, and at the start of an operation.
         some.sort_unstable();
         some.dedup();
         let mean = self.source.len_of(some.clone())? / some.len().max(1) as u64;
         Ok(bytes + mean.saturating_mul(unknown as u64))
     }
 
-    /// Writes the image. Asks `goes_on` between its parts, which lets more urgent work pass.
+    /// Writes the image. Calls `goes_on` between its parts, to let more urgent work pass; `false`
+    /// gives the image up.
     fn make(&self, session: &Arc<SessionInner>, goes_on: &dyn Fn() -> bool) -> Result<ImageOutcome> {
         let next_sequence = self.projection.next_sequence();
         let heads = restore::begun_images(&self.projection, &self.begun);
@@ -238,7 +246,7 @@ impl ImageContent {
             let mut step = STEP_ITEMS / 64;
             while rows.peek().is_some() {
                 let mut some: Vec<RowRef<'_>> = rows.by_ref().take(step as usize).collect();
-                // The record of many items is read once: what it holds was in memory whole when it was recorded.
+                // A record with many items is read once. It fit into memory when it was recorded.
                 let record = some.last().map(|row| row.id.sequence);
                 some.extend(std::iter::from_fn(|| rows.next_if(|row| Some(row.id.sequence) == record)));
                 let before = building.len();
@@ -263,8 +271,8 @@ impl ImageContent {
 }
 
 impl SessionInner {
-    /// Takes the content of an image, if one is due after an image that was taken when the log had `since`
-    /// bytes.
+    /// Takes the content of an image, if one is due after an image that was taken when the log had
+    /// `since` bytes.
     fn take_image(&self, state: &mut WriterState, since: u64) -> Option<ImageContent> {
         let log_bytes = state.log.used_bytes();
         let grown = log_bytes.saturating_sub(since);
@@ -295,7 +303,7 @@ impl SessionInner {
         })
     }
 
-    /// Writes an image. One that cannot be made costs the next opening time, and nothing else.
+    /// Writes an image. A failure only makes the next opening slower.
     fn make_image(self: &Arc<Self>, taken: &ImageContent, goes_on: &dyn Fn() -> bool) {
         let made = taken.make(self, goes_on).unwrap_or(ImageOutcome::Not);
         let imaged = &mut self.state.lock().imaged;
@@ -304,15 +312,15 @@ impl SessionInner {
                 (imaged.bytes, imaged.log_bytes) = (bytes, taken.log_bytes);
                 imaged.next_sequence = taken.projection.next_sequence();
             }
-            // Counted as if it were written: it is not tried again before the log has grown by as much as it
-            // would ask for.
+            // Counted as if it were written, so that the next attempt waits until the log has grown
+            // accordingly.
             ImageOutcome::TooLarge(bytes) => (imaged.bytes, imaged.log_bytes) = (bytes, taken.log_bytes),
             ImageOutcome::Not => {}
         }
     }
 
-    /// Offers an image to the background, if a segment has ended and an image is due. One that the last writer left out is written
-    /// by what is returned.
+    /// Offers an image to the background, if a segment has ended and an image is due. If the last
+    /// writer left out its image, the returned function writes it at once.
     pub(super) fn image_at_rollover(
         self: &Arc<Self>,
         state: &mut WriterState,
@@ -338,7 +346,7 @@ impl SessionInner {
                     return RemainingWork::Nothing;
                 };
                 let _imaging = session.imaging.lock();
-                // Once the session is closed, its directory may be another writer's, or gone.
+                // Once the session is closed, its directory may be another writer's, or removed.
                 let is_open = || !session.state.lock().closed;
                 if is_open() {
                     session.make_image(&taken, &|| {
@@ -353,13 +361,13 @@ impl SessionInner {
         })
     }
 
-    /// Writes an image if one is due, now that everything is durable and the session is closed for all
-    /// others.
+    /// Writes an image if one is due, now that everything is durable and the session is closed for
+    /// all others.
     pub(super) fn image_at_closing(self: &Arc<Self>) {
         let _imaging = self.imaging.lock();
         let taken = {
             let mut state = self.state.lock();
-            // An image that was being made is not made any more.
+            // An unfinished image is given up.
             let since = state.imaged.log_bytes;
             self.take_image(&mut state, since)
         };

@@ -1,7 +1,7 @@
-//! Inputs from outside that a host wants to find again: the time, random numbers, and whatever else it reads.
+//! Recorded inputs from outside: the time, random numbers, and other data that a host reads.
 //!
-//! Each input is a record. A replay of the host returns what is recorded and reads nothing; what a host reads past these
-//! calls is its own risk: a replay may then diverge where nothing is wrong.
+//! Each input is a record. A replay of the host returns the recorded values and reads nothing. Data
+//! that a host reads without these calls may make a replay diverge although nothing is wrong.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::generator::Generator;
 use crate::sabotage::{self, Breakage};
 use crate::types::encode;
 
-/// Begin of the names that the engine's own observations have.
+/// Prefix of the names of the engine's own observations.
 const RESERVED: &str = "foldlog.";
 /// Name of a reading of the clock, in microseconds since 1970-01-01 UTC.
 const NOW: &str = "foldlog.now";
@@ -34,11 +34,12 @@ const NOW: &str = "foldlog.now";
 const DRAW: &str = "foldlog.draw";
 
 impl Session {
-    /// Reads an input from outside with `read`, such as a mailbox, an environment variable or a flag, records it under
-    /// `name`, and returns it as the record holds it. A replay returns the recorded value and does not call `read`.
+    /// Reads an input from outside with `read`, such as a mailbox, an environment variable or a
+    /// flag. Records it under `name`, and returns the recorded value. A replay returns the recorded
+    /// value and does not call `read`.
     ///
-    /// `read` is called without any lock. The record changes no slice and waits for no tool call. It is durable as those of
-    /// [`dispatch`](Session::dispatch) are.
+    /// `read` is called without any lock. The record changes no slice and waits for no tool call.
+    /// Its durability is that of [`dispatch`](Session::dispatch).
     ///
     /// ```
     /// # use foldlog::{SessionTypes, Store};
@@ -52,10 +53,12 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Encode`] if `name` begins with `foldlog.`, which is kept for the engine, or if the value cannot be
-    /// encoded, or not be read again as a `T`; else those of [`dispatch`](Session::dispatch) that do not concern events. In a
-    /// replay [`Error::Diverged`] if the next record of the lane is another one and the replay stops there, or if the recorded
-    /// value cannot be read as a `T`, and [`Error::ReplayEnded`] behind the process's last record.
+    /// - [`Error::Encode`] if `name` begins with `foldlog.`, which is reserved for the engine, or
+    ///   if the value cannot be encoded, or not be decoded again as a `T`
+    /// - those of [`dispatch`](Session::dispatch) that do not concern events
+    /// - in a replay [`Error::Diverged`] if the next record of the lane is another one and the
+    ///   replay stops there, or if the recorded value cannot be decoded as a `T`
+    /// - in a replay [`Error::ReplayEnded`] after the process's last record
     pub fn observe<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
@@ -65,7 +68,8 @@ impl Session {
             let reason = format!("observations whose names begin with `{RESERVED}` are the engine's own");
             return Err(Error::Encode { name: name.to_owned(), reason });
         }
-        // Checked before it is recorded: what cannot be read again would end every replay there.
+        // Checked before it is recorded: a value that cannot be decoded would end every replay
+        // there.
         let decoded = |bytes: &[u8]| {
             msgpack::from_slice(bytes).map_err(|error| Error::Encode {
                 name: name.to_owned(),
@@ -84,8 +88,9 @@ impl Session {
         Ok(value)
     }
 
-    /// Reads what was observed under `name` before, by any process of the session or of the one that it was forked from,
-    /// and passes each value to `visit` in the order of the records. Rollbacks take nothing from it. The whole log is read.
+    /// Reads all earlier observations named `name`, by any process of the session or of the one
+    /// that it was forked from, and passes each value to `visit` in the order of the records.
+    /// Rolled-back observations are included. The whole log is read.
     ///
     /// ```
     /// # use foldlog::{SessionTypes, Store};
@@ -106,8 +111,9 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`] if a value cannot be read as a `T`; [`Error::Io`] if the log cannot be read,
-    /// [`Error::Object`] if an object is missing or damaged; the error of `visit`, which ends the reading.
+    /// [`Error::Inconsistent`] if a value cannot be read as a `T`; [`Error::Io`] if the log cannot
+    /// be read; [`Error::Object`] if an object is missing or damaged; the error of `visit`, which
+    /// ends the reading.
     pub fn observations<T: DeserializeOwned>(
         &self,
         name: &str,
@@ -116,8 +122,8 @@ impl Session {
         self.observations_from(name, SequenceNumber::from(0), visit)
     }
 
-    /// Reads what was observed under `name` as [`observations`](Session::observations) does, from record `from` on. Only the
-    /// part of the log from there on is read.
+    /// Reads the observations named `name` as [`observations`](Session::observations) does, from
+    /// record `from` on. Only that part of the log is read.
     ///
     /// # Errors
     ///
@@ -131,7 +137,7 @@ impl Session {
         self.visit_observed(name, from, SequenceNumber::MAX, visit)
     }
 
-    /// Passes what was observed under `name`, from one record through another, to `visit`.
+    /// Passes the observations named `name`, from one record through another, to `visit`.
     pub(crate) fn visit_observed<T: DeserializeOwned>(
         &self,
         name: &str,
@@ -165,8 +171,8 @@ impl Session {
         Ok(conversation_reading::time(now_us))
     }
 
-    /// Draws a random number of 64 bits and records it. It follows from the session's seed and the record's sequence number
-    /// alone, so that a replay draws the same.
+    /// Draws a random number of 64 bits and records it. It depends only on the session's seed and
+    /// the record's sequence number, so a replay draws the same number.
     ///
     /// # Errors
     ///
@@ -179,8 +185,8 @@ impl Session {
         Ok(drawn)
     }
 
-    /// Finishes the segment that is written, and records in the next one that `name` was the reason, with the position before it.
-    /// Needs no types.
+    /// Finishes the current segment, and records in the next one that `name` was the reason, with
+    /// the position before it. Needs no types.
     pub(crate) fn finish_segment(&self, name: &str) -> Result<()> {
         let mut state = self.inner.settleable()?;
         let before = state.log.next_sequence();
@@ -192,15 +198,16 @@ impl Session {
         self.inner.write(state, time_us, [pending]).map(drop)
     }
 
-    /// Records what a compaction dropped, if a replica holds it.
+    /// Records which bodies a compaction dropped, if a replica has them.
     pub(crate) fn say_dropped(&self) -> Result<()> {
         let Some(replica) = &self.inner.replica else { return Ok(()) };
         replica.note_compacted();
         self.inner.note_dropped()
     }
 
-    /// Lets `rewrite` replace finished segments of the log, while nobody writes to it or seals one of them. Afterwards the session
-    /// finds its records where they stand then, also if `rewrite` failed in the middle.
+    /// Lets `rewrite` replace finished segments of the log, while no thread writes to the log or
+    /// seals a segment. Afterwards the session locates its records again, also if `rewrite` failed
+    /// halfway.
     pub(crate) fn replace_segments<T>(&self, rewrite: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut state = self.inner.settleable()?;
         state.log.finish_seals().map_err(|error| self.inner.poison_on_error(error))?;
@@ -211,7 +218,7 @@ impl Session {
         done
     }
 
-    /// Returns the recorded value of the observation that comes next in a replay.
+    /// Returns the recorded value of the next observation in a replay.
     fn observe_again<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let recorded = match self.next_recorded(&[RecordKind::OBSERVED])? {
             Some((sequence, _, body)) => self.observed_as(name, &body)?.map(|data| (sequence, data)),
@@ -222,7 +229,7 @@ impl Session {
             self.write_observation(name, &data)?;
             return value;
         }
-        // It is recorded further on, behind records that are missing, or nowhere.
+        // It is recorded later, after records that are missing, or not at all.
         let sequence = self.write_observation(name, &encode(name, &())?)?;
         let source = self.inner.log_source(&self.inner.state.lock());
         let mut found = None;
@@ -238,7 +245,8 @@ impl Session {
         }
     }
 
-    /// Reads a recorded value as the type that the host asks for now. If it cannot be read as that, the observation has changed.
+    /// Decodes a recorded value as the type that the host requests now. If that fails, the
+    /// observation has changed.
     fn read_again<T: DeserializeOwned>(
         &self,
         sequence: SequenceNumber,
@@ -268,7 +276,8 @@ impl Session {
         self.write_observed(state, time_us, name, data)
     }
 
-    /// Records a fact of the engine, also while the session takes no writes until it is recovered.
+    /// Records a fact of the engine, even if the session accepts no other writes until it is
+    /// recovered.
     pub(super) fn observe_interrupted(&self, name: &str, data: &[u8]) -> Result<SequenceNumber> {
         let state = self.inner.settleable()?;
         let time_us = self.inner.now_us();

@@ -1,10 +1,11 @@
-//! How far the store's replicator is behind the log: in records, in bytes of the log, and in time.
+//! Measures how far the store's replicator is behind the log: in records, in bytes of the log, and
+//! in time.
 //!
-//! What was written is marked now and then, so bytes and time are told to within [`MARK_BYTES`] and [`MARK_US`], and never too low. What
-//! the log held when it was opened counts as records alone.
+//! Written records are marked now and then, so bytes and time are accurate to within [`MARK_BYTES`]
+//! and [`MARK_US`], and never too low. Records from before the opening count as records only.
 //!
-//! A write looks at all this only where it may matter: not where it follows the last look within a millisecond, and nothing can have come to
-//! its bound since ([`Quiet`]).
+//! A write skips the measurement if it follows the last one within a millisecond, and no limit can
+//! have been reached since ([`Quiet`]).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -14,33 +15,33 @@ use foldlog_codec::SequenceNumber;
 
 use crate::replication::Replication;
 
-/// Number of bytes of the log behind which there is another mark.
+/// Bytes of the log after which another mark is set.
 const MARK_BYTES: u64 = 64 << 10;
 
-/// Number of microseconds after which there is another mark.
+/// Microseconds after which another mark is set.
 const MARK_US: i64 = 100_000;
 
-/// Number of records that follow each other at most without a look.
+/// Maximum number of consecutive records without a measurement.
 const QUIET_RECORDS: u64 = 64;
 
-/// Number of bytes of the log behind which there is a look.
+/// Bytes of the log after which the lag is measured.
 const QUIET_BYTES: u64 = 32 << 10;
 
-/// Number of microseconds, between the times of two records, within which there may be none.
+/// Maximum microseconds, between the times of two records, without a measurement.
 const QUIET_US: u64 = 1_000;
 
-/// Says which writes need no look at how far the replicator is behind. Writers, of which there is one at a time, set it.
+/// Decides which writes need no measurement of the lag. Writers set it, one at a time.
 #[derive(Debug, Default)]
 pub(super) struct Quiet {
-    /// First record that needs one.
+    /// First record that needs a measurement.
     sequence: AtomicU64,
-    /// Length of the log behind a record that needs one.
+    /// Length of the log from which on a record needs a measurement.
     bytes: AtomicU64,
-    /// Time of the record of the last look.
+    /// Time of the record at the last measurement.
     time_us: AtomicI64,
 }
 
-/// Describes a record that was written.
+/// A record that was written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WrittenRecord {
     pub(super) sequence: SequenceNumber,
@@ -50,7 +51,7 @@ pub(super) struct WrittenRecord {
 }
 
 impl Quiet {
-    /// Returns whether a record needs no look.
+    /// Returns whether a record needs no measurement.
     #[inline]
     pub(super) fn holds(&self, written: WrittenRecord) -> bool {
         let WrittenRecord { sequence, log_bytes, time_us } = written;
@@ -60,10 +61,10 @@ impl Quiet {
             && since_us.cast_unsigned() < QUIET_US
     }
 
-    /// Notes what a look at a record has come to.
+    /// Notes the result of a measurement at a record.
     pub(super) fn note(&self, written: WrittenRecord, behind: ReplicaLag, records_max: u64, bytes_max: u64) {
         let WrittenRecord { sequence, log_bytes, time_us } = written;
-        // Halfway to the bound there is another look.
+        // The next measurement is due halfway to the limit.
         let records = records_max.saturating_sub(behind.records) / 2;
         let more = bytes_max.saturating_sub(behind.bytes) / 2;
         self.sequence.store(sequence.get() + 1 + records.min(QUIET_RECORDS), Ordering::Relaxed);
@@ -72,30 +73,30 @@ impl Quiet {
     }
 }
 
-/// Says where the log stood at one moment.
+/// State of the log at one moment.
 #[derive(Clone, Copy, Debug)]
 struct LagMark {
-    /// First record of those that the mark is for.
+    /// First record after the mark.
     first: SequenceNumber,
     /// Bytes of the log before it.
     bytes: u64,
-    /// When it was written.
+    /// Time at which it was written.
     since_us: i64,
 }
 
-/// Follows what was written and is not held.
+/// Tracks written records that are not replicated.
 #[derive(Debug, Default)]
 pub(super) struct Lag {
     marks: VecDeque<LagMark>,
-    /// Sequence number behind the last record.
+    /// Sequence number after the last record.
     end: SequenceNumber,
     /// Bytes of the log up to there.
     bytes: u64,
-    /// When that was noted.
+    /// Time at which that was noted.
     noted_us: i64,
 }
 
-/// Says how far a replicator is behind.
+/// Lag of a replicator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReplicaLag {
     pub(super) records: u64,
@@ -104,7 +105,7 @@ pub(super) struct ReplicaLag {
 }
 
 impl ReplicaLag {
-    /// Returns whether that is further than it may be.
+    /// Returns whether the lag exceeds its limits.
     pub(super) fn is_too_far(&self, replication: &Replication) -> bool {
         self.records > replication.records_behind_max
             || self.bytes > replication.bytes_behind_max
@@ -113,8 +114,8 @@ impl ReplicaLag {
 }
 
 impl Lag {
-    /// Notes a record that was written, behind which the log has so many bytes. Those before it that were not noted were written right behind
-    /// the last one that was.
+    /// Notes a written record, with the bytes of the log up to its end. Records before it that were
+    /// not noted count as written directly after the last noted one.
     pub(super) fn note(&mut self, sequence: SequenceNumber, bytes: u64, now_us: i64) {
         if self.marks.is_empty() && self.end < sequence && self.bytes > 0 {
             self.marks.push_back(LagMark { first: self.end, bytes: self.bytes, since_us: self.noted_us });
@@ -130,7 +131,7 @@ impl Lag {
         (self.end, self.bytes, self.noted_us) = (sequence + 1, bytes, now_us);
     }
 
-    /// Returns how far a replicator is behind that holds the records below `held`.
+    /// Returns the lag of a replicator that has the records below `held`.
     pub(super) fn measure_lag(&mut self, held: SequenceNumber, now_us: i64) -> ReplicaLag {
         while self.marks.get(1).is_some_and(|next| next.first <= held) {
             self.marks.pop_front();
@@ -173,7 +174,7 @@ mod tests {
             assert!((since_us..=since_us + 100_000).contains(&time_us), "{held}: {behind:?}");
         }
         assert_eq!(lag.measure_lag(1_000.into(), 9_000_000), ReplicaLag::default());
-        // Whoever writes again begins anew.
+        // The next write starts from zero.
         lag.note(1_000.into(), 1_001_000, 9_000_000);
         let behind = lag.measure_lag(1_000.into(), 9_000_010);
         assert_eq!(behind, ReplicaLag { records: 1, bytes: 1_000, time: Duration::from_micros(10) });
@@ -184,7 +185,7 @@ mod tests {
         let mut lag = Lag::default();
         lag.note(0.into(), 1_000, 5);
         assert_eq!(lag.measure_lag(1.into(), 6), ReplicaLag::default());
-        // Three had none, and nothing was written for a second.
+        // Three records were not noted, and nothing was written for a second.
         lag.note(4.into(), 5_000, 1_000_005);
         let behind = lag.measure_lag(1.into(), 1_000_005);
         let time = Duration::from_secs(1);
