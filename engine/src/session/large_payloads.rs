@@ -1,4 +1,5 @@
-//! Stores payloads that are too large for a record as objects. The record holds references to them.
+//! Stores payloads that are too large for a record as objects. The record contains references to
+//! them.
 
 use foldlog_codec::body::{ObjectId, Payload};
 
@@ -10,21 +11,22 @@ impl SessionInner {
         bytes.len() as u64 > self.store.options.object_bytes_min
     }
 
-    /// Stores the large ones of a record's payloads, and returns a reference for each, in their order.
+    /// Stores the large payloads of a record, and returns a reference for each, in order.
     pub(super) fn references<'p, 'a: 'p>(
         &self,
         state: &WriterState,
         payloads: impl Iterator<Item = &'p mut Payload<'a>>,
     ) -> Result<Vec<Vec<u8>>> {
         let mut references = Vec::new();
-        // Nearly always there is none, and a result for each would be moved about for nothing.
+        // Large payloads are rare; collecting a result for each payload would waste moves.
         for payload in payloads.filter(|payload| self.is_large(payload.bytes())) {
             references.extend(self.store_if_large(state, payload.bytes())?);
         }
         Ok(references)
     }
 
-    /// Replaces the large payloads by the references that [`references`](SessionInner::references) made for them.
+    /// Replaces the large payloads by the references that [`references`](SessionInner::references)
+    /// returned for them.
     pub(super) fn refer<'p, 'a: 'p>(
         &self,
         payloads: impl Iterator<Item = &'p mut Payload<'a>>,

@@ -16,16 +16,18 @@ use crate::types::{Decoder, Item, RecordedBytes};
 /// Number of items that are read at a time.
 const BATCH_ITEMS: usize = 256;
 
-/// Reads a LOG slice as it was at one moment. Items are read from the log when they are asked for, so the
-/// slice may be of any length. The view does not change while the session continues, and stays readable after
-/// the session is closed, as long as its directory exists.
+/// Reads a LOG slice as it was at one moment.
+///
+/// Items are read from the log on demand, so the slice may be of any length. The view does not
+/// change while the session continues, and stays readable after the session is closed, as long as
+/// its directory exists.
 pub struct LogView<T> {
     /// `None` if the log has not declared the slice yet.
     slice: Option<ViewedSlice>,
     of: PhantomData<fn() -> T>,
 }
 
-/// Holds a LOG slice as a view reads it: its items, the log that holds them, and how they are decoded.
+/// A LOG slice as a view reads it: its items, their log, and their decoder.
 #[derive(Clone)]
 pub(super) struct ViewedSlice {
     pub(super) id: u32,
@@ -52,7 +54,7 @@ impl<T: Send + Sync + 'static> LogView<T> {
         LogView { slice, of: PhantomData }
     }
 
-    /// Returns how many items the slice has.
+    /// Returns the number of items in the slice.
     pub fn len(&self) -> u64 {
         self.slice.as_ref().map_or(0, |slice| slice.items.len())
     }
@@ -62,13 +64,13 @@ impl<T: Send + Sync + 'static> LogView<T> {
         self.len() == 0
     }
 
-    /// Returns the item at `place`, counted from 0. The cost does not depend on the place: at most some
-    /// thousand records of the log are read.
+    /// Returns the item at `place`, counted from 0. The cost does not depend on the place: at most
+    /// some thousand records of the log are read.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
-    /// [`Error::Decode`] or [`Error::NewerVersion`] if the item cannot be read as `T`.
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or
+    /// damaged, [`Error::Decode`] or [`Error::NewerVersion`] if the item cannot be read as `T`.
     pub fn get(&self, place: u64) -> Result<Option<Item<T>>> {
         self.items_from(place).next().transpose()
     }
@@ -82,7 +84,8 @@ impl<T: Send + Sync + 'static> LogView<T> {
         self.items_from(self.len().saturating_sub(count as u64)).collect()
     }
 
-    /// Returns the items in order, reading some hundred at a time. The first error ends the iterator.
+    /// Returns the items in order, reading a few hundred at a time. The first error ends the
+    /// iterator.
     pub fn iter(&self) -> impl Iterator<Item = Result<Item<T>>> {
         self.items_from(0)
     }
@@ -93,8 +96,9 @@ impl<T: Send + Sync + 'static> LogView<T> {
         self.items_from(from).take(count)
     }
 
-    /// Returns the items of the records after the one at `sequence`, as [`iter`](LogView::iter) does. If
-    /// there are none, nothing is read; else at most some hundred items before them.
+    /// Returns the items of the records after the one at `sequence`, as [`iter`](LogView::iter)
+    /// does. If there are none, nothing is read; otherwise at most a few hundred items before them
+    /// are read too.
     pub fn items_after(&self, sequence: impl Into<SequenceNumber>) -> impl Iterator<Item = Result<Item<T>>> {
         let sequence = sequence.into();
         let place = self.slice.as_ref().map_or(0, |slice| slice.items.place_behind(sequence));

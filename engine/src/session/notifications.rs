@@ -1,7 +1,8 @@
-//! What subscribers of a replayed session are told: the recorded records, each once and in order.
+//! Notifies subscribers of a replayed session of the recorded records, each once and in order.
 //!
-//! Those that come from the log for a call are told one by one, by the thread that waits for the call's end, as the live run told
-//! them while its tool ran. All others are told behind the write with which they came.
+//! The records of a call that comes from the log are announced one by one, by the thread that waits
+//! for the call's end, as in the live run while the tool ran. All others are announced after the
+//! write with which they came.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::names::DeclaredNames;
 use crate::types::RecordedBytes;
 
 impl WriterState {
-    /// Returns an operation of the replayed process whose end a subscriber must not wait for.
+    /// Returns an operation of the replayed process for whose end a subscriber must not wait.
     pub(super) fn replayed_within(&self) -> Option<(u64, OperationId)> {
         let recording = self.recording.as_ref()?;
         let mut open = self.live.projection.operations.open();
@@ -30,7 +31,8 @@ impl WriterState {
 }
 
 impl SessionInner {
-    /// Returns what subscribers are told of a recorded event, brought up to date; `None` if it is none, or cannot be read.
+    /// Returns the notification of a recorded event, upgraded; `None` if the record is no event, or
+    /// cannot be read.
     pub(super) fn recorded_event(
         &self,
         record: &Record<'_>,
@@ -54,8 +56,8 @@ impl SessionInner {
         Some(PendingEvent { name: types.name.clone(), version: types.version, value })
     }
 
-    /// Returns whether subscribers are still to be notified of a record that was written, or that took the place of a recorded one,
-    /// and notes that they are.
+    /// Returns whether subscribers are still to be notified of a record that was written, or that
+    /// took the place of a recorded one. Marks the record as announced.
     #[inline]
     pub(super) fn is_news(&self, state: &mut WriterState, sequence: SequenceNumber) -> bool {
         let Some(recording) = &mut state.recording else { return true };
@@ -64,8 +66,8 @@ impl SessionInner {
         is_news
     }
 
-    /// Notifies the subscribers of the records that came from the log for a call of this thread. A subscriber must not wait for
-    /// that call's end.
+    /// Notifies the subscribers of the records that came from the log for a call of this thread. A
+    /// subscriber must not wait for that call's end.
     pub(super) fn tell_replayed(&self, state: &mut MutexGuard<'_, WriterState>) {
         let changing = state.replayed_within();
         MutexGuard::unlocked(state, || {

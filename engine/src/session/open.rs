@@ -1,7 +1,9 @@
-//! From a directory to a session: reads the log, folds it, and checks it against the host's types.
+//! Opens a session from its directory: reads the log, folds it, and checks it against the host's
+//! types.
 //!
-//! Opening writes nothing into the session's directory. [`open_read`] scans and folds, from the newest image
-//! that the log confirms; [`open_as_read`] makes the session from what was read; [`begin`] makes a new one.
+//! Opening writes nothing into the session's directory. [`open_read`] scans and folds, from the
+//! newest image that the log confirms; [`open_as_read`] makes the session from the result;
+//! [`begin`] makes a new one.
 
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
@@ -52,7 +54,7 @@ use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
 
-/// Holds what a new session is made of.
+/// Contents of a new session.
 pub(crate) struct SessionSeed {
     pub(crate) opened: SessionOpening,
     pub(crate) durability: Durability,
@@ -60,7 +62,7 @@ pub(crate) struct SessionSeed {
     pub(crate) lock: WriterLock,
 }
 
-/// Holds how a session is opened.
+/// Options for opening a session.
 pub(crate) struct OpenAs {
     pub(crate) types: Option<SessionTypes>,
     pub(crate) durability: Durability,
@@ -68,7 +70,7 @@ pub(crate) struct OpenAs {
     pub(crate) read_only: Option<String>,
 }
 
-/// Holds what a session is read from, and how much memory that may take.
+/// Storage of a session, and the memory limit for reading it.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadGround<'a> {
     pub(crate) storage: &'a Arc<dyn Storage>,
@@ -76,23 +78,23 @@ pub(crate) struct ReadGround<'a> {
 }
 
 impl<'a> ReadGround<'a> {
-    /// Returns the ground of a store's sessions.
     pub(crate) fn from_options(options: &'a StoreOptions) -> ReadGround<'a> {
         ReadGround { storage: &options.storage, memory: options.memory }
     }
 }
 
-/// Holds a session that was read: its scan and its fold.
+/// A session that was read: its scan and its fold.
 pub(crate) struct LoadedSession {
     pub(crate) scan: LogScan,
     pub(crate) folded: LiveState,
     pub(crate) images: Images,
-    /// Number of records that the log had lost and the store's replicator gave back.
+    /// Number of lost records that the store's replicator returned.
     pub(crate) fetched: u64,
 }
 
-/// Reads the session in `dir`, with the host's types or without. A session continues from the newest image
-/// that the log confirms; an audit folds every record. Folds no more than the limit allows.
+/// Reads the session in `dir`, with the host's types or without. A session continues from the
+/// newest image that the log confirms; an audit folds every record. Fails if the fold exceeds the
+/// memory limit.
 pub(crate) fn open_read(
     ground: ReadGround<'_>,
     dir: &FilePath,
@@ -102,7 +104,8 @@ pub(crate) fn open_read(
     scan::whole(|| open_read_once(ground, dir, types, log_slices, &mut None))
 }
 
-/// Reads the session once. `digests` gets those of its segments where it is to have them, and no image is used then.
+/// Reads the session once. If `digests` is `Some`, it receives the digests of the segments, and no
+/// image is used.
 pub(super) fn open_read_once(
     ground: ReadGround<'_>,
     dir: &FilePath,
@@ -117,7 +120,7 @@ pub(super) fn open_read_once(
         LogSlices::InLog if digests.is_none() => images.go_on(ground, dir, types, &objects)?,
         _ => Scanner::new(storage.as_ref(), dir)?,
     };
-    // Kept, since the fold may have to start once more.
+    // Retained, since the fold may have to start again.
     let projection = match images.projection.take() {
         Some(projection) => projection,
         None => Projection::new(log_slices).over(scanner.compaction()?.as_ref()),
@@ -128,7 +131,7 @@ pub(super) fn open_read_once(
     let is_digested = digests.is_some();
     let ((mut scan, read), folding) = fold_while_reading(folding, scanner.finished_bytes(), |take| {
         let mut digests = is_digested.then(Digests::default);
-        // A walk uses up its scanner, and whether a second thread walks is not known yet.
+        // A walk consumes its scanner, and it is not known yet whether a second thread walks.
         let scan = scanner.clone().run(&mut |at| {
             let record = at.record();
             if !record.kind.is_envelope() {
@@ -145,17 +148,17 @@ pub(super) fn open_read_once(
     // If a record could not be folded, the second reading reports it.
     let mut folded = folding.finish();
     leave_out_records_without_objects(storage, &mut scan, &objects)?;
-    // One reading is enough, except for a log with a rollback to a position that nobody could know to be
-    // worth keeping, and for one whose last records are left out. The second also begins behind the image,
-    // unless a rollback since goes to a position before it.
+    // One reading is enough, unless the log has a rollback to a position whose state was not
+    // retained, or its last records are left out. The second reading also starts after the image,
+    // unless a rollback goes to a position before it.
     if folded.projection.next_sequence() != scan.next_sequence {
         let places = scan.places();
         let (rollbacks, limit) = (&scan.rollbacks, (dir, memory));
         let history = History { storage, places: &places, objects: &objects, rollbacks, limit };
         let end = scan.next_sequence;
         let behind = images.next_sequence.filter(|next| *next <= end);
-        // If a rollback goes to a position before the image, or a record contradicts it, all records are
-        // folded.
+        // If a rollback goes to a position before the image, or a record contradicts it, all
+        // records are folded.
         let goes_on = behind.and_then(|_| {
             history.fold_behind(images.live_state(&projection), end, types, &mut |_, _| Ok(())).ok()
         });
@@ -174,9 +177,9 @@ pub(super) fn open_read_once(
     Ok(LoadedSession { scan, folded, images, fetched: 0 })
 }
 
-/// Reads names, tags, operations and rollbacks of the log in `dir`, without items. Memory does not grow with
-/// the slices, and is limited. A record that contradicts those before it is returned beside the
-/// scan: a fold with items may find an earlier one.
+/// Reads names, tags, operations and rollbacks of the log in `dir`, without items. Memory does not
+/// grow with the slices, and is limited. If a record contradicts earlier ones, the error is
+/// returned with the scan: a fold with items may find an earlier one.
 pub(crate) fn read_outline(
     storage: &Arc<dyn Storage>,
     dir: &FilePath,
@@ -193,7 +196,7 @@ pub(crate) fn read_outline(
 /// Takes each frame of a walk over a log.
 pub(crate) type VisitFrame<'a> = dyn FnMut(FrameAt<'_>) -> Result<()> + 'a;
 
-/// Holds what an outline is read from, and the memory that this may take.
+/// Sources of an outline, and the memory limit for reading it.
 #[derive(Clone, Copy)]
 pub(crate) struct OutlineSource<'a> {
     pub(crate) storage: &'a Arc<dyn Storage>,
@@ -201,8 +204,8 @@ pub(crate) struct OutlineSource<'a> {
     pub(crate) limit: MemoryLimit,
 }
 
-/// Reads what [`read_outline`] reads, by another walk over the log, which hands over the records behind those of the
-/// outline `begun`.
+/// Reads an outline as [`read_outline`] does, by another walk over the log. The walk passes the
+/// records after those of the outline `begun`.
 pub(crate) fn read_outline_by(
     source: OutlineSource<'_>,
     dir: &FilePath,
@@ -240,26 +243,27 @@ pub(crate) fn read_outline_by(
     Ok((scan, Ok(folded.projection)))
 }
 
-/// Holds what opening made of a session's images.
+/// Result of searching a session's images.
 #[derive(Default)]
 pub(crate) struct Images {
-    /// Number of records that the image in use spared.
+    /// Number of records that need no fold because of the image in use.
     pub(super) next_sequence: Option<SequenceNumber>,
     projection: Option<Projection>,
-    /// STATE at the begins of operations that were open at the image's position.
+    /// STATE at the starts of operations that were open at the image's position.
     begun: Vec<(SequenceNumber, Arc<FrozenProjection>)>,
     rollbacks: BTreeMap<SequenceNumber, Rollback>,
     /// Length of the image in bytes.
     pub(crate) bytes: u64,
     /// Bytes of the log that the image covers.
     pub(crate) log_bytes: u64,
-    /// What counts the memory of the fold behind the image.
+    /// Counts the memory of the fold after the image.
     watch: Option<Watch>,
     pub(super) dropped: Vec<PathBuf>,
 }
 
 impl Images {
-    /// Describes the image in use to whoever writes the next one; none if no opening can go on from it.
+    /// Describes the image in use for the next one; describes none if no opening can continue from
+    /// it.
     fn image_status(&self, opened_at: u32, closed: bool) -> ImageStatus {
         let (bytes, log_bytes, next_sequence) = match self.next_sequence {
             Some(next_sequence) => (self.bytes, self.log_bytes, next_sequence),
@@ -268,7 +272,7 @@ impl Images {
         ImageStatus::new(bytes, log_bytes, next_sequence, opened_at, closed)
     }
 
-    /// Returns the fold as it is behind the image, whose projection is `projection`.
+    /// Returns the fold as it is after the image, whose projection is `projection`.
     fn live_state(&self, projection: &Projection) -> LiveState {
         let mut positions = Positions::default();
         for (begin, frozen) in &self.begun {
@@ -279,7 +283,7 @@ impl Images {
         LiveState { projection, positions, rollbacks, path, watch: self.watch.clone() }
     }
 
-    /// Finds the newest image that the log confirms, and makes the walk begin behind it.
+    /// Finds the newest image that the log confirms, and makes the walk start after it.
     fn go_on<'a>(
         &mut self,
         ReadGround { storage, memory }: ReadGround<'a>,
@@ -303,7 +307,7 @@ impl Images {
                     let (items, contents) = held_by(image);
                     watch.behind_image(next, read_bytes, items, contents)
                 };
-                // Folding all records takes as much, or tells that it is too much.
+                // Folding all records takes as much, or reports that it is too much.
                 if let Some(Err(_)) = watch.as_mut().map(charge) {
                     scanner = Scanner::new(storage.as_ref(), dir)?;
                     continue;
@@ -317,8 +321,7 @@ impl Images {
                     self.watch = watch;
                     return Ok(scanner);
                 }
-                // The log is read from its beginning, which also reports what is wrong with it, if anything
-                // is.
+                // The log is read from its beginning, which also reports damage in it.
                 scanner = Scanner::new(storage.as_ref(), dir)?;
             }
             self.dropped.push(path);
@@ -327,14 +330,15 @@ impl Images {
     }
 }
 
-/// Returns whether an image is small enough to be decoded, which takes twice its bytes beside them.
+/// Returns whether an image is small enough to be decoded. Decoding takes twice its bytes, in
+/// addition to the bytes themselves.
 fn may_decode(storage: &dyn Storage, path: &FilePath, memory: MemoryLimit) -> bool {
     let MemoryLimit::Bytes(budget) = memory else { return true };
     let len = storage.entry(path).ok().flatten().map_or(0, |entry| entry.len);
     len.saturating_mul(3) <= budget
 }
 
-/// Returns how many items an image holds, and the bytes of their contents.
+/// Returns the number of items in an image, and the bytes of their contents.
 fn held_by(image: &Image<'_>) -> (u64, u64) {
     let of_slices = image.slices.iter().flat_map(|slice| match slice {
         SliceImage::Held { items, .. } => items.as_slice(),
@@ -346,8 +350,9 @@ fn held_by(image: &Image<'_>) -> (u64, u64) {
 }
 
 impl LoadedSession {
-    /// Reads what stands behind what was read, if the log in `dir`, whose directory may have got another name since, still ends as it
-    /// did, and folds it. `None` if it does not, or what is new cannot be folded onto what was: the log is to be read from its beginning.
+    /// Reads and folds the new records of the log in `dir`, whose directory may have been renamed.
+    /// Returns `None` if the log does not continue from the known end, or the new records cannot be
+    /// folded: then read the log from its beginning.
     pub(super) fn read_new_records(
         self,
         storage: &Arc<dyn Storage>,
@@ -379,8 +384,9 @@ impl LoadedSession {
     }
 }
 
-/// Cuts the log before the first record, not known to be durable, whose object is missing. Such a record may
-/// have reached the disk before its object, and is then a torn tail, as a half-written record is.
+/// Cuts the log before the first record that is not known to be durable and whose object is
+/// missing. Such a record may have reached the disk before its object, and is then a torn tail,
+/// like a half-written record.
 fn leave_out_records_without_objects(
     storage: &Arc<dyn Storage>,
     scan: &mut LogScan,
@@ -414,8 +420,8 @@ fn leave_out_records_without_objects(
     Ok(())
 }
 
-/// Returns the first operation of the session in `dir` that is open and may change something, from its log
-/// alone. Returns `None` also if the directory holds no such session.
+/// Returns the first open operation of the session in `dir` that may change something, from its log
+/// alone. Returns `None` also if the directory contains no such session.
 pub(crate) fn left_open(
     ground: ReadGround<'_>,
     dir: &FilePath,
@@ -445,21 +451,23 @@ pub(crate) fn open(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> R
     open_as_read(store, dir, open_as, read)
 }
 
-/// Opens the session in `dir` for previews of rewinds: with the names of STATE's items alone. Writes nothing.
+/// Opens the session in `dir` for previews of rewinds: with only the names of STATE's items. Writes
+/// nothing.
 pub(crate) fn open_to_preview(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
     let read = open_read(ReadGround::from_options(&store.options), dir, None, LogSlices::StateUnread)?;
     open_as_read(store, dir, open_as, read)
 }
 
-/// Says who took a session over, and why.
+/// Person that took a session over, and the reason.
 #[derive(Clone, Copy)]
 pub(crate) struct TakeoverNote<'a> {
     pub(crate) by: &'a str,
     pub(crate) reason: &'a str,
 }
 
-/// Opens the session in `dir`, which this process has claimed and written from what the store's replicator holds, and of which it read `made`
-/// back. `note` says who took it over, if a person did.
+/// Opens the session in `dir`, which this process has claimed and rebuilt from the store's
+/// replicator. `made` is the log as it was read back; `note` names the person that took it over, if
+/// one did.
 pub(crate) fn open_claimed(
     store: &Arc<OpenStore>,
     dir: &FilePath,
@@ -479,8 +487,9 @@ pub(crate) fn open_claimed(
     Ok(session)
 }
 
-/// Opens the session in `dir` from what was read. Writes nothing, unless the store has a replicator: then the log gets the records that
-/// it has lost and the replicator has, and says that a replica holds it.
+/// Opens the session in `dir` from the result of reading it. Writes nothing, unless the store has a
+/// replicator: then lost records are fetched from it, and the log records that the session is
+/// replicated.
 pub(crate) fn open_as_read(
     store: &Arc<OpenStore>,
     dir: &FilePath,
@@ -500,7 +509,7 @@ fn lock_directory(dir: &FilePath, open_as: &mut OpenAs, session: Uuid) -> Result
     open_as.lock.as_mut().map_or(Ok(()), |lock| lock.lock_directory(dir, session))
 }
 
-/// Makes the session of what was read, beside the copy of its records that is kept elsewhere.
+/// Makes the session from the result of reading it, with its replica.
 fn open_beside(
     store: &Arc<OpenStore>,
     dir: &FilePath,
@@ -518,13 +527,13 @@ fn open_beside(
     let exposed = exposure::find(options.storage.as_ref(), dir, options.access);
     let report = RecoveryReport { exposed, ..RecoveryReport::of_read(&read) };
     let LoadedSession { scan, mut folded, images, .. } = read;
-    // What the session takes while it is written is its host's.
+    // The memory limit does not apply while the session is written.
     folded.watch = None;
-    // A read-only handle has nothing to recover: the operations may be another process's, and run.
+    // A read-only handle has nothing to recover: the operations may be running in another process.
     let interrupted = !report.interrupted.is_empty() && open_as.lock.is_some();
     show_state_before_open_calls(&mut folded);
-    // A fork attests what it shares before its directory has its name; until it attests a record of its own, a
-    // power cut may still take the whole directory.
+    // A fork attests its shared records before its directory has its name; until it attests its own
+    // record, a power cut may still remove the whole directory.
     let own = scan.durable > scan.opened_sequence;
     let gate = SyncGate::new(if own { scan.durable.min(scan.next_sequence) } else { SequenceNumber::MIN });
     let (openings, closed) = (scan.openings.clone(), scan.closed);
@@ -542,9 +551,9 @@ fn open_beside(
     Ok(session)
 }
 
-/// Holds a part of a recorded log that a host is run over again.
+/// A part of a recorded log over which a host runs again.
 pub(crate) struct RecordedPart {
-    /// State behind the last record before the part.
+    /// State after the last record before the part.
     pub(crate) live: LiveState,
     /// `SessionOpening` records of the session and its ancestors, each with its sequence number.
     pub(crate) openings: Vec<(SequenceNumber, SessionOpening)>,
@@ -591,8 +600,8 @@ fn show_state_before_open_calls(folded: &mut LiveState) {
     }
 }
 
-/// Begins a new session in `log`, which is new. The first record is written at once, so that every process
-/// sees the session; the records `rest` follow it.
+/// Starts a new session in the new log `log`. The first record is written at once, so that every
+/// process sees the session; the records `rest` follow it.
 pub(crate) fn begin(
     store: &Arc<OpenStore>,
     dir: &FilePath,
@@ -671,14 +680,15 @@ fn assemble(
         }
     }
     let session = Session::from_inner(inner);
-    // A read-only handle must not be registered as the writer, or nobody would sync what the writer writes.
+    // A read-only handle must not be registered as the writer, or the writer's records would not be
+    // synced.
     if session.inner.lock.lock().is_some() {
         store.writers.register(&session);
     }
     Ok(session)
 }
 
-/// Checks what the log has declared against what the host declares.
+/// Checks the declarations of the log against those of the host.
 pub(crate) fn check_declared(types: &SessionTypes, names: &DeclaredNames) -> Result<()> {
     for slice in names.slices() {
         let declared = types.slice(&slice.name).map(|slice| slice.policy);
@@ -701,17 +711,17 @@ pub(crate) fn check_declared(types: &SessionTypes, names: &DeclaredNames) -> Res
     Ok(())
 }
 
-/// Locks a session that is to be written.
+/// Locks a session for writing.
 ///
 /// # Errors
 ///
-/// [`Error::ReadOnly`] if it can only be read, else those of [`lock_or_read_only`].
+/// [`Error::ReadOnly`] if it can only be read; otherwise those of [`lock_or_read_only`].
 pub(crate) fn lock_to_write(store: &OpenStore, session: Uuid) -> Result<WriterLock> {
     let (lock, read_only) = lock_or_read_only(store, session)?;
     lock.ok_or_else(|| Error::ReadOnly { session, reason: read_only.unwrap_or_default() })
 }
 
-/// Locks a session, or returns why it can only be read.
+/// Locks a session, or returns the reason why it can only be read.
 pub(crate) fn lock_or_read_only(
     store: &OpenStore,
     session: Uuid,
@@ -724,7 +734,8 @@ pub(crate) fn lock_or_read_only(
 }
 
 impl WriterState {
-    /// Makes the state of a session that has just been opened, with nothing left open and nothing to replay.
+    /// Makes the state of a session that has just been opened, with nothing left open and nothing
+    /// to replay.
     fn new(log: LogWriter, live: LiveState, openings: Vec<(SequenceNumber, SessionOpening)>) -> WriterState {
         WriterState {
             log,
@@ -755,7 +766,7 @@ impl WriterState {
         })
     }
 
-    /// Returns the seed that counts for the next record.
+    /// Returns the seed that applies to the next record.
     pub(super) fn seed(&self) -> u64 {
         self.openings.last().map_or(0, |(_, opened)| opened.seed)
     }

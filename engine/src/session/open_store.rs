@@ -1,4 +1,4 @@
-//! What the sessions of one open store share.
+//! State that the sessions of one open store share.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::generator::Generator;
 use crate::log::writer::LogEnvironment;
 use crate::options::StoreOptions;
 
-/// Holds an open store, as its sessions see it.
+/// An open store, as its sessions see it.
 #[derive(Debug)]
 pub(crate) struct OpenStore {
     pub(crate) root: PathBuf,
@@ -24,7 +24,7 @@ pub(crate) struct OpenStore {
 }
 
 impl OpenStore {
-    /// Returns what the logs of this store need: storage, access, sizes.
+    /// Returns the environment of this store's logs: storage, access, sizes.
     pub(crate) fn log_environment(&self) -> LogEnvironment {
         LogEnvironment {
             storage: Arc::clone(&self.options.storage),
@@ -34,7 +34,7 @@ impl OpenStore {
     }
 }
 
-/// Holds the sessions that are open for writing in this store.
+/// Sessions that are open for writing in this store.
 #[derive(Default)]
 pub(crate) struct Writers {
     sessions: Mutex<BTreeMap<Uuid, WeakSession>>,

@@ -1,5 +1,5 @@
-//! What the log says of operations: facts that are recorded for recovery, and begins, ends and settlements
-//! read back.
+//! Reads operations from the log: facts recorded for recovery, start records, end records and
+//! settlements.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -26,23 +26,26 @@ use crate::operation::{
 use crate::options::Durability;
 use crate::types::{ToolInvocations, ToolInvoked, encode};
 
-/// Number of latest calls that are searched for a capture of a resource. Calls that only read record none.
+/// Number of latest calls that are searched for a capture of a resource. Calls that only read
+/// record none.
 const LATEST_CALLS: usize = 64;
 
-/// Captures in their recorded form, by the resources' names; `None` for one that does not outlive its process.
+/// Captures in their recorded form, by the names of the resources; `None` for one that does not
+/// outlive its process.
 pub(crate) type RecordedCaptures = BTreeMap<String, Option<Vec<u8>>>;
 
-/// Holds what the record of a begin says that is needed to run the tool again.
+/// The parts of a start record that are needed to run the tool again.
 pub(crate) struct BeginRead {
     /// One MessagePack string.
     pub(crate) arguments: Vec<u8>,
     pub(crate) origin: Option<CallOrigin>,
     pub(crate) resources: RecordedCaptures,
-    /// Why the call was closed without running, and the text that the model reads, as one MessagePack string.
+    /// Cause for closing the call without running it, and the text for the model, as one
+    /// MessagePack string.
     pub(crate) closed: Option<(Cause, Vec<u8>)>,
 }
 
-/// Holds what the record of an end says, its payloads resolved.
+/// Contents of an end record, with resolved payloads.
 pub(crate) struct EndRead {
     pub(crate) outcome: Outcome,
     pub(crate) cause: Option<Cause>,
@@ -55,7 +58,7 @@ pub(crate) struct EndRead {
     pub(crate) put_back: PutBack,
 }
 
-/// Returns what an end says of the result, and the text that the model saw.
+/// Returns the result in an end record, and the text that the model saw.
 fn decode_result(
     end: SequenceNumber,
     body: &ToolEnd<'_>,
@@ -68,7 +71,8 @@ fn decode_result(
     Ok((body.result.map(value).transpose()?, shown))
 }
 
-/// Returns the captures that a record names, whatever its kind: that of a call's begin or end, of a rollback, or of a snapshot.
+/// Returns the captures that a record of any kind names: the start or end of a call, a rollback, or
+/// a snapshot.
 pub(crate) fn captures_named_by(record: &Record<'_>, objects: &Objects) -> Result<RecordedCaptures> {
     let bad = Error::unread(record.sequence);
     let resources = match record.kind {
@@ -85,7 +89,7 @@ pub(crate) fn captures_named_by(record: &Record<'_>, objects: &Objects) -> Resul
     captures_of(resources, objects)
 }
 
-/// Returns captures in their recorded form, by the resources' names.
+/// Returns captures in their recorded form, by the names of the resources.
 pub(super) fn captures_of(
     resources: Vec<ResourceSnapshot<'_>>,
     objects: &Objects,
@@ -104,15 +108,15 @@ impl Session {
         self.write_observation(name, &data)
     }
 
-    /// Records, through the handle of the operation that a child session works for, that the child is about to be created
-    /// or to work. The record survives what the child's own records survive.
+    /// Records that a child session is about to be created or to work, through the handle of the
+    /// operation that it works for. The record is at least as durable as the child's own records.
     pub(crate) fn announce_child(&self, child: &ChildAnnounced) -> Result<()> {
         self.record_fact(CHILD_SESSION, child)?;
         if self.durability() == Durability::Process { Ok(()) } else { self.sync() }
     }
 
-    /// Records what the resources are before a rollback. The record survives what the rollback survives. Where there is no space for
-    /// it, the rollback is carried out without.
+    /// Records the state of the resources before a rollback. The record is at least as durable as
+    /// the rollback. If there is no space for it, the rollback takes place without.
     pub(crate) fn record_rollback(&self, begun: &RollbackBegun) -> Result<()> {
         let recorded = self.observe_interrupted(ROLLBACK, &encode(ROLLBACK, begun)?);
         let durable = match recorded {
@@ -125,8 +129,8 @@ impl Session {
         }
     }
 
-    /// Returns what the resources were when the first rollback of the call began that began with the record `begin`, of those up to the
-    /// record `through`; empty if there was none.
+    /// Returns the state of the resources before the first rollback of the call with the start
+    /// record `begin`, from records through `through`; empty if there was none.
     pub(crate) fn captures_before_rollback(
         &self,
         begin: SequenceNumber,
@@ -146,7 +150,8 @@ impl Session {
         self.observed_within(name, from, SequenceNumber::MAX)
     }
 
-    /// Returns the facts named `name` that were recorded from record `from` through record `through`.
+    /// Returns the facts named `name` that were recorded from record `from` through record
+    /// `through`.
     pub(crate) fn observed_within<T: DeserializeOwned>(
         &self,
         name: &'static str,
@@ -161,22 +166,23 @@ impl Session {
         Ok(found)
     }
 
-    /// Returns what a recovery restores: the captures of the first open operation that may have changed
-    /// something, by the names of the resources, as the resources recorded them. A capture is `None` if it
-    /// did not outlive its process. The map is empty if no operation is open that another process, or an end
-    /// that could not be written, left.
+    /// Returns the captures that a recovery restores: those of the first open operation that may
+    /// have changed something, by the names of the resources, in their recorded form.
+    ///
+    /// A capture is `None` if it did not outlive its process. The map is empty if no such operation
+    /// was left open, by another process or by a failed write of an end record.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Object`](crate::Error::Object) if
-    /// an object is missing or damaged.
+    /// [`Error::Io`](crate::Error::Io) if the log cannot be read,
+    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged.
     pub fn open_captures(&self) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
         let first = self.left_open().into_iter().find(|open| !open.reads_only);
         first.map_or_else(|| Ok(BTreeMap::new()), |open| self.read_begin(open.begin, |begin| begin.resources))
     }
 
-    /// Returns the captures, by the names of the resources, in records of an earlier process that this
-    /// process's first append makes durable.
+    /// Returns the captures in records of an earlier process that this process's first append makes
+    /// durable, by the names of the resources.
     pub(crate) fn unattested_captures(&self) -> Result<BTreeMap<String, Vec<Vec<u8>>>> {
         let (source, from) = {
             let state = self.inner.state.lock();
@@ -193,7 +199,7 @@ impl Session {
         Ok(found)
     }
 
-    /// Hands the begin of an operation to `read`, its payloads resolved.
+    /// Passes the start record of an operation to `read`, with resolved payloads.
     pub(crate) fn read_begin<T>(
         &self,
         begin: SequenceNumber,
@@ -218,8 +224,8 @@ impl Session {
         found.map(read).ok_or(missing)
     }
 
-    /// Returns the last known capture of a resource: that of the end of a committed call, or, unless only `committed` calls count, that
-    /// of the begin of another.
+    /// Returns the last known capture of a resource: that of the end of a committed call or, if
+    /// `committed` is `false`, also that of the start of another call.
     pub(crate) fn last_captured(&self, resource: &str, committed: bool) -> Result<Option<Vec<u8>>> {
         let latest = self.log::<ToolInvocations>()?.tail(LATEST_CALLS)?;
         for item in latest.iter().rev() {
@@ -235,13 +241,14 @@ impl Session {
         Ok(None)
     }
 
-    /// Returns the captures that the latest call of this session left, of those that recorded any, and those of what a recovery of that call
-    /// found, which are empty unless there was one. `None` if none of the latest 65 calls recorded any. Says too whether that call is this
-    /// session's own: a fork works on resources of its own.
+    /// Returns the captures that the latest call of this session left, of those that recorded any,
+    /// and the captures that a recovery of that call found, which are empty unless there was one.
+    /// `None` if none of the latest 65 calls recorded any. Also returns whether that call is this
+    /// session's own: a fork works on its own resources.
     pub(crate) fn captures_of_last_call(&self) -> Result<Option<(RecordedCaptures, RecordedCaptures, bool)>> {
         let own_from = self.opened_sequence();
         let calls = self.log::<ToolInvocations>()?;
-        // Nearly always the latest call has some: the others are read only where it does not.
+        // The latest call nearly always has captures; earlier ones are read only if it does not.
         let (mut end, mut count) = (calls.len(), 1);
         for _ in 0..2 {
             let from = end.saturating_sub(count);
@@ -264,17 +271,18 @@ impl Session {
         Ok(None)
     }
 
-    /// Returns the captures of all resources that a recovery of the session leaves: those of the begin of the first
-    /// open call that may have changed something, or else those that the latest call left, at its end if it is
-    /// committed and at its begin otherwise. Empty if no call has recorded any; in the replay of a fork, if none of its own has.
+    /// Returns the captures of all resources that a recovery of the session leaves. They are those
+    /// of the start of the first open call that may have changed something. Otherwise they are
+    /// those of the latest call: at its end if it is committed, and at its start if not. Empty if
+    /// no call has recorded any; in the replay of a fork, if none of its own has.
     pub(crate) fn captures_left(&self) -> Result<RecordedCaptures> {
         if let Some(open) = self.changing_operation() {
             return self.read_begin(open.begin, |begin| begin.resources);
         }
-        // A fork works on resources of its own, so that what its parent captured says nothing of them.
+        // A fork works on its own resources, so its parent's captures do not apply.
         let first = if self.replays() { self.opened_sequence() } else { SequenceNumber::MIN };
         let calls = self.log::<ToolInvocations>()?;
-        // Nearly always the latest call has some: the others are read only where it does not.
+        // The latest call nearly always has captures; earlier ones are read only if it does not.
         let (mut end, mut count) = (calls.len(), 1);
         while end > 0 {
             let from = end.saturating_sub(count);
@@ -301,7 +309,7 @@ impl Session {
         self.inner.state.lock().openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence)
     }
 
-    /// Hands the end of an operation to `read`, with the source of its payloads.
+    /// Passes the end record of an operation to `read`, with the source of its payloads.
     fn read_tool_end<T>(
         &self,
         end: SequenceNumber,
@@ -318,12 +326,13 @@ impl Session {
         found.ok_or(missing)
     }
 
-    /// Returns the captures that the record of an end names.
+    /// Returns the captures that an end record names.
     pub(crate) fn captures_at_end_of(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
         self.read_end_resources(end)
     }
 
-    /// Returns the captures that the record of an end names; none if what the call changed was rolled back.
+    /// Returns the captures that an end record names; none if the changes of the call were rolled
+    /// back.
     pub(crate) fn captures_kept_at(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
         self.read_tool_end(end, |body, source| match body.rolls_back {
             true => Ok(RecordedCaptures::new()),
@@ -331,17 +340,19 @@ impl Session {
         })
     }
 
-    /// Returns what the rollback of a call replaced or removed in resources, from the record of its end.
+    /// Returns the contents that the rollback of a call replaced or removed in resources, from its
+    /// end record.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchOperation`](crate::Error::NoSuchOperation) if `end` is not the end of a call, [`Error::Io`](crate::Error::Io)
-    /// if the log cannot be read.
+    /// [`Error::NoSuchOperation`](crate::Error::NoSuchOperation) if `end` is not the end of a call,
+    /// [`Error::Io`](crate::Error::Io) if the log cannot be read.
     pub fn replaced_by(&self, end: SequenceNumber) -> Result<Vec<ReplacedContent>> {
         self.read_tool_end(end, |body, _| Ok(body.replaced.iter().map(ReplacedContent::from).collect()))
     }
 
-    /// Returns whether the rollback of a call replaced something of which its record names a capture, so that it can be undone.
+    /// Returns whether the rollback of a call replaced contents and its record names a capture of
+    /// them, so that it can be undone.
     ///
     /// # Errors
     ///
@@ -350,7 +361,8 @@ impl Session {
         Ok(!self.captures_replaced_at(end)?.is_empty())
     }
 
-    /// Returns the captures that a call's rollback found, of which the record of its end says that something was replaced.
+    /// Returns the captures before a call's rollback of the resources in which it replaced
+    /// contents, according to the end record.
     pub(crate) fn captures_replaced_at(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
         self.read_tool_end(end, |body, source| {
             let mut captures = captures_of(body.resources, &source.objects)?;
@@ -361,12 +373,12 @@ impl Session {
         })
     }
 
-    /// Returns the captures in the record of a call's end.
+    /// Returns the captures in a call's end record.
     pub(crate) fn read_end_resources(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
         self.read_tool_end(end, |body, source| captures_of(body.resources, &source.objects))
     }
 
-    /// Returns the result of a call and the text that the model saw, from the record of its end.
+    /// Returns the result of a call and the text that the model saw, from its end record.
     ///
     /// # Errors
     ///
@@ -375,7 +387,7 @@ impl Session {
         self.read_tool_end(end, |body, source| decode_result(end, &body, source))
     }
 
-    /// Returns all that the record of an end says but for the captures.
+    /// Returns the contents of an end record, except for the captures.
     pub(crate) fn read_whole_end(&self, end: SequenceNumber) -> Result<EndRead> {
         self.read_tool_end(end, |body, source| {
             let (value, message) = decode_result(end, &body, source)?;
@@ -399,8 +411,9 @@ impl Session {
         })
     }
 
-    /// Returns the last run of the call of an origin that has ended and counts, and the record of its end. A run that was
-    /// interrupted counts whatever was rolled back since, any other one if its end is live now.
+    /// Returns the last live run of the call of an origin that has ended, with its end record. A
+    /// run that was interrupted counts regardless of later rollbacks, any other one if its end is
+    /// live now.
     pub(crate) fn last_ended(&self, origin: CallOrigin) -> Result<Option<(SequenceNumber, ToolInvoked)>> {
         let ended = {
             let mut state = self.inner.state.lock();
@@ -419,8 +432,8 @@ impl Session {
             .transpose()
     }
 
-    /// Returns the last decision about an operation behind the record `from`, at which it began, began to wait, or was decided
-    /// about, and before it runs again. A decision at `from` counts.
+    /// Returns the last decision about an operation after the record `from`, before it runs again.
+    /// At `from` it started, began to wait, or was settled. A decision at `from` counts.
     pub(crate) fn read_settlement(
         &self,
         operation: OperationId,
@@ -430,7 +443,7 @@ impl Session {
         let (mut found, mut ran_again) = (None, false);
         source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
             let bad = Error::unread(record.sequence);
-            // The record at which its last run began is the begin of a run again itself, where it had run before.
+            // The record at which its last run started may itself start a repeated run.
             if record.kind == RecordKind::TOOL_BEGIN && record.sequence != from && !ran_again {
                 ran_again = ToolBegin::decode(record.body).map_err(bad)?.again == Some(operation);
             }
@@ -454,8 +467,8 @@ impl Session {
         Ok(found)
     }
 
-    /// Returns the last approval of an operation that counts in this session and has not expired, whatever the operation
-    /// did since: it holds for each run that follows from it.
+    /// Returns the last approval of an operation that counts in this session and has not expired,
+    /// regardless of later runs: it applies to each run that follows from it.
     pub(crate) fn read_approval(&self, operation: OperationId) -> Result<Option<RecordedSettlement>> {
         let (source, opened, now_us) = {
             let state = self.inner.state.lock();
@@ -483,14 +496,15 @@ impl Session {
     }
 }
 
-/// Looks for the last run of the call of an origin that has ended and counts, where the answer is no record of a conversation.
+/// Searches for the last live run of the call of an origin that has ended, if the answer is no
+/// record of a conversation.
 fn last_ended_in(
     log: &LogView<ToolInvoked>,
     origin: CallOrigin,
     is_live: impl Fn(SequenceNumber) -> bool,
 ) -> Result<Option<(SequenceNumber, ToolInvoked)>> {
     let mut last = None;
-    // No call ends before the answer that asked for it.
+    // No call ends before the answer that requested it.
     for item in log.items_after(origin.answer) {
         let item = item?;
         let end = item.position().map_or(SequenceNumber::MIN, |(end, _)| end);

@@ -1,18 +1,19 @@
-//! Operations: tool calls as transactions, and the records that begin and end them. The
-//! [schedule](super::schedule) says who may write meanwhile.
+//! Operations: tool calls as transactions, with their start and end records. The
+//! [schedule](super::schedule) decides which writes may happen meanwhile.
 //!
 //! # Terms
 //!
-//! An operation is *left open* if no thread of this process works on it: another process began it, or its end
-//! could not be written. It has to be recovered.
+//! An operation is *left open* if no thread of this process works on it: another process started
+//! it, or its end record could not be written. It has to be recovered.
 //!
 //! # Invariants
 //!
-//! 1. The record that an operation failed also rolls back what the operation wrote: no crash falls between
-//!    the two.
-//! 2. An operation is among the running calls from before its begin until its end is folded. An open one that
-//!    is not among them was left open.
-//! 3. The writer's lock is not held while a tool runs, nor while a resource is captured or restored.
+//! 1. The record that an operation failed also rolls back the operation's writes: no crash falls
+//!    between the two.
+//! 2. An operation is among the running calls from before its start record until its end is folded.
+//!    An open one that is not among them was left open.
+//! 3. The writer's lock is not held while a tool runs, nor while a resource is captured or
+//!    restored.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -40,7 +41,7 @@ use crate::sabotage::{self, Breakage};
 use crate::types::{Slice, ToolInvocations};
 
 impl Session {
-    /// Waits until the schedule admits an operation within the one whose handle this is, if any. Records
+    /// Waits until the schedule admits an operation within this handle's operation, if any. Records
     /// nothing.
     pub(crate) fn admit(&self, reads_only: bool, patience: &Patience, asker: Asker) -> Result<Admission<'_>> {
         let parent = self.within.as_deref();
@@ -72,18 +73,18 @@ impl Session {
         Ok(Admission { session: self, ticket, until, guest_of: None, begun: false })
     }
 
-    /// Returns the operations that have begun and not ended, in the order of their begins.
+    /// Returns the open operations, in the order of their starts.
     pub fn open_operations(&self) -> Vec<OpenOperation> {
         self.inner.state.lock().live.projection.operations.open().cloned().collect()
     }
 
-    /// Cancels a running operation and its nested calls: its handle is revoked, its programs are terminated,
-    /// and its changes are rolled back once it has ended, even if it reports success. Returns `false` if this
-    /// process runs no such operation.
+    /// Cancels a running operation and its nested calls: its handle is revoked, its programs are
+    /// terminated, and its changes are rolled back once it has ended, even if it reports success.
+    /// Returns `false` if this process runs no such operation.
     ///
     /// A host finds calls that other threads [run](crate::tools::ToolRunner::execute) in
-    /// [`open_operations`](Session::open_operations). The cancellation itself is not recorded; the end of the
-    /// operation says that it was cancelled.
+    /// [`open_operations`](Session::open_operations). The cancellation itself is not recorded; the
+    /// end record of the operation states that it was cancelled.
     pub fn cancel(&self, operation: impl Into<OperationId>) -> bool {
         let operation = operation.into();
         let state = self.inner.state.lock();
@@ -94,14 +95,14 @@ impl Session {
         true
     }
 
-    /// Returns the operations of this process that still run although the store's
-    /// [grace](crate::StoreOptions::grace) is over. It starts when the deadline passes, when the operation or
-    /// one around it is [cancelled](crate::tools::Operation::cancel), or when one around it ends, whichever
-    /// comes first.
+    /// Returns the operations of this process that still run after the store's
+    /// [grace](crate::StoreOptions::grace) period. The period starts when the deadline passes, when
+    /// the operation or one around it is [cancelled](crate::tools::Operation::cancel), or when one
+    /// around it ends, whichever comes first.
     ///
-    /// A call that waits for such an operation, and closing the session, fail with [`Error::Stuck`]. If the
-    /// operation ends after all, it is rolled back and the session continues; until then nothing else can
-    /// change STATE or the tool's resources.
+    /// A call that waits for such an operation, and closing the session, fail with
+    /// [`Error::Stuck`]. If the operation ends after all, it is rolled back and the session
+    /// continues; until then nothing else can change STATE or the tool's resources.
     pub fn stuck_operations(&self) -> Vec<OpenOperation> {
         let state = self.inner.state.lock();
         let stuck: Vec<OperationId> =
@@ -116,25 +117,25 @@ impl Session {
             .collect()
     }
 
-    /// Returns whether the session takes no writes until it is recovered.
+    /// Returns whether the session accepts no writes until it is recovered.
     pub fn is_interrupted(&self) -> bool {
         self.inner.state.lock().interrupted
     }
 
-    /// Returns the operation whose own handle this is, or else the one that the calling thread runs on this
-    /// session.
+    /// Returns the operation that owns this handle, or else the one that the calling thread runs on
+    /// this session.
     pub fn inside_operation(&self) -> Option<OperationId> {
         let own = self.within.as_ref().map(|within| within.operation());
         own.or_else(|| runs_here(self.inner.id))
     }
 
-    /// Returns the operation whose handle this is.
+    /// Returns the operation that owns this handle.
     pub(crate) fn call_scope(&self) -> Option<&Arc<CallScope>> {
         self.within.as_ref()
     }
 
-    /// Locks the recovery of the session, and checks that the session can be recovered: only a handle that
-    /// may write the result may change the resources.
+    /// Locks the recovery of the session, and checks that the session can be recovered: only a
+    /// handle that may write the result may change the resources.
     pub(crate) fn lock_recovery(&self, patience: &Patience) -> Result<MutexGuard<'_, ()>> {
         if let Some(operation) = runs_here(self.inner.id) {
             return Err(Error::InsideOperation { operation });
@@ -145,7 +146,7 @@ impl Session {
         Ok(recovering)
     }
 
-    /// Returns the first operation that has begun, not ended, and may have changed something; also of a session that is
+    /// Returns the first open operation that may have changed something, also of a session that is
     /// closed.
     pub(crate) fn changing_operation(&self) -> Option<OpenOperation> {
         self.inner.state.lock().live.projection.operations.changing_operation().cloned()
@@ -156,16 +157,16 @@ impl Session {
         self.inner.state.lock().left_open().cloned().collect()
     }
 
-    /// Returns whether nothing is open that may change something, and nothing can be when the session is
-    /// opened next. After a failed write, nobody knows what is in the log.
+    /// Returns whether no operation is open that may change something, and none can be at the next
+    /// opening. After a failed write, the contents of the log are unknown.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.inner
             .settleable()
             .is_ok_and(|state| state.live.projection.operations.changing_operation().is_none())
     }
 
-    /// Returns the session that began the first open operation which may change something. That is another
-    /// session if this one was salvaged from it; a fork shares no open operation.
+    /// Returns the session that started the first open operation which may change something. That
+    /// is another session if this one was salvaged from it; a fork shares no open operation.
     pub(crate) fn open_call_of(&self) -> Option<Uuid> {
         let state = self.inner.state.lock();
         let begin = state.live.projection.operations.changing_operation()?.begin;
@@ -192,7 +193,7 @@ impl WriterState {
     }
 }
 
-/// Holds an admission by the schedule. Dropping it gives it back, unless the operation has begun.
+/// An admission by the schedule. Dropping it returns it, unless the operation has started.
 pub(crate) struct Admission<'a> {
     session: &'a Session,
     ticket: u64,
@@ -210,7 +211,8 @@ impl Drop for Admission<'_> {
     }
 }
 
-/// Holds an admission by the schedule of the parent session for a call of a child session. Dropping it gives it back.
+/// An admission by the schedule of the parent session for a call of a child session. Dropping it
+/// returns it.
 pub(crate) struct Guest {
     /// Handle of the admission, which does not keep the parent session open.
     call: Session,
@@ -225,7 +227,7 @@ impl Drop for Guest {
 }
 
 impl Guest {
-    /// Has whoever waits for the guest end the calls of its session, `child`, that were abandoned.
+    /// Lets any waiter for the guest end the abandoned calls of its session, `child`.
     pub(crate) fn abandon(&self, child: &Session) {
         let Some(within) = &self.call.within else { return };
         let child = Arc::clone(&child.inner);
@@ -243,24 +245,24 @@ impl Guest {
     }
 }
 
-/// Handles an operation that has begun and not ended. Does not keep its session open.
+/// An open operation. Does not keep its session open.
 pub(crate) struct ActiveCall {
     inner: Arc<SessionInner>,
     pub(crate) within: Arc<CallScope>,
     pub(crate) begin: SequenceNumber,
-    /// Time of the begin, in microseconds since 1970-01-01 UTC.
+    /// Time of the start record, in microseconds since 1970-01-01 UTC.
     pub(crate) began_us: i64,
 }
 
-/// Describes an operation that has ended.
+/// An operation that has ended.
 pub(crate) struct OperationEnd {
     pub(crate) end: SequenceNumber,
     pub(crate) elapsed_us: u64,
 }
 
 impl Admission<'_> {
-    /// Returns a handle that may write while others wait, for work that is admitted without being an
-    /// operation.
+    /// Returns a handle that may write while others wait, for work that is admitted without being
+    /// an operation.
     pub(crate) fn handle(&self) -> Session {
         let around = self.session.within.as_ref().and_then(|within| within.run);
         let lane = self.session.lane.clone();
@@ -290,8 +292,8 @@ impl Admission<'_> {
         self.guest_of.clone_from(&guest.call.within);
     }
 
-    /// Keeps the admission for a call of a child session, which works for the operation whose handle this session is.
-    /// `None` if it is no operation's handle.
+    /// Converts the admission for a call of a child session, which works for this session's
+    /// operation. `None` if this session is no operation's handle.
     pub(crate) fn into_guest(mut self) -> Option<Guest> {
         let around = self.session.within.as_deref()?;
         let within = self.make_scope(around.operation, around.run);
@@ -304,7 +306,7 @@ impl Admission<'_> {
         Some(Guest { call: self.session.clone_uncounted().through(within) })
     }
 
-    /// Records the begin. `keep` keeps the position before it, for checkpoints.
+    /// Records the start. `keep` retains the position before it, for checkpoints.
     pub(crate) fn begin(mut self, mut begin: ToolBegin<'_>, keep: bool) -> Result<ActiveCall> {
         let inner = &self.session.inner;
         let mut state = inner.writable()?;
@@ -316,11 +318,12 @@ impl Admission<'_> {
         inner.refer(begin.payloads_mut(), &references);
         let (again, only_reads) = (begin.again, begin.reads_only && !begin.outside_only);
         let mut body = begin.encode_into(std::mem::take(&mut state.body));
-        // The begin names the operation around it in a field of its own.
+        // The start record names the operation around it in its own field.
         Lane { within: None, ..self.session.record_lane() }.add_to(&mut body, 0);
         let declare = inner.declare_invocations(&state)?;
         let declare_body = declare.as_ref().map(Declare::encode);
-        // The end names its call as the begin does, and has to fit whatever becomes of the call.
+        // The end record repeats the names of the start record, and has to fit whatever the outcome
+        // of the call.
         let names = begin.tool.len() + begin.call_id.as_deref().map_or(0, str::len);
         check_body_len(names.saturating_add(END_BYTES as usize))?;
         let bodies = declare_body.iter().chain([&body]).map(Vec::as_slice);
@@ -338,7 +341,7 @@ impl Admission<'_> {
             &body,
             RecordBody::ToolBegin(MaybeOwned::Borrowed(&begin)),
         );
-        // The begin of a call that only reads is synced only if every record is.
+        // The start record of a call that only reads is synced only if every record is.
         let promised = promises_sync(inner.durability, RecordKind::TOOL_BEGIN)
             && (!only_reads || inner.durability == Durability::Every);
         let promised = promised && !sabotage::is(Breakage::BeginNotDurable);
@@ -354,14 +357,15 @@ impl Admission<'_> {
         }
         self.begun = true;
         let begun = ActiveCall { inner: Arc::clone(inner), within, begin: sequence, began_us: time_us };
-        // If the sync fails, the begin may be there after reopening, and is recovered then.
+        // If the sync fails, the start record may exist after reopening, and is recovered then.
         inner.finish_write(state, sequence, promised).inspect_err(|_| inner.leave_open(self.ticket))?;
         Ok(begun)
     }
 }
 
 impl Session {
-    /// Returns a call of a replay, whose tool runs again: no schedule knows of it, since the log says whose turn it is.
+    /// Returns a call of a replay whose tool runs again. No schedule knows it, since the log
+    /// decides the order.
     pub(crate) fn active_again(
         &self,
         begin: SequenceNumber,
@@ -390,7 +394,8 @@ impl ActiveCall {
         Session { inner, _handles: None, within, lane: None, wait: None }
     }
 
-    /// Sets what ends the operation when somebody waits for it, since whoever ran it drops it.
+    /// Sets the function that ends the operation once another call waits for it, since its owner
+    /// drops it.
     pub(crate) fn abandon(&self, abandon: Abandon) {
         let inner = &self.inner;
         let mut state = inner.state.lock();
@@ -403,7 +408,8 @@ impl ActiveCall {
         inner.schedule.notify_all();
     }
 
-    /// Tells an operation that was abandoned to stop, and has a thread end it, once nothing works within it any more.
+    /// Tells an abandoned operation to stop, and makes a thread end it once nothing works within
+    /// it.
     #[cfg(feature = "async")]
     pub(crate) fn end_soon(&self) {
         self.cancel();
@@ -412,7 +418,7 @@ impl ActiveCall {
         drop(offload(move || end_abandoned(&inner)));
     }
 
-    /// Notes that a thread ends the operation, whoever waits for that.
+    /// Notes that a thread ends the operation, even if no call waits for it.
     #[cfg(feature = "async")]
     pub(crate) fn ends_soon(&self) {
         let mut state = self.inner.state.lock();
@@ -426,13 +432,14 @@ impl ActiveCall {
         self.inner.state.lock().running_calls.has_inner(self.within.ticket)
     }
 
-    /// Records the end, and revokes the operation's handle. Fills in how long the operation took. `keep`
-    /// keeps the position, for checkpoints. If this fails, the operation is still open, and is to be ended
-    /// again or given up.
+    /// Records the end, and revokes the operation's handle. Fills in the elapsed time. `keep`
+    /// retains the position, for checkpoints. If this fails, the operation is still open, and has
+    /// to be ended again or given up.
     pub(crate) fn end(&self, end: ToolEnd<'_>, keep: bool) -> Result<OperationEnd> {
         let inner = &self.inner;
         let state = inner.settleable()?;
-        // Only a recovery ends what was left open within this operation, and so this one too.
+        // Only a recovery ends operations that were left open within this one, and thus this one
+        // too.
         if state.left_open().any(|open| open.parent == Some(self.within.operation)) {
             return Err(inner.interrupted_error(&state));
         }
@@ -450,21 +457,22 @@ impl ActiveCall {
         own.into_iter().for_each(|own| own.asker.held_by = None);
     }
 
-    /// Gives up an operation whose end is not in the log: the session takes no writes until it is recovered,
-    /// since they would seem to be within the operation.
+    /// Gives up an operation whose end is not in the log. The session accepts no writes until it is
+    /// recovered, since they would seem to be within the operation.
     pub(crate) fn give_up(&self) {
         self.inner.leave_open(self.within.ticket);
     }
 
-    /// Tells the tool and its nested calls to stop, and wakes those that wait for them.
+    /// Tells the tool and its nested calls to stop, and wakes the threads that wait for them.
     pub(crate) fn cancel(&self) {
         let inner = &self.inner;
         inner.cancel(inner.state.lock(), &self.within);
     }
 
-    /// Revokes the operation's handle, tells its nested calls to stop, and waits until none runs; it ends
-    /// those that were abandoned. The operation itself is not told to stop: its tool has returned, and the
-    /// time that its resources take to be captured or restored does not count towards the grace.
+    /// Revokes the operation's handle, tells its nested calls to stop, and waits until none runs.
+    /// Ends those that were abandoned. The operation itself is not told to stop: its tool has
+    /// returned, and the time for capturing or restoring its resources does not count towards the
+    /// grace.
     pub(crate) fn end_inner(&self) -> Result<()> {
         self.within.cancel();
         let inner = &self.inner;
@@ -482,8 +490,8 @@ impl ActiveCall {
             let operation = admitted.operation().unwrap_or_default();
             if let Some(abandon) = admitted.abandon.take() {
                 drop(state);
-                // What could not be restored is reported to whoever asks for it. The call is over now, or
-                // left open.
+                // A failed restore is reported to later users of the resource. The call is over
+                // now, or left open.
                 let _ = abandon();
                 state = inner.state.lock();
                 continue;
@@ -510,7 +518,7 @@ pub(super) fn end_abandoned(inner: &SessionInner) {
     }
 }
 
-/// Waits until nobody is ending an abandoned operation any more, but no longer than the grace.
+/// Waits until no abandoned operation is being ended, but no longer than the grace.
 pub(super) fn await_abandoned(inner: &SessionInner) {
     let mut state = inner.state.lock();
     let mut until = None;
@@ -522,7 +530,7 @@ pub(super) fn await_abandoned(inner: &SessionInner) {
     }
 }
 
-/// Removes an operation from the running calls, and releases the room that was kept for its end.
+/// Removes an operation from the running calls, and releases the space reserved for its end record.
 fn leave(state: &mut WriterState, ticket: u64) {
     if state.running_calls.remove(ticket) {
         state.log.release_end();
@@ -530,9 +538,10 @@ fn leave(state: &mut WriterState, ticket: u64) {
 }
 
 impl SessionInner {
-    /// Tells an operation and its nested calls to stop, and wakes those that wait for them.
+    /// Tells an operation and its nested calls to stop, and wakes the threads that wait for them.
     pub(super) fn cancel(&self, mut state: MutexGuard<'_, WriterState>, within: &CallScope) {
-        // Under the lock: a thread that has checked and not yet begun to wait would never be woken.
+        // Under the lock: otherwise a thread that has checked but does not wait yet would never be
+        // woken.
         within.tell_to_stop();
         state.running_calls.tell_to_stop(within.ticket, true);
         drop(state);
@@ -551,7 +560,8 @@ impl SessionInner {
         self.schedule.notify_all();
     }
 
-    /// Has a thread end what was abandoned and is to be ended, which it could not be while something worked within it.
+    /// Makes a thread end abandoned operations that could not end while something worked within
+    /// them.
     fn end_what_may(self: &Arc<Self>, state: &WriterState) {
         #[cfg(feature = "async")]
         if state.running_calls.has_to_end() {
@@ -562,8 +572,8 @@ impl SessionInner {
         let _ = state;
     }
 
-    /// Removes an operation from the running calls whose end is not in the log. Shows STATE as it was before
-    /// the operation, as the next opening would.
+    /// Removes an operation without an end record from the running calls. Shows STATE as it was
+    /// before the operation, as the next opening would.
     fn leave_open(self: &Arc<Self>, ticket: u64) {
         let mut state = self.state.lock();
         leave(&mut state, ticket);
@@ -625,7 +635,7 @@ impl SessionInner {
             let frozen = Arc::new(state.live.projection.freeze());
             state.live.positions.keep_snapshot(sequence, frozen);
         }
-        // Before anyone is notified who may write next.
+        // Before waiting writers are notified.
         let Some(ticket) = ticket else { return self.finish_write(state, sequence, promised) };
         leave(&mut state, ticket);
         self.end_what_may(&state);

@@ -22,13 +22,13 @@ use crate::log::reader::RecordLocator;
 use crate::storage::Storage;
 use crate::types::{ToolInvocations, ToolInvoked};
 
-/// Holds the options of a snapshot.
+/// Options of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotOptions {
     /// Name that the host gives the snapshot.
     pub tag: Option<String>,
-    /// Policies whose slices an export of the snapshot holds. A rollback to it always restores STATE and
-    /// keeps LOG.
+    /// Policies of the slices in an export of the snapshot. A rollback to it always restores STATE
+    /// and retains LOG.
     pub policies: BTreeSet<Policy>,
 }
 
@@ -52,22 +52,23 @@ impl SnapshotOptions {
     }
 }
 
-/// Names a position that the session recorded for later rollbacks.
+/// A position that the session recorded for later rollbacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Session that can be rolled back to it: the one that took the snapshot, or a fork that holds its record too.
+    /// Session that can be rolled back to it: the one that took the snapshot, or a fork that
+    /// contains its record.
     pub session: Uuid,
     /// Sequence number of the snapshot's record, which is the position.
     pub position: SequenceNumber,
-    /// When the snapshot was taken, in microseconds since 1970-01-01 UTC.
+    /// Time of the snapshot, in microseconds since 1970-01-01 UTC.
     pub time_us: i64,
     /// Name that the host gave the snapshot.
     pub tag: Option<String>,
-    /// Policies whose slices an export of the snapshot holds.
+    /// Policies of the slices in an export of the snapshot.
     pub policies: BTreeSet<Policy>,
 }
 
-/// Describes a committed tool call that a rollback abandoned although it may have effects that no rollback
+/// A committed tool call that a rollback abandoned although it may have effects that no rollback
 /// undoes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AbandonedCall {
@@ -75,25 +76,26 @@ pub struct AbandonedCall {
     pub operation: OperationId,
     /// Name of the tool.
     pub tool: SmolStr,
-    /// Call id that the model's provider gave.
+    /// The model provider's id for the call.
     pub call_id: Option<SmolStr>,
 }
 
-/// Reports what a rollback did.
+/// Reports the effects of a rollback.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollbackReport {
     /// Sequence number of the rollback's record.
     pub sequence: SequenceNumber,
     /// Position that STATE was rolled back to.
     pub to: SequenceNumber,
-    /// Ranges of records that were live before the rollback and no longer are. They stay in the log.
+    /// Ranges of records that were live before the rollback and no longer are. They remain in the
+    /// log.
     pub abandoned: Vec<RangeInclusive<SequenceNumber>>,
-    /// Calls among the abandoned records that may have effects outside of the session and its resources, in
-    /// the order of their ends. The rollback did not undo these effects.
+    /// Calls among the abandoned records that may have effects outside of the session and its
+    /// resources, in the order of their ends. The rollback did not undo these effects.
     pub outside: Vec<AbandonedCall>,
 }
 
-/// Lists the snapshots in a log, for the session that the log is read for.
+/// Lists the snapshots in a log. `session` is the session to which they apply.
 pub(crate) fn list(
     places: &RecordLocator,
     storage: &Arc<dyn Storage>,
@@ -114,11 +116,11 @@ pub(crate) fn list(
 }
 
 impl Session {
-    /// Records a snapshot of the present position. The cost does not depend on how much the session holds. May
-    /// [wait](Session#who-waits).
+    /// Records a snapshot of the present position. The cost does not depend on the size of the
+    /// session. May [wait](Session#who-waits).
     ///
-    /// The record is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary)
-    /// and [`Durability::Every`](crate::Durability::Every).
+    /// With [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every), the record is durable when this returns.
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -139,7 +141,7 @@ impl Session {
     /// # let session = store.create(&types)?;
     /// use foldlog::SnapshotOptions;
     ///
-    /// let snapshot = session.snapshot(SnapshotOptions::tagged("before the attempt"))?;
+    /// let snapshot = session.snapshot(SnapshotOptions::with_tag("before the attempt"))?;
     /// assert_eq!(snapshot.tag.as_deref(), Some("before the attempt"));
     /// # Ok(())
     /// # }
@@ -161,7 +163,7 @@ impl Session {
         self.snapshot_now(self.writable(WriteScope::State)?, options, resources)
     }
 
-    /// Takes a snapshot, as the schedule allows now.
+    /// Takes a snapshot. The schedule must allow it now.
     pub(super) fn snapshot_now(
         &self,
         state: MutexGuard<'_, WriterState>,
@@ -181,8 +183,9 @@ impl Session {
         Ok(Snapshot { session: inner.id, position, time_us, tag, policies })
     }
 
-    /// Lists the snapshots in the log, in the order of their positions: those of earlier processes, those that a rollback has
-    /// abandoned, and in a fork those that it shares with its parent. A rollback may go to each of them. Reads the log once.
+    /// Lists the snapshots in the log, in the order of their positions. They include those of
+    /// earlier processes, abandoned ones, and in a fork those that it shares with its parent. A
+    /// rollback may go to each of them. Reads the log once.
     ///
     /// ```
     /// # use foldlog::{SessionTypes, SnapshotOptions, Store};
@@ -191,7 +194,7 @@ impl Session {
     /// # let types = SessionTypes::builder().build()?;
     /// # let store = Store::open(directory.path())?;
     /// let session = store.create(&types)?;
-    /// let taken = session.snapshot(SnapshotOptions::tagged("before the attempt"))?;
+    /// let taken = session.snapshot(SnapshotOptions::with_tag("before the attempt"))?;
     /// let id = session.id();
     /// session.close()?;
     /// let session = store.open_session(id, &types)?; // another day
@@ -209,7 +212,7 @@ impl Session {
         list(&source.places, &source.storage, self.inner.id)
     }
 
-    /// Returns the latest snapshot with a tag; `None` if none has it.
+    /// Returns the latest snapshot with a tag; `None` if there is none.
     ///
     /// # Errors
     ///
@@ -218,8 +221,9 @@ impl Session {
         Ok(self.snapshots()?.into_iter().rfind(|snapshot| snapshot.tag.as_deref() == Some(tag)))
     }
 
-    /// Rolls STATE back to a snapshot, as [`rollback_to`](Session::rollback_to) does to a position. Workspaces and other
-    /// resources stay as they are; [`ExecutionState::restore`](crate::ExecutionState::restore) rolls both back.
+    /// Rolls STATE back to a snapshot, as [`rollback_to`](Session::rollback_to) does to a position.
+    /// Workspaces and other resources are unchanged;
+    /// [`ExecutionState::restore`](crate::ExecutionState::restore) rolls both back.
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -251,14 +255,14 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongSession`] if another session took the snapshot; an import is another session than the
-    /// exported one. Else those of [`rollback_to`](Session::rollback_to).
+    /// [`Error::WrongSession`] if another session took the snapshot; an import is another session
+    /// than the exported one. Otherwise those of [`rollback_to`](Session::rollback_to).
     pub fn rollback(&self, snapshot: &Snapshot) -> Result<RollbackReport> {
         self.check_own(snapshot)?;
         self.rollback_to(snapshot.position)
     }
 
-    /// Checks that a snapshot is this session's.
+    /// Checks that a snapshot belongs to this session.
     pub(super) fn check_own(&self, snapshot: &Snapshot) -> Result<()> {
         match (self.id(), snapshot.session) {
             (expected, found) if expected != found => {
@@ -268,21 +272,23 @@ impl Session {
         }
     }
 
-    /// Rolls STATE back to what it was when the record at `position` had been written, even if an earlier
-    /// rollback abandoned that record. LOG slices and tags stay, CACHE slices are emptied. The abandoned
-    /// records stay in the log. May [wait](Session#who-waits).
+    /// Rolls STATE back to its state after the record at `position` was written, even if an earlier
+    /// rollback abandoned that record. LOG slices and tags are unchanged, CACHE slices are emptied.
+    /// The abandoned records remain in the log. May [wait](Session#who-waits).
     ///
-    /// The latest 256 snapshots take microseconds; for other positions the log is folded up to there. If
-    /// tools have run since, their calls are read from the log. The record is durable when this returns, with
+    /// Rollbacks to the latest 256 snapshots take microseconds; for other positions the log is
+    /// folded up to there. If tools have run since, their calls are read from the log. With
     /// [`Durability::Boundary`](crate::Durability::Boundary) and
-    /// [`Durability::Every`](crate::Durability::Every).
+    /// [`Durability::Every`](crate::Durability::Every), the record is durable when this returns.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::InsideTransaction`] if an
-    /// operation was open there that is over now, [`Error::OutsideTransaction`] if an operation that began later
-    /// is open now, such as the one whose handle this is; else those of [`dispatch`](Session::dispatch) that do
-    /// not concern events.
+    /// - [`Error::NoSuchPosition`] if the log has no record at `position`
+    /// - [`Error::InsideTransaction`] if an operation was open there that has ended now
+    /// - [`Error::OutsideTransaction`] if an operation that started later is open now, such as the
+    ///   one that owns this handle
+    /// - [`Error::Compacted`] if a compaction has dropped the position
+    /// - those of [`dispatch`](Session::dispatch) that do not concern events
     pub fn rollback_to(&self, position: impl Into<SequenceNumber>) -> Result<RollbackReport> {
         let position = position.into();
         self.roll_back(position, true)
@@ -292,13 +298,13 @@ impl Session {
         self.roll_back_past(to, preserve_logs, None)
     }
 
-    /// Rolls back to a position before the operation whose handle this is, which restores a composite
+    /// Rolls back to a position before the operation of this handle, which restores a composite
     /// snapshot.
     pub(crate) fn restore_to(&self, position: SequenceNumber) -> Result<RollbackReport> {
         self.roll_back_past(position, true, self.call_scope().map(|within| within.operation()))
     }
 
-    /// Rolls back to `to`. The operation `past` may have begun later than that.
+    /// Rolls back to `to`. The operation `past` may have started later than that.
     fn roll_back_past(
         &self,
         to: SequenceNumber,
@@ -317,7 +323,7 @@ impl Session {
         self.roll_back_now(state, to, preserve_logs, past)
     }
 
-    /// Rolls back, now that the schedule allows that.
+    /// Rolls back. The schedule must allow it now.
     pub(super) fn roll_back_now(
         &self,
         mut state: MutexGuard<'_, WriterState>,
@@ -349,7 +355,8 @@ impl Session {
 }
 
 impl Session {
-    /// Returns what a rollback to `to` abandons that is written at `next`: the records, and the calls with effects outside.
+    /// Returns the records, and the calls with effects outside, that a rollback to `to` abandons if
+    /// it is written at `next`.
     pub(crate) fn abandoned_by(
         &self,
         next: SequenceNumber,
@@ -363,7 +370,8 @@ impl Session {
 }
 
 impl SessionInner {
-    /// Returns the slices at `to`, if STATE can be rolled back to there now. The operation `past` may have begun later.
+    /// Returns the slices at `to`, if STATE can be rolled back to there now. The operation `past`
+    /// may have started later.
     pub(super) fn target(
         &self,
         state: &WriterState,
@@ -375,8 +383,8 @@ impl SessionInner {
             return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
         }
         let frozen = self.frozen_at(state, to)?;
-        // Rolling back to a position at which other operations were open than are now would leave half of the
-        // changes of one.
+        // If other operations were open at the position than now, rolling back would leave half of
+        // the changes of one.
         let then = frozen.projection().operations.all_changing();
         let now = state.live.projection.operations.all_changing();
         if let Some(operation) = then.iter().find(|open| !now.contains(open)) {
@@ -414,7 +422,7 @@ impl SessionInner {
         Ok(calls)
     }
 
-    /// Returns the slices at a position, from a kept projection or by folding.
+    /// Returns the slices at a position, from a retained projection or by folding.
     pub(super) fn frozen_at(
         &self,
         state: &WriterState,

@@ -23,10 +23,10 @@ use crate::types::{
     decode_item, default_policy,
 };
 
-/// Holds one slice without its type: the items as they were recorded.
+/// A slice without its type: the items as recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceState {
-    /// Policy of the slice, which says what a rollback does to it.
+    /// Policy of the slice, which determines the effect of a rollback on it.
     pub policy: Policy,
     /// Name of the items' type.
     pub item: String,
@@ -34,14 +34,14 @@ pub struct SliceState {
     pub items: Vec<StoredItem>,
 }
 
-/// Holds an item as it was recorded. Upcasting never changes it.
+/// An item as it was recorded. Upcasting never changes it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoredItem {
     /// Sequence number of the record that inserted the item.
     pub sequence: SequenceNumber,
     /// Place of the item among those that the record inserted into the slice, from 0.
     pub ordinal: u32,
-    /// Version that the item was recorded at.
+    /// Recorded version of the item.
     pub version: u32,
     /// MessagePack of the item.
     pub bytes: Arc<[u8]>,
@@ -74,23 +74,23 @@ impl StoredItem {
     }
 }
 
-/// Holds all slices at one position, without types.
+/// All slices at one position, without types.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     /// Position: the sequence number of the last record that was folded. `None` before the first.
     pub position: Option<SequenceNumber>,
     /// Tags of the session.
     pub tags: BTreeMap<String, String>,
-    /// Operations that were open at the position, so that the slices may hold half of their changes. Empty if
-    /// only the records of a live path were folded.
+    /// Operations that were open at the position: the slices may contain half of their changes.
+    /// Empty if only the records of a live path were folded.
     pub open_operations: Vec<OperationId>,
     /// Slices by name, empty ones included.
     pub slices: BTreeMap<String, SliceState>,
 }
 
 impl State {
-    /// Decodes the items of a slice as the host's type, in the slice's order. Items of an older version are brought up to date. A
-    /// slice that the log does not know has none.
+    /// Decodes the items of a slice as the host's type, in the slice's order. Items of an older
+    /// version are upgraded. A slice that the log does not know has no items.
     ///
     /// ```
     /// # use foldlog::{Event, SessionTypes, Slice, Store};
@@ -119,8 +119,8 @@ impl State {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] if `types` do not declare the slice, [`Error::Decode`] or [`Error::NewerVersion`] if an item cannot
-    /// be read.
+    /// [`Error::NoSuchSlice`] if `types` do not declare the slice, [`Error::Decode`] or
+    /// [`Error::NewerVersion`] if an item cannot be read.
     pub fn items<S: Slice>(&self, types: &SessionTypes) -> Result<Vec<Arc<S::Item>>> {
         let refused = |reason| Error::NoSuchSlice { slice: S::NAME.to_owned(), reason };
         let types = types.slice(S::NAME).ok_or_else(|| refused("the types do not declare it"))?;
@@ -133,7 +133,7 @@ impl State {
         read.collect()
     }
 
-    /// Makes the state of a projection that knows no types and holds its LOG slices.
+    /// Makes the state of a projection that knows no types and contains its LOG slices.
     pub(crate) fn from_projection(projection: &Projection) -> State {
         let slices = projection.names.slices().iter().filter_map(|slice| {
             let (policy, items) = projection.items(slice.id)?;
@@ -181,7 +181,8 @@ impl State {
         }
     }
 
-    /// Returns the BLAKE3 digest of the names, policies and stored items of all slices that are not empty.
+    /// Returns the BLAKE3 digest of the names, policies and stored items of all slices that are not
+    /// empty.
     pub fn digest(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
         for (name, slice) in self.slices.iter().filter(|(_, slice)| !slice.items.is_empty()) {
@@ -205,8 +206,8 @@ impl State {
 }
 
 impl Session {
-    /// Returns the present items of a STATE or CACHE slice. The view does not change while the session
-    /// continues.
+    /// Returns the present items of a STATE or CACHE slice. The view does not change while the
+    /// session continues.
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -236,8 +237,9 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, if it is LOG, or if its items
-    /// are of another type; [`Error::Decode`] if a recorded item cannot be read as `S::Item`.
+    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, if it is LOG, or if
+    /// its items are of another type; [`Error::Decode`] if a recorded item cannot be read as
+    /// `S::Item`.
     pub fn view<S: Slice>(&self) -> Result<View<S::Item>> {
         match self.read::<S>()? {
             (Policy::Log, _) => Err(Error::NoSuchSlice {
@@ -256,8 +258,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, if it is not LOG, or if its
-    /// items are of another type.
+    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, if it is not LOG, or
+    /// if its items are of another type.
     pub fn log<S: Slice>(&self) -> Result<LogView<S::Item>> {
         self.inner.log::<S>(&mut self.inner.state.lock())
     }
@@ -266,29 +268,32 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, or if its items are of another
-    /// type; [`Error::Decode`] if a recorded item cannot be read as `S::Item`.
+    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, or if its items are
+    /// of another type; [`Error::Decode`] if a recorded item cannot be read as `S::Item`.
     pub fn latest<S: Slice>(&self) -> Result<Option<Item<S::Item>>> {
         let (_, items) = self.read::<S>()?;
         Ok(items.and_then(|items| View::new(items.rows_in_memory().clone()).items().next_back()))
     }
 
-    /// Returns the policy and the items of a slice. The items are `None` if the log has not declared it yet.
+    /// Returns the policy and the items of a slice. The items are `None` if the log has not
+    /// declared it yet.
     fn read<S: Slice>(&self) -> Result<(Policy, Option<SliceItems>)> {
         self.inner.read::<S>(&mut self.inner.state.lock())
     }
 
-    /// Returns whether the session was [opened for previews](crate::Store::open_to_preview) of rewinds.
+    /// Returns whether the session was [opened for previews](crate::Store::open_to_preview) of
+    /// rewinds.
     pub(crate) fn is_for_previews(&self) -> bool {
         self.inner.state.lock().live.projection.log_slices() == LogSlices::StateUnread
     }
 
-    /// Returns all present slices, without types. LOG slices are read from the log, so the result holds all
-    /// of their items in memory.
+    /// Returns all present slices, without types. LOG slices are read from the log, so the result
+    /// has all of their items in memory.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged.
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or
+    /// damaged.
     pub fn state(&self) -> Result<State> {
         let (projection, source) = {
             let state = self.inner.state.lock();
@@ -297,8 +302,8 @@ impl Session {
         State::read(&projection, &source)
     }
 
-    /// Returns the slices at `position`, folding the log up to there: STATE holds what the records that were
-    /// live then changed.
+    /// Returns the slices at `position`, folding the log up to there. STATE contains the changes of
+    /// the records that were live then.
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -326,8 +331,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::Io`] if the log cannot be
-    /// read, [`Error::Object`] if an object is missing or damaged.
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::Io`] if the log
+    /// cannot be read, [`Error::Object`] if an object is missing or damaged.
     pub fn state_at(&self, position: impl Into<SequenceNumber>) -> Result<State> {
         let position = position.into();
         let state = self.inner.state.lock();
@@ -340,8 +345,8 @@ impl Session {
         Ok(State::from_projection(&folded.projection))
     }
 
-    /// Hands the records from `from` through `through` to `visit`, in order. The session is locked meanwhile,
-    /// so `visit` must not call into it.
+    /// Passes the records from `from` through `through` to `visit`, in order. The session is locked
+    /// meanwhile, so `visit` must not call into it.
     ///
     /// # Errors
     ///
@@ -357,19 +362,19 @@ impl Session {
         state.log.places.read(self.storage(), from, through, &mut |record| visit(&record))
     }
 
-    /// Returns which records are live now. Takes time in proportion to the number of rollbacks.
+    /// Returns the live records as of now. Takes time in proportion to the number of rollbacks.
     pub fn live_path(&self) -> LivePath {
         self.inner.state.lock().live.path.clone()
     }
 
-    /// Returns the log as it is now, from which records can be read without a lock.
+    /// Returns the log as it is now, for reading records without a lock.
     pub(crate) fn log_source(&self) -> LogSource {
         self.inner.log_source(&self.inner.state.lock())
     }
 }
 
 impl SessionInner {
-    /// Returns the log as it is now, from which items can be read later.
+    /// Returns the log as it is now, for reading items later.
     pub(super) fn log_source(&self, state: &WriterState) -> LogSource {
         LogSource {
             storage: Arc::clone(&self.store.options.storage),
@@ -419,16 +424,17 @@ impl SessionInner {
         }
         match self.types.as_ref().and_then(|types| types.slice(S::NAME)) {
             Some(slice) => Ok((slice.policy, None)),
-            // The slice of an event that nobody declared comes into being with the first such event.
+            // The slice of an undeclared event is created with the first such event.
             None if S::OF_EVENT => Ok((default_policy(S::NAME), None)),
-            // That of calls does so with the first call.
+            // The slice of calls is created with the first call.
             None if S::NAME == ToolInvocations::NAME => Ok((Policy::Log, None)),
             None => Err(Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "it was never declared" }),
         }
     }
 
-    /// Decodes the items of an undeclared event's slice, whose type is known only here. Items of declared
-    /// slices are decoded when they are folded. Fails if the items are not of type `S::Item`.
+    /// Decodes the items of an undeclared event's slice, whose type is known only here. Items of
+    /// declared slices are decoded when they are folded. Fails if the items are not of type
+    /// `S::Item`.
     pub(super) fn decode_slice<S: Slice>(&self, state: &mut WriterState) -> Result<()> {
         let other =
             || Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "its items are of another type" };
@@ -453,7 +459,7 @@ impl SessionInner {
             SliceItems::Held(rows) => {
                 rows.iter().all(|row| row.typed_value().is_some_and(|typed| typed.is::<S::Item>()))
             }
-            // These are decoded as the type that is asked for, when they are read.
+            // These are decoded as the requested type when they are read.
             SliceItems::InLog(_) => true,
         });
         if all { Ok(()) } else { Err(other()) }

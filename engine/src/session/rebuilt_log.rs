@@ -1,12 +1,14 @@
-//! A log that was made of what a replicator holds, read back before anybody claims the session or gives the log its name.
+//! A log that was rebuilt from a replicator. It is read back before the session is claimed and
+//! before the log gets its name.
 //!
 //! # Invariants
 //!
-//! 1. What is not sound is found here: a frame that does not check, a record that contradicts those before it or that the host's types cannot
-//!    read, an object that is missing. No claim was made by then, and the session's writer goes on.
-//! 2. Each frame is read once, and each record folded once: what comes later is read behind that ([`MadeLog::read_on`]), and the
-//!    session is opened with the state that was folded.
-//! 3. A seal is of the records that were read back, not of those that were written.
+//! 1. Damage is found here: a frame with a wrong checksum, a record that contradicts earlier ones
+//!    or that the host's types cannot read, a missing object. The session is not claimed yet, so
+//!    its writer continues.
+//! 2. Each frame is read once, and each record folded once: later records are read after those
+//!    ([`MadeLog::read_on`]), and the session is opened with the folded state.
+//! 3. A seal covers the records that were read back, not those that were written.
 
 use std::path::Path;
 
@@ -22,12 +24,12 @@ use crate::log::scan;
 use crate::log::seal_check::check_compacted;
 use crate::types::SessionTypes;
 
-/// Holds the digests of a log's segments, each with its segment's ordinal, in the order of the log.
+/// Digests of a log's segments, each with its segment's ordinal, in the order of the log.
 #[derive(Debug, Default)]
 pub(super) struct Digests(Vec<(u32, SegmentDigest)>);
 
 impl Digests {
-    /// Adds the next record, which stands in `segment`.
+    /// Adds the next record, which is in `segment`.
     pub(super) fn add(&mut self, segment: &Segment, record: &Record<'_>) {
         let ordinal = segment.header.ordinal;
         if self.0.last().is_none_or(|(last, _)| *last != ordinal) {
@@ -39,19 +41,21 @@ impl Digests {
     }
 }
 
-/// Holds what was read back of a log that was made of what is held.
+/// A rebuilt log, as it was read back.
 pub(crate) struct MadeLog {
     read: LoadedSession,
     log_slices: LogSlices,
 }
 
 impl MadeLog {
-    /// Reads back all of the log that `fetch` has settled in the directory `dir`, with the host's types or without, and seals its finished
-    /// segments. With the names of items alone, as `log_slices` says, it takes little memory, and no session can be opened with it.
+    /// Reads back the whole log that `fetch` has settled in the directory `dir`, with the host's
+    /// types or without, and seals its finished segments. If `log_slices` requests only the names
+    /// of items, this takes little memory, but no session can be opened with the result.
     ///
     /// # Errors
     ///
-    /// Those of [`LogReader::open`](crate::inspect::LogReader::open) and of checking the host's types.
+    /// Those of [`LogReader::open`](crate::inspect::LogReader::open) and of checking the host's
+    /// types.
     pub(crate) fn read(
         ground: ReadGround<'_>,
         dir: &Path,
@@ -73,7 +77,8 @@ impl MadeLog {
         Ok(made)
     }
 
-    /// Reads what was appended to the log since, in the directory `dir`, which may have got another name meanwhile.
+    /// Reads the records that were appended to the log since, in the directory `dir`, which may
+    /// have been renamed.
     ///
     /// # Errors
     ///
@@ -91,7 +96,8 @@ impl MadeLog {
         }
     }
 
-    /// Reads what was appended to the log since, and checks it as [`read`](MadeLog::read) does.
+    /// Reads the records that were appended to the log since, and checks them as
+    /// [`read`](MadeLog::read) does.
     ///
     /// # Errors
     ///
@@ -112,7 +118,7 @@ impl MadeLog {
         types.map_or(Ok(()), |types| check_declared(types, &self.read.folded.projection.names))
     }
 
-    /// Checks that the log holds all records below `next`.
+    /// Checks that the log contains all records below `next`.
     ///
     /// # Errors
     ///
