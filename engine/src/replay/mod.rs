@@ -97,10 +97,10 @@
 //! # Memory
 //!
 //! Independent of the length of the log, a replay stores the state, as a session does, some records
-//! that it has read ahead, and the last record of each of the 64 lanes that wrote last. If another
-//! lane writes its last record twice, it counts as changed. A reader that was opened with
-//! [`ReadOptions::outline`](crate::inspect::ReadOptions::outline) stores no names of items in
-//! addition.
+//! that it has read ahead, and the last record of each of the 64 lanes that wrote last. With more
+//! lanes, a record that a lane produces twice may count as changed instead of extra. A reader that
+//! was opened with [`ReadOptions::outline`](crate::inspect::ReadOptions::outline) stores no names
+//! of items in addition.
 //!
 //! # Start and end of a replay
 //!

@@ -1,4 +1,5 @@
-//! The recorded part of a log that a host is run over: the records that come next, who brings each, and what has diverged.
+//! The recorded part of a log over which a host runs: the next records, their producers, and the
+//! divergences.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,43 +17,44 @@ use crate::log::scan::Location;
 use crate::operation::ROLLBACK;
 use crate::storage::Storage;
 
-/// Number of records that are read ahead, to tell a record that is missing from one that has changed.
+/// Number of records that are read ahead, to distinguish a missing record from a changed one.
 const AHEAD: usize = 64;
 
-/// Largest number of lanes of which the last record is kept, to tell a record that is brought twice from one that has changed.
+/// Maximum number of lanes whose last record is stored, to distinguish a repeated record from a
+/// changed one.
 const LANES_MAX: usize = 64;
 
-/// Largest number of divergences that are kept of one replay.
+/// Maximum number of divergences that are stored for one replay.
 const FOUND_MAX: usize = 10_000;
 
-/// Says how a host is replayed.
+/// Rules of a replay.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
-    /// Whether the replay goes on behind a divergence.
+    /// Whether the replay continues after a divergence.
     pub(crate) all: bool,
     /// Time without any record after which the next one counts as missing.
     pub(crate) patience: Duration,
     /// Whether tools run again that may.
     pub(crate) run_tools: bool,
-    /// What is not compared.
+    /// Values that are not compared.
     pub(crate) left_out: Arc<LeaveOut>,
     /// Whether the objects of the records are still to be checked.
     pub(crate) checks_objects: bool,
 }
 
-/// Names who brings a record.
+/// Producer of a record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RecordProducer {
-    /// Names the engine, which takes it from the log.
+    /// The engine, which takes the record from the log.
     Engine,
-    /// Names the host, which writes through a handle of this lane.
+    /// The host, which writes through a handle of this lane.
     Lane(LaneName),
-    /// Names whoever ends the run that this record began.
+    /// The thread that ends the run with this start record.
     End(SequenceNumber),
 }
 
 impl RecordProducer {
-    /// Returns the lane to be named in a report.
+    /// Returns the lane for a report.
     pub(super) fn lane(self) -> LaneName {
         match self {
             RecordProducer::Lane(lane) => lane,
@@ -62,7 +64,7 @@ impl RecordProducer {
     }
 }
 
-/// Holds a record that was read ahead.
+/// A record that was read ahead.
 pub(super) struct ReplayRecord {
     pub(super) sequence: SequenceNumber,
     pub(super) kind: RecordKind,
@@ -71,13 +73,13 @@ pub(super) struct ReplayRecord {
     role: Role,
 }
 
-/// Says what a record has to do with calls, as far as it follows from the record alone.
+/// Relation of a record to calls, as far as the record alone determines it.
 enum Role {
-    /// A record that no lane brings.
+    /// A record that no lane produces.
     Engines,
-    /// The begin of a run.
+    /// The start of a run.
     Begin { operation: OperationId, parent: Option<OperationId>, lane: LaneName },
-    /// The end of the run with this begin.
+    /// The end of the run with this start record.
     End { begin: SequenceNumber, operation: OperationId },
     /// Any other record.
     Other(LaneName),
@@ -117,54 +119,55 @@ impl ReplayRecord {
         Record { sequence, kind, time_us, body: &self.body }.objects()
     }
 
-    /// Returns whether this is an observation of the produced one's name: a replay produces no more of it.
+    /// Returns whether this is an observation with the name of the produced one: a replay produces
+    /// no more of it.
     pub(super) fn is_observed_as(&self, kind: RecordKind, body: &[u8]) -> bool {
         let name = |body| Observed::decode(body).ok().map(|observed| observed.name);
         self.kind == kind && kind == RecordKind::OBSERVED && name(&self.body) == name(body)
     }
 }
 
-/// Says whether somebody asks for the end of a run whose records come from the log.
+/// State of a run whose records come from the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FromLog {
-    /// The host began it, and waits for its end.
+    /// The host started it, and waits for its end.
     Awaited,
-    /// It is within another one, or the host let go of it.
+    /// It is within another one, or the host dropped it.
     Within,
 }
 
-/// Holds the recorded part of a log that a host is run over.
+/// The recorded part of a log over which a host runs.
 pub(crate) struct ReplayLog {
     storage: Arc<dyn Storage>,
     places: RecordLocator,
     at: Option<(SequenceNumber, Location)>,
     pub(super) ahead: VecDeque<ReplayRecord>,
     read_through: SequenceNumber,
-    /// Sequence number behind the last record of this process.
+    /// Sequence number after the last record of this process.
     end: SequenceNumber,
     pub(super) rules: Rules,
     /// Runs whose records come from the log.
     pub(super) from_log: BTreeMap<SequenceNumber, FromLog>,
-    /// Latest run of each operation that is not over.
+    /// Latest run of each operation that has not ended.
     runs: BTreeMap<OperationId, SequenceNumber>,
-    /// Ends of the runs that came from the log and that nobody has asked for yet.
+    /// Ends of the runs that came from the log and have not been requested yet.
     pub(super) ends: BTreeMap<SequenceNumber, SequenceNumber>,
-    /// Record that each lane brought last, of the [`LANES_MAX`] lanes that wrote last.
+    /// Last record of each lane, for the [`LANES_MAX`] lanes that wrote last.
     pub(super) last: BTreeMap<LaneName, ReplayRecord>,
     /// Last record of which subscribers were notified.
     pub(super) told: Option<SequenceNumber>,
-    /// Whether any record of this process has come.
+    /// Whether any record of this process was applied.
     pub(super) begun: bool,
-    /// Those who did not bring their record until the patience was over, and who have not come since.
+    /// Producers that did not produce their record within the patience, and have not written since.
     pub(super) gone: BTreeSet<RecordProducer>,
     found: Vec<Divergence>,
     /// Whether the replay has stopped at a divergence.
     pub(super) stopped: bool,
-    /// Whether the log says that the process closed its session behind its last record.
+    /// Whether the log attests that the process closed its session after its last record.
     closed: bool,
     /// Whether the host has returned.
     pub(super) returned: bool,
-    /// Number of records that the host brought and that were compared.
+    /// Number of records that the host produced and that were compared.
     pub(super) compared: u64,
     /// Declaration that the host made for its next record, and that is not recorded here.
     pub(super) declared: Option<Declare>,
@@ -173,8 +176,8 @@ pub(crate) struct ReplayLog {
 }
 
 impl ReplayLog {
-    /// Returns the records from `from` to before `end`, of a log with these places. `closed` says that the process closed its
-    /// session there.
+    /// Returns the records from `from` to before `end`, of a log with these places. `closed` states
+    /// that the process closed its session there.
     pub(crate) fn new(
         storage: Arc<dyn Storage>,
         places: RecordLocator,
@@ -227,8 +230,8 @@ impl ReplayLog {
         Ok(())
     }
 
-    /// Hands the records that are still to come to `look`, those behind this process too, until it finds something, and returns
-    /// that.
+    /// Passes the remaining records to `look`, including those of later processes, until it returns
+    /// a value, and returns that.
     pub(super) fn look_ahead<T>(
         &self,
         mut look: impl FnMut(&Record<'_>) -> Result<Option<T>>,
@@ -249,7 +252,7 @@ impl ReplayLog {
         Ok(found)
     }
 
-    /// Returns the next record and who brings it; `None` behind the last.
+    /// Returns the next record and its producer; `None` after the last.
     pub(super) fn head(&mut self) -> Result<Option<(&ReplayRecord, RecordProducer)>> {
         self.fill()?;
         let Some(head) = self.ahead.front() else { return Ok(None) };
@@ -257,13 +260,14 @@ impl ReplayLog {
         Ok(Some((head, whose)))
     }
 
-    /// Returns whether the process closed its session behind its last record, so that another record is one too many. A log that
-    /// ends within a call ends with its process, even if its last record was synced.
+    /// Returns whether the process closed its session after its last record, so that another record
+    /// is extra. A log that ends within a call ends with its process, even if its last record was
+    /// synced.
     pub(super) fn is_closed_behind(&self) -> bool {
         self.closed && self.runs.is_empty()
     }
 
-    /// Returns the time of the next record if that settles something or the process begins there.
+    /// Returns the time of the next record if that settles something or the process starts there.
     pub(super) fn judging_us(&self) -> Option<i64> {
         let head = self.ahead.front().filter(|head| !self.begun || head.kind == RecordKind::SETTLE);
         head.map(|head| head.time_us)
@@ -274,7 +278,7 @@ impl ReplayLog {
             Role::Engines => return RecordProducer::Engine,
             Role::End { begin, .. } if self.from_log.contains_key(begin) => return RecordProducer::Engine,
             Role::End { begin, .. } => return RecordProducer::End(*begin),
-            // One that was read ahead may be within a call that is still to begin.
+            // A record that was read ahead may be within a call that has not started yet.
             Role::Begin { parent, lane, .. } => (parent.map(|parent| self.run_of(parent)), lane),
             Role::Other(lane) => (lane.within, lane),
         };
@@ -284,12 +288,12 @@ impl ReplayLog {
         }
     }
 
-    /// Returns whether this process has begun an operation and not ended it.
+    /// Returns whether this process has started an operation and not ended it.
     pub(super) fn is_running(&self, operation: OperationId) -> bool {
         self.runs.contains_key(&operation)
     }
 
-    /// Returns the latest run of an operation, or its first if that is still to begin.
+    /// Returns the latest run of an operation, or its first if that has not started yet.
     fn run_of(&self, operation: OperationId) -> SequenceNumber {
         self.runs.get(&operation).copied().unwrap_or(operation.sequence())
     }
@@ -317,7 +321,8 @@ impl ReplayLog {
         Some(head)
     }
 
-    /// Remembers the record that a lane brought last, and forgets that of the lane whose own is the oldest if there are too many.
+    /// Stores the last record of a lane. If there are too many, removes the lane with the oldest
+    /// record.
     pub(super) fn remember(&mut self, whose: RecordProducer, record: ReplayRecord) {
         let RecordProducer::Lane(lane) = whose else { return };
         self.last.insert(lane, record);
@@ -329,7 +334,7 @@ impl ReplayLog {
         }
     }
 
-    /// Forgets what the lanes of a run brought last and whether they came: the run is over.
+    /// Removes the last records of the lanes of a run that has ended, and their timeouts.
     fn forget_run(&mut self, begin: SequenceNumber) {
         let of_run = |lane: &LaneName| lane.within == Some(begin);
         self.last.retain(|lane, _| !of_run(lane));
@@ -340,8 +345,8 @@ impl ReplayLog {
         });
     }
 
-    /// Returns the time at which this lane's handle settles an operation since nobody answered in time, if that and calls that go on
-    /// are all that the lane brings before.
+    /// Returns the time at which this lane's handle settles an operation that expired, if the
+    /// lane's earlier records only resume calls.
     pub(super) fn expires_us(&self, lane: &LaneName, operation: OperationId) -> Option<i64> {
         let lanes = RecordProducer::Lane(lane.clone());
         for record in self.ahead.iter().filter(|record| self.find_producer(record) == lanes) {
@@ -359,8 +364,8 @@ impl ReplayLog {
         None
     }
 
-    /// Returns how many of the next records of this lane stand before the one that the host has produced, and that; `None` if it is
-    /// not among those that were read ahead.
+    /// Searches the next records of this lane for the one that the host has produced. Returns the
+    /// number of records before it, and the record; `None` if it was not read ahead.
     pub(super) fn equal_behind(
         &self,
         lane: &LaneName,
@@ -369,19 +374,20 @@ impl ReplayLog {
         let lanes = RecordProducer::Lane(lane.clone());
         let mut own =
             self.ahead.iter().filter(|record| self.find_producer(record) == lanes).enumerate().skip(1);
-        // One name says little, so of an observation only the record behind the next one counts.
+        // A name alone is weak evidence, so only the observation directly after the next record
+        // counts.
         let is_it = |before: usize, record: &ReplayRecord| {
             produced.is_same(record) || before == 1 && record.is_observed_as(produced.kind, produced.produced)
         };
         own.find(|(before, record)| is_it(*before, record))
     }
 
-    /// Returns the next record that somebody brings, if it was read ahead.
+    /// Returns the next record of a producer, if it was read ahead.
     pub(super) fn next_of(&self, whose: &RecordProducer) -> Option<&ReplayRecord> {
         self.ahead.iter().find(|record| self.find_producer(record) == *whose)
     }
 
-    /// Returns the record behind the next one of a lane, if it was read ahead.
+    /// Returns the record after the next one of a lane, if it was read ahead.
     pub(super) fn behind_next(&self, lane: &RecordProducer) -> Option<&ReplayRecord> {
         self.ahead.iter().skip(1).find(|record| self.find_producer(record) == *lane)
     }
@@ -393,9 +399,10 @@ impl ReplayLog {
         self.stopped |= !self.rules.all;
     }
 
-    /// Returns the error of a replay that cannot go on behind its last divergence.
+    /// Returns the error of a replay that cannot continue after its last divergence.
     pub(super) fn divergence_error(&self) -> Error {
-        // A replay that stops does so at its first; one that goes on tells the host of its last.
+        // A replay that stops reports its first divergence; one that continues reports its last to
+        // the host.
         let found = if self.rules.all { self.found.last() } else { self.found.first() };
         match found {
             Some(divergence) => Error::Diverged(Box::new(divergence.clone())),
@@ -403,7 +410,7 @@ impl ReplayLog {
         }
     }
 
-    /// Returns the divergences that were found, and how many records were compared.
+    /// Returns the divergences, and the number of compared records.
     pub(crate) fn into_found(self) -> (Vec<Divergence>, u64) {
         (self.found, self.compared)
     }
@@ -434,7 +441,8 @@ mod tests {
         recording.remember(RecordProducer::Lane(lane), record);
     }
 
-    /// The last record of each run's lane and of each named lane was kept for as long as the replay went on.
+    /// The last record of each run's lane and of each named lane used to be stored for the whole
+    /// replay.
     #[test]
     fn the_last_records_of_lanes_are_let_go_of_with_their_runs_and_beyond_a_bound() {
         let mut recording = recording();

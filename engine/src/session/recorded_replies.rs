@@ -1,4 +1,4 @@
-//! What a provider answered in the run that is replayed.
+//! Replies of a provider in the replayed run.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::log_source::LogSource;
 
-/// Reports what came of a request in the run that is replayed.
+/// Outcome of a request in the replayed run.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RecordedReply {
@@ -19,23 +19,24 @@ pub enum RecordedReply {
     Answered(Box<NewAnswer>),
     /// The request failed.
     Failed {
-        /// How it failed.
+        /// The failure.
         failure: Box<NewRequestFailure>,
-        /// Whether the provider was asked once more behind it.
+        /// Whether another request to the provider followed.
         asked_again: bool,
     },
 }
 
 impl Session {
-    /// Returns what came of the request that was recorded last through a handle of this lane, in the run that is replayed.
-    /// Whoever asks a provider calls this in its place, and records what it returns. `None` if neither an answer nor a
-    /// failure is recorded there.
+    /// Returns the recorded outcome of the last request through a handle of this lane. In a replay,
+    /// call this instead of the provider, and record the returned value. Returns `None` if neither
+    /// an answer nor a failure is recorded there.
     ///
     /// # Errors
     ///
-    /// [`Error::ReplayEnded`] if the process ended before there was an answer; [`Error::Diverged`] if the replay has
-    /// stopped; [`Error::Object`] if an object is missing or damaged; [`Error::NoSuchPosition`] if the session does not
-    /// replay.
+    /// - [`Error::ReplayEnded`] if the process ended before there was an answer
+    /// - [`Error::Diverged`] if the replay has stopped
+    /// - [`Error::Object`] if an object is missing or damaged
+    /// - [`Error::NoSuchPosition`] if the session does not replay
     pub fn recorded_reply(&self) -> Result<Option<RecordedReply>> {
         let Some((sequence, kind, body)) = self.next_recorded(&[RecordKind::ANSWER, RecordKind::REQUEST])?
         else {

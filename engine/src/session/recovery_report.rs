@@ -1,4 +1,4 @@
-//! What opening a session found, as hosts and the binary are told.
+//! Findings at the opening of a session, for hosts and the binary.
 
 use std::path::PathBuf;
 
@@ -12,41 +12,43 @@ use crate::log::exposure::FileExposure;
 use crate::log::scan::LogScan;
 use crate::operation::{OpenOperation, UnsettledOperation};
 
-/// Reports what opening a session found.
+/// Reports the findings at the opening of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RecoveryReport {
     /// Number of records that were read.
     pub records: u64,
-    /// Torn tail: bytes at the end of the log that were left out. They stay in their file.
+    /// Torn tail: bytes at the end of the log that were left out. They remain in their file.
     pub torn: Option<TornTail>,
     /// Files that a crash left without any record of the log in them.
     pub leftovers: Vec<PathBuf>,
-    /// Number of sound records at the end that are not attested as durable. They are kept; the first append
-    /// writes them once more, into a fresh segment.
+    /// Number of valid records at the end that are not attested as durable. They are retained; the
+    /// first append writes them again, into a new segment.
     pub unattested: u64,
-    /// Whether the last writer closed the session and left no operation open. A writer whose disk had no room for saying so
-    /// counts as one that did not close it. A process that opened the session and wrote nothing leaves it as it was.
+    /// Whether the last writer closed the session and left no operation open. A writer whose disk
+    /// had no space to record the close counts as one that did not close it. A process that opened
+    /// the session and wrote nothing does not change this.
     pub closed: bool,
-    /// First record of a kind that this version cannot fold. With such a record, the session can be read but
-    /// not written.
+    /// First record of a kind that this version cannot fold. With such a record, the session can be
+    /// read but not written.
     pub unsupported: Option<(SequenceNumber, RecordKind)>,
-    /// Number of records that an image spared the fold. `None` if all were folded.
+    /// Number of records that were not folded because of an image. `None` if all were folded.
     pub from_image: Option<SequenceNumber>,
-    /// Images that were damaged or not of this log. They are replaced in time.
+    /// Images that were damaged or belong to another log. They are replaced in time.
     pub dropped_images: Vec<PathBuf>,
-    /// Operations that had begun and not ended, in the order of their begins. STATE is shown as it was before
-    /// them, and the session takes no writes until they are recovered.
+    /// Open operations, in the order of their starts. STATE is shown as it was before them, and the
+    /// session accepts no writes until they are recovered.
     pub interrupted: Vec<OpenOperation>,
     /// Operations that were interrupted earlier and have neither run again nor been settled since.
     pub unsettled: Vec<UnsettledOperation>,
-    /// Number of records that the log had lost and the store's [replicator](crate::replication) gave back: they are durable here now.
+    /// Number of records that the log had lost and the store's [replicator](crate::replication)
+    /// returned. They are durable locally now.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub fetched: u64,
-    /// File of the session that users can read who are outside of the store's
-    /// [access](crate::StoreOptions::access), if there is one: an earlier version wrote it, or it was copied. A
-    /// [`LogReader`](crate::inspect::LogReader), which has no such option, reports a file that users other than
-    /// its owner can read.
+    /// File of the session that is readable by users outside of the store's
+    /// [access](crate::StoreOptions::access), if there is one: an earlier version wrote it, or it
+    /// was copied. A [`LogReader`](crate::inspect::LogReader), which has no such option, reports a
+    /// file that users other than its owner can read.
     pub exposed: Option<FileExposure>,
 }
 
@@ -92,7 +94,6 @@ impl RecoveryReport {
     }
 }
 
-/// Returns whether a number is zero.
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }

@@ -1,17 +1,17 @@
 //! Writes of a replayed host that the live run may have refused.
 //!
-//! A refused write left no record. In a replay it must not wait for the turn of a record that never was: the same thread may be the
-//! one that goes on to begin the lane whose record comes next.
+//! A refused write left no record. In a replay it must not wait for the turn of a record that does
+//! not exist: the same thread may go on to start the lane whose record comes next.
 //!
-//! | a write whose turn has not come | what becomes of it |
+//! | a write before its turn | outcome |
 //! |---|---|
-//! | through a handle whose call is over, or may not do this | it is refused at once, as it was live |
-//! | that may bring the next record of its lane | it waits for its turn, and is refused there or not |
+//! | through a handle whose call has ended, or may not do this | it is refused at once, as in the live run |
+//! | that may produce the next record of its lane | it waits for its turn, and is refused there or not |
 //! | any other that the present state refuses | it is refused at once |
 //! | that still waits when the [patience](crate::replay::Replay::patience) is over, and that the state then refuses | it is refused, and no record counts as missing |
 //!
-//! Only the last two can differ from the live run, where what refuses a write was written by another lane: a host whose threads do
-//! not read what other lanes write is not told of it.
+//! Only the last two can differ from the live run, if another lane's record causes the refusal. A
+//! host whose threads do not read records of other lanes does not notice the difference.
 
 use foldlog_codec::RecordKind;
 use foldlog_codec::body::{Action, Dispatch};
@@ -23,16 +23,17 @@ use super::{Session, WriterState};
 use crate::error::{Error, Result};
 use crate::names::DeclaredNames;
 
-/// Describes a write to a replay, before its turn.
+/// A write to a replay, before its turn.
 pub(super) struct Attempt<'a> {
-    /// Returns whether a recorded record may be the one that the write brings.
+    /// Returns whether a recorded record may be the one that the write produces.
     pub(super) brings: &'a dyn Fn(&ReplayRecord, &DeclaredNames) -> bool,
     /// Returns the error with which the state refuses the write, if it does.
     pub(super) refused: &'a mut dyn FnMut(&mut WriterState) -> Result<()>,
 }
 
 impl Attempt<'_> {
-    /// Fails if the write is refused now. `waited` says that it has waited for its turn as long as a replay waits.
+    /// Fails if the write is refused now. `waited` states that it has waited for its turn as long
+    /// as a replay waits.
     pub(super) fn check(
         &mut self,
         state: &mut WriterState,
@@ -50,7 +51,8 @@ impl Attempt<'_> {
 }
 
 impl ReplayRecord {
-    /// Returns whether this is an event of that name with that payload, or one with a payload that is stored elsewhere.
+    /// Returns whether this is an event of that name with that payload, or one with a payload that
+    /// is stored as an object.
     pub(super) fn is_event(&self, name: &str, payload: &[u8], names: &DeclaredNames) -> bool {
         match Dispatch::decode(&self.body).map(|dispatch| dispatch.action) {
             Ok(Action::Event { event, data }) if self.kind == RecordKind::DISPATCH => {
@@ -63,7 +65,8 @@ impl ReplayRecord {
 }
 
 impl Session {
-    /// Waits for the turn of a write through this handle in a replay, or fails as the live run may have done.
+    /// Waits for the turn of a write through this handle in a replay, or fails as the live run may
+    /// have done.
     pub(super) fn attempt<'a>(
         &'a self,
         state: MutexGuard<'a, WriterState>,
@@ -74,8 +77,8 @@ impl Session {
         self.inner.turn(state, &RecordProducer::Lane(self.lane_name()), Some(&mut attempt))
     }
 
-    /// Fails if this is the handle of a call that ran again and is over, or of one that only reads and the write changes STATE,
-    /// or if the write would have to wait for a call that runs again on this thread.
+    /// Fails if this handle's call ran again and has ended, or only reads while the write changes
+    /// STATE. Also fails if the write would have to wait for a call that runs again on this thread.
     pub(super) fn check_handle(&self, state: &WriterState, access: Access) -> Result<()> {
         let operations = &state.live.projection.operations;
         let open = |operation| operations.open().find(|open| open.operation == operation);

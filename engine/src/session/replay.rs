@@ -1,27 +1,31 @@
-//! Runs a host once more over the records of its earlier run: nothing is written, and each record that the host produces
-//! is compared with the recorded one, lane by lane.
+//! Runs a host again over the records of its earlier run. Nothing is written, and each record that
+//! the host produces is compared with the recorded one, lane by lane.
 //!
-//! A *process* is the part of a log that one opening for writing wrote. A session that replays one holds the state behind
-//! the last record that was applied, as the live session did then.
+//! A *process* is the part of a log that one opening for writing wrote. A session that replays one
+//! contains the state after the last record that was applied, as the live session did then.
 //!
-//! # Who brings the next record
+//! # Producers of records
 //!
-//! | the next record | who brings it |
+//! | the next record | its producer |
 //! |---|---|
-//! | an opening, a declaration, an import, what the resources were before a rollback | the engine, from the log |
+//! | an opening, a declaration, an import, the state of the resources before a rollback | the engine, from the log |
 //! | a record within a call whose tool does not run again, and the end of that call | the engine, from the log |
 //! | the end of a call that an earlier process left open | [`recover`](crate::tools::ToolRunner::recover), from the log |
 //! | any other | the host, through a handle of the record's lane |
 //!
-//! A write through a handle of another lane waits until the records before its own were brought. Where nothing moves for
-//! the time of [`Rules::patience`](super::recorded_log::Rules::patience), the next record counts as missing. A write within a call
-//! whose end comes next does not wait: it is one record too many.
+//! A write through a handle of another lane waits until the records before its own were produced.
+//! If nothing happens for the time of [`Rules::patience`](super::recorded_log::Rules::patience),
+//! the next record counts as missing. A write within a call whose end comes next does not wait: it
+//! is an extra record.
 //!
 //! # Invariants
 //!
-//! 1. The state behind record n is the fold of the recorded records through n, whatever the host produced.
-//! 2. The clock of a write is the time of the recorded record in whose place it is made, before any reducer runs.
-//! 3. Of the log, only a part is held in memory: as many records as are read [ahead](super::recorded_log) and what they lead to.
+//! 1. The state after record n is the fold of the recorded records through n, whatever the host
+//!    produced.
+//! 2. The clock of a write is the time of the recorded record in whose place it is made, before any
+//!    reducer runs.
+//! 3. Only a part of the log is in memory: the records that are read [ahead](super::recorded_log),
+//!    and their effects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,7 +48,7 @@ use crate::operation::{RESTORE, RestoreArguments};
 use crate::sabotage::{self, Breakage};
 use crate::types::SessionTypes;
 
-/// Holds what a session needs to know of its replay without its lock.
+/// State of a replay that is read without the session's lock.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayClock {
     /// Time of the record whose turn it is, in microseconds since 1970.
@@ -57,25 +61,26 @@ impl ReplayClock {
     }
 }
 
-/// Says what to do with a record that the host produced in the place of a recorded one.
+/// Treatment of a record that the host produced in the place of a recorded one.
 enum ReplayVerdict {
-    /// Applies the recorded one: nothing that is compared differs.
+    /// Applies the recorded one: no compared value differs.
     Same,
     /// Reports that it has changed, and applies the recorded one.
     Changed(Divergence),
-    /// Reports that this many records of the lane are missing before it: it is recorded behind them, as that one.
+    /// Reports that this many records of the lane are missing before it: it is recorded after them,
+    /// as that one.
     Missing(usize, OtherRecord),
     /// Reports that it is not recorded, and applies nothing.
     Extra(Divergence),
 }
 
-/// Says what a thread of the host waits for.
+/// Event that a thread of the host waits for.
 pub(super) enum Waits<'w, 'a> {
-    /// For the turn of its own record, and of which write.
+    /// The turn of its own record, for this write.
     Turn(&'w RecordProducer, Option<&'w mut Attempt<'a>>),
-    /// For the end of its call, which comes from the log.
+    /// The end of its call, which comes from the log.
     End,
-    /// For what others bring before the next record of its lane.
+    /// Records of other producers before the next record of its lane.
     Others,
 }
 
@@ -85,7 +90,7 @@ impl WriterState {
         self.recording.as_deref_mut().ok_or(none)
     }
 
-    /// Compares what the host produced with the record whose turn it is.
+    /// Compares a record of the host with the recorded one whose turn it is.
     fn judge(
         &mut self,
         kind: RecordKind,
@@ -136,7 +141,8 @@ impl WriterState {
         })
     }
 
-    /// Notes that the host brought a record behind the last one, and returns the error that says so.
+    /// Notes that the host produced a record after the last one, and returns the error that reports
+    /// it.
     fn too_many(&mut self, kind: RecordKind, produced: &[u8]) -> Result<Error> {
         let (mut names, next) = (self.live.projection.names.clone(), self.log.next_sequence());
         let recording = self.replay_log_mut()?;
@@ -148,7 +154,8 @@ impl WriterState {
         Ok(recording.divergence_error())
     }
 
-    /// Notes that a tool, whose end is the next record, left a resource otherwise than recorded.
+    /// Notes that a tool, whose end is the next record, left a resource in another state than
+    /// recorded.
     pub(super) fn note_left_otherwise(&mut self, resource: &str, paths: Vec<String>) -> Result<()> {
         let names = self.live.projection.names.clone();
         let recording = self.replay_log_mut()?;
@@ -168,7 +175,7 @@ impl WriterState {
     }
 }
 
-/// Returns the error behind the last recorded record.
+/// Returns the error after the last recorded record.
 fn replay_ended_error(next: SequenceNumber) -> Error {
     Error::ReplayEnded { position: next.saturating_sub(1) }
 }
@@ -205,13 +212,13 @@ impl SessionInner {
         Ok(())
     }
 
-    /// Applies what the engine brings, until `ready` finds something, and returns that. Waits meanwhile for what the other
-    /// lanes bring, unless the write that waits is refused.
+    /// Applies the engine's records until `ready` returns a value, and returns that. Meanwhile
+    /// waits for records of other lanes, unless the waiting write is refused.
     ///
     /// # Errors
     ///
-    /// [`Error::ReplayEnded`] behind the last record, [`Error::Diverged`] if the replay has stopped; the error that refuses the
-    /// write.
+    /// [`Error::ReplayEnded`] after the last record, [`Error::Diverged`] if the replay has stopped;
+    /// the error that refuses the write.
     pub(super) fn move_on<T>(
         &self,
         state: &mut MutexGuard<'_, WriterState>,
@@ -237,7 +244,7 @@ impl SessionInner {
             let brings = recording.head()?.map(|(_, whose)| whose);
             let returned = recording.returned;
             let patience = recording.rules.patience;
-            // Whoever was waited for in vain is not waited for once more.
+            // A producer that timed out once is not waited for again.
             let is_gone = brings.as_ref().is_some_and(|brings| recording.gone.contains(brings));
             match brings {
                 Some(RecordProducer::Engine) => {
@@ -263,8 +270,8 @@ impl SessionInner {
         }
     }
 
-    /// Notes that the next record is missing, and applies it from the log if the replay goes on. `other` is what the host went
-    /// on with.
+    /// Notes that the next record is missing, and applies it from the log if the replay continues.
+    /// `other` is the record with which the host continued.
     fn pass_missing(&self, state: &mut WriterState, other: Option<&OtherRecord>) -> Result<()> {
         let Some(missing) = state.missing()? else { return Ok(()) };
         state.replay_log_mut()?.note(Divergence { other: other.cloned(), ..missing });
@@ -275,8 +282,8 @@ impl SessionInner {
         Ok(())
     }
 
-    /// Waits until the next record is the one that `whose` brings, and sets the clock to its time. `attempt` is the write that
-    /// waits, if its refusal leaves no record.
+    /// Waits until `whose` produces the next record, and sets the clock to the record's time.
+    /// `attempt` is the waiting write, if its refusal leaves no record.
     pub(super) fn turn<'a>(
         &'a self,
         mut state: MutexGuard<'a, WriterState>,
@@ -287,11 +294,11 @@ impl SessionInner {
         let time_us = self.move_on(&mut state, Waits::Turn(whose, attempt), |recording| {
             let is_too_many = recording.is_closed_behind() && !recording.returned;
             Ok(match recording.head()? {
-                // Whoever brings a record too many is told so once it is known.
+                // The producer of an extra record gets the error once that is known.
                 None => is_too_many.then_some(None),
                 Some((head, next)) => {
                     let any = next != RecordProducer::Engine && sabotage::is(Breakage::ReplayInAnyOrder);
-                    // Whatever else somebody brings of a call whose end comes next is one record too many.
+                    // Any other record of a call whose end comes next is extra.
                     let is_behind = matches!((&next, whose), (RecordProducer::End(begin), RecordProducer::Lane(lane)) if lane.within == Some(*begin));
                     (next == *whose || is_behind || any).then_some(Some(head.time_us))
                 }
@@ -303,8 +310,9 @@ impl SessionInner {
         Ok(state)
     }
 
-    /// Compares a record that the host produced with the recorded one, and applies it. Whoever calls this has waited for
-    /// its [`turn`](SessionInner::turn). Returns the sequence number of the record that was applied last.
+    /// Compares a record that the host produced with the recorded one, and applies it. The caller
+    /// has waited for its [`turn`](SessionInner::turn). Returns the sequence number of the record
+    /// that was applied last.
     pub(super) fn append_replayed(
         &self,
         state: &mut MutexGuard<'_, WriterState>,
@@ -317,7 +325,7 @@ impl SessionInner {
         let recording = state.replay_log_mut()?;
         recording.fill()?;
         if kind == RecordKind::DECLARE {
-            // The record that it is made for says what differs.
+            // A difference shows in the record for which it is declared.
             recording.declared = Declare::decode(produced).ok();
             return Ok(next.saturating_sub(1));
         }
@@ -364,8 +372,8 @@ impl SessionInner {
         Ok(state.log.next_sequence().saturating_sub(1))
     }
 
-    /// Notes that the next `count` records of a lane are missing, and applies them from the log if the replay goes on. Waits
-    /// for what other lanes bring before the lane's next record.
+    /// Notes that the next `count` records of a lane are missing, and applies them from the log if
+    /// the replay continues. Waits for records of other lanes before the lane's next record.
     fn pass_all_missing(
         &self,
         state: &mut MutexGuard<'_, WriterState>,
@@ -428,7 +436,8 @@ impl Session {
         Ok(head.map(|(head, _)| (head.sequence, head.kind, head.body.clone())))
     }
 
-    /// Returns whether the record whose turn it is in this handle's lane begins a fill of directories.
+    /// Returns whether the record whose turn it is in this handle's lane starts a fill of
+    /// directories.
     pub(crate) fn is_next_a_fill(&self) -> Result<bool> {
         let Some((sequence, _, body)) = self.next_recorded(&[RecordKind::TOOL_BEGIN])? else {
             return Ok(false);
@@ -438,7 +447,7 @@ impl Session {
         Ok(arguments.flatten().and_then(|read| read.rewind).is_some_and(|rewind| rewind.fills))
     }
 
-    /// Returns whether the record behind the next one of this lane is a request.
+    /// Returns whether the record after the next one of this lane is a request.
     pub(super) fn is_asked_again(&self) -> Result<bool> {
         let mut state = self.in_turn(self.inner.writable()?)?;
         let recording = state.replay_log_mut()?;
@@ -447,7 +456,8 @@ impl Session {
         Ok(behind.is_some_and(|record| record.kind == RecordKind::REQUEST))
     }
 
-    /// Notes that an observation of this handle's lane has changed, and returns the error that says so.
+    /// Notes that an observation of this handle's lane has changed, and returns the error that
+    /// reports it.
     pub(super) fn observed_otherwise(
         &self,
         sequence: SequenceNumber,
@@ -460,7 +470,7 @@ impl Session {
         match state.replay_log_mut() {
             Ok(recording) => {
                 recording.note(divergence);
-                // Whoever waits is told if the replay stops here.
+                // Waiting threads have to notice if the replay stops here.
                 self.inner.schedule.notify_all();
                 recording.divergence_error()
             }
@@ -468,7 +478,7 @@ impl Session {
         }
     }
 
-    /// Returns the error of a replay that cannot go on behind its last divergence.
+    /// Returns the error of a replay that cannot continue after its last divergence.
     pub(super) fn divergence_error(&self) -> Error {
         match self.inner.state.lock().replay_log_mut() {
             Ok(recording) => recording.divergence_error(),
@@ -476,19 +486,20 @@ impl Session {
         }
     }
 
-    /// Ends the replay of one process: the host has returned. Returns the state behind the process's last record, what
-    /// diverged, and how many records were compared.
+    /// Ends the replay of one process, after the host has returned. Returns the state after the
+    /// process's last record, the divergences, and the number of compared records.
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`] with the reason if the replay could not go on, such as copies of resources that cannot be made;
-    /// [`Error::Object`] or [`Error::Io`] if an object is missing or damaged, or could not be read, be it by the host; else those
-    /// of reading the log.
+    /// [`Error::Poisoned`] with the reason if the replay could not continue, such as copies of
+    /// resources that cannot be made; [`Error::Object`] or [`Error::Io`] if an object is missing or
+    /// damaged, or could not be read, even if only the host read it; otherwise those of reading the
+    /// log.
     pub(crate) fn end_replay(&self) -> Result<(LiveState, Vec<Divergence>, u64)> {
         let ended = self.end_recorded();
         let mut state = self.inner.state.lock();
         state.closed = true;
-        // What the host did behind that says nothing.
+        // After damage, the host's behavior is no evidence of a divergence.
         state.log.objects.damage().map_or(ended, Err)
     }
 
@@ -497,7 +508,7 @@ impl Session {
         let mut state = inner.state.lock();
         state.replay_log_mut()?.returned = true;
         inner.schedule.notify_all();
-        // What the host did not produce then says nothing.
+        // After a failure, missing records are no evidence of a divergence.
         if let Some(cause) = inner.gate.failure() {
             state.closed = true;
             return Err(Error::Poisoned { cause });

@@ -1,4 +1,5 @@
-//! Calls of a replayed host: their begins and ends, compared with the recorded ones or taken from the log.
+//! Calls of a replayed host: their start and end records, compared with the recorded ones or taken
+//! from the log.
 
 use std::collections::BTreeMap;
 
@@ -17,17 +18,19 @@ use crate::fold::record_body::{MaybeOwned, RecordBody};
 use crate::operation::CHILD_SESSION;
 
 impl Session {
-    /// Compares the begin of a call with the recorded one, whose captures count, and has everything up to the call's end
-    /// taken from the log. Returns the sequence number of the begin.
+    /// Compares the start of a call with the recorded one, whose captures are used, and takes
+    /// everything up to the call's end from the log. Returns the sequence number of the start
+    /// record.
     ///
     /// # Errors
     ///
-    /// [`Error::Diverged`] if no such begin is recorded; [`Error::ReplayEnded`] behind the last record.
+    /// [`Error::Diverged`] if no such start is recorded; [`Error::ReplayEnded`] after the last
+    /// record.
     pub(crate) fn begin_replayed(&self, begin: &ToolBegin<'_>) -> Result<SequenceNumber> {
         self.begin_again(begin, true)
     }
 
-    /// Compares the begin of a call, whose tool runs again, with the recorded one.
+    /// Compares the start of a call, whose tool runs again, with the recorded one.
     pub(crate) fn begin_run_again(&self, begin: &ToolBegin<'_>) -> Result<ActiveCall> {
         let sequence = self.begin_again(begin, false)?;
         let began_us = self.inner.now_us();
@@ -51,7 +54,7 @@ impl Session {
         let mut begin = produced;
         inner.refer(begin.payloads_mut(), &references);
         let mut body = begin.encode();
-        // The begin names the operation around it in a field of its own.
+        // The start record names the operation around it in its own field.
         Lane { within: None, ..self.record_lane() }.add_to(&mut body, 0);
         let content = RecordBody::ToolBegin(MaybeOwned::Borrowed(&begin));
         let sequence = inner.write_pending(
@@ -71,8 +74,8 @@ impl Session {
         inner.finish_write(state, sequence, false)
     }
 
-    /// Has the rest of a call, whose tool ran again and was let go of, taken from the log. `is_awaited` says that somebody asks for its
-    /// end.
+    /// Takes the rest of a dropped call, whose tool ran again, from the log. `is_awaited` states
+    /// that its end will be requested.
     pub(crate) fn let_go_replayed(&self, begin: SequenceNumber, is_awaited: bool) {
         let mut state = self.inner.state.lock();
         if let Ok(recording) = state.replay_log_mut() {
@@ -82,7 +85,8 @@ impl Session {
         self.inner.schedule.notify_all();
     }
 
-    /// Waits for the turn of the end of a call, whose tool ran again, and returns the captures that the recorded end holds.
+    /// Waits for the turn of the end of a call, whose tool ran again, and returns the captures in
+    /// the recorded end.
     pub(crate) fn captures_at_end(&self, begin: SequenceNumber) -> Result<RecordedCaptures> {
         let inner = &self.inner;
         let mut state = inner.turn(inner.settleable()?, &RecordProducer::End(begin), None)?;
@@ -94,7 +98,7 @@ impl Session {
         }
     }
 
-    /// Returns the captures of the first begin that is still to come and records any; empty if none does.
+    /// Returns the captures of the first remaining start record that has any; empty if none has.
     pub(crate) fn captures_to_come(&self) -> Result<RecordedCaptures> {
         let mut state = self.inner.state.lock();
         let objects = state.log.objects.clone();
@@ -110,7 +114,7 @@ impl Session {
         Ok(first?.unwrap_or_default())
     }
 
-    /// Returns whether the call whose begin comes next in this handle's lane opened child sessions.
+    /// Returns whether the call whose start comes next in this handle's lane opened child sessions.
     pub(crate) fn next_call_opens_children(&self) -> Result<bool> {
         let mut state = self.in_turn(self.inner.writable()?)?;
         let recording = state.replay_log_mut()?;
@@ -129,8 +133,9 @@ impl Session {
         Ok(opened?.unwrap_or(false))
     }
 
-    /// Compares the end of a call, whose tool ran again, with the recorded one. Captures, durations and what could not be
-    /// undone are the recorded ones. `left` names what of the resources the tool left otherwise than recorded.
+    /// Compares the end of a call, whose tool ran again, with the recorded one. Captures, durations
+    /// and failed undos are the recorded ones. `left` names the parts of resources that the tool
+    /// left in another state than recorded.
     pub(crate) fn end_run_again(
         &self,
         end: &ToolEnd<'_>,
@@ -149,7 +154,7 @@ impl Session {
             produced.not_undone = recorded.not_undone;
             produced.replaced = recorded.replaced;
             (produced.elapsed_us, produced.slice) = (recorded.elapsed_us, recorded.slice);
-            // Its time is measured.
+            // The expiry depends on the time of the run.
             if let (Some(produced), Some(recorded)) = (&mut produced.suspension, recorded.suspension) {
                 produced.expires_us = recorded.expires_us;
             }
@@ -177,7 +182,7 @@ impl Session {
         inner.move_on(&mut state, Waits::End, |recording| Ok(recording.ends.remove(&begin)))
     }
 
-    /// Takes from the log the end of a call that an earlier process left open.
+    /// Takes the end of a call that an earlier process left open from the log.
     pub(crate) fn end_left_open_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let mut state = inner.turn(inner.settleable()?, &RecordProducer::End(begin), None)?;

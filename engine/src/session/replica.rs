@@ -1,8 +1,10 @@
-//! Feeds a session's records to the store's replicator, behind the local sync. [`crate::replication`] says when and in which order.
+//! Feeds a session's records to the store's replicator, after the local sync.
+//! [`crate::replication`] describes times and order.
 //!
-//! The records are read back from the log, from the last one that is held on, so an append knows nothing of all this. One
-//! thread feeds at a time, for all that wait, as one thread syncs for all ([`SyncGate`]). What no call waits for is fed by a thread of
-//! the session's own, so that a slow replicator holds up neither writers nor the store's background.
+//! The records are read back from the log, starting after the last replicated one, so an append
+//! does not depend on all this. One thread feeds at a time, for all that wait, as one thread syncs
+//! for all ([`SyncGate`]). Records that no call waits for are fed by the session's own thread, so
+//! that a slow replicator delays neither writers nor the store's background.
 
 use std::ops::ControlFlow;
 #[cfg(feature = "host-filesystem")]
@@ -47,38 +49,39 @@ const APPEND_RECORDS: usize = 4_096;
 /// Number of records whose hashes are compared at a time.
 const COMPARED_RECORDS: usize = 4_096;
 
-/// Holds what feeding one session needs: the claim, and how far the replicator has come.
+/// Feed of one session: the claim, and the progress of the replicator.
 #[derive(Debug)]
 pub(super) struct Replica {
     replication: Replication,
     session: Uuid,
     epoch: u64,
-    /// Everything below its end is held.
+    /// Everything below its end is replicated.
     gate: SyncGate<Error>,
     feeding: Arc<FeederWakeup>,
-    /// What was written since.
+    /// Records written since.
     lag: Mutex<Lag>,
     quiet: Quiet,
-    /// Sequence number of the first record of those whose captures were held when the session was opened.
+    /// First record of those whose captures were replicated when the session was opened.
     #[cfg(feature = "host-filesystem")]
     captures_from: SequenceNumber,
-    /// What is held of captures; locked by the one thread that feeds.
+    /// Replicated captures; locked by the one thread that feeds.
     captures: Mutex<ReplicatedCaptures>,
-    /// The compaction of which is held where the slices are known, from the first dropped record on that was fed since.
+    /// Compaction whose known positions of slices are replicated, from its first dropped record
+    /// that was fed since.
     compaction: Mutex<Option<Arc<Compaction>>>,
     dropped: Mutex<DroppedBodiesNotice>,
 }
 
-/// Holds what records say to the replicator of bodies that compactions have dropped.
+/// State of the records that list dropped bodies for the replicator.
 #[derive(Debug, Default)]
 struct DroppedBodiesNotice {
-    /// What the newest record says that the log has.
+    /// The newest such record in the log.
     said: Option<Arc<DroppedBodies>>,
-    /// Whether the replica holds bodies that were dropped, and no record says so.
+    /// Whether the replica has bodies that were dropped, and no record lists them.
     is_to_say: bool,
 }
 
-/// Wakes the thread that feeds what no call waits for.
+/// Wakes the thread that feeds records that no call waits for.
 #[derive(Debug, Default)]
 struct FeederWakeup {
     asked: Mutex<FeedRequest>,
@@ -91,20 +94,20 @@ struct FeedRequest {
     ended: bool,
 }
 
-/// Says that this process claimed a session.
+/// A claim of a session by this process.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplicaClaim {
     /// Epoch of the claim.
     pub(crate) epoch: u64,
-    /// Sequence number behind the last record that was held then.
+    /// Sequence number after the last record that was replicated then.
     pub(crate) held: SequenceNumber,
-    /// Sequence number of the first record of those at the end whose captures were held then.
+    /// Sequence number from which on, to the end, all captures were replicated then.
     pub(crate) captures_from: SequenceNumber,
-    /// What the newest record that was held then says of dropped bodies.
+    /// Newest record of dropped bodies that was replicated then.
     pub(crate) said_dropped: Option<Arc<DroppedBodies>>,
 }
 
-/// Says how a local log stands beside what is held.
+/// Result of comparing a local log with the replica.
 #[derive(Clone, Debug)]
 pub(super) struct ReplicaExtent {
     pub(super) held: ReplicaStatus,
@@ -112,15 +115,17 @@ pub(super) struct ReplicaExtent {
     pub(super) captures_from: SequenceNumber,
     /// As in [`ReplicaClaim`].
     said_dropped: Option<Arc<DroppedBodies>>,
-    /// Whether bodies are held that the local log has dropped, and no record that is held says so.
+    /// Whether the replica has bodies that the local log has dropped, and no replicated record
+    /// lists them.
     is_to_say: bool,
 }
 
-/// Compares what the replicator holds with the local log, and returns how far it goes. Either may go on where the other ends.
+/// Compares the replicator's records with the local log, and returns their extent. Either may
+/// continue after the end of the other.
 ///
 /// # Errors
 ///
-/// [`Error::Superseded`] if a local record differs from the one that is held.
+/// [`Error::Superseded`] if a local record differs from the replicated one.
 pub(super) fn compare(
     replication: &Replication,
     session: Uuid,
@@ -155,11 +160,12 @@ pub(super) fn compare(
     Ok(ReplicaExtent { held, captures_from: from.from(), said_dropped, is_to_say })
 }
 
-/// Does what [`compare`] does, for a log that is about to be written.
+/// Compares as [`compare`] does, for a log that is about to be written.
 ///
 /// # Errors
 ///
-/// Those of [`compare`], and [`Error::Superseded`] if a local record stands behind another writer's claim.
+/// Those of [`compare`], and [`Error::Superseded`] if a local record comes after another writer's
+/// claim.
 pub(super) fn compare_to_write(
     replication: &Replication,
     session: Uuid,
@@ -175,7 +181,8 @@ pub(super) fn compare_to_write(
 }
 
 impl Replica {
-    /// Claims the session in the directory `dir`, of which the replicator holds what `compared` says, and the local log at least that.
+    /// Claims the session in the directory `dir`. `compared` is the extent of the replica; the
+    /// local log must contain at least that.
     pub(super) fn claim(
         replication: &Replication,
         session: Uuid,
@@ -192,7 +199,7 @@ impl Replica {
         Ok(replica)
     }
 
-    /// Feeds under a claim that was made.
+    /// Feeds under an existing claim.
     pub(super) fn from_claim(
         replication: &Replication,
         session: Uuid,
@@ -216,22 +223,23 @@ impl Replica {
         }
     }
 
-    /// Returns whether the replica holds bodies that compactions have dropped, and no record says so.
+    /// Returns whether the replica has bodies that compactions have dropped, and no record lists
+    /// them.
     pub(super) fn is_to_say(&self) -> bool {
         self.dropped.lock().is_to_say
     }
 
-    /// Notes that a compaction has dropped bodies which the replica holds.
+    /// Notes that a compaction has dropped bodies that the replica has.
     pub(super) fn note_compacted(&self) {
         self.dropped.lock().is_to_say = !sabotage::is(Breakage::DroppedUnsaid);
     }
 
-    /// Returns what the newest record says of dropped bodies.
+    /// Returns the newest record of dropped bodies.
     pub(super) fn said_dropped(&self) -> Option<Arc<DroppedBodies>> {
         self.dropped.lock().said.clone()
     }
 
-    /// Notes that a record says which bodies were dropped.
+    /// Notes that a record lists the dropped bodies.
     pub(super) fn note_said(&self, dropped: Arc<DroppedBodies>) {
         *self.dropped.lock() = DroppedBodiesNotice { said: Some(dropped), is_to_say: false };
     }
@@ -241,33 +249,34 @@ impl Replica {
         self.epoch
     }
 
-    /// Returns who confirms that the claim is still the session's newest one.
+    /// Returns the replicator, which confirms that the claim is still the session's newest one.
     pub(super) fn claim_confirmer(&self) -> &Arc<dyn Replicator> {
         &self.replication.replicator
     }
 
-    /// Returns the failure after which nothing is acknowledged any more.
+    /// Returns the failure after which nothing more is acknowledged.
     pub(super) fn failure(&self) -> Option<Arc<Error>> {
         self.gate.failure()
     }
 
-    /// Notes a failure of the replicator other than one to append.
+    /// Notes a failure of the replicator outside of an append.
     pub(super) fn fail(&self, error: Error) -> Arc<Error> {
         self.gate.fail(Arc::new(error))
     }
 
-    /// Returns what the session's log says of who holds it.
+    /// Returns the log's record about the replica of the session.
     pub(super) fn note(&self) -> Replicated {
         let replicator = &self.replication.replicator;
         Replicated { at: replicator.place(), by: replicator.name(), epoch: self.epoch }
     }
 
-    /// Returns the sequence number below which everything is held.
+    /// Returns the sequence number below which everything is replicated.
     pub(super) fn replicated_end(&self) -> SequenceNumber {
         self.gate.synced_end()
     }
 
-    /// Notes that a record was written, and returns whether that write has to wait for the replicator, which is too far behind.
+    /// Notes that a record was written. Returns whether that write has to wait because the
+    /// replicator is too far behind.
     #[inline]
     pub(super) fn note_written(&self, written: WrittenRecord, clock: &dyn Clock) -> bool {
         !self.quiet.holds(written) && self.look(written, clock)
@@ -280,7 +289,7 @@ impl Replica {
         lag.note(sequence, log_bytes, now_us);
         let behind = lag.measure_lag(self.replicated_end(), now_us);
         drop(lag);
-        // Where writes are refused, each is noted, since the one that comes behind it asks.
+        // If writes are refused, each one is noted, since the next one asks for the lag.
         if self.replication.when_behind != WhenBehind::Wait {
             return false;
         }
@@ -289,7 +298,7 @@ impl Replica {
         behind.is_too_far(&self.replication)
     }
 
-    /// Returns how far the replicator is behind, if writes are refused for that.
+    /// Returns the lag of the replicator, if writes are refused because of it.
     pub(super) fn refuses(&self, clock: &dyn Clock) -> Option<ReplicaLag> {
         if self.replication.when_behind == WhenBehind::Wait {
             return None;
@@ -298,8 +307,9 @@ impl Replica {
         behind.is_too_far(&self.replication).then_some(behind)
     }
 
-    /// Returns what is to be held beside a record of which a compaction has dropped the body: where the slices are known from there on.
-    /// `None` for one behind which it is held, and for any other record.
+    /// Returns the known positions of slices to replicate with a record whose body a compaction has
+    /// dropped. `None` if they are already replicated with an earlier one, and for any other
+    /// record.
     fn known_beside(&self, record: &Record<'_>, places: &RecordLocator) -> Option<(Vec<u8>, ObjectId)> {
         if record.kind != RecordKind::DROPPED || sabotage::is(Breakage::BasesUnheld) {
             return None;
@@ -315,18 +325,19 @@ impl Replica {
         Some((bytes, object))
     }
 
-    /// Tells the replicator that nothing is appended any more. A second time this does nothing.
+    /// Notifies the replicator that nothing more is appended. Idempotent.
     pub(super) fn release(&self) {
         self.replication.replicator.release(self.session, self.epoch);
     }
 
-    /// Has the session's own thread feed what is durable by now.
+    /// Makes the session's own thread feed the durable records.
     pub(super) fn wake(&self) {
         self.feeding.asked.lock().feed = true;
         self.feeding.changed.notify_one();
     }
 
-    /// Starts the session's own thread. Without one, what no call waits for is fed by the next call that does.
+    /// Starts the session's own thread. Without one, the next call that waits feeds the records
+    /// that no call waited for.
     pub(super) fn start(&self, session: Weak<SessionInner>) {
         let feeding = Arc::clone(&self.feeding);
         let feed = move || {
@@ -358,11 +369,12 @@ impl Drop for Replica {
 }
 
 impl SessionInner {
-    /// Records that the session is held, where no record says so yet, and makes that durable: from then on nobody writes the session
-    /// unawares without its replicator. A session that takes no record is left as it is.
+    /// Records that the session is replicated, if no record states that yet, and makes the record
+    /// durable. From then on no process writes the session by accident without its replicator. Does
+    /// nothing if the session accepts no records.
     pub(super) fn note_replica(self: &Arc<Self>) -> Result<()> {
         let Some(replica) = &self.replica else { return Ok(()) };
-        // Claimed behind all that this log has, it is nobody else's any more.
+        // The claim covers the whole local log, so no other writer's fence applies any more.
         fence::forget(self.store.options.storage.as_ref(), &self.store.root, self.id);
         let mut state = self.state.lock();
         if state.live.projection.replicated.is_some() || self.refusal(&state).is_some() {
@@ -379,7 +391,8 @@ impl SessionInner {
         self.sync_through(sequence + 1)
     }
 
-    /// Records that a person took the session over, and why, and returns once the replicator holds that.
+    /// Records that a person took the session over, and the reason, and returns once that is
+    /// replicated.
     pub(super) fn note_takeover(self: &Arc<Self>, by: &str, reason: &str) -> Result<()> {
         let text = |text: &str| Value::Str(text.to_owned());
         let epoch = self.replica.as_ref().map_or(Value::Nil, |replica| Value::from(replica.epoch()));
@@ -393,7 +406,8 @@ impl SessionInner {
         self.finish_write(state, sequence, true).map(drop)
     }
 
-    /// Returns once everything below `target`, which is durable here, is held by the replicator, if the store has one.
+    /// Returns once everything below `target`, which is durable locally, is replicated, if the
+    /// store has a replicator.
     pub(super) fn hold_through(&self, target: SequenceNumber) -> Result<()> {
         let Some(replica) = &self.replica else { return Ok(()) };
         if replica.replicated_end() >= target || sabotage::is(Breakage::BegunUnheld) {
@@ -407,7 +421,7 @@ impl SessionInner {
         }
     }
 
-    /// Takes no writes any more, since the replicator failed for `cause`, and returns it.
+    /// Stops writes to the session, since the replicator failed for `cause`, and returns the cause.
     pub(super) fn stop_for(&self, cause: &Arc<Error>) -> Error {
         self.gate.fail(Arc::clone(cause));
         if matches!(**cause, Error::Fenced { .. }) {
@@ -416,7 +430,8 @@ impl SessionInner {
         Error::clone(cause)
     }
 
-    /// Notes a record that was written, and returns whether its write has to wait for the replicator, which is too far behind.
+    /// Notes a record that was written. Returns whether its write has to wait because the
+    /// replicator is too far behind.
     #[inline]
     pub(super) fn falls_behind(&self, state: &WriterState, sequence: SequenceNumber) -> bool {
         let Some(replica) = &self.replica else { return false };
@@ -425,7 +440,7 @@ impl SessionInner {
         replica.note_written(written, self.store.options.clock.as_ref())
     }
 
-    /// Returns how far the replicator is behind, if writes are refused for that, and has it fed.
+    /// Returns the lag of the replicator, if writes are refused because of it, and wakes the feed.
     #[inline]
     pub(super) fn check_replica_lag(&self) -> Option<ReplicaLag> {
         let replica = self.replica.as_ref()?;
@@ -434,13 +449,15 @@ impl SessionInner {
         Some(behind)
     }
 
-    /// Returns the sequence number below which subscribers may be told of records that were promised to be durable.
+    /// Returns the sequence number below which subscribers may be notified of records that were
+    /// promised to be durable.
     pub(super) fn acknowledged_end(&self) -> SequenceNumber {
         let synced = self.gate.synced_end();
         self.replica.as_ref().map_or(synced, |replica| replica.replicated_end().min(synced))
     }
 
-    /// Returns where the session's records stand, and which of them are held with the captures that they name; `None` without a replicator.
+    /// Returns the places of the session's records, and the range of those that are replicated with
+    /// their captures; `None` without a replicator.
     #[cfg(feature = "host-filesystem")]
     pub(super) fn held_with_captures(&self) -> Option<(RecordLocator, Arc<Objects>, Range<SequenceNumber>)> {
         let replica = self.replica.as_ref()?;
@@ -449,7 +466,7 @@ impl SessionInner {
         Some((state.log.places.clone(), Arc::clone(&state.log.objects), held))
     }
 
-    /// Returns whether the store's replicator holds what captures need.
+    /// Returns whether the store's replicator stores the files that captures need.
     #[cfg(feature = "host-filesystem")]
     pub(super) fn holds_captures(&self) -> bool {
         self.replica.as_ref().is_some_and(|replica| replica.replication.replicator.holds_captures())
@@ -460,7 +477,7 @@ impl SessionInner {
         self.state.lock().opening_record()
     }
 
-    /// Feeds all that is durable and not held yet, and returns how far that is.
+    /// Feeds all records that are durable and not replicated yet, and returns the new end.
     fn feed(&self, replica: &Replica) -> Result<SequenceNumber> {
         let (places, objects, end) = {
             let state = self.state.lock();
@@ -512,13 +529,13 @@ impl SessionInner {
         Ok(next)
     }
 
-    /// Leaves word of what was not acknowledged, for whoever reads this log.
+    /// Leaves a note of the unacknowledged records, for later readers of this log.
     pub(super) fn note_fenced(&self, fenced: SessionFence) {
         let (storage, root) = (&self.store.options.storage, &self.store.root);
         fence::note(storage, root, self.id, &fenced);
     }
 
-    /// Tells every running call to stop, since nothing that it does is acknowledged any more.
+    /// Tells every running call to stop, since its effects are not acknowledged any more.
     fn stop_running_calls(&self) {
         let begun: Vec<_> = {
             let state = self.state.lock();
@@ -528,7 +545,7 @@ impl SessionInner {
     }
 }
 
-/// Makes an error of the session's of a replicator's.
+/// Converts a replicator's error to one of the session.
 pub(crate) fn replica_error(session: Uuid, error: ReplicaError) -> Error {
     match error {
         ReplicaError::Fenced { epoch, by } => Error::Fenced { session, epoch, by },
@@ -537,7 +554,7 @@ pub(crate) fn replica_error(session: Uuid, error: ReplicaError) -> Error {
     }
 }
 
-/// Holds copies of some records.
+/// Copies of some records.
 #[derive(Default)]
 struct ReplicaBatch {
     bodies: Vec<u8>,
@@ -570,13 +587,13 @@ impl ReplicaBatch {
 struct ReplicaComparison<'a> {
     storage: &'a Arc<dyn Storage>,
     places: &'a RecordLocator,
-    /// Content of records that were not compared yet, and whether their bodies are held.
+    /// Content of records that were not compared yet, and whether their bodies are replicated.
     records: Vec<([u8; 32], bool)>,
     /// First of them.
     next: SequenceNumber,
     /// First record that differs, if one does.
     verdict: Result<Option<SequenceNumber>>,
-    /// Records whose bodies are held, and which the local log has without theirs.
+    /// Records whose bodies are replicated, and which the local log has without theirs.
     dropped_here: DroppedBodies,
 }
 
@@ -588,7 +605,7 @@ impl ReplicaComparison<'_> {
         }
     }
 
-    /// Compares what has arrived. Records that the local log does not have are nobody's matter here.
+    /// Compares the records received so far. Records that the local log lacks are ignored.
     fn compare(&mut self) {
         let first = self.next;
         let mut records = std::mem::take(&mut self.records).into_iter();
@@ -614,7 +631,7 @@ impl ReplicaComparison<'_> {
     }
 }
 
-/// Returns a digest of one record's content, which a compaction leaves as it is.
+/// Returns a digest of one record's content, which a compaction does not change.
 fn content(record: &Record<'_>) -> [u8; 32] {
     let mut digest = SegmentDigest::new();
     digest.update(record.sequence, record.kind, record.time_us, record.body);

@@ -1,4 +1,5 @@
-//! What the log says to a rewind: which captures hold at a position, what would change, and which rewind was the last.
+//! Reads the log for a rewind: the valid captures at a position, the resulting changes, and the
+//! last rewind.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,18 +23,18 @@ use crate::types::{Item, ToolInvocations, ToolInvoked};
 /// Number of calls that are read at a time.
 const CALLS: u64 = 64;
 
-/// Holds the capture of a resource as a record names it.
+/// The capture of a resource as a record names it.
 #[derive(Clone)]
 pub(crate) struct LoggedCapture {
     /// Record that names the capture.
     pub(crate) record: SequenceNumber,
-    /// Whether that is the end of a call; otherwise it is the begin of one.
+    /// Whether that is the end of a call; otherwise it is the start of one.
     pub(crate) is_end: bool,
     /// The capture in its recorded form; `None` if it did not outlive its process.
     pub(crate) recorded: Option<Vec<u8>>,
 }
 
-/// Holds the captures in one record of a call.
+/// The captures in one record of a call.
 pub(crate) struct LoggedCaptures {
     pub(crate) record: SequenceNumber,
     /// Whether the record is the call's end.
@@ -41,10 +42,10 @@ pub(crate) struct LoggedCaptures {
     pub(crate) captured: RecordedCaptures,
 }
 
-/// Returns whether a recorded capture of the resource of this name is of another place.
+/// Returns whether a recorded capture of the resource of this name belongs to another place.
 type IsElsewhere<'a> = Box<dyn Fn(&str, &[u8]) -> bool + 'a>;
 
-/// Names the resources whose captures are sought, and which captures are passed over.
+/// Resources whose captures are sought, and the captures to skip.
 pub(crate) struct Sought<'a> {
     pub(crate) names: BTreeSet<String>,
     /// Last record that a fork shares with its parent.
@@ -67,7 +68,7 @@ impl<'a> Sought<'a> {
         Sought::new(names, None, Box::new(|_, _| false))
     }
 
-    /// Returns whether a capture of this name was passed over.
+    /// Returns whether a capture of this name was skipped.
     pub(crate) fn has_passed_over(&self, name: &str) -> bool {
         self.passed_over.borrow().contains(name)
     }
@@ -85,19 +86,19 @@ impl<'a> Sought<'a> {
     }
 }
 
-/// Counts what of a slice a rewind changes.
+/// Numbers of items of a slice that a rewind changes.
 pub(crate) struct SliceCounts {
     pub(crate) name: String,
     pub(crate) policy: Policy,
     pub(crate) before: u64,
     pub(crate) after: u64,
-    /// Items that go.
+    /// Items that a rewind removes.
     pub(crate) removed: u64,
-    /// Items that come back.
+    /// Items that a rewind restores.
     pub(crate) added: u64,
 }
 
-/// Holds the slices before and after a rollback, and what their items are read from.
+/// The slices before and after a rollback, and the source of their items.
 pub(crate) struct SlicesBeside {
     pub(crate) now: Projection,
     pub(crate) then: Projection,
@@ -106,7 +107,7 @@ pub(crate) struct SlicesBeside {
     pub(crate) limit: Option<(Arc<Path>, u64)>,
 }
 
-/// Holds the conversation of an evaluation before and after a rollback.
+/// The conversation of an evaluation before and after a rollback.
 pub(crate) struct ConversationBeside {
     pub(crate) evaluation_id: String,
     pub(crate) now: Option<Conversation>,
@@ -114,8 +115,9 @@ pub(crate) struct ConversationBeside {
 }
 
 impl Session {
-    /// Returns the captures of these resources that hold at a position: those that the last call had left that was over
-    /// then. For a resource without one, the capture of the first begin behind the position that follows on it.
+    /// Returns the captures of these resources that are valid at a position: those that the last
+    /// call left that had ended then. For a resource without one, returns the capture of the first
+    /// start record after the position that continues from it.
     pub(crate) fn captures_at(
         &self,
         to: SequenceNumber,
@@ -143,7 +145,7 @@ impl Session {
         Ok(found)
     }
 
-    /// Returns the captures of these resources in the record of a begin.
+    /// Returns the captures of these resources in a start record.
     pub(crate) fn captures_of_begin(
         &self,
         begin: SequenceNumber,
@@ -153,7 +155,7 @@ impl Session {
         Ok(wanted_captures(names, LoggedCaptures { record: begin, is_end: false, captured }))
     }
 
-    /// Returns the captures of these resources in the record of an end.
+    /// Returns the captures of these resources in an end record.
     pub(crate) fn captures_of_end(
         &self,
         end: SequenceNumber,
@@ -163,8 +165,9 @@ impl Session {
         Ok(wanted_captures(names, LoggedCaptures { record: end, is_end: true, captured }))
     }
 
-    /// Returns the captures that the rollback of a call found of those of these resources in which it replaced something: what was
-    /// there when its first attempt began, where the log says that.
+    /// Returns the captures of those of these resources in which the rollback of a call replaced
+    /// contents. They show the state before the rollback; if the log records it, the state before
+    /// the first attempt.
     pub(crate) fn captures_of_rollback(
         &self,
         begin: SequenceNumber,
@@ -178,12 +181,14 @@ impl Session {
         Ok(wanted_captures(names, LoggedCaptures { record: end, is_end: true, captured: replaced }))
     }
 
-    /// Returns the last capture of each resource that outlives its process, by the names of the resources and as the resources
-    /// recorded it, whatever was rolled back since. A rewind without the host makes resources of these names.
+    /// Returns the last capture of each resource that outlives its process, by the names of the
+    /// resources and in their recorded form, regardless of rollbacks. A rewind without the host
+    /// creates resources of these names.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged.
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or
+    /// damaged.
     pub fn recorded_captures(&self) -> Result<BTreeMap<String, Vec<u8>>> {
         let mut names = BTreeSet::new();
         for item in self.log::<ToolInvocations>()?.iter() {
@@ -193,7 +198,8 @@ impl Session {
         Ok(found.filter_map(|(name, found)| Some((name, found.recorded?))).collect())
     }
 
-    /// Looks back through the calls whose ends are `wanted` for the captures that they left.
+    /// Searches backwards through the calls whose ends are `wanted` for the captures that they
+    /// left.
     fn last_captures(
         &self,
         names: &Sought<'_>,
@@ -208,14 +214,14 @@ impl Session {
         Ok(found)
     }
 
-    /// Returns the captures that a call left whose end is the record `end`. A restore that failed or
-    /// was interrupted left none: it may have worked on another directory.
+    /// Returns the captures that a call left whose end is the record `end`. A restore that failed
+    /// or was interrupted left none: it may have worked on another directory.
     pub(crate) fn captures_left_by(&self, call: &ToolInvoked, end: SequenceNumber) -> Result<LoggedCaptures> {
         let at_end = |captured| LoggedCaptures { record: end, is_end: true, captured };
         if call.tool == RESTORE && call.outcome != Outcome::Committed {
             return Ok(at_end(RecordedCaptures::new()));
         }
-        // What a failed or interrupted call changed was rolled back.
+        // The changes of a failed or interrupted call were rolled back.
         let left = match call.outcome {
             Outcome::Committed => self.captures_at_end_of(end)?,
             Outcome::Suspended => self.captures_kept_at(end)?,
@@ -228,7 +234,7 @@ impl Session {
         Ok(LoggedCaptures { record: call.begin, is_end: false, captured })
     }
 
-    /// Hands the calls that have ended to `visit`, the last one first, until it returns `false`.
+    /// Passes the calls that have ended to `visit`, the last one first, until it returns `false`.
     pub(crate) fn calls_back(&self, visit: &mut dyn FnMut(&Item<ToolInvoked>) -> Result<bool>) -> Result<()> {
         let calls = self.log::<ToolInvocations>()?;
         let mut end = calls.len();
@@ -254,7 +260,8 @@ impl Session {
         self.inner.target(&self.inner.state.lock(), to, None).map(drop)
     }
 
-    /// Checks that STATE can be rolled back to a position once the session is recovered, which ends all calls that are open.
+    /// Checks that STATE can be rolled back to a position once the session is recovered, which ends
+    /// all open calls.
     ///
     /// # Errors
     ///
@@ -283,8 +290,8 @@ impl Session {
         Ok(SlicesBeside { now: state.live.projection.clone(), then, source, limit })
     }
 
-    /// Hands the conversation of each evaluation as it is now, and as it was at a position, to `visit`. Each takes no more memory than
-    /// is left in the budget at that time.
+    /// Passes the conversation of each evaluation as it is now, and as it was at a position, to
+    /// `visit`. Each takes no more memory than is left in the budget at that time.
     pub(crate) fn conversations_beside(
         &self,
         to: SequenceNumber,
@@ -303,7 +310,7 @@ impl Session {
         Ok(())
     }
 
-    /// Returns how often the tool of a call may run, as the record of the begin says.
+    /// Returns how often the tool of a call may run, according to its start record.
     pub(crate) fn idempotency_of(&self, call: &AbandonedCall) -> Result<Idempotency> {
         let begin = SequenceNumber::from(call.operation);
         let source = self.log_source();
@@ -316,14 +323,14 @@ impl Session {
     }
 }
 
-/// Returns those of the captures that are wanted.
+/// Returns the captures that are wanted.
 fn wanted_captures(sought: &Sought<'_>, logged: LoggedCaptures) -> BTreeMap<String, LoggedCapture> {
     let mut found = BTreeMap::new();
     take(&mut found, sought, logged);
     found
 }
 
-/// Adds those of the wanted captures that are not found yet.
+/// Adds the wanted captures that are not found yet.
 pub(crate) fn take(found: &mut BTreeMap<String, LoggedCapture>, sought: &Sought<'_>, logged: LoggedCaptures) {
     let LoggedCaptures { record, is_end, captured } = logged;
     let wanted =
@@ -334,7 +341,7 @@ pub(crate) fn take(found: &mut BTreeMap<String, LoggedCapture>, sought: &Sought<
 }
 
 impl SlicesBeside {
-    /// Counts what the rollback changes of each slice, and leaves out those that stay as they are.
+    /// Counts the changes of the rollback in each slice, and omits unchanged slices.
     pub(crate) fn counts(&self) -> Vec<SliceCounts> {
         let slices = self.now.names.slices().iter();
         let counts = slices.filter_map(|slice| slice_rewound(&self.now, &self.then, slice.id));
@@ -344,7 +351,7 @@ impl SlicesBeside {
     }
 }
 
-/// Counts what of a slice goes and comes back; `None` if it stays as it is.
+/// Counts the items of a slice that are removed and restored; `None` if it is unchanged.
 fn slice_rewound(now: &Projection, then: &Projection, id: u32) -> Option<SliceCounts> {
     let name = now.names.slice(id)?.name.clone();
     let (policy, SliceItems::Held(now)) = now.items(id)? else { return None };

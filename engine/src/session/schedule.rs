@@ -1,31 +1,35 @@
-//! The schedule of calls: who may write while operations run, and what an operation's handle knows.
+//! The schedule of calls: the order of writes while operations run, and the state behind an
+//! operation's handle.
 //!
-//! Operations form a tree. An operation that is begun within another runs beside its ancestors and does not
-//! wait for them. All others run one after the other, except that those that change nothing here run together: those that only
-//! read, and those that act outside only.
+//! Operations form a tree. An operation that is started within another runs concurrently with its
+//! ancestors and does not wait for them. All others run one after the other, except that operations
+//! without changes here run together: those that only read, and those that act outside only.
 //!
-//! | who | waits while |
+//! | access | waits while |
 //! |---|---|
-//! | an operation that is to begin | one runs that is none of its ancestors, unless both change nothing here |
+//! | the start of an operation | another operation runs that is not an ancestor, unless both change nothing here |
 //! | a write of STATE through an operation's own handle | an operation runs within it that may change STATE |
 //! | a write of STATE from outside | an operation runs that may change STATE |
 //! | a write of LOG alone | never |
 //!
 //! # Terms
 //!
-//! Each admitted operation has a *ticket*, a number that no other operation of this process has. An operation
-//! is *abandoned* if whoever ran it dropped it without ending it; whoever would wait for it ends it.
+//! Each admitted operation has a *ticket*, a number that is unique within this process. An
+//! operation is *abandoned* if its owner dropped it without ending it; the next call that would
+//! wait for it ends it.
 //!
-//! A *guest* is a call of a child session that is admitted by the schedule of its parent too, within the operation that
-//! it works for: it waits for the operation's nested calls and for calls of its other child sessions, and they wait for
-//! it, since all of them work on the same resources. A guest records nothing in the parent's log.
+//! A *guest* is a call of a child session that is admitted by the schedule of its parent too,
+//! within the operation that it works for. It waits for the operation's nested calls and for calls
+//! of its other child sessions, and they wait for it, since all of them work on the same resources.
+//! A guest records nothing in the parent's log.
 //!
 //! # Invariants
 //!
-//! 1. Nobody waits on a thread for an operation that runs on that very thread, or that this thread began and has not
-//!    ended: such a call fails at once. No wait is without an end.
-//! 2. Nobody waits longer than the store's grace for an operation that should stop, because of its deadline
-//!    or a cancellation. It is *stuck* then, and so is every operation that has to wait for its end.
+//! 1. No call blocks a thread to wait for an operation that runs on that very thread, or that this
+//!    thread started and has not ended: such a call fails at once. Every wait has a limit.
+//! 2. No call waits longer than the store's grace for an operation that should stop, because of its
+//!    deadline or a cancellation. The operation is then *stuck*, and so is every operation that has
+//!    to wait for its end.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -46,7 +50,7 @@ use crate::clock;
 use crate::error::{Blocker, Error, Result};
 use crate::sabotage::{self, Breakage};
 
-/// Names which slices a write changes.
+/// Slices that a write changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteScope {
     /// STATE or CACHE, and perhaps LOG.
@@ -55,18 +59,18 @@ pub(super) enum WriteScope {
     Log,
 }
 
-/// Names what a handle wants to do.
+/// Intended access of a handle.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Access {
     /// Write a record.
     Write(WriteScope),
-    /// Begin an operation.
+    /// Start an operation.
     Begin { reads_only: bool },
 }
 
 impl Access {
-    /// Returns what the refusal calls this access if an operation only reads. `None` if such an operation may do
-    /// this.
+    /// Returns the name of this access in the refusal by an operation that only reads. `None` if
+    /// such an operation may do this.
     pub(super) fn changes(self) -> Option<&'static str> {
         match self {
             Access::Write(WriteScope::State) => Some("change STATE"),
@@ -75,8 +79,8 @@ impl Access {
         }
     }
 
-    /// Returns whether the operation `other` must end before this can be done within the operation with the
-    /// ticket `asker`.
+    /// Returns whether the operation `other` must end before this can be done within the operation
+    /// with the ticket `asker`.
     fn is_blocked_by(
         self,
         other: &AdmittedOperation,
@@ -91,28 +95,30 @@ impl Access {
     }
 }
 
-/// Holds what an operation's handle knows of the operation.
+/// State of an operation that its handle shares.
 pub(crate) struct CallScope {
     pub(super) ticket: u64,
     /// Operation id.
     pub(super) operation: OperationId,
-    /// Begin of the run whose handles these are. For work that is no operation, that of the run around it, if any.
+    /// Start record of the run that owns these handles. For work that is no operation, that of the
+    /// run around it, if any.
     pub(super) run: Option<SequenceNumber>,
     pub(super) until: Option<Instant>,
-    /// Operations suspended within an earlier run of this one whose calls were made again in this run.
+    /// Operations suspended within an earlier run of this one whose calls were repeated in this
+    /// run.
     pub(super) made_again: Mutex<Vec<OperationId>>,
-    /// Says whether the operation should stop.
+    /// Order to stop the operation.
     pub(super) stop: Stop,
     /// Operation within which this one runs.
     pub(super) parent: Option<Arc<CallScope>>,
     /// Session of the operation.
     pub(super) session: Uuid,
-    /// Guest of the parent session's schedule as which this operation runs, if its session is a child that works under
-    /// its parent's lease.
+    /// Guest of the parent session's schedule as which this operation runs, if its session is a
+    /// child that works under its parent's lease.
     pub(super) guest_of: Option<Arc<CallScope>>,
 }
 
-/// Says whether an operation should stop, since it was cancelled or is about to end.
+/// Order to stop an operation, since it was cancelled or is about to end.
 #[derive(Default)]
 pub(super) struct Stop {
     is_told: AtomicBool,
@@ -142,27 +148,29 @@ impl CallScope {
         self.wake();
     }
 
-    /// Tells the operation to stop. Whoever holds the writer's lock [wakes](CallScope::wake) its futures later.
+    /// Tells the operation to stop. The holder of the writer's lock [wakes](CallScope::wake) its
+    /// futures later.
     pub(super) fn tell_to_stop(&self) {
         self.stop.is_told.store(true, Ordering::Release);
     }
 
-    /// Wakes the futures that listen for the order to stop. Their wakers are the host's code, which may take locks of its own or
-    /// drop other futures: no lock of the engine may be held.
+    /// Wakes the futures that listen for the order to stop. Their wakers are the host's code, which
+    /// may take locks or drop other futures: no lock of the engine may be held.
     pub(super) fn wake(&self) {
         #[cfg(feature = "async")]
         self.stop.futures.wake_all();
     }
 
-    /// Returns a future for the operation and for each one within which it runs, which ends with the next order to stop it.
+    /// Returns a future for the operation and for each one within which it runs. The future ends
+    /// with the next order to stop.
     #[cfg(feature = "async")]
     pub(crate) fn listen(&self) -> Vec<Listener> {
         let around = self.parent.iter().chain(&self.guest_of);
         around.flat_map(|one| one.listen()).chain([self.stop.futures.listen()]).collect()
     }
 
-    /// Returns whether the operation should stop: it, or one within which it runs, was cancelled, or its
-    /// deadline passed.
+    /// Returns whether the operation should stop: it, or one within which it runs, was cancelled,
+    /// or its deadline passed.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.was_cancelled() || self.is_late()
     }
@@ -199,61 +207,61 @@ impl CallScope {
     }
 }
 
-/// Ticket of the calls of replays whose tools run again: no schedule knows of them.
+/// Ticket of the calls of replays whose tools run again: no schedule knows them.
 pub(super) const RUNS_AGAIN: u64 = u64::MAX;
 
-/// Ends an operation that whoever ran it dropped without ending it.
+/// Ends an operation that its owner dropped without ending it.
 pub(crate) type Abandon = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
-/// Says when an access may happen.
+/// Time at which an access may happen.
 pub(super) enum Turn {
     Now,
-    /// Once this has ended an operation that was abandoned.
+    /// Once this has ended an abandoned operation.
     Behind(Abandon),
-    /// Once another operation is over: to be asked again when the schedule changes, and at this moment.
+    /// Once another operation has ended: check again when the schedule changes, and at this moment.
     Later(Instant),
 }
 
-/// Holds the operations of this process that are not over.
+/// Operations of this process that have not ended.
 #[derive(Default)]
 pub(super) struct RunningCalls {
     pub(super) next: u64,
     pub(super) admitted: Vec<AdmittedOperation>,
 }
 
-/// Holds an operation that the schedule has admitted, before and after its begin.
+/// An operation that the schedule has admitted, before and after its start.
 pub(super) struct AdmittedOperation {
     pub(super) ticket: u64,
     /// Ticket of the operation within which this one runs.
     pub(super) parent: Option<u64>,
     pub(super) reads_only: bool,
     pub(super) until: Option<Instant>,
-    /// Who asked for the admission, and when it was given.
+    /// Call that requested the admission. `since` is the time of the admission.
     pub(super) asker: Asker,
     pub(super) since: Instant,
-    /// When the operation was first told to stop before its deadline: by a cancellation of it or of one
-    /// within which it runs, or by the end of the latter.
+    /// Time at which the operation was first told to stop before its deadline: by a cancellation of
+    /// it or of one within which it runs, or by the end of the latter.
     pub(super) told_to_stop: Option<Instant>,
-    /// The operation, once it has begun.
+    /// The operation, once it has started.
     pub(super) begun: Option<Arc<CallScope>>,
-    /// Whether this is a call of a child session, which has no records in this session's log. `begun` then names the
-    /// operation that it works for.
+    /// Whether this is a call of a child session, which has no records in this session's log.
+    /// `begun` then names the operation that it works for.
     pub(super) is_guest: bool,
     pub(super) abandon: Option<Abandon>,
-    /// Whether somebody is ending it who took what ends it.
+    /// Whether a thread took the `abandon` function and is ending it.
     pub(super) is_being_ended: bool,
-    /// Whether it is being ended, or is to be without anybody's waiting for it once it is abandoned.
+    /// Whether it is being ended, or is to be ended without a waiter once it is abandoned.
     #[cfg(feature = "async")]
     pub(super) ends_soon: bool,
 }
 
 impl AdmittedOperation {
-    /// Returns the operation id, once the operation has begun.
+    /// Returns the operation id, once the operation has started.
     pub(super) fn operation(&self) -> Option<OperationId> {
         self.begun.as_ref().map(|begun| begun.operation)
     }
 
-    /// Names the operation for one that waits for it.
+    /// Describes the operation for a call that waits for it.
     fn as_blocker(&self) -> Blocker {
         Blocker::Operation {
             operation: self.operation(),
@@ -263,8 +271,9 @@ impl AdmittedOperation {
         }
     }
 
-    /// Returns when the operation becomes stuck if it still runs then. An abandoned operation does not:
-    /// whoever would wait for it ends it, and from then on it counts as one that somebody works on.
+    /// Returns the time at which the operation becomes stuck if it still runs then. An abandoned
+    /// operation does not become stuck: the next call that would wait for it ends it, and from then
+    /// on it counts as running.
     fn stuck_at(&self, grace: Duration) -> Option<Instant> {
         if self.abandon.is_some() || sabotage::is(Breakage::StuckUntold) {
             return None;
@@ -284,15 +293,16 @@ impl RunningCalls {
         self.admitted.iter().find(|admitted| admitted.ticket == ticket)
     }
 
-    /// Returns the operations that have begun and still run although their grace is over.
+    /// Returns the operations that have started and still run after their grace.
     pub(super) fn stuck_operations(&self, grace: Duration) -> impl Iterator<Item = OperationId> {
         let is_stuck =
             move |admitted: &&AdmittedOperation| admitted.stuck_at(grace).is_some_and(clock::is_past);
         self.admitted.iter().filter(is_stuck).filter_map(AdmittedOperation::operation)
     }
 
-    /// Returns the operation that becomes stuck first, and when, of those that have to end before `access` can
-    /// be done within `asker`. No operation ends before those within it, so these count as well.
+    /// Returns the operation that becomes stuck first, and when, of those that have to end before
+    /// `access` can be done within `asker`. No operation ends before those within it, so these
+    /// count as well.
     fn stuck_first(
         &self,
         access: Access,
@@ -310,18 +320,18 @@ impl RunningCalls {
         self.admitted.iter().filter(ends_first).filter_map(stuck).min_by_key(|(at, _)| *at)
     }
 
-    /// Notes when the operations within the one with `ticket` were told to stop, and that one itself if `too`
-    /// is set. Keeps an earlier time.
+    /// Notes the time at which the operations within the one with `ticket` were told to stop, and
+    /// that one itself if `too` is set. Retains an earlier time.
     pub(super) fn tell_to_stop(&mut self, ticket: u64, too: bool) {
         let told = |one: &u64| self.is_within(*one, ticket) && (too || *one != ticket);
         let told: Vec<u64> = self.admitted.iter().map(|one| one.ticket).filter(told).collect();
-        // Nearly always nothing runs within a call, and no clock is read.
+        // Nested operations are rare, so the clock is rarely read.
         for one in self.admitted.iter_mut().filter(|one| told.contains(&one.ticket)) {
             one.told_to_stop.get_or_insert_with(clock::now);
         }
     }
 
-    /// Removes an operation, and returns whether its begin is in the log.
+    /// Removes an operation, and returns whether its start record is in the log.
     pub(super) fn remove(&mut self, ticket: u64) -> bool {
         let begun = self.get(ticket).is_some_and(|admitted| admitted.begun.is_some() && !admitted.is_guest);
         self.admitted.retain(|admitted| admitted.ticket != ticket);
@@ -340,7 +350,7 @@ impl RunningCalls {
         false
     }
 
-    /// Returns whether `other` must end before an operation within `parent` may begin.
+    /// Returns whether `other` must end before an operation within `parent` may start.
     fn conflicts(&self, other: &AdmittedOperation, parent: Option<u64>, reads_only: bool) -> bool {
         let ancestor = parent.is_some_and(|parent| self.is_within(parent, other.ticket));
         let together = other.reads_only && reads_only;
@@ -353,8 +363,9 @@ impl RunningCalls {
         counts && !other.reads_only && !other.is_guest
     }
 
-    /// Takes what ends an abandoned operation. Skips operations within which somebody still works, be it the
-    /// asker. From then on nobody can begin anything within the operation, so nothing delays its end.
+    /// Takes the function that ends an abandoned operation. Skips operations within which something
+    /// still runs, such as the asker. From then on nothing can start within the operation, so
+    /// nothing delays its end.
     pub(super) fn take_abandoned(&mut self, asker: Option<u64>) -> Option<Abandon> {
         let is_free = |of: &AdmittedOperation| {
             let works = |other: &AdmittedOperation| {
@@ -367,8 +378,8 @@ impl RunningCalls {
         // The inner ones first: an operation cannot end before those within it.
         let at = self.admitted.iter().rposition(is_free)?;
         let admitted = self.admitted.get_mut(at)?;
-        // Done under the lock under which others are admitted: the end itself does so too, but later and
-        // without that lock.
+        // Done under the lock under which others are admitted. The end itself does so too, but
+        // later and without that lock.
         let begun = admitted.begun.clone();
         begun.iter().for_each(|begun| begun.tell_to_stop());
         admitted.is_being_ended = true;
@@ -379,20 +390,20 @@ impl RunningCalls {
         }))
     }
 
-    /// Returns whether somebody is ending an operation that was abandoned.
+    /// Returns whether an abandoned operation is being ended.
     pub(super) fn is_any_being_ended(&self) -> bool {
         self.admitted.iter().any(|one| one.is_being_ended)
     }
 
-    /// Returns whether an operation was abandoned that is to be ended without anybody's waiting for it.
+    /// Returns whether an operation was abandoned that is to be ended without a waiter.
     #[cfg(feature = "async")]
     pub(super) fn has_to_end(&self) -> bool {
         self.admitted.iter().any(|one| one.ends_soon && one.abandon.is_some())
     }
 
-    /// Returns when to look again whether the operations have ended that are being ended, or were told to stop and are not
-    /// stuck yet; `None` if there are none that another thread ends. Whether one that is just being begun is wanted is known
-    /// shortly.
+    /// Returns the time to check again whether the stopping operations have ended: those that are
+    /// being ended, or were told to stop and are not stuck yet. `None` if other threads end none.
+    /// An operation that is just being started may turn out to be one shortly.
     #[cfg(feature = "async")]
     pub(super) fn next_stop_check(&self, grace: Duration) -> Option<Instant> {
         const BEGINS_WITHIN: Duration = Duration::from_millis(2);
@@ -413,7 +424,7 @@ impl RunningCalls {
         self.admitted.iter().any(|one| one.ticket != ticket && self.is_within(one.ticket, ticket))
     }
 
-    /// Returns whether somebody of this process still works on an operation.
+    /// Returns whether this process still works on an operation.
     pub(super) fn holds(&self, operation: OperationId) -> bool {
         self.admitted.iter().any(|admitted| admitted.operation() == Some(operation))
     }
@@ -424,8 +435,8 @@ thread_local! {
     static INSIDE: RefCell<Vec<(Uuid, u64, OperationId)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs code that must not wait on this thread for an operation to end: the operation's handler, or a
-/// subscriber.
+/// Runs code that must not wait on this thread for an operation to end: the operation's handler, or
+/// a subscriber.
 pub(super) fn inside<T>(session: Uuid, ticket: u64, operation: OperationId, run: impl FnOnce() -> T) -> T {
     struct InsideGuard;
     impl Drop for InsideGuard {
@@ -438,8 +449,8 @@ pub(super) fn inside<T>(session: Uuid, ticket: u64, operation: OperationId, run:
     run()
 }
 
-/// Runs a tool's handler, which must not wait on this thread for its own operation to end, nor for one for which its
-/// session works.
+/// Runs a tool's handler, which must not wait on this thread for its own operation to end, nor for
+/// one for which its session works.
 pub(crate) fn inside_call<T>(begun: &Session, run: impl FnOnce() -> T) -> T {
     match begun.within.as_deref() {
         Some(within) => inside_scope(within, run),
@@ -450,28 +461,28 @@ pub(crate) fn inside_call<T>(begun: &Session, run: impl FnOnce() -> T) -> T {
 fn inside_scope<T>(scope: &CallScope, run: impl FnOnce() -> T) -> T {
     let run = || inside(scope.session, scope.ticket, scope.operation, run);
     match scope.guest_of.as_deref() {
-        // Boxed, since each level would otherwise be a type of its own.
+        // Boxed, since each level would otherwise be another type.
         Some(guest) => inside_scope(guest, Box::new(run) as Box<dyn FnOnce() -> T + '_>),
         None => run(),
     }
 }
 
 impl RunningCalls {
-    /// Returns an operation whose end a subscriber of this session must not wait for.
+    /// Returns an operation for whose end a subscriber of this session must not wait.
     pub(super) fn told_within(&self) -> Option<(u64, OperationId)> {
         let changing = self.admitted.iter().find(|admitted| self.changes(admitted, None));
         changing.map(|admitted| (admitted.ticket, admitted.operation().unwrap_or_default()))
     }
 
-    /// Returns the operation, if any, whose tool runs on this thread and that would have to end before the one with `ticket`
-    /// can.
+    /// Returns the operation, if any, whose tool runs on this thread and that would have to end
+    /// before the one with `ticket` can.
     pub(super) fn waits_for_itself(&self, session: Uuid, ticket: u64) -> Option<OperationId> {
         let ends_first = |own: &&(Uuid, u64, OperationId)| own.0 == session && self.is_within(own.1, ticket);
         INSIDE.with_borrow(|inside| inside.iter().rev().find(ends_first).map(|(_, _, operation)| *operation))
     }
 
-    /// Returns the operation, if any, that this thread began, has to end, and would have to end before the one with `ticket`
-    /// can.
+    /// Returns the operation, if any, that this thread started and has to end, and that would have
+    /// to end before the one with `ticket` can.
     fn waits_for_own(&self, ticket: u64) -> Option<OperationId> {
         let is_own = |one: &&AdmittedOperation| {
             one.abandon.is_none() && one.asker.is_held_here() && self.is_within(one.ticket, ticket)
@@ -487,7 +498,8 @@ pub(super) fn runs_here(session: Uuid) -> Option<OperationId> {
     })
 }
 
-/// Returns the innermost operation whose tool runs again on this thread, in a replay of the session, if any.
+/// Returns the innermost operation whose tool runs again on this thread, in a replay of the
+/// session, if any.
 pub(super) fn runs_again_here(session: Uuid) -> Option<OperationId> {
     let again = |own: &&(Uuid, u64, OperationId)| own.0 == session && own.1 == RUNS_AGAIN;
     INSIDE.with_borrow(|inside| inside.iter().rev().find(again).map(|(_, _, operation)| *operation))
@@ -518,7 +530,8 @@ impl Session {
         self.wait_until_allowed(state, Access::Write(change()), &patience)
     }
 
-    /// Waits until the schedule allows `access` to this handle, but no longer than `patience` allows.
+    /// Waits until the schedule allows `access` to this handle, but no longer than `patience`
+    /// allows.
     #[cold]
     pub(super) fn wait_until_allowed<'a>(
         &'a self,
@@ -542,12 +555,13 @@ impl Session {
         }
     }
 
-    /// Returns whether the schedule allows `access` to this handle now, or what has to happen before.
+    /// Returns whether the schedule allows `access` to this handle now, or the condition for it.
     ///
     /// # Errors
     ///
-    /// Those of a call that does not wait, or waits no longer: its operation is over or should stop, it only reads, it would
-    /// wait for itself, the operation that it waits for is stuck, or `patience` is over.
+    /// Those of a call that does not wait, or waits no longer: its operation has ended or should
+    /// stop, it only reads, it would wait for itself, the operation that it waits for is stuck, or
+    /// `patience` is over.
     pub(super) fn turn(&self, state: &mut WriterState, access: Access, patience: &Patience) -> Result<Turn> {
         let asker = self.within.as_deref().map(|within| within.ticket);
         if let Some(abandon) = state.running_calls.take_abandoned(asker) {

@@ -1,4 +1,5 @@
-//! Decisions about operations that wait for somebody: those that were interrupted, and those that are suspended.
+//! Decisions about operations that wait for one: those that were interrupted, and those that are
+//! suspended.
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::{Decision, Payload, Settle};
@@ -20,7 +21,7 @@ use crate::operation::{SuspendedOperation, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
 use crate::types::encode;
 
-/// States what somebody decides about an operation that was interrupted or is suspended.
+/// A decision about an operation that was interrupted or is suspended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settlement {
     pub(crate) decision: Decision,
@@ -30,7 +31,7 @@ pub struct Settlement {
     pub(crate) until: Option<DateTime<Utc>>,
 }
 
-/// Holds the encoded parts of a decision.
+/// The encoded parts of a decision.
 pub(crate) struct SettlementPayloads {
     result: Option<Vec<u8>>,
     /// Text for the model.
@@ -42,13 +43,14 @@ impl Settlement {
         Settlement { decision, result: None, shown: None, arguments: None, until: None }
     }
 
-    /// States that the operation had done its work, with this result. This brings an operation its result that waits for
-    /// it.
+    /// States that the operation had done its work, with this result. If the operation waits for
+    /// its result, this provides it.
     pub fn committed(result: Option<Value>) -> Settlement {
         Settlement { result, ..Settlement::new(Decision::Committed) }
     }
 
-    /// States that the operation had not done its work, and is not to run again. This refuses an operation that asked.
+    /// States that the operation had not done its work, and is not to run again. If the operation
+    /// asks for an approval, this refuses it.
     pub fn failed() -> Settlement {
         Settlement::new(Decision::Failed)
     }
@@ -58,19 +60,21 @@ impl Settlement {
         Settlement::new(Decision::RunAgain)
     }
 
-    /// Approves an operation that asked: it is to run. `arguments` is the BLAKE3 of the text of its arguments, as
-    /// [`PendingQuestion::digest`] says it, so that nobody approves what they have not seen.
+    /// Approves an operation that asks for it: it is to run. `arguments` is the BLAKE3 of the text
+    /// of its arguments, as in [`PendingQuestion::digest`], so that only arguments that were seen
+    /// can be approved.
     pub fn approved(arguments: [u8; 32]) -> Settlement {
         Settlement { arguments: Some(arguments), ..Settlement::new(Decision::RunAgain) }
     }
 
-    /// Sets the text that the model reads of the call. Without it the model reads a result, or the reason.
+    /// Sets the text for the model about the call. Without it the model reads the result, or the
+    /// reason.
     #[must_use]
     pub fn showing(self, text: impl Into<String>) -> Settlement {
         Settlement { shown: Some(text.into()), ..self }
     }
 
-    /// Sets the time from which on an approval does not count: a call that was not run by then has failed.
+    /// Sets the time at which an approval expires: a call that was not run by then has failed.
     #[must_use]
     pub fn until(self, until: DateTime<Utc>) -> Settlement {
         Settlement { until: Some(until), ..self }
@@ -78,7 +82,7 @@ impl Settlement {
 }
 
 impl Settlement {
-    /// Returns what a record holds, whose payloads `value` reads.
+    /// Returns the decision in a record. `value` reads its payloads.
     pub(crate) fn of_record(
         settle: &Settle<'_>,
         value: impl Fn(Payload<'_>) -> Result<Value>,
@@ -93,9 +97,9 @@ impl Settlement {
         })
     }
 
-    /// Encodes what the decision brings: the result, and the text for the model.
+    /// Encodes the result of the decision, and the text for the model.
     pub(crate) fn payloads(&self) -> Result<SettlementPayloads> {
-        // What cannot be read again would make the log unreadable.
+        // A value that cannot be decoded again would make the log unreadable.
         let result = self.result.as_ref().map(|result| encode("a settled result", result)).transpose()?;
         Ok(SettlementPayloads { result, shown: self.shown.as_deref().map(text_payload) })
     }
@@ -118,7 +122,7 @@ impl Settlement {
     }
 }
 
-/// Holds a decision as the log has it.
+/// A decision as recorded in the log.
 pub(crate) struct RecordedSettlement {
     pub(crate) sequence: SequenceNumber,
     pub(crate) settlement: Settlement,
@@ -127,7 +131,8 @@ pub(crate) struct RecordedSettlement {
 }
 
 impl RecordedSettlement {
-    /// Returns whether the call counts as successful, and the text that the model reads; `None` if it is to run again.
+    /// Returns whether the call counts as successful, and the text for the model; `None` if it is
+    /// to run again.
     pub(crate) fn closing_result(&self) -> Option<(bool, String)> {
         let Settlement { decision, result, shown, .. } = &self.settlement;
         let text = || settled_text(*decision, result.as_ref(), shown.as_deref(), &self.reason);
@@ -140,7 +145,8 @@ impl RecordedSettlement {
 }
 
 impl Session {
-    /// Returns the operations that were interrupted and have neither run again nor been settled since.
+    /// Returns the operations that were interrupted and have neither run again nor been settled
+    /// since.
     pub fn unsettled_operations(&self) -> Vec<UnsettledOperation> {
         self.inner.state.lock().live.projection.operations.unsettled().cloned().collect()
     }
@@ -149,13 +155,13 @@ impl Session {
         self.inner.state.lock().live.projection.operations.unsettled_one(operation).cloned()
     }
 
-    /// Returns the questions of suspended operations that nobody has answered yet and that have not expired, in the order
-    /// of their operation ids. An operation that waits for one within it has none of its own.
+    /// Returns the unanswered questions of suspended operations that have not expired, in the order
+    /// of their operation ids. An operation that waits for one within it has no question.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
-    /// [`Error::Inconsistent`] if a text is no text.
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or
+    /// damaged, [`Error::Inconsistent`] if a recorded text is no string.
     pub fn pending_questions(&self) -> Result<Vec<PendingQuestion>> {
         let (waiting, source) = {
             let state = self.inner.state.lock();
@@ -165,21 +171,27 @@ impl Session {
         questions::read(&source, self.inner.id, &waiting, None)
     }
 
-    /// Decides about an operation that was interrupted and that only a person or the host can judge, or about one that is
-    /// suspended. With [`Settlement::run_again`], the next recovery runs an interrupted operation again; with
-    /// [`Settlement::approved`], the next recovery or the conversation that asked for the call runs it. Returns the
-    /// sequence number of the decision's record. Needs no types.
+    /// Decides about a suspended operation, or about an interrupted one that only a person or the
+    /// host can judge. Returns the sequence number of the decision's record. Needs no types.
     ///
-    /// The record is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
-    /// [`Durability::Every`](crate::Durability::Every).
+    /// With [`Settlement::run_again`], the next recovery runs an interrupted operation again. With
+    /// [`Settlement::approved`], the next recovery runs the call, or the conversation that
+    /// requested it.
+    ///
+    /// With [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every), the record is durable when this returns.
     ///
     /// # Errors
     ///
-    /// [`Error::Blank`] if `by` names nobody; the reason may be left empty. [`Error::AlreadySettled`] if somebody has settled the
-    /// operation. [`Error::NoSuchOperation`] if it waits for nobody otherwise, also if it is still open, since the session must be
-    /// recovered first; if its question has expired or was withdrawn; if an approval names other arguments, or is for an operation that
-    /// does not ask; if an operation that asks is to run again without an approval, or one that waits for its result is to run again. Else
-    /// those of [`dispatch`](Session::dispatch) that do not concern events.
+    /// - [`Error::Blank`] if `by` is blank; the reason may be empty
+    /// - [`Error::AlreadySettled`] if the operation was settled before
+    /// - [`Error::NoSuchOperation`] if the operation does not wait for this decision:
+    /// - it is unknown, or still open, so that the session must be recovered first
+    /// - its question has expired or was withdrawn
+    /// - the approval names other arguments, or the operation does not ask for one
+    /// - it asks for an approval and is to run again without one
+    /// - it waits for its result and is to run again
+    /// - those of [`dispatch`](Session::dispatch) that do not concern events
     pub fn settle(
         &self,
         operation: impl Into<OperationId>,
@@ -189,7 +201,7 @@ impl Session {
     ) -> Result<SequenceNumber> {
         let operation = operation.into();
         let inner = &self.inner;
-        // What an earlier version recorded is replayed as it was.
+        // Records of an earlier version are replayed unchanged.
         if by.trim().is_empty() && !self.replays() {
             return Err(Error::Blank { argument: "by" });
         }
@@ -210,7 +222,7 @@ impl Session {
         self.write_settlement(state, operation, settlement, by, reason)
     }
 
-    /// Returns a suspended operation and how it stands, if it counts.
+    /// Returns a suspended operation and its status, if it is live.
     pub(crate) fn find_suspended(
         &self,
         operation: OperationId,
@@ -221,7 +233,7 @@ impl Session {
         Some((suspended.clone(), standings.of_live(suspended)?))
     }
 
-    /// Returns the operations that waited for somebody at a position, and are not over since.
+    /// Returns the operations that waited for a decision at a position, and have not ended since.
     pub(crate) fn suspended_at(&self, position: SequenceNumber) -> Vec<OperationId> {
         self.inner.standings(&self.inner.state.lock()).waited_at(position)
     }
@@ -231,8 +243,9 @@ impl Session {
         self.inner.state.lock().live.projection.operations.suspended_one(operation).cloned()
     }
 
-    /// Returns what was suspended within the operation whose handle this is by a call of the same tool with the same
-    /// arguments that was not made again in this run, and how it stands: the first of them.
+    /// Returns the first operation, and its status, that was suspended within this handle's
+    /// operation by a call of the same tool with the same arguments and was not repeated in this
+    /// run.
     pub(crate) fn suspended_within(
         &self,
         tool: &str,
@@ -254,22 +267,23 @@ impl Session {
         Some((suspended.clone(), standings.status_of(suspended)))
     }
 
-    /// Notes that a call is made again that was suspended within an earlier run of the operation whose handle this is, so
-    /// that another call like it is another one.
+    /// Notes that a call is repeated that was suspended within an earlier run of this handle's
+    /// operation, so that another call like it is distinct.
     pub(crate) fn makes_again(&self, operation: OperationId) {
         if let Some(within) = &self.within {
             within.made_again.lock().push(operation);
         }
     }
 
-    /// Returns the suspended operations within no other that go on without anybody's doing: those that were approved, those
-    /// that have expired, and those that wait for a call within them that waits no more.
+    /// Returns the outermost suspended operations that continue without a decision: those that were
+    /// approved, those that have expired, and those that wait for a call within them that no longer
+    /// waits.
     pub(crate) fn due(&self) -> Vec<(SuspendedOperation, SuspensionStatus)> {
         let state = self.inner.state.lock();
         let standings = self.inner.standings(&state);
         let outer = standings.operations.suspended().filter(|one| one.parent.is_none());
-        // Whether something in another session still waits, only the tool can find out. The conversation that asked for the
-        // call has it do so.
+        // Only the tool can find out whether something in another session still waits. The
+        // conversation that requested the call makes the tool do so.
         let is_asked = |one: &SuspendedOperation| {
             one.origin.is_none() || one.suspension.inner.is_some_and(|inner| inner.session.is_none())
         };
@@ -294,7 +308,7 @@ impl Session {
         self.write_settlement(state, operation, settlement, by, "nobody answered in time").map(drop)
     }
 
-    /// Says who settled an operation last, if anybody did.
+    /// Returns the error that names the last settlement of an operation, if there is one.
     fn settled_before(&self, operation: OperationId) -> Result<Option<Error>> {
         let source = self.log_source();
         let mut found = None;
@@ -335,24 +349,25 @@ impl Session {
     }
 }
 
-/// Why an operation cannot be settled that waits for no decision.
+/// Reason for refusing to settle an operation that waits for no decision.
 const WAITS_FOR_NOBODY: &str = "it is not one that was interrupted or suspended and waits to be settled";
 
 impl SessionInner {
-    /// Fails if an operation cannot be settled so now.
+    /// Fails if an operation cannot be settled in this way now.
     fn settles(&self, state: &WriterState, operation: OperationId, settlement: &Settlement) -> Result<()> {
         check(&self.standings(state), operation, settlement)
     }
 
-    /// Returns the time by which it is judged what has expired: in a replay that of the last record. It is that of the next one where
-    /// that settles something, and where a process begins, since it may have been begun long behind the last one.
+    /// Returns the time at which expiry is judged: in a replay that of the last record. It is the
+    /// time of the next record if that settles something, or if a process starts there, which may
+    /// be long after the last one.
     pub(super) fn judged_us(&self, state: &WriterState) -> i64 {
         let next_us = state.recording.as_ref().and_then(|recording| recording.judging_us());
         next_us.filter(|_| !sabotage::is(Breakage::ReplayExpiresLate)).unwrap_or_else(|| self.now_us())
     }
 
-    /// Returns how suspended operations stand for a call or recovery of this handle that would settle the one that has expired. A
-    /// replay knows from the record that settles it whether it had.
+    /// Returns the status of suspended operations for a call or recovery of this handle that would
+    /// settle the expired one. In a replay, the settling record determines whether it had expired.
     fn standings_of<'a>(
         &self,
         state: &'a WriterState,
@@ -369,7 +384,7 @@ impl SessionInner {
         }
     }
 
-    /// Returns how suspended operations stand now.
+    /// Returns the present status of suspended operations.
     pub(super) fn standings<'a>(&self, state: &'a WriterState) -> Standings<'a> {
         Standings {
             operations: &state.live.projection.operations,
@@ -381,7 +396,7 @@ impl SessionInner {
     }
 }
 
-/// Fails if an operation cannot be settled so.
+/// Fails if an operation cannot be settled in this way.
 pub(crate) fn check(
     standings: &Standings<'_>,
     operation: OperationId,
@@ -404,8 +419,8 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Returns the operation about which somebody has to decide before this one goes on, which was interrupted or is suspended; `None` if
-/// nobody has to.
+/// Returns the interrupted or suspended operation that has to be settled before this one continues;
+/// `None` if there is none.
 pub(crate) fn waits_for(standings: &Standings<'_>, operation: OperationId) -> Option<OperationId> {
     match standings.operations.unsettled_one(operation) {
         Some(unsettled) => must_settle(unsettled).then_some(operation),
@@ -413,7 +428,7 @@ pub(crate) fn waits_for(standings: &Standings<'_>, operation: OperationId) -> Op
     }
 }
 
-/// Returns whether somebody has to decide about an interrupted operation.
+/// Returns whether an interrupted operation has to be settled.
 pub(crate) fn must_settle(unsettled: &UnsettledOperation) -> bool {
     unsettled.idempotency.needs_settling() && !unsettled.run_again
 }

@@ -18,15 +18,16 @@ use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 use crate::types::SessionTypes;
 
-/// Holds the records that a fork shares with its parent, and their projection.
+/// The records that a fork shares with its parent, and their projection.
 pub(crate) struct SharedPrefix {
-    /// Places of the records, up to the last one that is shared.
+    /// Places of the records, up to the last shared one.
     pub(crate) places: RecordLocator,
     /// Location of the last shared record.
     pub(crate) located: FrameLocation,
     /// Sequence number below which every record is known to be durable.
     pub(crate) watermark: SequenceNumber,
-    /// Number of times that the log was opened for writing, openings after the shared records included.
+    /// Number of times that the log was opened for writing, openings after the shared records
+    /// included.
     pub(crate) epoch: u64,
     pub(crate) openings: Vec<(SequenceNumber, SessionOpening)>,
     pub(crate) rollbacks: BTreeMap<SequenceNumber, Rollback>,
@@ -34,9 +35,10 @@ pub(crate) struct SharedPrefix {
 }
 
 impl SharedPrefix {
-    /// Takes the records of the session in `dir` through `position`. `writer` is the session, if it is open
-    /// for writing in this store: it makes the records durable, and if `position` is its last or a snapshot
-    /// that it keeps, and its types are `types`, nothing has to be read or folded.
+    /// Takes the records of the session in `dir` through `position`. `writer` is the session, if it
+    /// is open for writing in this store: it makes the records durable. Nothing has to be read or
+    /// folded if its types are `types` and `position` is its last one or a snapshot that it
+    /// retains.
     pub(crate) fn new(
         ground: ReadGround<'_>,
         dir: &FilePath,

@@ -17,7 +17,7 @@ use crate::error::panic_message;
 use crate::items::AnyValue;
 use crate::types::Event;
 
-/// Maximum number of subscriber panics that are kept until they are taken.
+/// Maximum number of subscriber panics that are stored until they are taken.
 const WARNINGS_MAX: usize = 64;
 
 /// Describes a record to a subscriber.
@@ -80,17 +80,18 @@ impl RecordNotification {
         self.event.as_ref()?.downcast_ref()
     }
 
-    /// Returns the event as a value, if the record dispatched one that no Rust type was given for, here or in the declaration.
+    /// Returns the event as a value, if the record dispatched one without a Rust type, here and in
+    /// the declaration.
     pub fn event_value(&self) -> Option<&Value> {
         self.event.as_ref()?.downcast_ref()
     }
 }
 
-/// Names a subscriber, for [`Session::unsubscribe`].
+/// Identifies a subscriber, for [`Session::unsubscribe`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Subscription(u64);
 
-/// Reports a panic of a subscriber. The record that it was notified of stays.
+/// Reports a panic of a subscriber. The record of the notification is unaffected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriberPanic {
     /// Sequence number of the record that the subscriber was notified of.
@@ -101,7 +102,7 @@ pub struct SubscriberPanic {
 
 type Subscriber = dyn Fn(&RecordNotification) + Send + Sync;
 
-/// Holds a subscriber that is notified of the records from `since` on.
+/// A subscriber that is notified of the records from `since` on.
 #[derive(Clone)]
 struct SubscriberEntry {
     id: u64,
@@ -109,21 +110,21 @@ struct SubscriberEntry {
     subscriber: Arc<Subscriber>,
 }
 
-/// Holds the subscribers of a session, the notifications to deliver, and the panics to report.
+/// The subscribers of a session, the notifications to deliver, and the panics to report.
 #[derive(Default)]
 pub(super) struct Subscribers {
     subscribers: Mutex<Vec<SubscriberEntry>>,
     count: AtomicUsize,
     next: AtomicU64,
-    /// Notifications, each with the sequence number below which all records must be durable before it is
-    /// delivered.
+    /// Notifications, each with the sequence number below which all records must be durable before
+    /// it is delivered.
     queue: Mutex<VecDeque<(SequenceNumber, RecordNotification)>>,
     telling: Mutex<()>,
     warnings: Mutex<VecDeque<SubscriberPanic>>,
 }
 
 impl Subscribers {
-    /// Returns whether anyone subscribed. Under the writer's lock the answer stays true.
+    /// Returns whether there are subscribers. Under the writer's lock the answer stays true.
     pub(super) fn listen(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
@@ -133,16 +134,16 @@ impl Subscribers {
         self.listen() && !self.queue.lock().is_empty()
     }
 
-    /// Queues a notification, if anyone subscribed. Called under the writer's lock, so notifications have the
-    /// order of their records.
+    /// Queues a notification, if there are subscribers. Called under the writer's lock, so
+    /// notifications have the order of their records.
     pub(super) fn queue(&self, durable_first: SequenceNumber, notice: impl FnOnce() -> RecordNotification) {
         if self.listen() {
             self.queue.lock().push_back((durable_first, notice()));
         }
     }
 
-    /// Delivers the queued notifications whose records are as durable as promised; `synced` says below which
-    /// sequence number records are durable. If another thread, or a subscriber further up this stack, is
+    /// Delivers the queued notifications whose records are as durable as promised; records below
+    /// `synced` are durable. If another thread, or a subscriber further up this stack, is
     /// delivering, that one continues until the queue is empty.
     pub(super) fn tell(&self, synced: &dyn Fn() -> SequenceNumber) {
         let ready = || self.queue.lock().front().is_some_and(|(durable, _)| *durable <= synced());
@@ -159,7 +160,8 @@ impl Subscribers {
         }
     }
 
-    /// Drops all subscribers: one that holds a handle of its session would otherwise keep it open forever.
+    /// Drops all subscribers: one that owns a handle of its session would otherwise keep it open
+    /// forever.
     pub(super) fn end(&self) {
         let ended = std::mem::take(&mut *self.subscribers.lock());
         self.count.store(0, Ordering::Release);
@@ -198,7 +200,7 @@ impl Subscribers {
     }
 }
 
-/// Holds a subscription, which ends when this is dropped.
+/// A subscription, which ends when this is dropped.
 pub(crate) struct SubscriptionGuard {
     session: Weak<SessionInner>,
     subscription: Subscription,
@@ -220,15 +222,18 @@ impl Drop for SubscriptionGuard {
 
 impl Session {
     /// Calls `subscriber` for each record from now on, in order, once the record is as durable as
-    /// [`durability`](Session::durability) promises. The subscriber may dispatch. If it panics, the record
-    /// stays, the other subscribers are called, and [`take_panics`](Session::take_panics) reports the panic.
-    /// Closing ends all subscriptions; a subscriber that holds a handle of this session keeps it open until
-    /// then.
+    /// [`durability`](Session::durability) promises. The subscriber may dispatch.
     ///
-    /// A [replay](crate::replay) notifies subscribers of the recorded records, those that it takes from the log before the call
-    /// that led to them returns. Events that it takes from there and for which the host declared no slice have no
-    /// [value](RecordNotification::event). Which of several threads notifies a subscriber is nowhere recorded: one that
-    /// dispatches needs a lane of its own, or a host that writes on one thread.
+    /// If it panics, the record is unaffected, the other subscribers are called, and
+    /// [`take_panics`](Session::take_panics) reports the panic. Closing ends all subscriptions; a
+    /// subscriber that owns a handle of this session keeps it open until then.
+    ///
+    /// A [replay](crate::replay) notifies subscribers of the recorded records. Notifications of
+    /// records that it takes from the log come before the call returns that led to them. Events
+    /// from the log for which the host declared no slice have no
+    /// [value](RecordNotification::event). The log does not record which of several threads
+    /// notifies a subscriber: a subscriber that dispatches needs its own lane, or a host that
+    /// writes on one thread.
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -277,10 +282,11 @@ impl Session {
         self.inner.subscribers.remove(subscription);
     }
 
-    /// Calls `subscriber` as [`subscribe`](Session::subscribe) does, until what this returns is dropped. Does not keep the
-    /// session open.
+    /// Calls `subscriber` as [`subscribe`](Session::subscribe) does, until the returned guard is
+    /// dropped. Does not keep the session open.
     ///
-    /// Returns `None` for a session that another process may write: no notification says so.
+    /// Returns `None` for a session that another process may write, since that causes no
+    /// notifications.
     pub(crate) fn listen(
         &self,
         subscriber: impl Fn(&RecordNotification) + Send + Sync + 'static,

@@ -1,4 +1,5 @@
-//! Events and slices by their names, as values of any shape: for hosts that know no types when they are compiled.
+//! Events and slices by their names, as values of any shape: for hosts whose types are not known at
+//! compile time.
 
 use std::any::TypeId;
 use std::sync::Arc;
@@ -21,15 +22,16 @@ use crate::types::{
 };
 
 impl Session {
-    /// Records an event by its name, and lets its reducers change their slices. Returns the sequence number of the record.
+    /// Records an event by name, and applies its reducers to their slices. Returns the sequence
+    /// number of the record.
     ///
-    /// | the event is declared | what is recorded |
+    /// | declaration of the event | recorded |
     /// |---|---|
     /// | [at run time](crate::SessionTypesBuilder::dynamic_event) | the value, its maps in the order of their pairs |
-    /// | with a Rust type | what [`dispatch`](Session::dispatch) records of the event that the value is decoded to |
-    /// | not at all | nothing, with [`UndeclaredEvents::Refuse`](crate::UndeclaredEvents::Refuse); else the value, at the version at which the log knows the event, else 1; it is appended to an implicit STATE slice of the event's name |
+    /// | with a Rust type | the event decoded from the value, as by [`dispatch`](Session::dispatch) |
+    /// | none | nothing, with [`UndeclaredEvents::Refuse`](crate::UndeclaredEvents::Refuse); otherwise the value, at the version of the event in the log, by default 1; it is appended to an implicit STATE slice of the event's name |
     ///
-    /// In all else this is as [`dispatch`](Session::dispatch).
+    /// In all other respects this works like [`dispatch`](Session::dispatch).
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -56,15 +58,16 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`dispatch`](Session::dispatch); [`Error::Encode`] also if the event's Rust type cannot be read from the value,
-    /// or has no field of a name in it, so that something would be lost. [`Error::UndeclaredEvent`] if the host does not declare the
-    /// event and the store's [options](crate::StoreOptions::undeclared_events) refuse such names.
+    /// Those of [`dispatch`](Session::dispatch); [`Error::Encode`] also if the event's Rust type
+    /// cannot be read from the value, or lacks a field of the value, so that data would be lost.
+    /// [`Error::UndeclaredEvent`] if the host does not declare the event and the store's
+    /// [options](crate::StoreOptions::undeclared_events) refuse such names.
     pub fn dispatch_value(&self, event: &str, value: impl Into<Value>) -> Result<SequenceNumber> {
         let (dispatched, buffer) = self.event_of_value(event, value.into())?;
         self.dispatch_named(event, dispatched, buffer)
     }
 
-    /// Returns an event as it is dispatched by its name, and its encoded payload.
+    /// Returns an event in the form for a dispatch by name, and its encoded payload.
     pub(super) fn event_of_value(
         &self,
         event: &str,
@@ -86,15 +89,18 @@ impl Session {
         Ok((dispatched, buffer))
     }
 
-    /// Returns the present items of a STATE or CACHE slice as values. The view does not change while the session continues.
+    /// Returns the present items of a STATE or CACHE slice as values. The view does not change
+    /// while the session continues.
     ///
-    /// A slice that is declared at run time is held as values, and the view costs what a [typed one](Session::view) does. The
-    /// items of any other slice are converted to what would be recorded of them now, in time proportional to their number.
+    /// A slice that is declared at run time is stored as values, and the view costs as much as a
+    /// [typed one](Session::view). The items of any other slice are converted to the values that
+    /// would be recorded now, in time proportional to their number.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, or if it is LOG; [`Error::Decode`] if a recorded
-    /// item cannot be read; [`Error::Io`] or [`Error::Object`] if the items of an undeclared slice cannot be read from the log.
+    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, or if it is LOG;
+    /// [`Error::Decode`] if a recorded item cannot be read; [`Error::Io`] or [`Error::Object`] if
+    /// the items of an undeclared slice cannot be read from the log.
     pub fn view_values(&self, slice: &str) -> Result<View<Value>> {
         match self.read_named(slice)? {
             (Policy::Log, _) => Err(Error::NoSuchSlice {
@@ -135,18 +141,20 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`view_values`](Session::view_values), but for LOG slices.
+    /// Those of [`view_values`](Session::view_values), except those for LOG slices.
     pub fn latest_value(&self, slice: &str) -> Result<Option<Item<Value>>> {
         let (_, Some(items)) = self.read_named(slice)? else { return Ok(None) };
         let last = View::new(self.value_rows(slice, &items.rows_in_memory().tail(1))?);
         Ok(last.items().next_back())
     }
 
-    /// Replaces all items of a slice by these values. A LOG slice must be empty. May [wait](Session#who-waits).
+    /// Replaces all items of a slice by these values. A LOG slice must be empty. May
+    /// [wait](Session#who-waits).
     ///
     /// # Errors
     ///
-    /// Those of [`seed`](Session::seed); [`Error::Decode`] if the slice has a Rust type that cannot be read from a value.
+    /// Those of [`seed`](Session::seed); [`Error::Decode`] if the slice has a Rust type that cannot
+    /// be read from a value.
     pub fn seed_values(&self, slice: &str, items: Vec<Value>) -> Result<SequenceNumber> {
         let types = self.inner.types()?.slice(slice);
         let items: Result<Vec<NewItem>> =
@@ -169,11 +177,13 @@ impl Session {
         })
     }
 
-    /// Removes the items of a slice for whose values the predicate returns `true`. May [wait](Session#who-waits).
+    /// Removes the items of a slice for whose values the predicate returns `true`. May
+    /// [wait](Session#who-waits).
     ///
     /// # Errors
     ///
-    /// Those of [`clear`](Session::clear); [`Error::NoSuchSlice`] also if the host does not declare the slice.
+    /// Those of [`clear`](Session::clear); [`Error::NoSuchSlice`] also if the host does not declare
+    /// the slice.
     pub fn clear_values_where(
         &self,
         slice: &str,
@@ -191,7 +201,8 @@ impl Session {
         })
     }
 
-    /// Returns the policy and the items of a slice. The items are `None` if the log has not declared it yet.
+    /// Returns the policy and the items of a slice. The items are `None` if the log has not
+    /// declared it yet.
     fn read_named(&self, slice: &str) -> Result<(Policy, Option<SliceItems>)> {
         let state = self.inner.state.lock();
         if let Some((policy, items)) = state.live.projection.items_named(slice) {
@@ -200,13 +211,14 @@ impl Session {
         let types = self.inner.types.as_ref();
         match types.and_then(|types| types.slice(slice)) {
             Some(types) => Ok((types.policy, None)),
-            // The implicit slice of an event comes into being with the first such event.
+            // The implicit slice of an event is created with the first such event.
             None if self.implicit_event(slice).is_some() => Ok((default_policy(slice), None)),
             None => Err(Error::NoSuchSlice { slice: slice.to_owned(), reason: "it was never declared" }),
         }
     }
 
-    /// Names a slice that is changed by its name. New items of the implicit slice of an event are recorded at the event's version.
+    /// Describes a slice that is changed by name. New items of the implicit slice of an event are
+    /// recorded at the event's version.
     fn changed_slice<'a>(&self, name: &'a str) -> ChangedSlice<'a> {
         let declared = self.implicit_event(name).map(|event| event.version);
         let recorded = || {
@@ -217,7 +229,8 @@ impl Session {
         ChangedSlice { name, version, ready: |_: &SessionInner, _: &mut WriterState| Ok(()) }
     }
 
-    /// Returns the event of this name that is declared without a slice, so that it has an implicit one.
+    /// Returns the event of this name that is declared without a slice, so that it has an implicit
+    /// one.
     fn implicit_event(&self, name: &str) -> Option<&EventTypes> {
         self.inner.types.as_ref()?.event(name).filter(|event| event.reducers.is_empty())
     }
@@ -232,7 +245,7 @@ impl Session {
         if let Some(types) = self.inner.types.as_ref().and_then(|types| types.slice(slice)) {
             return values_of(types, rows);
         }
-        // Some may be held as a type that was only known where their events were dispatched.
+        // Some items may have a type that was known only where their events were dispatched.
         let (source, id) = {
             let state = self.inner.state.lock();
             let id = state.live.projection.names.slice_named(slice).map_or(0, |slice| slice.id);
@@ -249,7 +262,7 @@ impl Session {
     }
 }
 
-/// Returns what decodes the items of a slice that the host does not declare.
+/// Returns the decoder for the items of a slice that the host does not declare.
 fn untyped_decoder(slice: &str) -> Decoder {
     let (name, version) = (slice.into(), u32::MAX);
     let upcast = |_, value| Ok(value);

@@ -1,4 +1,4 @@
-//! How long a call waits for others, and how it tells those that wait for it who it is.
+//! Limits of waiting for other calls, and the description of a call for those that wait for it.
 
 use std::panic::Location;
 use std::thread::{self, ThreadId};
@@ -10,7 +10,7 @@ use super::Session;
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
 
-/// Says how long a call may wait for others to end, from the moment at which this was made.
+/// Limit of a call's wait for others, from the creation of this value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     /// Deadline of the call itself, or of one around it.
@@ -18,7 +18,7 @@ pub(crate) struct Patience {
     /// Longest time that the call may wait.
     limit: Duration,
     since: Instant,
-    /// Whether the wait holds this thread.
+    /// Whether the wait blocks this thread.
     holds_thread: bool,
 }
 
@@ -27,19 +27,20 @@ impl Patience {
         Patience { until, limit, since: clock::now(), holds_thread: true }
     }
 
-    /// Returns the same patience for a wait that holds no thread.
+    /// Returns the same patience for a wait that blocks no thread.
     #[cfg(feature = "async")]
     pub(crate) fn holding_no_thread(self) -> Patience {
         Patience { holds_thread: false, ..self }
     }
 
-    /// Returns the same patience for an attempt that waits for nobody.
+    /// Returns the same patience for an attempt that does not wait.
     #[cfg(feature = "async")]
     pub(crate) fn for_no_wait(self) -> Patience {
         Patience { limit: Duration::ZERO, holds_thread: false, ..self }
     }
 
-    /// Returns whether the wait holds this thread, so that what the thread itself has to end is not worth waiting for.
+    /// Returns whether the wait blocks this thread, so that the thread must not wait for an
+    /// operation that only it can end.
     pub(super) fn holds_thread(&self) -> bool {
         self.holds_thread
     }
@@ -49,19 +50,19 @@ impl Patience {
         Patience { until: self.until.into_iter().chain(until).min(), ..self }
     }
 
-    /// Returns the deadline of the call. `None` if it has none.
+    /// Returns the deadline of the call, or `None` if it has none.
     pub(crate) fn until(&self) -> Option<Instant> {
         self.until
     }
 
-    /// Returns the moment at which the call waits no longer.
+    /// Returns the moment at which the call stops waiting.
     pub(crate) fn over_at(&self) -> Instant {
         let limit = self.since.checked_add(self.limit).unwrap_or_else(|| clock::after(self.limit));
         self.until.map_or(limit, |until| until.min(limit))
     }
 
-    /// Fails once the patience is over: [`Error::DeadlineExceeded`] if the call's deadline has passed, else
-    /// [`Error::WaitedTooLong`] for what `blocker` names.
+    /// Fails once the patience is over: with [`Error::DeadlineExceeded`] if the call's deadline has
+    /// passed, and with [`Error::WaitedTooLong`] for `blocker` otherwise.
     pub(crate) fn check(&self, blocker: impl FnOnce() -> Blocker) -> Result<()> {
         if self.until.is_some_and(clock::is_past) {
             return Err(Error::DeadlineExceeded { operation: None });
@@ -81,29 +82,30 @@ impl Patience {
     }
 }
 
-/// Says who asks the schedule for an admission, for those that have to wait for it.
+/// Describes the call that requests an admission from the schedule, for calls that have to wait for
+/// it.
 #[derive(Clone, Debug)]
 pub(crate) struct Asker {
-    /// Tool of the call, or what is done that is no call.
+    /// Tool of the call, or the name of other work.
     pub(crate) what: SmolStr,
-    /// Where the host asked for it.
+    /// Location of the request in the host's code.
     pub(crate) at: &'static Location<'static>,
-    /// Thread that holds the operation until it ends it; `None` if another one may end it.
+    /// Thread that has to end the operation; `None` if any thread may end it.
     pub(crate) held_by: Option<ThreadId>,
 }
 
 impl Asker {
-    /// Makes an asker that no thread holds.
+    /// Makes an asker that is bound to no thread.
     pub(crate) fn new(what: impl Into<SmolStr>, at: &'static Location<'static>) -> Asker {
         Asker { what: what.into(), at, held_by: None }
     }
 
-    /// Makes this thread the one that ends the operation.
+    /// Binds the operation to this thread, which has to end it.
     pub(crate) fn held_here(self) -> Asker {
         Asker { held_by: Some(thread::current().id()), ..self }
     }
 
-    /// Returns whether this thread is the one that ends the operation.
+    /// Returns whether this thread has to end the operation.
     pub(super) fn is_held_here(&self) -> bool {
         self.held_by.is_some_and(|thread| thread == thread::current().id())
     }
@@ -111,8 +113,8 @@ impl Asker {
 
 impl Session {
     /// Returns a handle whose calls wait at most `limit` for others to end, in place of the store's
-    /// [default](crate::StoreOptions::wait). It replaces an earlier limit, and does not change that of other handles. A
-    /// limit of zero never waits.
+    /// [default](crate::StoreOptions::wait). It replaces an earlier limit, and does not change that
+    /// of other handles. With a limit of zero, calls never wait.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -129,8 +131,8 @@ impl Session {
         Session { wait: Some(limit), ..self.clone() }
     }
 
-    /// Returns how long a call through this handle may wait: `limit` if that is given, else the handle's own limit, else the
-    /// store's, and not past `until`.
+    /// Returns how long a call through this handle may wait: `limit` if it is given, otherwise the
+    /// handle's own limit, otherwise the store's, and not past `until`.
     pub(crate) fn patience(&self, until: Option<Instant>, limit: Option<Duration>) -> Patience {
         Patience::new(until, limit.or(self.wait).unwrap_or(self.inner.store.options.wait))
     }

@@ -34,11 +34,11 @@ const UNSYNCED_US_MAX: i64 = 1_000_000;
 /// Unsynced segments, each of which keeps its file open, at which a background sync is started.
 const UNSYNCED_FILES_MAX: usize = 64;
 
-/// Unsynced segments at which the writer syncs itself, even if the background was asked to: a process has
-/// only so many descriptors.
+/// Unsynced segments at which the writer syncs itself, even if the background was asked to: the
+/// number of descriptors of a process is limited.
 const OPEN_FILES_MAX: usize = 256;
 
-/// Names what the background thread was asked for since the last sync.
+/// Request to the background thread since the last sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SyncRequest {
     #[default]
@@ -49,19 +49,19 @@ pub(crate) enum SyncRequest {
     AtOnce,
 }
 
-/// Holds a record that is about to be written.
+/// A record that is about to be written.
 pub(super) struct PendingRecord<'a> {
     pub(super) kind: RecordKind,
     pub(super) body: &'a [u8],
-    /// What the body was encoded from.
+    /// The content that the body encodes.
     pub(super) content: RecordBody<'a>,
     /// Values that need not be decoded again.
     pub(super) decoded_values: DecodedValues<'a>,
-    /// What subscribers are told about the event, if the record dispatches one.
+    /// The event for subscribers, if the record dispatches one.
     pub(super) event: Option<PendingEvent>,
 }
 
-/// Holds what subscribers are told about an event.
+/// An event for a notification.
 pub(super) struct PendingEvent {
     pub(super) name: SmolStr,
     pub(super) version: u32,
@@ -80,7 +80,8 @@ impl<'a> PendingRecord<'a> {
     }
 }
 
-/// Returns whether a durability promises that a record of this kind is durable when the call returns.
+/// Returns whether a durability promises that a record of this kind is durable when the call
+/// returns.
 pub(crate) fn promises_sync(durability: Durability, kind: RecordKind) -> bool {
     match durability {
         Durability::Process => false,
@@ -98,8 +99,8 @@ pub(crate) fn promises_sync(durability: Durability, kind: RecordKind) -> bool {
     }
 }
 
-/// Names why a session takes no record. Small, since each write asks; [`SessionInner::refused`] makes the full
-/// error.
+/// Reason why a session accepts no record. Small, since each write checks it;
+/// [`SessionInner::refusal_error`] makes the full error.
 pub(super) enum WriteRefusal {
     Untyped,
     Poisoned(Arc<Error>),
@@ -111,12 +112,12 @@ pub(super) enum WriteRefusal {
     ReplicaBehind(ReplicaLag),
 }
 
-/// Names what a writer does about a sync that no call waits for.
+/// Action of a writer for a sync that no call waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     /// Nothing: the sync can wait, or the background was asked already.
     Nothing,
-    /// Syncs itself, since there is no background thread.
+    /// Syncs itself, since there is no background thread or too many files are unsynced.
     Sync,
     /// Asks the background for a sync within a second.
     AskLater,
@@ -125,7 +126,7 @@ pub(crate) enum Due {
 }
 
 impl WriterState {
-    /// Returns what to do about a sync now that a record was written.
+    /// Returns the action for a sync after a record was written.
     #[inline]
     pub(super) fn due(&mut self, background: &Background, clock: &dyn Clock) -> Due {
         let (bytes, files) = (self.log.unsynced_bytes, self.log.unsynced_files());
@@ -133,8 +134,9 @@ impl WriterState {
     }
 }
 
-/// Returns what to do about a sync now that a record was written into a log, given how many bytes and files
-/// of it are unsynced, and since when. Reads the time only if the writer syncs itself.
+/// Returns the action for a sync after a record was written into a log, given the unsynced bytes
+/// and files, and the time since they are unsynced. Reads the clock only if there is no background
+/// thread.
 #[inline]
 pub(crate) fn due(
     background: &Background,
@@ -177,8 +179,8 @@ fn is_late(first_unsynced_us: &mut Option<i64>, now_us: i64) -> bool {
     now_us.saturating_sub(first_us) >= UNSYNCED_US_MAX
 }
 
-/// Has records that no call waits for synced in time: by `sync_now` if there is no background thread, else by
-/// the task that `sync` makes, if one is needed.
+/// Syncs records that no call waits for in time: by `sync_now` if the writer syncs itself, and
+/// otherwise by the task that `sync` makes, if one is needed.
 pub(crate) fn sync_in_time<T: FnMut() -> RemainingWork + Send + 'static>(
     background: &Background,
     session: Uuid,
@@ -207,7 +209,7 @@ pub(crate) fn poison_on_error(gate: &SyncGate<Error>, error: Error) -> Error {
     error
 }
 
-/// Holds the steps of a sync that depend on the log that is synced.
+/// Steps of a sync that depend on the log.
 pub(crate) struct SyncSteps<Plan, PutBack, SyncReferences, Attest>
 where
     Plan: Fn() -> SyncPlan,
@@ -215,9 +217,9 @@ where
     SyncReferences: Fn() -> Result<()>,
     Attest: FnOnce() -> Result<()>,
 {
-    /// Takes from the log the work that a sync has to do.
+    /// Takes the work of a sync from the log.
     pub(crate) plan: Plan,
-    /// Gives that work back if no file handle is left for it.
+    /// Returns that work to the log if no file handle is left for it.
     pub(crate) put_back: PutBack,
     /// Makes durable the data outside of the log that its records refer to.
     pub(crate) sync_references: SyncReferences,
@@ -259,8 +261,8 @@ where
     match led {
         Ok(false) => Ok(()),
         Ok(true) => {
-            // The records are durable even if the attesting frame cannot be written; but nothing may follow a
-            // write that failed.
+            // The records are durable even if the attesting frame cannot be written; but nothing
+            // may follow a write that failed.
             if let Err(error) = attest() {
                 gate.fail(Arc::new(error));
             }
@@ -271,11 +273,11 @@ where
 }
 
 impl SessionInner {
-    /// Completes what the background was asked to do for the log.
+    /// Completes the background work for the log.
     pub(super) fn finish(&self) -> Result<()> {
         let mut state = self.sound()?;
         if state.log.is_resting() {
-            // What states that the session was closed is written as a record is.
+            // The frame that attests the close is written like a record.
             self.prepare(&mut state, |log, context| log.begin(self.now_us(), context))?;
         }
         state.log.finish().map_err(|error| self.poison_on_error(error))
@@ -294,17 +296,17 @@ impl SessionInner {
         self.unless(refusal, state)
     }
 
-    /// Locks the writer's state for a record that needs no types and that an interrupted session takes: the
-    /// end of an operation, or a settlement.
+    /// Locks the writer's state for a record that needs no types and that an interrupted session
+    /// accepts: the end of an operation, or a settlement.
     pub(super) fn settleable(&self) -> Result<MutexGuard<'_, WriterState>> {
         self.check_process()?;
         let state = self.state.lock();
         self.unless(self.refusal(&state), state)
     }
 
-    /// Locks the writer's state, unless a write or sync has failed. Writes fail under that lock, so this
-    /// checks under it: a thread that waited for the lock meanwhile must not write over what a failed write
-    /// left.
+    /// Locks the writer's state, unless a write or sync has failed. Writes fail under that lock, so
+    /// this checks under it: a thread that waited for the lock meanwhile must not overwrite the
+    /// remains of a failed write.
     pub(super) fn sound(&self) -> Result<MutexGuard<'_, WriterState>> {
         self.check_process()?;
         let state = self.state.lock();
@@ -316,7 +318,7 @@ impl SessionInner {
         self.gate.failure().filter(|_| !sabotage::is(Breakage::PoisonIgnored)).map(WriteRefusal::Poisoned)
     }
 
-    /// Returns why no record can be written, whatever it holds.
+    /// Returns the reason why no record can be written, regardless of its content.
     #[inline(always)]
     pub(super) fn refusal(&self, state: &WriterState) -> Option<WriteRefusal> {
         if let poisoned @ Some(_) = self.poison_refusal() {
@@ -347,7 +349,7 @@ impl SessionInner {
         }
     }
 
-    /// Makes the error that operations were left open.
+    /// Returns the error for operations that were left open.
     pub(super) fn interrupted_error(&self, state: &WriterState) -> Error {
         self.refusal_error(WriteRefusal::Interrupted, state)
     }
@@ -373,7 +375,8 @@ impl SessionInner {
         }
     }
 
-    /// Writes a record, and before it what has to be declared for it; else as [`write`](SessionInner::write) does.
+    /// Writes a record after the declarations that it requires; otherwise as
+    /// [`write`](SessionInner::write).
     pub(super) fn write_declared(
         self: &Arc<Self>,
         state: MutexGuard<'_, WriterState>,
@@ -390,8 +393,8 @@ impl SessionInner {
         }
     }
 
-    /// Writes records one after the other, syncs as the durability promises, and notifies the subscribers.
-    /// Returns the sequence number of the last record.
+    /// Writes records one after the other, syncs as the durability promises, and notifies the
+    /// subscribers. Returns the sequence number of the last record.
     pub(super) fn write<'a>(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
@@ -466,8 +469,8 @@ impl SessionInner {
         if asks { self.see_to_write(state, sequence, promised, due, || ()) } else { Ok(sequence) }
     }
 
-    /// Does the rest of [`finish_write`](SessionInner::finish_write) if there is more to do than to unlock. Calls `unlocked` as soon as the
-    /// state is not locked any more.
+    /// Does the rest of [`finish_write`](SessionInner::finish_write) if more than unlocking is
+    /// needed. Calls `unlocked` as soon as the state is unlocked.
     pub(super) fn see_to_write(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
@@ -495,21 +498,22 @@ impl SessionInner {
         }
         let tell = || self.subscribers.tell(&|| self.acknowledged_end());
         match within {
-            // A subscriber that waited for an operation might wait for the very call that notifies it.
+            // A subscriber that waited for an operation might wait for the very call that notifies
+            // it.
             Some((ticket, operation)) => inside(self.id, ticket, operation, tell),
             None => tell(),
         }
         Ok(sequence)
     }
 
-    /// Has records that no call waits for synced in time.
+    /// Syncs records that no call waits for in time.
     fn sync_in_background(self: &Arc<Self>, due: Due, target: SequenceNumber) -> Result<()> {
         let task = || {
             let session = Arc::downgrade(self);
             move || {
                 if let Some(session) = session.upgrade() {
-                    // A failure poisons the session, and its next call reports it. Where no handle was left, nothing
-                    // else asks for the sync before the next record.
+                    // A failure poisons the session, and its next call reports it. If no handle was
+                    // left, nothing else requests the sync before the next record.
                     if let Err(Error::NoHandle { .. }) = session.sync_locally() {
                         let _ = session.sync_in_background(Due::AskLater, target);
                     }
@@ -525,7 +529,8 @@ impl SessionInner {
         sync_in_time(&self.store.background, self.id, due, sync_now, task)
     }
 
-    /// Reserves room for all records: what does not fit is refused together with its declaration.
+    /// Reserves space for all records: a record that does not fit is refused together with its
+    /// declaration.
     pub(super) fn reserve<'b>(
         &self,
         state: &mut WriterState,
@@ -539,7 +544,7 @@ impl SessionInner {
         self.prepare(state, |log, context| log.reserve(time_us, bodies, room, context))
     }
 
-    /// Has the log prepare for what is to be written, which may be what comes before the first append.
+    /// Makes the log prepare for a write, including the work before the first append.
     fn prepare(
         &self,
         state: &mut WriterState,
@@ -553,8 +558,9 @@ impl SessionInner {
         Ok(())
     }
 
-    /// Appends a record to the log and applies it. The log grows and slices change in no other way. If an
-    /// appended record cannot be applied, the session is poisoned, since nothing after it could be trusted.
+    /// Appends a record to the log and applies it. The log grows and slices change in no other way.
+    /// If an appended record cannot be applied, the session is poisoned, since nothing after it
+    /// could be trusted.
     #[inline]
     pub(super) fn append(
         &self,
@@ -588,9 +594,9 @@ impl SessionInner {
         poison_on_error(&self.gate, error)
     }
 
-    /// Writes once more what opening found behind the watermark, so that a sync covers it: those records are
-    /// in the files of an earlier process, which a sync of this process's log does not touch. Returns the
-    /// next sequence number.
+    /// Writes the records that opening found after the watermark again, so that a sync covers them:
+    /// they are in the files of an earlier process, which a sync of this process's log does not
+    /// touch. Returns the next sequence number.
     pub(super) fn settle_unattested(&self) -> Result<SequenceNumber> {
         let mut state = self.sound()?;
         let next = state.log.next_sequence();
@@ -607,7 +613,7 @@ impl SessionInner {
         Ok(next)
     }
 
-    /// Goes over to a new segment.
+    /// Starts a new segment.
     pub(super) fn roll_over(&self, state: &mut WriterState) -> Result<()> {
         self.prepare(state, |log, context| log.roll_over(self.now_us(), 0, context))
     }
@@ -620,8 +626,8 @@ impl SessionInner {
             state.asked = SyncRequest::Nothing;
             state.log.sync_plan()
         };
-        // A session that failed meanwhile is not written any more. If this fails, that is noted under the lock, so that nobody
-        // writes over what the failed write left.
+        // A session that failed meanwhile is not written any more. A failure here is noted under
+        // the lock, so that no thread overwrites the remains of the failed write.
         let attest = || {
             let Ok(mut state) = self.sound() else { return Ok(()) };
             let attested = match state.closed {
@@ -632,7 +638,8 @@ impl SessionInner {
             self.ask_to_rest(&mut state);
             Ok(())
         };
-        // A resource asks for this between capturing and recording, and one sync runs at a time.
+        // A resource is registered after its capture and before the record that names it, and one
+        // sync runs at a time, so this covers the captures of all records to sync.
         let sync_references = || {
             self.lock.lock().as_ref().map_or(Ok(()), |lock| lock.check(self.id))?;
             let captured = std::mem::take(&mut *self.captured.lock());
