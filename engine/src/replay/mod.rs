@@ -425,9 +425,9 @@ impl<'a> Replay<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Replay::run), [`Error::Diverged`] with the first divergence also if the
-    /// replay [continues](Replay::all), and those of [`Store::fork`]: [`Error::InsideTransaction`]
-    /// if a call is open at the end.
+    /// The errors of [`run`](Replay::run), [`Error::Diverged`] with the first divergence also if
+    /// the replay [continues](Replay::all), and those of [`Store::fork`]:
+    /// [`Error::InsideTransaction`] if a call is open at the end.
     pub fn go_live<T>(
         &self,
         store: &Store,

@@ -33,7 +33,7 @@ impl ConversationFollower {
     ///
     /// # Errors
     ///
-    /// Those of [`Session::conversation`]. The next reading then starts from the beginning.
+    /// The errors of [`Session::conversation`]. The next reading then starts from the beginning.
     pub fn read(&mut self) -> Result<Option<&Conversation>> {
         let (conversations, source, last) = self.session.recorded_conversations();
         let (conversation, through) = (&mut self.conversation, self.through);

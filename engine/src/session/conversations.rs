@@ -75,7 +75,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`dispatch`](Session::dispatch) that do not concern events.
+    /// The errors of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn record_input(&self, input: &NewInput) -> Result<SequenceNumber> {
         let known = |state: &WriterState| {
             let id = input.id.as_deref()?;
@@ -114,7 +114,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`record_input`](Session::record_input).
+    /// See [`record_input`](Session::record_input).
     pub fn record_request(&self, request: &NewRequest) -> Result<SequenceNumber> {
         let state = self.writable(WriteScope::Log)?;
         let parameters = request.parameters.as_ref().map(json_text);
@@ -132,7 +132,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`record_input`](Session::record_input).
+    /// See [`record_input`](Session::record_input).
     pub fn record_request_failure(&self, failure: &NewRequestFailure) -> Result<SequenceNumber> {
         let state = self.writable(WriteScope::Log)?;
         let arrived = failure.arrived.as_deref().map(text_payload);
@@ -157,7 +157,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`record_input`](Session::record_input).
+    /// See [`record_input`](Session::record_input).
     pub fn record_answer(&self, answer: &NewAnswer) -> Result<SequenceNumber> {
         let state = self.writable(WriteScope::Log)?;
         let content = answer.content.as_deref().map(text_payload);
@@ -197,7 +197,7 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::NoSuchConversation`] if the evaluation has no answer, or one of its calls is still
-    /// open; otherwise those of [`record_input`](Session::record_input).
+    /// open; otherwise the errors of [`record_input`](Session::record_input).
     pub fn record_turn(&self, evaluation_id: &str, complete: bool) -> Result<SequenceNumber> {
         let refused = |reason| Error::NoSuchConversation { evaluation: evaluation_id.to_owned(), reason };
         let known = |parts: &TurnParts| {
@@ -230,7 +230,8 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::NoSuchConversation`] if `from` is after `to`, if `to` is not in the log yet, or if
-    /// a message has the role `tool`; otherwise those of [`record_input`](Session::record_input).
+    /// a message has the role `tool`; otherwise the errors of
+    /// [`record_input`](Session::record_input).
     pub fn record_shortened(
         &self,
         evaluation_id: &str,
@@ -266,7 +267,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`record_input`](Session::record_input).
+    /// See [`record_input`](Session::record_input).
     pub fn accept_prompt(
         &self,
         evaluation_id: &str,
@@ -292,7 +293,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`record_input`](Session::record_input).
+    /// See [`record_input`](Session::record_input).
     pub fn record_adapter_state(&self, captured: &NewAdapterState) -> Result<SequenceNumber> {
         let state = self.writable(WriteScope::Log)?;
         let encoded = encode("an adapter's state", &captured.state)?;
@@ -372,7 +373,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`conversation`](Session::conversation).
+    /// See [`conversation`](Session::conversation).
     pub fn conversation_at(
         &self,
         evaluation_id: &str,
@@ -400,7 +401,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`conversation`](Session::conversation).
+    /// See [`conversation`](Session::conversation).
     pub fn conversation_behind(
         &self,
         evaluation_id: &str,

@@ -201,8 +201,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`take_decisions`](Session::take_decisions), also [`Error::Closed`] soon after the
-    /// session is closed.
+    /// The errors of [`take_decisions`](Session::take_decisions), also [`Error::Closed`] soon after
+    /// the session is closed.
     pub fn wait_for_decision(&self, operations: &[OperationId], limit: Duration) -> Result<DecisionWait> {
         let until = clock::after(limit);
         if self.replays() {
@@ -224,7 +224,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`wait_for_decision`](Session::wait_for_decision).
+    /// See [`wait_for_decision`](Session::wait_for_decision).
     #[cfg(feature = "async")]
     pub fn wait_for_decision_async(
         &self,

@@ -205,7 +205,7 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::NoSuchSlice`] if the host did not declare the slice, [`Error::LogOnlyGrows`] if it
-    /// is a LOG slice with items; otherwise those of [`dispatch`](Session::dispatch).
+    /// is a LOG slice with items; otherwise the errors of [`dispatch`](Session::dispatch).
     pub fn seed<S: Slice>(&self, items: Vec<S::Item>) -> Result<SequenceNumber> {
         let items = new_items(S::NAME, items)?;
         self.change::<S>(Action::Seed, "seed", |rows, version| Ok(SliceEffect::seed(rows, items, version)))
@@ -216,7 +216,7 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::NoSuchSlice`] if the host did not declare the slice, [`Error::LogOnlyGrows`] if it
-    /// is a LOG slice; otherwise those of [`dispatch`](Session::dispatch).
+    /// is a LOG slice; otherwise the errors of [`dispatch`](Session::dispatch).
     pub fn clear<S: Slice>(&self) -> Result<SequenceNumber> {
         self.clear_with::<S>(Clear::All)
     }
@@ -226,7 +226,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`clear`](Session::clear).
+    /// See [`clear`](Session::clear).
     pub fn clear_where<S: Slice>(
         &self,
         predicate: impl Fn(&S::Item) -> bool + 'static,
@@ -245,7 +245,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`dispatch`](Session::dispatch) that do not concern events.
+    /// The errors of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn reset(&self) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let state = self.writable(WriteScope::State)?;
@@ -274,7 +274,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`dispatch`](Session::dispatch) that do not concern events.
+    /// The errors of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn set_tag(&self, key: impl Into<String>, value: impl Into<String>) -> Result<SequenceNumber> {
         self.tag(key.into(), Some(value.into()))
     }
@@ -283,7 +283,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`dispatch`](Session::dispatch) that do not concern events.
+    /// The errors of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn remove_tag(&self, key: impl Into<String>) -> Result<SequenceNumber> {
         self.tag(key.into(), None)
     }

@@ -368,7 +368,7 @@ impl<'a> Fetch<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`check`](Fetch::check), and those of writing the log.
+    /// The errors of [`check`](Fetch::check), and those of writing the log.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.check()?;
         if self.ground.is_some() && !self.is_child {

@@ -67,7 +67,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`dispatch`](Session::dispatch). It is no error if this thread started the
+    /// The errors of [`dispatch`](Session::dispatch). It is no error if this thread started the
     /// operation that it waits for: another task may end it.
     pub fn dispatch_async<E: Event>(
         &self,
@@ -88,7 +88,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`dispatch_value`](Session::dispatch_value) and
+    /// The errors of [`dispatch_value`](Session::dispatch_value) and
     /// [`dispatch_async`](Session::dispatch_async).
     pub fn dispatch_value_async<V: Into<Value>>(
         &self,
@@ -142,7 +142,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`snapshot`](Session::snapshot).
+    /// See [`snapshot`](Session::snapshot).
     pub fn snapshot_async(
         &self,
         options: SnapshotOptions,
@@ -193,7 +193,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`rollback`](Session::rollback).
+    /// See [`rollback`](Session::rollback).
     pub fn rollback_async(
         &self,
         snapshot: &Snapshot,
@@ -211,7 +211,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`rollback_to`](Session::rollback_to).
+    /// See [`rollback_to`](Session::rollback_to).
     pub fn rollback_to_async<P: Into<SequenceNumber>>(
         &self,
         position: P,
@@ -244,7 +244,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`settle`](Session::settle).
+    /// See [`settle`](Session::settle).
     pub fn settle_async<O: Into<OperationId>>(
         &self,
         operation: O,
@@ -288,7 +288,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`sync`](Session::sync).
+    /// See [`sync`](Session::sync).
     pub fn sync_async(&self) -> impl Future<Output = Result<()>> + Send + use<> {
         let session = self.clone();
         async move { offload(move || session.sync()).await }
@@ -321,7 +321,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of a call that does not wait, or waits no longer than `patience` allows.
+    /// The errors of a call that does not wait, or waits no longer than `patience` allows.
     pub(crate) async fn until_may_begin(&self, reads_only: bool, patience: &Patience) -> Result<()> {
         self.until_allowed(Access::Begin { reads_only }, patience).await
     }

@@ -24,7 +24,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`sync`](Session::sync); [`Error::NoHandle`](crate::Error::NoHandle) leaves
+    /// The errors of [`sync`](Session::sync); [`Error::NoHandle`](crate::Error::NoHandle) leaves
     /// everything unchanged. [`Error::Closed`](crate::Error::Closed) once the session is closed.
     ///
     /// ```

@@ -55,7 +55,7 @@ impl Session {
     ///
     /// - [`Error::Encode`] if `name` begins with `foldlog.`, which is reserved for the engine, or
     ///   if the value cannot be encoded, or not be decoded again as a `T`
-    /// - those of [`dispatch`](Session::dispatch) that do not concern events
+    /// - the errors of [`dispatch`](Session::dispatch) that do not concern events
     /// - in a replay [`Error::Diverged`] if the next record of the lane is another one and the
     ///   replay stops there, or if the recorded value cannot be decoded as a `T`
     /// - in a replay [`Error::ReplayEnded`] after the process's last record
@@ -127,7 +127,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`observations`](Session::observations).
+    /// See [`observations`](Session::observations).
     pub fn observations_from<T: DeserializeOwned>(
         &self,
         name: &str,
@@ -163,7 +163,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`observe`](Session::observe).
+    /// See [`observe`](Session::observe).
     pub fn now(&self) -> Result<DateTime<Utc>> {
         let state = self.writable(WriteScope::Log)?;
         let now_us = self.inner.now_us();
@@ -176,7 +176,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`observe`](Session::observe).
+    /// See [`observe`](Session::observe).
     pub fn draw(&self) -> Result<u64> {
         let state = self.writable(WriteScope::Log)?;
         let drawn = Generator::for_record(state.seed(), state.log.next_sequence()).next_u64();

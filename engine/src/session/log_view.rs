@@ -79,7 +79,7 @@ impl<T: Send + Sync + 'static> LogView<T> {
     ///
     /// # Errors
     ///
-    /// Those of [`get`](LogView::get).
+    /// See [`get`](LogView::get).
     pub fn tail(&self, count: usize) -> Result<Vec<Item<T>>> {
         self.items_from(self.len().saturating_sub(count as u64)).collect()
     }

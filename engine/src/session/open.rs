@@ -715,7 +715,7 @@ pub(crate) fn check_declared(types: &SessionTypes, names: &DeclaredNames) -> Res
 ///
 /// # Errors
 ///
-/// [`Error::ReadOnly`] if it can only be read; otherwise those of [`lock_or_read_only`].
+/// [`Error::ReadOnly`] if it can only be read; otherwise the errors of [`lock_or_read_only`].
 pub(crate) fn lock_to_write(store: &OpenStore, session: Uuid) -> Result<WriterLock> {
     let (lock, read_only) = lock_or_read_only(store, session)?;
     lock.ok_or_else(|| Error::ReadOnly { session, reason: read_only.unwrap_or_default() })

@@ -356,7 +356,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`replaced_by`](Session::replaced_by).
+    /// See [`replaced_by`](Session::replaced_by).
     pub fn has_captured_rollback(&self, end: SequenceNumber) -> Result<bool> {
         Ok(!self.captures_replaced_at(end)?.is_empty())
     }
@@ -382,7 +382,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`replaced_by`](Session::replaced_by).
+    /// See [`replaced_by`](Session::replaced_by).
     pub fn result_at(&self, end: SequenceNumber) -> Result<(Option<Value>, String)> {
         self.read_tool_end(end, |body, source| decode_result(end, &body, source))
     }

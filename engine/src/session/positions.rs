@@ -149,7 +149,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`dispatch`](Session::dispatch) that do not concern events.
+    /// The errors of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn snapshot(&self, options: SnapshotOptions) -> Result<Snapshot> {
         self.snapshot_of(options, Vec::new())
     }
@@ -216,7 +216,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`snapshots`](Session::snapshots).
+    /// See [`snapshots`](Session::snapshots).
     pub fn snapshot_tagged(&self, tag: &str) -> Result<Option<Snapshot>> {
         Ok(self.snapshots()?.into_iter().rfind(|snapshot| snapshot.tag.as_deref() == Some(tag)))
     }
@@ -256,7 +256,7 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::WrongSession`] if another session took the snapshot; an import is another session
-    /// than the exported one. Otherwise those of [`rollback_to`](Session::rollback_to).
+    /// than the exported one. Otherwise the errors of [`rollback_to`](Session::rollback_to).
     pub fn rollback(&self, snapshot: &Snapshot) -> Result<RollbackReport> {
         self.check_own(snapshot)?;
         self.rollback_to(snapshot.position)
@@ -288,7 +288,7 @@ impl Session {
     /// - [`Error::OutsideTransaction`] if an operation that started later is open now, such as the
     ///   one that owns this handle
     /// - [`Error::Compacted`] if a compaction has dropped the position
-    /// - those of [`dispatch`](Session::dispatch) that do not concern events
+    /// - the errors of [`dispatch`](Session::dispatch) that do not concern events
     pub fn rollback_to(&self, position: impl Into<SequenceNumber>) -> Result<RollbackReport> {
         let position = position.into();
         self.roll_back(position, true)

@@ -54,8 +54,8 @@ impl MadeLog {
     ///
     /// # Errors
     ///
-    /// Those of [`LogReader::open`](crate::inspect::LogReader::open) and of checking the host's
-    /// types.
+    /// The errors of [`LogReader::open`](crate::inspect::LogReader::open) and of checking the
+    /// host's types.
     pub(crate) fn read(
         ground: ReadGround<'_>,
         dir: &Path,
@@ -82,7 +82,7 @@ impl MadeLog {
     ///
     /// # Errors
     ///
-    /// Those of [`read`](MadeLog::read).
+    /// See [`read`](MadeLog::read).
     pub(super) fn read_on(
         self,
         ground: ReadGround<'_>,
@@ -101,7 +101,7 @@ impl MadeLog {
     ///
     /// # Errors
     ///
-    /// Those of [`read`](MadeLog::read).
+    /// See [`read`](MadeLog::read).
     pub(crate) fn goes_on(
         self,
         ground: ReadGround<'_>,

@@ -493,8 +493,8 @@ impl Session {
     ///
     /// [`Error::Poisoned`] with the reason if the replay could not continue, such as copies of
     /// resources that cannot be made; [`Error::Object`] or [`Error::Io`] if an object is missing or
-    /// damaged, or could not be read, even if only the host read it; otherwise those of reading the
-    /// log.
+    /// damaged, or could not be read, even if only the host read it; otherwise the errors of
+    /// reading the log.
     pub(crate) fn end_replay(&self) -> Result<(LiveState, Vec<Divergence>, u64)> {
         let ended = self.end_recorded();
         let mut state = self.inner.state.lock();

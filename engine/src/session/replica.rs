@@ -164,8 +164,8 @@ pub(super) fn compare(
 ///
 /// # Errors
 ///
-/// Those of [`compare`], and [`Error::Superseded`] if a local record comes after another writer's
-/// claim.
+/// The errors of [`compare`], and [`Error::Superseded`] if a local record comes after another
+/// writer's claim.
 pub(super) fn compare_to_write(
     replication: &Replication,
     session: Uuid,

@@ -255,7 +255,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`rollback_to`](Session::rollback_to) that concern the position.
+    /// The errors of [`rollback_to`](Session::rollback_to) that concern the position.
     pub(crate) fn check_target(&self, to: SequenceNumber) -> Result<()> {
         self.inner.target(&self.inner.state.lock(), to, None).map(drop)
     }
@@ -265,7 +265,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`check_target`](Session::check_target) then.
+    /// The errors of [`check_target`](Session::check_target) then.
     pub(crate) fn check_target_recovered(&self, to: SequenceNumber) -> Result<()> {
         let state = self.inner.state.lock();
         let next = state.log.next_sequence();

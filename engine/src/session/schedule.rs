@@ -559,9 +559,9 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of a call that does not wait, or waits no longer: its operation has ended or should
-    /// stop, it only reads, it would wait for itself, the operation that it waits for is stuck, or
-    /// `patience` is over.
+    /// The errors of a call that does not wait, or waits no longer: its operation has ended or
+    /// should stop, it only reads, it would wait for itself, the operation that it waits for is
+    /// stuck, or `patience` is over.
     pub(super) fn turn(&self, state: &mut WriterState, access: Access, patience: &Patience) -> Result<Turn> {
         let asker = self.within.as_deref().map(|within| within.ticket);
         if let Some(abandon) = state.running_calls.take_abandoned(asker) {

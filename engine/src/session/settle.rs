@@ -191,7 +191,7 @@ impl Session {
     /// - the approval names other arguments, or the operation does not ask for one
     /// - it asks for an approval and is to run again without one
     /// - it waits for its result and is to run again
-    /// - those of [`dispatch`](Session::dispatch) that do not concern events
+    /// - the errors of [`dispatch`](Session::dispatch) that do not concern events
     pub fn settle(
         &self,
         operation: impl Into<OperationId>,

@@ -58,9 +58,9 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`dispatch`](Session::dispatch); [`Error::Encode`] also if the event's Rust type
-    /// cannot be read from the value, or lacks a field of the value, so that data would be lost.
-    /// [`Error::UndeclaredEvent`] if the host does not declare the event and the store's
+    /// The errors of [`dispatch`](Session::dispatch); [`Error::Encode`] also if the event's Rust
+    /// type cannot be read from the value, or lacks a field of the value, so that data would be
+    /// lost. [`Error::UndeclaredEvent`] if the host does not declare the event and the store's
     /// [options](crate::StoreOptions::undeclared_events) refuse such names.
     pub fn dispatch_value(&self, event: &str, value: impl Into<Value>) -> Result<SequenceNumber> {
         let (dispatched, buffer) = self.event_of_value(event, value.into())?;
@@ -141,7 +141,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`view_values`](Session::view_values), except those for LOG slices.
+    /// The errors of [`view_values`](Session::view_values), except those for LOG slices.
     pub fn latest_value(&self, slice: &str) -> Result<Option<Item<Value>>> {
         let (_, Some(items)) = self.read_named(slice)? else { return Ok(None) };
         let last = View::new(self.value_rows(slice, &items.rows_in_memory().tail(1))?);
@@ -153,8 +153,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`seed`](Session::seed); [`Error::Decode`] if the slice has a Rust type that cannot
-    /// be read from a value.
+    /// The errors of [`seed`](Session::seed); [`Error::Decode`] if the slice has a Rust type that
+    /// cannot be read from a value.
     pub fn seed_values(&self, slice: &str, items: Vec<Value>) -> Result<SequenceNumber> {
         let types = self.inner.types()?.slice(slice);
         let items: Result<Vec<NewItem>> =
@@ -169,7 +169,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`clear`](Session::clear).
+    /// See [`clear`](Session::clear).
     pub fn clear_values(&self, slice: &str) -> Result<SequenceNumber> {
         let coding = ItemCoding { name: slice, encode: encode_value };
         self.change_named(&self.changed_slice(slice), Action::Clear, "clear", |rows, version| {
@@ -182,8 +182,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`clear`](Session::clear); [`Error::NoSuchSlice`] also if the host does not declare
-    /// the slice.
+    /// The errors of [`clear`](Session::clear); [`Error::NoSuchSlice`] also if the host does not
+    /// declare the slice.
     pub fn clear_values_where(
         &self,
         slice: &str,
