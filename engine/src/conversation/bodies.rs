@@ -12,7 +12,7 @@ pub(crate) fn text_payload(text: &str) -> Vec<u8> {
     writer.finish()
 }
 
-/// Makes the blocks of a body from their format and their JSON payload.
+/// Returns the blocks of a body from their format and their JSON payload.
 pub(crate) fn blocks_of<'a>(encoded: Option<&'a (&'a str, Vec<u8>)>) -> Option<Blocks<'a>> {
     encoded.map(|(format, json)| Blocks { format: Cow::Borrowed(format), json: Payload::new(json) })
 }

@@ -65,7 +65,7 @@ pub enum EntryContent {
         id: Option<String>,
         /// Prompt that the message renders.
         prompt: Option<PromptIdentity>,
-        /// Call whose result the message is.
+        /// Call that produced the message as its result.
         origin: Option<CallOrigin>,
     },
     /// A request to a provider.
@@ -197,7 +197,8 @@ pub struct SentMessage {
     /// Record of the message. For a result: the record that closed the call. For a message of a
     /// shortened part: the first record that is replaced.
     pub sequence: SequenceNumber,
-    /// Answer with the call whose result the message is; `None` for every other message.
+    /// Answer with the call that produced the message as its result; `None` for every other
+    /// message.
     pub answer: Option<SequenceNumber>,
     /// The message.
     pub message: ConversationMessage,
@@ -239,7 +240,7 @@ pub(super) struct Closed {
 }
 
 impl Conversation {
-    /// Makes a conversation without records.
+    /// Creates a conversation without records.
     pub(crate) fn new(session: Uuid, evaluation_id: String) -> Conversation {
         Conversation { session, evaluation_id, entries: Vec::new(), abandoned: Vec::new(), imported: None }
     }
@@ -521,7 +522,7 @@ impl Conversation {
     }
 }
 
-/// Makes the message that reports the result of a call to a model.
+/// Returns the message that reports the result of a call to a model.
 pub(super) fn result_of(session: Uuid, call: Option<&ToolCallRecord>, end: &Closed) -> ConversationMessage {
     ConversationMessage {
         role: Role::Tool,

@@ -1,7 +1,7 @@
 //! Conversations and the states of adapters in exports.
 //!
-//! An export contains the complete turns of each conversation as an item of one slice, whose name
-//! other programs know too. An item also contains whether the evaluation is complete (`complete`)
+//! An export contains the complete turns of each conversation as an item of one slice, with a name
+//! that other programs know. An item also contains whether the evaluation is complete (`complete`)
 //! and the prompt's digest in hexadecimal (`prompt_digest`), so that an imported conversation
 //! continues with its original prompt.
 

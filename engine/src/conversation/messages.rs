@@ -21,7 +21,7 @@ impl RecordedMessages {
         RecordedMessages { session, calls: BTreeMap::new() }
     }
 
-    /// Returns the message of a record, or `None` if it has none, such as the end of a call whose
+    /// Returns the message of a record, or `None` if it has none, such as the end of a call if its
     /// answer was not passed before. Records must be passed in order.
     pub(crate) fn message(&mut self, entry: &ConversationRecord) -> Option<ConversationMessage> {
         match &entry.content {

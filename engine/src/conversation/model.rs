@@ -38,7 +38,7 @@ pub struct ConversationMessage {
     /// Tool calls that the message requests, by ordinal. Only assistant messages have some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCallRecord>,
-    /// Id of the call whose result the message is; set for the role `tool`.
+    /// Id of the call that produced the message as its result; set for the role `tool`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     /// Name of the tool, for the role `tool`; otherwise of the speaker.
@@ -58,7 +58,7 @@ pub struct ConversationMessage {
 }
 
 impl ConversationMessage {
-    /// Makes a message with only a text, at the time 0 and with the nil id.
+    /// Creates a message with only a text, at the time 0 and with the nil id.
     pub fn new(role: Role, content: impl Into<String>) -> ConversationMessage {
         ConversationMessage {
             role,
@@ -88,8 +88,7 @@ pub struct OriginalMessage {
 
 impl OriginalMessage {
     /// Identifies an imported message. Returns `None` if the message has the nil id, and thus
-    /// belongs to no conversation. The first message with another id takes the id and time out of
-    /// `state`.
+    /// belongs to no conversation. The first other message takes the id and time out of `state`.
     pub fn from_message(
         message: &ConversationMessage,
         state: &mut Option<(Uuid, DateTime<Utc>)>,

@@ -16,18 +16,19 @@ pub struct NewInput {
     pub content: Option<String>,
     /// Message in the format of one provider, if the text does not express all of it.
     pub blocks: Option<ContentBlocks>,
-    /// The host's id for the message. A message whose id the conversation already contains is not
-    /// recorded again.
+    /// The host's id for the message. A message with an id that the conversation already contains
+    /// is not recorded again.
     pub id: Option<String>,
     /// Name of the speaker, or of the tool.
     pub name: Option<String>,
     /// Prompt that the message renders; set for the role `system`.
     pub prompt: Option<PromptIdentity>,
-    /// The provider's id for the call whose result the message is.
+    /// The provider's id for the call that produced the message as its result.
     pub call_id: Option<String>,
-    /// Call whose result the message is, if it ran elsewhere. The record closes the call.
+    /// Call that produced the message as its result, if it ran elsewhere. The record closes the
+    /// call.
     pub origin: Option<CallOrigin>,
-    /// Whether the call failed whose result the message is.
+    /// Whether the message is the result of a failed call.
     pub is_error: bool,
     /// Other data of the message to record.
     pub payload: Option<serde_json::Value>,

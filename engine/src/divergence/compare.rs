@@ -61,9 +61,8 @@ pub(crate) fn compare_values(
     (found.break_value(), walk.skipped)
 }
 
-/// Compares two bodies of one kind from two logs, each with the names that its log declared.
-/// Returns the first difference. Values that each run generates are not compared: a provider's ids,
-/// captures, times.
+/// Compares two bodies of one kind from two logs, each with the names of its log. Returns the first
+/// difference. Values that each run generates are not compared: a provider's ids, captures, times.
 pub(crate) fn between_logs(
     kind: RecordKind,
     one: &[u8],
@@ -278,7 +277,7 @@ fn effects(
     walk.at(".effects", |walk| walk.differ(Some(old), Some(new), Some("order of slices".to_owned())))
 }
 
-/// The event of a record whose effects are compared.
+/// The event of a record for a comparison of effects.
 #[derive(Clone, Copy)]
 pub(crate) struct ReducedEvent<'a> {
     pub(crate) name: &'a str,
@@ -431,8 +430,8 @@ pub(crate) fn effect_value(effect: &Effect<'_>) -> Value {
     Value::Map(removed.into_iter().chain([(Value::from("added"), added)]).chain(before).collect())
 }
 
-/// Returns the first difference of two bodies whose decoded values are equal: a field that no
-/// decoder knows, or else the first byte.
+/// Returns the first difference of two bodies with equal decoded values: a field that no decoder
+/// knows, or else the first byte.
 fn raw(recorded: &[u8], produced: &[u8]) -> Difference {
     if let (Ok(old), Ok(new)) = (Value::decode(recorded), Value::decode(produced))
         && let DifferenceFlow::Break(difference) = ValueComparer::new().values(&old, &new)

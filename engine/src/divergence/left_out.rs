@@ -23,7 +23,7 @@ pub struct LeaveOut {
 }
 
 impl LeaveOut {
-    /// Makes an empty list.
+    /// Creates an empty list.
     pub fn new() -> LeaveOut {
         LeaveOut::default()
     }

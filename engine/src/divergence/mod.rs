@@ -163,7 +163,7 @@ pub struct Divergence {
     /// [`Extra`](DivergenceKind::Extra) record it is the one recorded in its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other: Option<OtherRecord>,
-    /// Name of the slice whose change differs; `None` if the difference is in no slice.
+    /// Name of the slice with the difference; `None` if the difference is in no slice.
     pub slice: Option<String>,
     /// Path of the value that differs; `$` if the whole record does.
     pub path: String,
@@ -191,7 +191,7 @@ pub struct OtherRecord {
 /// The first difference of two bodies of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Difference {
-    /// Name of the slice whose change differs.
+    /// Name of the slice with the difference.
     pub(crate) slice: Option<String>,
     /// Path of the value that differs.
     pub(crate) path: String,
@@ -202,15 +202,15 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    /// Makes the difference of a recorded value that the host's types cannot read now, for this
+    /// Returns the difference of a recorded value that the host's types cannot read now, for this
     /// reason.
     pub(crate) fn unread(path: &str, recorded: Payload<'_>, reason: String) -> Difference {
         let recorded = Some(compare::payload_value(recorded));
         Difference { slice: None, path: path.to_owned(), recorded, produced: None, note: Some(reason) }
     }
 
-    /// Makes the difference of an end record whose tool left a resource in another state, at these
-    /// paths.
+    /// Returns the difference of an end record whose tool left a resource in another state, at
+    /// these paths.
     pub(crate) fn left_otherwise(resource: &str, paths: Vec<String>) -> Difference {
         Difference {
             slice: None,
@@ -223,7 +223,7 @@ impl Difference {
 }
 
 impl Divergence {
-    /// Makes the divergence of a record that was produced differently. `record` comes from
+    /// Returns the divergence of a record that was produced differently. `record` comes from
     /// [`shown_name`].
     pub(crate) fn changed(
         sequence: SequenceNumber,
@@ -236,7 +236,7 @@ impl Divergence {
         Divergence { sequence, lane, divergence, record, other: None, slice, path, recorded, produced, note }
     }
 
-    /// Makes the divergence of a recorded record that was not produced, from its body.
+    /// Returns the divergence of a recorded record that was not produced, from its body.
     pub(crate) fn missing(
         sequence: SequenceNumber,
         lane: LaneName,
@@ -248,7 +248,7 @@ impl Divergence {
         Divergence { divergence: DivergenceKind::Missing, recorded: extra.produced, produced: None, ..extra }
     }
 
-    /// Makes the divergence of a record that was produced and is not recorded, from its body.
+    /// Returns the divergence of a record that was produced and is not recorded, from its body.
     pub(crate) fn extra(
         sequence: SequenceNumber,
         lane: LaneName,

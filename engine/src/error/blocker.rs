@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use foldlog_codec::{OperationId, escape};
 
-/// Describes the reason why a call waited.
+/// Describes the cause of a call's wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Blocker {
@@ -19,9 +19,9 @@ pub enum Blocker {
         /// Location in the host's code that started it.
         begun_at: &'static Location<'static>,
     },
-    /// A recovery of the session by another thread.
+    /// A recovery of the session by a different thread.
     Recovery,
-    /// A resource in use by another session, of this process or another.
+    /// A resource in use by a different session, in any process.
     Resource {
         /// Name of the resource.
         resource: String,

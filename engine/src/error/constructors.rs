@@ -41,7 +41,7 @@ impl Error {
         move |error| Error::Inconsistent { sequence, reason: error.to_string() }
     }
 
-    /// Returns the error of a failed creation that left nothing behind: [`Error::Full`] for `bytes`
+    /// Returns the error of a failed creation without side effects: [`Error::Full`] for `bytes`
     /// bytes if the disk has no space, [`Error::NoHandle`] if no file can be opened, and
     /// [`Error::Io`] otherwise.
     pub(crate) fn unmade(
@@ -61,9 +61,9 @@ impl Error {
         }
     }
 
-    /// Returns the error of a rollback that did nothing, since the present state of a resource can
-    /// neither be captured nor be set aside. If the restore itself would be refused, returns that
-    /// error instead.
+    /// Returns the error of a rollback that made no changes, since the present state of a resource
+    /// can neither be captured nor be set aside. If the restore itself would be refused, returns
+    /// that error instead.
     pub(crate) fn capture_failed(capture: &Error, aside: Error) -> Error {
         let Error::RestoreFailed { failed, .. } = &aside else { return aside };
         #[cfg(feature = "host-filesystem")]

@@ -2,8 +2,8 @@ use std::fmt;
 
 use foldlog_codec::escape;
 
-/// Describes the process that holds a session's lock, from the note that it left. Fields that the
-/// note lacks are `None`.
+/// Describes the process that holds a session's lock, from its lock note. Fields that the note
+/// lacks are `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Holder {
     /// Process id of the holder.

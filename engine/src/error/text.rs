@@ -13,7 +13,7 @@ pub(super) fn numbers(operations: &[OperationId]) -> String {
     operations.iter().map(OperationId::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Formats the declared event whose name is nearest to an undeclared one.
+/// Formats the declared event with the name nearest to an undeclared one.
 pub(super) fn or_nearest(nearest: Option<&str>) -> String {
     match nearest {
         Some(nearest) => format!(": the nearest that is declared is `{}`", escape::text(nearest)),
@@ -29,7 +29,7 @@ pub(super) fn last_text(last: Option<SequenceNumber>) -> String {
     )
 }
 
-/// Formats the condition that a suspended operation waits for.
+/// Formats the condition of a suspended operation.
 pub(super) fn waiting_text(form: SuspensionForm) -> &'static str {
     match form {
         SuspensionForm::Asks => "an approval",
@@ -71,8 +71,8 @@ pub(super) fn unregistered_text(events: &[UnregisteredEvent]) -> String {
     format!("{events}; declare the reducers, or name those that were removed on purpose with `retired`")
 }
 
-/// Lists the resources that were restored, as a suffix to those that were not. Empty if there are
-/// none.
+/// Lists the resources that were restored, as a suffix to the list of failed ones. Empty if there
+/// are none.
 pub(super) fn also_restored(names: &[String]) -> String {
     if names.is_empty() { String::new() } else { format!("; restored: {}", list(names)) }
 }

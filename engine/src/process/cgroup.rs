@@ -1,5 +1,5 @@
-//! A control group (cgroup v2) for the programs of one call, if the system lets this process make
-//! one below its own.
+//! A control group (cgroup v2) for the programs of one call, if the system lets this process create
+//! one below its current group.
 //!
 //! A process in a control group stays there, and so does each process that it starts. Changing its
 //! process group, its session or its environment does not remove it; only write access to another
@@ -28,8 +28,8 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes a group of this name below this process's own. Returns `None` if the system does not
-    /// let this process make one, or if a group's members cannot be killed together.
+    /// Creates a group of this name below the group of this process. Returns `None` if the system
+    /// does not allow that, or if a group's members cannot be killed together.
     pub(crate) fn make(name: &str) -> Option<Cgroup> {
         let directory = own()?.join(name);
         fs::create_dir(&directory).ok()?;
@@ -61,8 +61,8 @@ impl Cgroup {
         self.directory.join("cgroup.kill")
     }
 
-    /// Puts a process into the group. Does nothing if the system refuses that or the process has
-    /// ended.
+    /// Puts a process into the group. Errors are ignored, such as a refusal by the system or a
+    /// process that has ended.
     pub(crate) fn join(&self, process: u32) {
         let _ = fs::write(self.directory.join("cgroup.procs"), process.to_string());
     }
@@ -102,7 +102,7 @@ fn remove(directory: &Path, depth: usize) {
     let _ = fs::remove_dir(directory);
 }
 
-/// Returns the directory of this process's own group.
+/// Returns the directory of this process's group.
 fn own() -> Option<PathBuf> {
     let mounts = fs::read("/proc/self/mountinfo").ok()?;
     let own = fs::read("/proc/self/cgroup").ok()?;

@@ -1,8 +1,8 @@
-//! Processes: identifies them across restarts of a host, and starts them so that none outlives this
-//! process.
+//! Processes: identifies them across restarts of a host, and starts them such that none outlives
+//! this process.
 //!
-//! A process *identity* identifies a process in the log of a host, also for the process that
-//! succeeds a dead host. The process id alone does not, since the system reuses process ids.
+//! A process *identity* identifies a process in the log of a host, also for the successor of a dead
+//! host. A process id is not sufficient, since the system reuses process ids.
 //!
 //! A process *group* has a *leader*: a shell that starts before the group's first program and names
 //! the group. Its input is a pipe whose other end only this process holds. When this process ends,
@@ -12,7 +12,7 @@
 //!
 //! 1. A process is signalled only while its boot, namespace and start time match its identity.
 //!    Meanwhile a handle of the process is held, if the system has process handles.
-//! 2. A program that makes its own group or session leaves the group, and is not found by it.
+//! 2. A program that creates a group or session leaves the group, and is not found by it.
 
 pub(crate) mod cgroup;
 mod mark;
@@ -74,7 +74,7 @@ pub(crate) fn kill_each(is_it: &dyn Fn(i32) -> bool) -> bool {
     found
 }
 
-/// Sends a process a signal, unless `is_it` reports that its id now belongs to another process.
+/// Sends a process a signal, unless `is_it` reports that its id now belongs to a new process.
 /// Returns whether the signal was sent.
 fn signal_if(process: i32, signal: rustix::process::Signal, is_it: &dyn Fn() -> bool) -> bool {
     let Some(pid) = rustix::process::Pid::from_raw(process.max(0)) else { return false };
@@ -90,7 +90,7 @@ fn signal_if(process: i32, signal: rustix::process::Signal, is_it: &dyn Fn() -> 
     }
 }
 
-/// A moment that separates processes started before it from those started after it.
+/// A moment that separates processes by their start: before or after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartMoment {
     /// Clock ticks since the machine was started.
@@ -142,8 +142,8 @@ pub fn end_all_with(variable: &str, value: &str, since: Option<StartMoment>) -> 
     quiet == QUIET_ROUNDS
 }
 
-/// Returns the boot id of the machine, and the inode of this process's namespace of process ids. In
-/// another boot or namespace, a process id identifies another process.
+/// Returns the boot id of the machine, and the inode of this process's namespace of process ids. A
+/// process id is valid only within its boot and namespace.
 pub(crate) fn boot_and_namespace() -> (Option<String>, Option<u64>) {
     let boot = FileStorage::new().boot_id().map(|boot| boot.to_string());
     let namespace = fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino());
@@ -210,8 +210,8 @@ pub(crate) fn is_any_left(group: i32) -> bool {
 }
 
 /// Script of the leader. It waits until this process has ended, and then kills the control group,
-/// whose `cgroup.kill` is its first argument, and its own process group. It ignores the signals
-/// that a program may send to its whole group.
+/// whose `cgroup.kill` is its first argument, and its process group. It ignores the signals that a
+/// program may send to its whole group.
 const LEADER: &str = "trap '' HUP INT QUIT TERM USR1 USR2 ALRM; read -r line; echo 1 > \"$1\"; kill -KILL 0";
 
 /// Starts the leader of a process group. The leader also kills the control group of `kill_file` if
@@ -227,10 +227,10 @@ pub(crate) fn start_leader(kill_file: Option<&OsStr>) -> io::Result<Child> {
     leader.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
-/// Identifies a process, even after the system has given its process id to another one.
+/// Identifies a process, even after the system has reused its process id.
 ///
 /// A host records the identities of the programs that it starts, so that they can be ended after
-/// the host's own death.
+/// the host's death.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     /// Process id.
@@ -253,7 +253,7 @@ impl ProcessIdentity {
     }
 
     /// Returns whether the process still runs. A zombie does not run, and neither does a process of
-    /// another boot or namespace, even if its process id is in use here.
+    /// a different boot or namespace, even if its process id is in use here.
     pub fn is_alive(&self) -> bool {
         self.is_of_here() && start_time(self.pid) == Some(self.start_time) && !is_over(self.pid)
     }
@@ -267,10 +267,10 @@ impl ProcessIdentity {
     /// run before.
     ///
     /// Sends SIGTERM, waits up to `grace`, kills the process and the rest of its process group, and
-    /// waits up to ten seconds until it has ended. The group is not killed if it is this process's
-    /// own.
+    /// waits up to ten seconds until it has ended. The group is not killed if this process belongs
+    /// to it.
     ///
-    /// A process that is not reaped is a zombie afterwards, which does not run.
+    /// An unreaped process is a zombie afterwards. A zombie does not run.
     pub fn end(&self, grace: Duration) -> bool {
         // Once the process has ended, its group can no longer be looked up.
         let group = self.is_alive().then(|| field(self.pid, 5)?.parse::<i32>().ok()).flatten();
@@ -290,13 +290,13 @@ impl ProcessIdentity {
         !self.is_alive()
     }
 
-    /// Returns whether the identity was taken in this boot and in this namespace of process ids.
+    /// Returns whether the identity is from this boot and in this namespace of process ids.
     fn is_of_here(&self) -> bool {
         let (boot, namespace) = boot_and_namespace();
         self.pid > 0 && self.boot == boot && self.namespace == namespace
     }
 
-    /// Sends the process a signal, unless its process id now belongs to another process.
+    /// Sends the process a signal, unless its process id now belongs to a new process.
     fn signal(&self, signal: rustix::process::Signal) -> bool {
         signal_if(self.pid, signal, &|| self.is_alive())
     }
@@ -340,7 +340,7 @@ impl ProcessGroup {
     pub fn kill(&mut self) -> bool {
         if matches!(self.leader.try_wait(), Ok(Some(_))) {
             // The leader was killed, or has killed its group. It was reaped, so the group's number
-            // may now be that of another group.
+            // may now belong to a new group.
             return true;
         }
         // Until the leader is reaped, no other process can have its number, so the signal reaches

@@ -1,9 +1,9 @@
 //! Runs a host again over the log of its earlier run, and reports the first record that differs.
 //!
-//! The host gets a [`Session`] that looks like the live one. Its inputs come from the log: the
-//! time, random numbers and [observations](Session::observe), the answers of providers, and the
-//! results of tools. Each record that the host writes is compared with the recorded one. Nothing is
-//! written.
+//! The host gets a [`Session`] like the live one. Its inputs come from the log: the time, random
+//! numbers and [observations](Session::observe), the answers of providers, and the results of
+//! tools. Each record that the host writes is compared with the recorded one. The log is not
+//! changed.
 //!
 //! # Processes
 //!
@@ -32,7 +32,7 @@
 //! A host is deterministic if its behavior follows only from its state and from inputs through its
 //! session. Only [`Session::now`], [`Session::draw`] and [`Session::observe`] are recorded inputs.
 //!
-//! Threads whose records may interleave need their own [lanes](Session::lane): records of one lane
+//! Threads whose records may interleave need separate [lanes](Session::lane): records of one lane
 //! have one order, and across lanes the order of the log applies. A thread must not read records of
 //! other lanes, unless it learns of them through a recorded input or has joined their threads. A
 //! loop that waits for a record of another lane's thread never ends if that thread has ended at a
@@ -51,7 +51,7 @@
 //! | live | in a replay |
 //! |---|---|
 //! | a write was refused because of the state, or of its handle's call | it is refused as well, without waiting for a turn, unless its lane's next record looks like it: then it waits for that record's turn, or until the [patience](Replay::patience) is over |
-//! | a write was refused because of another lane's records | it may be refused or not: a thread must not read the records of other lanes |
+//! | a write was refused because of records of a different lane | it may be refused or not: a thread must not read the records of other lanes |
 //! | a recovery or a call found that an operation had expired, or had not | the same, from the record that settles it |
 //! | [`pending_questions`](Session::pending_questions) was called | a question counts as expired by the time of the process's last record; by that of the next one if that settles something, or before the first. Expiry between two records is unknown |
 //! | an observation was refused, since it could not be read again | unknown: it counts as an extra record |
@@ -66,7 +66,7 @@
 //! captures. A workspace is a directory among the system's temporary files, which is removed with
 //! its last handle. It lacks files that captures omit, such as `.git`.
 //!
-//! Between two captures a copy does not show the host's own changes of the resource. Changes that a
+//! Between two captures a copy does not show changes of the resource by the host. Changes that a
 //! host makes to a copy are lost with the next tool. A resource without recorded captures, such as
 //! files in memory, is shown as the host made it, and so is a resource that no failed tool rolls
 //! back, such as a budget. Reads that bypass the registry return present data. The captures of a
@@ -75,10 +75,9 @@
 //!
 //! A replay needs only the session's directory, which [`Session::dir`] returns. A host that opens
 //! its workspace there, with the captures in it, may pass any existing directory for the workspace.
-//! It may be empty, and is not read. In a fork only the captures of its own records count, not
-//! those of its parent. The copy in the replay has another path: a host that records
-//! `HostFilesystem::root` diverges, and a link in the workspace to the workspace's own path is
-//! broken.
+//! It may be empty, and is not read. In a fork only the captures of its records count, not the
+//! captures of its parent. The copy in the replay has a different path: a host that records
+//! `HostFilesystem::root` diverges, and a link in the workspace to the workspace's path is broken.
 //!
 //! # After a divergence
 //!
@@ -87,9 +86,9 @@
 //! observation, the host gets [`Error::Diverged`]. If it stops there, its later records are listed
 //! as missing.
 //!
-//! If a write moved to another lane, its lane is known only after the [patience](Replay::patience):
-//! another thread might still write the record of the first lane. A lane that timed out is not
-//! waited for again until it writes.
+//! If a write moved to a different lane, its lane is known only after the
+//! [patience](Replay::patience): a second thread might still write the record of the first lane. A
+//! lane that timed out gets no second wait until it writes.
 //!
 //! A missing or damaged object of the log is no divergence. The replay fails with
 //! [`Error::Object`], even if only the host read the object.
@@ -104,12 +103,12 @@
 //!
 //! # Start and end of a replay
 //!
-//! A replay starts after the session's own first record, or at a position at which no call is open.
-//! The host must not have had state in variables there that it cannot restore from its slices; a
-//! position after which the host was restarted is suitable. A replay ends at the log's end as it
-//! was when the reader was opened, or earlier. So a log that is being written can be replayed. With
-//! [`go_live`](Replay::go_live) the host continues in a fork at that end, as it would after a
-//! crash.
+//! A replay starts after the session's first record that is not shared with a parent, or at a
+//! position at which no call is open. The host must not have had state in variables there that it
+//! cannot restore from its slices; a position after which the host was restarted is suitable. A
+//! replay ends at the log's end as it was when the reader was opened, or earlier. So a log that is
+//! being written can be replayed. With [`go_live`](Replay::go_live) the host continues in a fork at
+//! that end, as it would after a crash.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -375,7 +374,7 @@ impl<'a> Replay<'a> {
     /// [`Session::replays`] returns whether it works for real.
     ///
     /// The fork works on the workspaces as the host opens them now. They are not restored to the
-    /// position. To use their former contents, give the host other directories with these contents.
+    /// position. To use their former contents, pass the host other directories with these contents.
     ///
     /// ```
     /// use foldlog::inspect::LogReader;
@@ -426,7 +425,7 @@ impl<'a> Replay<'a> {
     /// # Errors
     ///
     /// The errors of [`run`](Replay::run), [`Error::Diverged`] with the first divergence also if
-    /// the replay [continues](Replay::all), and those of [`Store::fork`]:
+    /// the replay [continues](Replay::all), and the errors of [`Store::fork`]:
     /// [`Error::InsideTransaction`] if a call is open at the end.
     pub fn go_live<T>(
         &self,
@@ -531,8 +530,8 @@ impl<'a> Replay<'a> {
         Ok(Processes { bounds, closed })
     }
 
-    /// Returns whether the host wrote a process's records: whether there are others than
-    /// settlements and the ends of calls that were left open.
+    /// Returns whether the host wrote a process's records: whether there are any except settlements
+    /// and the ends of calls that were left open.
     fn is_hosts(&self, from: SequenceNumber, end: SequenceNumber) -> Result<bool> {
         let mut is_hosts = false;
         let mut begun = false;

@@ -1,5 +1,5 @@
 //! Places of the captures of a session's calls: the session's own directory or, for a child
-//! session, the directory of the session that it works for, whose workspace it works on.
+//! session, the directory of the session for which it works, since both share a workspace.
 //!
 //! A replica stores a child's captures with the child's records: the part that its ancestors'
 //! replicated captures lack. A takeover, or a copy for reading, creates them in the child's own
@@ -42,13 +42,12 @@ pub(super) fn ancestors(store: &OpenStore, opened: &SessionOpening) -> Vec<Uuid>
     ancestors
 }
 
-/// Returns the directory of the session whose directory contains the captures of the session in
-/// `dir`.
+/// Returns the session directory that contains the captures of the session in `dir`.
 pub(super) fn home(store: &OpenStore, dir: &Path, ancestors: &[Uuid]) -> PathBuf {
     ancestors.last().map_or_else(|| dir.to_owned(), |first| layout::session_dir(&store.root, *first))
 }
 
-/// Moves the captures in a child session's own directory to their regular place.
+/// Moves captures of a child session from its directory to their regular place.
 pub(super) fn bring_home(store: &OpenStore, dir: &Path, opened: &SessionOpening) -> Result<()> {
     let (storage, own) = (store.options.storage.as_ref(), layout::captures_dir(dir));
     if !matches!(opened.parent, Some(Parent::Child { .. })) {

@@ -1,20 +1,20 @@
 //! Records which bodies a compaction of a replicated session dropped, for the replica.
 //!
 //! A compaction drops bodies from the local log. The replica still has them if they were replicated
-//! before. It must not drop them by itself, because another writer could go back to a position at
-//! which they are needed. So the session's writer records the dropped bodies ([`DroppedBodies`]):
-//! when the session is opened for writing and the replica has bodies that the log lacks, and when
-//! an open session is compacted. Every later claim of the session includes that record.
+//! before. It must not drop them by itself, because a different writer could go back to a position
+//! that needs them. So the session's writer records the dropped bodies ([`DroppedBodies`]): when
+//! the session is opened for writing and the replica has bodies that the log lacks, and when an
+//! open session is compacted. Every later claim of the session includes that record.
 //!
 //! 1. No writer after that record goes back to a position that it hides ([`DroppedBodies::hides`]),
-//!    even if its own log has all bodies: after a takeover, or in an older copy of the log. A store
+//!    even if its log has all bodies: after a takeover, or in an older copy of the log. A store
 //!    without its replicator ([`StoreOptions::unreplicated`](crate::StoreOptions::unreplicated))
 //!    finds the record in the log.
 //! 2. A record hides everything that an earlier one hides, and includes the bodies that the earlier
 //!    one lists as dropped ([`DroppedBodies::merge_earlier`]).
 //! 3. So a replica may drop the bodies in the newest record at any time.
-//! 4. A record of a parent does not apply to a fork, which has its own, even for the records of the
-//!    parent.
+//! 4. A record of a parent does not apply to a fork. The fork has separate ones, even for the
+//!    records of the parent.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl SessionInner {
             }
             Ok(())
         })?;
-        // Another worker's log may have been compacted elsewhere, or further.
+        // The log of a different worker may have been compacted elsewhere, or further.
         if let Some(before) = replica.said_dropped() {
             dropped = dropped.merge_earlier(&before);
         }

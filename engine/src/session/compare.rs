@@ -23,10 +23,10 @@ use crate::types::{RecordedBytes, SessionTypes};
 pub(super) struct RecordComparison<'a> {
     pub(super) kind: RecordKind,
     pub(super) produced: &'a [u8],
-    /// Names of the log, and those that the host has declared for the record.
+    /// Declared names of the log, and new declarations of the host for the record.
     pub(super) names: &'a DeclaredNames,
     pub(super) left_out: &'a LeaveOut,
-    /// The host's types; `None` if nothing is upgraded.
+    /// The host's types; `None` to skip upgrades.
     pub(super) types: Option<&'a SessionTypes>,
     pub(super) objects: &'a Objects,
     /// Contents of the objects that the produced record names. A replay does not write them.
@@ -66,7 +66,7 @@ impl RecordComparison<'_> {
     }
 
     /// Returns the body of a recorded dispatch with everything of an older version upgraded to the
-    /// host's; `None` if nothing is older.
+    /// host's; `None` if the record needs no upgrade.
     fn up_to_date(&self, recorded: &ReplayRecord) -> Result<Option<Vec<u8>>, Box<Difference>> {
         let Some(types) = self.types.filter(|_| self.kind == RecordKind::DISPATCH) else { return Ok(None) };
         let (Ok(old), Ok(new)) = (Dispatch::decode(&recorded.body), Dispatch::decode(self.produced)) else {

@@ -15,7 +15,7 @@ use crate::options::Durability;
 use crate::replication::ReplicaError;
 use crate::sabotage::{self, Breakage};
 
-/// Maximum number of consecutive confirmations that may be too old when they arrive.
+/// Maximum number of consecutive confirmations that may have expired on arrival.
 const CONFIRMATIONS_MAX: u32 = 10;
 
 impl Session {
@@ -24,7 +24,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Fenced`] if another worker took the session over, [`Error::ReplicaUnknown`] or
+    /// [`Error::Fenced`] if a different worker took the session over, [`Error::ReplicaUnknown`] or
     /// [`Error::ReplicaFailed`] if that cannot be determined. The session then accepts no more
     /// writes.
     pub(crate) fn confirm_claim(&self) -> Result<()> {
@@ -79,7 +79,7 @@ impl SessionInner {
         }
     }
 
-    /// Makes the replicator confirm the claim.
+    /// Asks the replicator to confirm the claim.
     fn confirm(&self) -> Result<()> {
         self.check_process()?;
         let Some(replica) = self.confirms() else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! Records conversations and adapter states, and finds the point at which a conversation continues.
 //!
-//! None of these records waits for an operation. A record written through an operation's own handle
+//! None of these records waits for an operation. A record written through an operation's handle
 //! names the run of the operation, and is abandoned if that run fails.
 
 use std::borrow::Cow;
@@ -66,10 +66,10 @@ macro_rules! write_body {
 
 impl Session {
     /// Records a message of a conversation, or the result of a call. If the conversation has a live
-    /// record with the host's id of the message, returns that record and writes nothing.
+    /// record with the host's id of the message, returns that record without writing.
     ///
     /// This does not wait for a running tool. The record remains if that tool fails, unless it was
-    /// written through the tool's own handle. With
+    /// written through the tool's handle. With
     /// [`Durability::Boundary`](crate::Durability::Boundary) and
     /// [`Durability::Every`](crate::Durability::Every), the record is durable when this returns.
     ///
@@ -225,7 +225,7 @@ impl Session {
     }
 
     /// Records that a provider is sent `messages` in place of the records from `from` through `to`.
-    /// The log retains those records.
+    /// The log retains the replaced records.
     ///
     /// # Errors
     ///
@@ -309,8 +309,8 @@ impl Session {
         write_body!(self, state, RecordKind::ADAPTER_STATE, body)
     }
 
-    /// Returns the recorded states of adapters in the order of their records, including those that
-    /// a rollback has abandoned.
+    /// Returns the recorded states of adapters in the order of their records, including abandoned
+    /// ones.
     ///
     /// # Errors
     ///
@@ -320,7 +320,7 @@ impl Session {
         self.adapter_states_at(SequenceNumber::MAX)
     }
 
-    /// Returns the states that adapters had recorded at `position`.
+    /// Returns the states of adapters recorded up to `position`.
     pub(crate) fn adapter_states_at(&self, position: SequenceNumber) -> Result<Vec<AdapterStateSnapshot>> {
         let (conversations, source, last) = self.recorded_conversations();
         let position = position.min(last);
@@ -350,7 +350,7 @@ impl Session {
         self.evaluations_at(SequenceNumber::MAX)
     }
 
-    /// Returns the ids of the evaluations that had a conversation on the live path at `position`.
+    /// Returns the ids of the evaluations with a conversation on the live path at `position`.
     pub fn evaluations_at(&self, position: impl Into<SequenceNumber>) -> Vec<SmolStr> {
         let state = self.inner.state.lock();
         let last = state.last_position();
@@ -368,8 +368,8 @@ impl Session {
         self.conversation_at(evaluation_id, SequenceNumber::MAX)
     }
 
-    /// Returns the conversation of an evaluation as it was after the record at `position` had been
-    /// written, or `None` if there was none.
+    /// Returns the conversation of an evaluation as of the record at `position`, or `None` if there
+    /// was none.
     ///
     /// # Errors
     ///
@@ -397,7 +397,7 @@ impl Session {
 
     /// Returns the records of a conversation after the record `after` through `position`, without
     /// reading earlier ones. Returns `None` if a rollback since `after`, or the failure of a tool
-    /// that had recorded something, may have changed which of the earlier records are live.
+    /// with records, may have changed the set of earlier live records.
     ///
     /// # Errors
     ///
@@ -507,8 +507,8 @@ fn known_input(
     let live = conversations.live_at(state.last_position());
     let operations = &state.live.projection.operations;
     let outwards = || std::iter::successors(within, |run| operations.parent_run(*run));
-    // An input written through a tool's own handle is abandoned if that tool fails, so it cannot
-    // replace the same input of another writer.
+    // An input written through a tool's handle is abandoned if that tool fails, so it cannot
+    // replace the same input of a different writer.
     let lasts = |entry: &ConversationEntry| {
         conversations.undecided_run(entry.within).is_none_or(|run| outwards().any(|outer| outer == run))
     };
@@ -540,7 +540,7 @@ fn turn_parts(state: &WriterState, evaluation: &str) -> Option<TurnParts> {
             EntryKind::Turn => {
                 let of = entry.origin.map(|origin| origin.answer);
                 if answer.is_none() {
-                    // There is no later answer: this is the turn's own record.
+                    // There is no later answer: this is the record of the turn.
                     turn = turn.or(Some((sequence, entry.flag)));
                     continue;
                 }

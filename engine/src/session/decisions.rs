@@ -1,7 +1,7 @@
 //! Decisions that other processes leave for the host that has the session open: taking them, and
 //! waiting for them.
 //!
-//! The files are those of [`crate::log::decisions`]. A decision is recorded in its own lane,
+//! [`crate::log::decisions`] defines the files. A decision is recorded in a separate lane,
 //! [`LANE`], since it comes from outside: if the host took it from a file, a replay takes it from
 //! the log.
 
@@ -42,24 +42,25 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 pub struct DecisionsTaken {
     /// Decisions that are now in the log, in the order in which they were left.
     pub taken: Vec<TakenDecision>,
-    /// Decisions that did not fit, and changed nothing.
+    /// Rejected decisions, which had no effect.
     pub refused: Vec<RefusedDecision>,
 }
 
-/// A decision that another process left, and that was recorded.
+/// A decision of another process that was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakenDecision {
     /// Operation that the decision concerns.
     pub operation: OperationId,
     /// Name of the decider.
     pub by: String,
-    /// Time of the decision. The time of its record is the time at which it was taken.
+    /// Time of the decision. The time of its record is later: it is recorded when this process
+    /// takes it.
     pub decided_at: DateTime<Utc>,
     /// Sequence number of the decision's record.
     pub sequence: SequenceNumber,
 }
 
-/// A decision that another process left, and that did not fit.
+/// A decision of another process that was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedDecision {
     /// File of the decision, which is removed.
@@ -79,7 +80,7 @@ pub struct DecisionWait {
     /// Operations that no longer wait for a decision: they were decided, or have expired. Empty if
     /// the wait itself timed out.
     pub decided: Vec<OperationId>,
-    /// Decisions that other processes left meanwhile and that did not fit.
+    /// Rejected decisions that other processes left during the wait.
     pub refused: Vec<RefusedDecision>,
 }
 
@@ -137,13 +138,12 @@ struct Rings {
 impl Session {
     /// Records the decisions that other processes left for this session, with
     /// [`Store::leave_decision`](crate::Store::leave_decision) or `foldlog settle`. The session
-    /// must be open in this process. Does not wait.
+    /// must be open in this process. This does not block.
     ///
-    /// A decision is valid if its operation still waits for it, if the call has the arguments that
-    /// the decider saw, and if an approval has not expired. Any other decision is refused: it
-    /// leaves no record, and the process that left it gets the reason.
-    /// [`recover`](crate::tools::ToolRunner::recover) takes decisions first, as do evaluations of
-    /// `foldlog-agent`.
+    /// A decision is valid if its operation still needs it, if the call has the arguments that the
+    /// decider saw, and if an approval has not expired. Any other decision is refused: it leaves no
+    /// record, and its sender gets the reason. [`recover`](crate::tools::ToolRunner::recover) calls
+    /// this first, and so do evaluations of `foldlog-agent`.
     ///
     /// # Errors
     ///
@@ -177,10 +177,10 @@ impl Session {
         Ok(report)
     }
 
-    /// Waits until one of these operations no longer waits for a decision, for at most `limit`.
-    /// Meanwhile takes the [decisions](Session::take_decisions) of other processes; decisions of
-    /// this process also end the wait. Returns at once if one of the operations does not wait now.
-    /// Afterwards recover the session, and evaluate again.
+    /// Blocks until one of these operations needs no decision, for at most `limit`. During that
+    /// time it records the [decisions](Session::take_decisions) of other processes; decisions of
+    /// this process also end the wait. Returns at once if one of the operations needs no decision
+    /// now. Afterwards recover the session, and evaluate again.
     ///
     /// The thread sleeps until a decision comes. A [replay](crate::replay) does not wait for time:
     /// it takes the recorded decisions from the log.
@@ -260,8 +260,8 @@ impl Session {
         }
     }
 
-    /// Makes a bell ring whenever a file is left, or this process writes a record that may end an
-    /// operation's wait.
+    /// Returns a bell that rings whenever a file is left, or this process writes a record that may
+    /// end an operation's wait.
     fn rings(&self) -> Rings {
         let bell: Arc<Bell> = Arc::default();
         let files = bell.watch(self.inner.store.options.storage.as_ref(), &self.inner.dir);
@@ -277,7 +277,8 @@ impl Session {
         Rings { bell, _files: files, _records: records }
     }
 
-    /// Takes decisions. Returns the operations that no longer wait, and the time of the next check.
+    /// Records pending decisions. Returns the operations that need none, and the time of the next
+    /// check.
     fn look_for_decision(
         &self,
         operations: &[OperationId],
@@ -317,8 +318,7 @@ impl Session {
         }
     }
 
-    /// Fails if a decision was left for another session or another call, or is an approval that has
-    /// expired.
+    /// Fails if a decision is for a different session or call, or is an approval that has expired.
     fn check_left(&self, left: &LeftBody, settle: &Settle<'_>) -> Result<()> {
         let operation = settle.operation;
         let refused = |reason| Err(Error::NoSuchOperation { operation, reason });
@@ -336,7 +336,7 @@ impl Session {
         }
     }
 
-    /// Returns the BLAKE3 of the arguments of an operation that waits; `None` if it does not.
+    /// Returns the BLAKE3 of the arguments of a waiting operation; `None` for other operations.
     fn digest_of(&self, operation: OperationId) -> Result<Option<[u8; 32]>> {
         let begin = {
             let state = self.inner.state.lock();
@@ -376,7 +376,7 @@ impl Session {
         Session { within: None, ..self.lane(LANE) }
     }
 
-    /// In a replay, takes from the log the decisions that the host took here.
+    /// In a replay, reads the decisions that the host recorded here from the log.
     fn take_replayed(&self) -> Result<DecisionsTaken> {
         let lane = self.of_decisions();
         let mut report = DecisionsTaken::default();
@@ -415,8 +415,8 @@ impl Session {
         )))
     }
 
-    /// Takes the decisions that ended the wait from the log. Waits for earlier records of other
-    /// lanes, but at most until `until`.
+    /// Reads the decisions that ended the wait from the log. Waits for earlier records of other
+    /// lanes until `until` at the latest.
     fn wait_replayed(&self, operations: &[OperationId], until: Instant) -> Result<DecisionWait> {
         let own = RecordProducer::Lane(self.lane_name());
         loop {

@@ -67,7 +67,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// With these errors nothing is recorded and no slice changes:
+    /// These errors leave log and slices unchanged:
     ///
     /// - [`Error::Refused`] or [`Error::ReducerPanicked`] if a reducer returns an error or panics
     /// - [`Error::Encode`] if the event cannot be encoded
@@ -100,7 +100,7 @@ impl Session {
         self.dispatch_now(state, event, buffer)
     }
 
-    /// Dispatches an event, whose encoded payload is in `buffer`. The schedule must allow it now.
+    /// Dispatches an event with its encoded payload in `buffer`. The schedule must allow it now.
     #[inline(always)]
     pub(super) fn dispatch_now<E: Event>(
         &self,
@@ -129,7 +129,7 @@ impl Session {
         }
     }
 
-    /// Dispatches an event, whose encoded payload is in `buffer`, in a replay.
+    /// Dispatches an event, encoded in `buffer`, in a replay.
     fn dispatch_again<E: Event>(&self, event: AnyValue, buffer: Box<EncodeBuffer>) -> Result<SequenceNumber> {
         // The rules contain the paths of declared events only.
         if !E::NOT_COMPARED.is_empty() {
@@ -178,7 +178,7 @@ impl Session {
         inner.write_shared(state, inner.now_us(), fast_path, event, buffer, self.own_lane())
     }
 
-    /// Writes an event, whose encoded payload is in `buffer`, in a replay.
+    /// Writes an event, encoded in `buffer`, in a replay.
     fn write_again(
         &self,
         event: NamedEvent<'_, impl PlanLookup>,
@@ -404,7 +404,7 @@ pub(super) struct ChangedSlice<'a> {
     pub(super) ready: fn(&SessionInner, &mut WriterState) -> Result<()>,
 }
 
-/// Returns the scope of changes by events of this name: LOG alone if all their slices are LOG
+/// Returns the scope of changes by events of this name: only LOG if all their slices are LOG
 /// slices.
 pub(super) fn types_change(types: Option<&SessionTypes>, event: &str) -> WriteScope {
     let all_log = types.is_some_and(|types| {
@@ -455,7 +455,7 @@ impl SessionInner {
         Ok((declare, declared))
     }
 
-    /// Writes an event, whose encoded payload is in `buffer`, and returns the buffer to its thread.
+    /// Writes an event, encoded in `buffer`, and returns the buffer to its thread.
     fn write_shared(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
@@ -480,8 +480,8 @@ impl SessionInner {
         written
     }
 
-    /// Writes a plain event, whose encoded payload is in `buffer`, and returns the buffer to its
-    /// thread. `lane` is `None` for the main lane.
+    /// Writes a plain event, encoded in `buffer`, and returns the buffer to its thread. `lane` is
+    /// `None` for the main lane.
     fn write_fast(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
@@ -509,8 +509,8 @@ impl SessionInner {
         self.finish_write(state, sequence, promised)
     }
 
-    /// Runs the reducers of an event. With `is_declared`, the record of its declaration comes
-    /// first.
+    /// Runs the reducers of an event. With `is_declared`, the record of its declaration precedes
+    /// it.
     fn run_reducers(
         &self,
         state: &WriterState,

@@ -13,7 +13,7 @@ use crate::log::writer::AppendBody;
 use crate::names::DeclaredNames;
 use crate::types::{Event, ItemType, Reduce, SessionTypes, encode_into};
 
-/// Identifies a dispatched event: by its Rust type, or by its name alone.
+/// Identifies a dispatched event: by its Rust type, or only by name.
 pub(super) struct EventFacts {
     pub(super) name: SmolStr,
     pub(super) version: u32,
@@ -28,7 +28,7 @@ impl EventFacts {
     }
 }
 
-/// Cached facts about a declared event, so that dispatching it looks nothing up by name.
+/// Cached facts about a declared event, so that dispatching it needs no lookup by name.
 pub(super) struct EventPlan {
     event: u32,
     pub(super) version: u32,
@@ -39,7 +39,7 @@ pub(super) struct EventPlan {
     pub(super) reducers: Vec<PlannedReducer>,
 }
 
-/// Encoding of a plain event, whose record contains only the event.
+/// Encoding of a plain event. Its record contains only the event.
 #[derive(Clone, Copy)]
 pub(super) struct FastPath {
     pub(super) event: u32,

@@ -5,12 +5,13 @@
 //!
 //! 1. A store without a replicator opens no replicated session for writing ([`Error::Replicated`]),
 //!    unless the store's options allow it.
-//! 2. If the replicator's newest claim is older than the one in the log, the replicator uses
-//!    another place, or its place has lost the session ([`Error::ReplicaElsewhere`]). A claim there
-//!    would give the session two writers, and epochs that start again. The same option allows it.
+//! 2. If the replicator's newest claim is older than the one in the log, the replicator uses a
+//!    different place, or its place has lost the session ([`Error::ReplicaElsewhere`]). A claim
+//!    there would give the session two writers, and epochs that start again. The same option allows
+//!    it.
 //! 3. Records are fetched only if every record that the log lacks was appended under this
-//!    replicator's name. The log then had them, and a power cut took them, although they were
-//!    acknowledged. Records of another writer are not fetched ([`Error::ReplicaAhead`]).
+//!    replicator's name. The log then lost acknowledged records in a power cut. Records of a
+//!    different writer are not fetched ([`Error::ReplicaAhead`]).
 //! 4. Fetching starts after the whole log was compared. Fetched records are durable before the
 //!    session is claimed. A kill leaves some of them, and the next opening fetches the rest.
 //! 5. Records whose bodies were dropped before replication are not appended to an existing log: the
@@ -46,7 +47,7 @@ use crate::types::SessionTypes;
 /// Maximum number of finished segments that wait for a sync.
 const UNSYNCED_FILES_MAX: usize = 16;
 
-/// Maximum number of claims while records of the log's own writer still arrive.
+/// Maximum number of claims while records of the log's writer still arrive.
 const CLAIMS_MAX: u32 = 4;
 
 const BEHIND: &str = "behind the records of this log it holds some whose bodies were dropped before they were held, or which begin a fork: \
@@ -54,9 +55,9 @@ const BEHIND: &str = "behind the records of this log it holds some whose bodies 
                       and pull it or take it over anew";
 
 /// Claims a session that is opened for writing, if the store has a replicator, and first fetches
-/// the records that the log has lost. Records that this log's own writer had sent before it was cut
-/// off may arrive between the two: then the log is compared once more, unless another writer has
-/// claimed it.
+/// the records that the log has lost. Records that this log's writer sent before it was cut off may
+/// arrive between the two. Then the log is compared again, unless a different writer has claimed
+/// it.
 pub(super) fn claim(
     store: &Arc<OpenStore>,
     dir: &Path,
@@ -153,8 +154,8 @@ fn fetch_behind(
 }
 
 /// Updates a local copy of a session from the store's replicator, under the session's lock. Returns
-/// the number of records in the copy before and after. Claims nothing. Records that the replicator
-/// lacks remain.
+/// the number of records in the copy before and after. The session is not claimed. Records that the
+/// replicator lacks remain.
 pub(crate) fn pull(
     store: &Arc<OpenStore>,
     dir: &Path,
@@ -205,7 +206,8 @@ pub(super) fn replica_from_claim(
 /// fold did not retain; it is read again afterwards.
 ///
 /// A record is appended once the next one is available: the last record that a fork shares with its
-/// parent begins a segment. If that is the `opened` record of another fork, it begins one anyway.
+/// parent starts a segment. If that is the `opened` record of a different fork, it starts one
+/// anyway.
 pub(crate) struct Fetch<'a> {
     session: Uuid,
     dir: &'a Path,
@@ -306,7 +308,7 @@ impl<'a> Fetch<'a> {
     /// # Errors
     ///
     /// [`Error::ReplicaFailed`] if the replicator cannot be read, has records that form no log, or
-    /// has fewer records than the log; those of the log, and of the directory of captures.
+    /// has fewer records than the log; errors of the log, and of the directory of captures.
     pub(crate) fn read(&mut self) -> Result<FetchedExtent> {
         let mut result = Ok(());
         let (mut from, mut said) = (HeldFrom::default(), SaidDropped::default());
@@ -368,7 +370,7 @@ impl<'a> Fetch<'a> {
     ///
     /// # Errors
     ///
-    /// The errors of [`check`](Fetch::check), and those of writing the log.
+    /// The errors of [`check`](Fetch::check), and errors of writing the log.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.check()?;
         if self.ground.is_some() && !self.is_child {
@@ -457,7 +459,7 @@ impl<'a> Fetch<'a> {
         }
         let names = &live.projection.names;
         let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
-        // A fork's first record begins a segment of the fork: one more before it would be empty.
+        // A fork's first record starts a segment of the fork: one more before it would be empty.
         if begins_segment && record.kind != RecordKind::OPENED {
             log.begin_segment(record.body.len(), record.time_us, &context)?;
         }

@@ -9,8 +9,8 @@
 //!    continue to their end if the future is dropped.
 //! 3. In a replay each call runs on a thread of the pool, in no order: each task whose records may
 //!    interleave needs a [lane](Session::lane).
-//! 4. The polling thread is irrelevant: a call is refused as one that waits for itself only while
-//!    the tool of the awaited operation is being polled on that thread.
+//! 4. The polling thread is irrelevant: a call counts as waiting for itself only while that thread
+//!    polls the tool of the awaited operation.
 
 use std::future::Future;
 
@@ -44,8 +44,8 @@ impl Session {
     /// executor while it waits for an operation to end or, with
     /// [`Durability::Every`](crate::Durability::Every), for the disk.
     ///
-    /// Dropping the future while it waits for an operation records nothing. If it is dropped later,
-    /// the event may be recorded.
+    /// Dropping the future while it waits for an operation leaves no record. If it is dropped
+    /// later, the event may be recorded.
     ///
     /// ```
     /// # use foldlog::{Event, SessionTypes, Slice, Store};
@@ -68,7 +68,7 @@ impl Session {
     /// # Errors
     ///
     /// The errors of [`dispatch`](Session::dispatch). It is no error if this thread started the
-    /// operation that it waits for: another task may end it.
+    /// operation that it waits for: a different task may end it.
     pub fn dispatch_async<E: Event>(
         &self,
         event: E,
@@ -173,8 +173,8 @@ impl Session {
     /// Rolls STATE back to a snapshot as [`rollback`](Session::rollback) does. It blocks no thread
     /// of the executor while it waits for an operation to end; a thread of a pool reads the log.
     ///
-    /// Dropping the future while it waits for an operation records nothing. If it is dropped later,
-    /// the rollback may be recorded.
+    /// Dropping the future while it waits for an operation leaves no record. If it is dropped
+    /// later, the rollback may be recorded.
     ///
     /// ```
     /// # use foldlog::{SessionTypes, SnapshotOptions, Store};
@@ -321,7 +321,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The errors of a call that does not wait, or waits no longer than `patience` allows.
+    /// The errors of a call that cannot wait, or that has waited as long as `patience` allows.
     pub(crate) async fn until_may_begin(&self, reads_only: bool, patience: &Patience) -> Result<()> {
         self.until_allowed(Access::Begin { reads_only }, patience).await
     }

@@ -10,12 +10,12 @@
 //! For this reason, a new log from the replicator may name captures that no pack contains. If packs
 //! contain other captures of the same workspace, the missing ones were collected by the earlier
 //! worker: the new directory of captures remembers them as collected ([`Error::Collected`]), and
-//! not as damaged. This does not apply to an existing log, whose captures may have been lost here,
-//! nor to a child session, whose captures may be replicated with its parent's.
+//! not as damaged. This does not apply to an existing log, which may have lost captures locally,
+//! nor to a child session: its parent may have replicated its captures.
 //!
-//! The process that put captures knows which are replicated. A process that opens the session knows
-//! the needs of the last replicated captures; files that only older captures had are put again if
-//! they come back.
+//! The set of replicated files is cached in the process that put them. A process that opens the
+//! session starts from the last replicated captures; files of older captures are put again if they
+//! reappear.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(super) use nothing::{CaptureReceiver, ReplicatedCaptures};
 /// Tracks the record from which on all named captures are replicated.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeldFrom {
-    /// Sequence number after the last record whose captures are known to be replicated.
+    /// Sequence number after the last record with replicated captures.
     next: SequenceNumber,
     from: SequenceNumber,
 }
@@ -108,7 +108,7 @@ mod holding {
     #[derive(Debug)]
     pub(in crate::session) struct ReplicatedCaptures {
         dir: PathBuf,
-        /// First record of those whose captures were replicated when the session was opened.
+        /// First record of the range with replicated captures at opening.
         from: SequenceNumber,
         packer: Option<SnapshotPacker>,
     }
@@ -163,8 +163,8 @@ mod holding {
             Ok(Some(packed))
         }
 
-        /// Returns a packer that knows the newest replicated captures of records before `end`, and
-        /// those of the sessions that this one works for.
+        /// Returns a packer that skips the newest replicated captures of records before `end`, and
+        /// of the sessions for which this one works.
         fn packer_behind(&self, sources: CaptureSources<'_>, end: SequenceNumber) -> Result<SnapshotPacker> {
             let CaptureSources { storage, places, objects, session } = sources;
             let store = &session.store;
@@ -219,7 +219,7 @@ mod holding {
     pub(in crate::session) struct CaptureReceiver {
         dir: PathBuf,
         receiver: Option<PackReceiver>,
-        /// Range of records whose captures were all received, up to the last ones received.
+        /// Range of records with complete captures, up to the last ones received.
         received: Range<SequenceNumber>,
         unpacked: MissingCaptures,
     }

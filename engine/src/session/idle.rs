@@ -1,8 +1,9 @@
 //! Rests an idle session: closes the file that its log is written to, so that an open session uses
-//! one file handle, that of its directory's lock.
+//! a single file handle: the lock of its directory.
 //!
-//! After each sync the background checks the session a second later. The session rests if nothing
-//! was written between two checks and everything is durable; otherwise the background checks again.
+//! After each sync the background checks the session a second later. The session rests if there
+//! were no writes between two checks and everything is durable; otherwise the background checks
+//! again.
 
 use std::sync::Arc;
 
@@ -12,15 +13,15 @@ use crate::error::{Error, Result};
 
 impl Session {
     /// Makes every record durable, and closes the file that the log is written to; the next record
-    /// opens it again. An open session that rests uses one file handle, that of the lock on its
-    /// directory, and maps nothing.
+    /// opens it again. An open session that rests uses a single file handle, for the lock on its
+    /// directory, and no memory mapping.
     ///
     /// The store's background thread does this for each session without writes for a second or two.
     /// A host calls it if the store has [no such thread](crate::BackgroundSync::Inline), or to free
     /// the handles at once.
     ///
-    /// Returns whether a file was closed. No file is closed if nothing was written since opening,
-    /// if the session rests already, or if another thread wrote meanwhile.
+    /// Returns whether a file was closed. No file is closed without writes since opening, if the
+    /// session rests already, or if a concurrent write happens.
     ///
     /// # Errors
     ///
@@ -81,9 +82,9 @@ impl SessionInner {
         });
     }
 
-    /// Rests the session if nothing was written since the last check.
+    /// Rests the session if there were no writes since the last check.
     fn look(self: &Arc<Self>, seen: Option<u64>) {
-        // The holder of the lock is writing, and must not be waited for.
+        // The holder of the lock is writing, and must not be delayed.
         let Some(mut state) = self.state.try_lock() else { return self.look_later(seen) };
         state.asked_to_rest = false;
         if state.closed || self.gate.failure().is_some() {

@@ -8,7 +8,7 @@
 //! as if it were the first. Growth is counted over all openings of a session, so a session that is
 //! opened and closed repeatedly gets its images too.
 //!
-//! The content is taken under the writer's lock, which costs little, since items are shared; the
+//! The content is captured under the writer's lock, which costs little, since items are shared; the
 //! background writes the image. After a writer that did not close the session, the thread with the
 //! first record writes the image at once. Otherwise a session that is repeatedly killed before the
 //! background runs would be folded from further back at each opening.
@@ -25,13 +25,13 @@
 //!    the opening walks over them.
 //! 2. Once the session is closed, only closing itself writes an image.
 //! 3. An image contains the operations that are open, unsettled or suspended, and STATE at the
-//!    starts of those that are open and may change something. No image is taken while the session
-//!    has to be recovered: its STATE then differs from the log's.
-//! 4. At most one image of a session waits to be written, so its past state is stored only once.
+//!    start of each open one that may make changes. No image is taken while the session has to be
+//!    recovered: its STATE then differs from the log's.
+//! 4. At most one image of a session is pending, so its past state is stored only once.
 //! 5. The session does not depend on images: if one fails, it continues without.
 //! 6. No image is started that would take over a quarter of the free space of the disk, so that
 //!    space remains for records and objects. If a record or an object finds no space anyway, it
-//!    takes that of the images, finished or not ([`crate::log::image_files`]).
+//!    reuses the space of the images, finished or not ([`crate::log::image_files`]).
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ pub(super) struct ImageStatus {
     pub(super) rolled_over: bool,
     /// Whether the image that is due now should have been written by the last writer at closing.
     left_out: bool,
-    /// Whether an image waits to be written.
+    /// Whether an image is pending.
     waits: bool,
     /// Ordinal of the last segment when the log was opened. This process seals no earlier segment.
     opened_at: u32,
@@ -117,7 +117,7 @@ impl ImageStatus {
     }
 }
 
-/// Content of an image, taken at one moment.
+/// Content of an image at one moment.
 struct ImageContent {
     /// Bytes of the log at that moment.
     log_bytes: u64,
@@ -271,8 +271,7 @@ impl ImageContent {
 }
 
 impl SessionInner {
-    /// Takes the content of an image, if one is due after an image that was taken when the log had
-    /// `since` bytes.
+    /// Captures the content of an image, if one is due after an image of a log of `since` bytes.
     fn take_image(&self, state: &mut WriterState, since: u64) -> Option<ImageContent> {
         let log_bytes = state.log.used_bytes();
         let grown = log_bytes.saturating_sub(since);
@@ -312,7 +311,7 @@ impl SessionInner {
                 (imaged.bytes, imaged.log_bytes) = (bytes, taken.log_bytes);
                 imaged.next_sequence = taken.projection.next_sequence();
             }
-            // Counted as if it were written, so that the next attempt waits until the log has grown
+            // Counted as if it were written, to delay the next attempt until the log has grown
             // accordingly.
             ImageOutcome::TooLarge(bytes) => (imaged.bytes, imaged.log_bytes) = (bytes, taken.log_bytes),
             ImageOutcome::Not => {}
@@ -346,7 +345,8 @@ impl SessionInner {
                     return RemainingWork::Nothing;
                 };
                 let _imaging = session.imaging.lock();
-                // Once the session is closed, its directory may be another writer's, or removed.
+                // Once the session is closed, its directory may belong to a new writer, or be
+                // removed.
                 let is_open = || !session.state.lock().closed;
                 if is_open() {
                     session.make_image(&taken, &|| {

@@ -1,7 +1,7 @@
 //! Recorded inputs from outside: the time, random numbers, and other data that a host reads.
 //!
-//! Each input is a record. A replay of the host returns the recorded values and reads nothing. Data
-//! that a host reads without these calls may make a replay diverge although nothing is wrong.
+//! Each input is a record. A replay of the host returns the recorded values instead of reading.
+//! Data that a host reads without these calls may cause false divergences.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::generator::Generator;
 use crate::sabotage::{self, Breakage};
 use crate::types::encode;
 
-/// Prefix of the names of the engine's own observations.
+/// Prefix of the names of observations by the engine.
 const RESERVED: &str = "foldlog.";
 /// Name of a reading of the clock, in microseconds since 1970-01-01 UTC.
 const NOW: &str = "foldlog.now";
@@ -38,8 +38,8 @@ impl Session {
     /// flag. Records it under `name`, and returns the recorded value. A replay returns the recorded
     /// value and does not call `read`.
     ///
-    /// `read` is called without any lock. The record changes no slice and waits for no tool call.
-    /// Its durability is that of [`dispatch`](Session::dispatch).
+    /// `read` is called without any lock. The record changes no slice, and running tool calls do
+    /// not delay it. Its durability is that of [`dispatch`](Session::dispatch).
     ///
     /// ```
     /// # use foldlog::{SessionTypes, Store};
@@ -56,8 +56,8 @@ impl Session {
     /// - [`Error::Encode`] if `name` begins with `foldlog.`, which is reserved for the engine, or
     ///   if the value cannot be encoded, or not be decoded again as a `T`
     /// - the errors of [`dispatch`](Session::dispatch) that do not concern events
-    /// - in a replay [`Error::Diverged`] if the next record of the lane is another one and the
-    ///   replay stops there, or if the recorded value cannot be decoded as a `T`
+    /// - in a replay [`Error::Diverged`] if the next record of the lane differs and the replay
+    ///   stops there, or if the recorded value cannot be decoded as a `T`
     /// - in a replay [`Error::ReplayEnded`] after the process's last record
     pub fn observe<T: Serialize + DeserializeOwned>(
         &self,
@@ -137,7 +137,7 @@ impl Session {
         self.visit_observed(name, from, SequenceNumber::MAX, visit)
     }
 
-    /// Passes the observations named `name`, from one record through another, to `visit`.
+    /// Passes the observations named `name`, in a range of records, to `visit`.
     pub(crate) fn visit_observed<T: DeserializeOwned>(
         &self,
         name: &str,
@@ -259,7 +259,7 @@ impl Session {
         })
     }
 
-    /// Returns the data of a recorded observation; `None` if it has another name.
+    /// Returns the data of a recorded observation; `None` if the name differs.
     fn observed_as(&self, name: &str, body: &[u8]) -> Result<Option<Vec<u8>>> {
         let Ok(observed) = Observed::decode(body) else { return Ok(None) };
         if observed.name != name {
@@ -269,7 +269,7 @@ impl Session {
         Ok(Some(source.objects.resolve(observed.data)?.into_owned()))
     }
 
-    /// Writes an observation, whose data is MessagePack.
+    /// Writes an observation with MessagePack data.
     pub(super) fn write_observation(&self, name: &str, data: &[u8]) -> Result<SequenceNumber> {
         let state = self.writable(WriteScope::Log)?;
         let time_us = self.inner.now_us();

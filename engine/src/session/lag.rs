@@ -15,10 +15,10 @@ use foldlog_codec::SequenceNumber;
 
 use crate::replication::Replication;
 
-/// Bytes of the log after which another mark is set.
+/// Bytes of the log between two marks.
 const MARK_BYTES: u64 = 64 << 10;
 
-/// Microseconds after which another mark is set.
+/// Microseconds between two marks.
 const MARK_US: i64 = 100_000;
 
 /// Maximum number of consecutive records without a measurement.
@@ -164,7 +164,7 @@ mod tests {
             let behind = lag.measure_lag(held.into(), 2_000_000);
             let time_us = u64::try_from(behind.time.as_micros()).unwrap();
             assert_eq!(behind.records, 1_000 - held);
-            // The first record's own bytes are not known.
+            // The size of the first record is unknown.
             let bytes = (1_000 - held) * 1_000;
             assert!(
                 (bytes - 1_000..=bytes + MARK_BYTES + 1_000).contains(&behind.bytes),
@@ -185,7 +185,7 @@ mod tests {
         let mut lag = Lag::default();
         lag.note(0.into(), 1_000, 5);
         assert_eq!(lag.measure_lag(1.into(), 6), ReplicaLag::default());
-        // Three records were not noted, and nothing was written for a second.
+        // Three records were not noted, and no write happened for a second.
         lag.note(4.into(), 5_000, 1_000_005);
         let behind = lag.measure_lag(1.into(), 1_000_005);
         let time = Duration::from_secs(1);

@@ -1,5 +1,4 @@
-//! Stores payloads that are too large for a record as objects. The record contains references to
-//! them.
+//! Stores large payloads of records as objects. The record contains references to them.
 
 use foldlog_codec::body::{ObjectId, Payload};
 
@@ -36,7 +35,7 @@ impl SessionInner {
         large.zip(references).for_each(|(payload, reference)| *payload = Payload::new(reference));
     }
 
-    /// Stores bytes as an object if they are too large for a record, and returns the reference.
+    /// Stores large bytes as an object, and returns the reference.
     pub(super) fn store_if_large(&self, state: &WriterState, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         if !self.is_large(bytes) {
             return Ok(None);

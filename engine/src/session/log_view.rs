@@ -97,8 +97,8 @@ impl<T: Send + Sync + 'static> LogView<T> {
     }
 
     /// Returns the items of the records after the one at `sequence`, as [`iter`](LogView::iter)
-    /// does. If there are none, nothing is read; otherwise at most a few hundred items before them
-    /// are read too.
+    /// does. If there are none, the log is not read. Otherwise at most a few hundred earlier items
+    /// are read in addition.
     pub fn items_after(&self, sequence: impl Into<SequenceNumber>) -> impl Iterator<Item = Result<Item<T>>> {
         let sequence = sequence.into();
         let place = self.slice.as_ref().map_or(0, |slice| slice.items.place_behind(sequence));

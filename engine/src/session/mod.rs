@@ -142,8 +142,8 @@ pub(crate) use shared_prefix::{SharedPrefix, cut};
 pub(crate) use wait::{Asker, Patience};
 
 pub(crate) trait SyncCaptures: Send + Sync {
-    /// Makes the captures durable that were made since the last call, and the `earlier` ones, which
-    /// are given as recorded. Returns a panic of the host's code as an error.
+    /// Makes new captures since the last call durable, and the `earlier` ones, which are given as
+    /// recorded. Returns a panic of the host's code as an error.
     fn sync_captures(&self, earlier: &[Vec<u8>]) -> Result<()>;
 }
 
@@ -157,8 +157,8 @@ pub(crate) trait SyncCaptures: Send + Sync {
 /// | call | waits while |
 /// |---|---|
 /// | an event, seed, clear or reset of STATE or CACHE; a snapshot; a rollback | an operation of this process runs that may change STATE |
-/// | the same through an operation's own handle | such an operation runs within that one |
-/// | the start of an operation | another operation runs that does not enclose it, unless each only reads or acts outside only |
+/// | the same through an operation's handle | such an operation runs within that one |
+/// | the start of an operation | an operation runs that does not enclose it, unless each only reads or acts outside only |
 /// | a recovery | another thread recovers the session |
 /// | changes of LOG alone; tags; conversations, observations, adapter states; reads | never |
 ///
@@ -173,11 +173,11 @@ pub struct Session {
     inner: Arc<SessionInner>,
     /// `None` for handles that must not keep the session open.
     _handles: Option<Arc<Handles>>,
-    /// Operation that owns this handle. It may write while others wait.
+    /// Operation that owns this handle. It may write while other handles are blocked.
     within: Option<Arc<schedule::CallScope>>,
     /// Lane that the host's records name; `None` for the handle without one.
     lane: Option<SmolStr>,
-    /// Longest time that a call through this handle waits; `None` for the store's limit.
+    /// Limit of a call's wait through this handle; `None` for the store's limit.
     wait: Option<Duration>,
 }
 
@@ -206,10 +206,10 @@ pub(crate) struct SessionInner {
     schedule: ChangeNotifier,
     /// Locked while the session is recovered.
     recovering: Mutex<()>,
-    /// Locked while decisions of other processes are taken.
+    /// Locked while decisions of other processes are recorded.
     taking: Mutex<()>,
     gate: SyncGate<Error>,
-    /// Feed of the replicator; `None` if the store has none, or this handle writes nothing.
+    /// Feed of the replicator; `None` if the store has none, or for a handle without writes.
     replica: Option<replica::Replica>,
     /// Record of the bodies that a replica may have dropped, read once on demand; see
     /// [`compaction_notice`].
@@ -218,7 +218,7 @@ pub(crate) struct SessionInner {
     lock: Mutex<Option<WriterLock>>,
     /// Locked while an image is written; always before `state`.
     imaging: Mutex<()>,
-    /// Resources with captures that only the next sync makes durable.
+    /// Resources with captures that are not durable before the next sync.
     captured: Mutex<Vec<Arc<dyn SyncCaptures>>>,
     /// Mark of the process that opened the session; see [`process_mark`].
     process: u32,
@@ -271,7 +271,7 @@ impl Session {
 
     /// Returns the directory for captures of the session's workspace. Creates nothing.
     ///
-    /// The directory is inside the session's own, so the captures move with the session and are
+    /// The directory is inside the session directory, so the captures move with the session and are
     /// [collected](crate::Store::collect) with it. Pass it as `store` to
     /// [`HostFilesystem::open`](crate::filesystem::HostFilesystem::open).
     pub fn captures_dir(&self) -> PathBuf {
@@ -331,9 +331,9 @@ impl Session {
         self.inner.gate.synced_end()
     }
 
-    /// Makes every record written so far durable. One sync serves all waiting threads.
+    /// Makes every record written so far durable. One sync serves all blocked threads.
     ///
-    /// If opening found records that are not known to be durable and nothing was written since,
+    /// If opening found records that are not known to be durable and there were no writes since,
     /// this writes them again.
     ///
     /// # Errors
@@ -352,8 +352,8 @@ impl Session {
     /// Makes every record durable, attests the close in the log, and closes the session for all
     /// handles.
     ///
-    /// If this process wrote nothing to the session, the log is unchanged: nothing is attested, and
-    /// a log that its last writer did not close stays unclosed.
+    /// If this process did not write to the session, the log is unchanged: no close is attested,
+    /// and a log left unclosed by its last writer stays unclosed.
     ///
     /// Running tool calls are neither awaited nor stopped. Their later writes and end records are
     /// refused, and the session has to be recovered at its next opening. To avoid that,
@@ -376,9 +376,9 @@ impl Session {
     /// Returns a handle that writes its records in the lane `name`.
     ///
     /// In a replay, a host must write the records of one lane in their recorded order, independent
-    /// of other threads. So give each thread whose records may interleave its own lane. Handles
-    /// without a name share the main lane. A tool's handle is a lane by itself, and lanes created
-    /// from it are within that tool. Naming another lane replaces the name.
+    /// of other threads. So give a separate lane to each thread whose records may interleave.
+    /// Handles without a name share the main lane. A tool's handle is a lane by itself, and lanes
+    /// created from it are within that tool. Naming another lane replaces the name.
     ///
     /// ```
     /// # use foldlog::{SessionTypes, Store};
@@ -574,12 +574,12 @@ impl SessionInner {
 }
 
 impl Session {
-    /// Makes the first handle of a session.
+    /// Returns the first handle of a session.
     fn from_inner(inner: Arc<SessionInner>) -> Session {
         Session::with(Arc::new(Handles(inner)))
     }
 
-    /// Makes another counted handle.
+    /// Returns one more counted handle.
     fn with(handles: Arc<Handles>) -> Session {
         Session {
             inner: Arc::clone(&handles.0),
@@ -590,19 +590,19 @@ impl Session {
         }
     }
 
-    /// Makes a handle for an operation.
+    /// Returns a handle for an operation.
     pub(crate) fn through(&self, within: Arc<schedule::CallScope>) -> Session {
         let (inner, handles) = (Arc::clone(&self.inner), self._handles.clone());
         // The start record names the lane in which the operation runs.
         Session { inner, _handles: handles, within: Some(within), lane: None, wait: self.wait }
     }
 
-    /// Makes a handle that belongs to no operation.
+    /// Returns a handle that belongs to no operation.
     pub(crate) fn outside(&self) -> Session {
         Session { within: None, ..self.clone() }
     }
 
-    /// Makes a handle that does not keep the session open.
+    /// Returns a handle that does not keep the session open.
     pub(crate) fn clone_uncounted(&self) -> Session {
         Session {
             inner: Arc::clone(&self.inner),

@@ -1,8 +1,8 @@
 //! Notifies subscribers of a replayed session of the recorded records, each once and in order.
 //!
-//! The records of a call that comes from the log are announced one by one, by the thread that waits
-//! for the call's end, as in the live run while the tool ran. All others are announced after the
-//! write with which they came.
+//! The records of a call from the log are announced one by one, by the thread that waits for the
+//! call's end, as in the live run while the tool ran. All remaining ones are announced after the
+//! write that applied them.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::names::DeclaredNames;
 use crate::types::RecordedBytes;
 
 impl WriterState {
-    /// Returns an operation of the replayed process for whose end a subscriber must not wait.
+    /// Returns an operation of the replayed process that a subscriber must not wait for.
     pub(super) fn replayed_within(&self) -> Option<(u64, OperationId)> {
         let recording = self.recording.as_ref()?;
         let mut open = self.live.projection.operations.open();

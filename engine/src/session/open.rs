@@ -1,9 +1,9 @@
 //! Opens a session from its directory: reads the log, folds it, and checks it against the host's
 //! types.
 //!
-//! Opening writes nothing into the session's directory. [`open_read`] scans and folds, from the
-//! newest image that the log confirms; [`open_as_read`] makes the session from the result;
-//! [`begin`] makes a new one.
+//! Opening does not write into the session's directory. [`open_read`] scans and folds, from the
+//! newest image that the log confirms; [`open_as_read`] builds the session from the result;
+//! [`begin`] creates a new one.
 
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
@@ -193,7 +193,7 @@ pub(crate) fn read_outline(
     })
 }
 
-/// Takes each frame of a walk over a log.
+/// Visits each frame of a walk over a log.
 pub(crate) type VisitFrame<'a> = dyn FnMut(FrameAt<'_>) -> Result<()> + 'a;
 
 /// Sources of an outline, and the memory limit for reading it.
@@ -204,8 +204,8 @@ pub(crate) struct OutlineSource<'a> {
     pub(crate) limit: MemoryLimit,
 }
 
-/// Reads an outline as [`read_outline`] does, by another walk over the log. The walk passes the
-/// records after those of the outline `begun`.
+/// Reads an outline as [`read_outline`] does, by a given walk over the log. The walk passes the
+/// records after the outline `begun`.
 pub(crate) fn read_outline_by(
     source: OutlineSource<'_>,
     dir: &FilePath,
@@ -229,7 +229,7 @@ pub(crate) fn read_outline_by(
         Ok(())
     })?;
     leave_out_records_without_objects(storage, &mut scan, objects)?;
-    // The record that could not be applied may be among those that are left out.
+    // The record that could not be applied may be among the excluded ones.
     if folded.projection.next_sequence() != scan.next_sequence {
         folded = outline();
         let last = scan.next_sequence.saturating_sub(1);
@@ -272,7 +272,7 @@ impl Images {
         ImageStatus::new(bytes, log_bytes, next_sequence, opened_at, closed)
     }
 
-    /// Returns the fold as it is after the image, whose projection is `projection`.
+    /// Returns the fold after the image with this projection.
     fn live_state(&self, projection: &Projection) -> LiveState {
         let mut positions = Positions::default();
         for (begin, frozen) in &self.begun {
@@ -283,7 +283,7 @@ impl Images {
         LiveState { projection, positions, rollbacks, path, watch: self.watch.clone() }
     }
 
-    /// Finds the newest image that the log confirms, and makes the walk start after it.
+    /// Finds the newest image that the log confirms, and starts the walk after it.
     fn go_on<'a>(
         &mut self,
         ReadGround { storage, memory }: ReadGround<'a>,
@@ -307,7 +307,7 @@ impl Images {
                     let (items, contents) = held_by(image);
                     watch.behind_image(next, read_bytes, items, contents)
                 };
-                // Folding all records takes as much, or reports that it is too much.
+                // Folding all records needs as much, or reports that the limit is exceeded.
                 if let Some(Err(_)) = watch.as_mut().map(charge) {
                     scanner = Scanner::new(storage.as_ref(), dir)?;
                     continue;
@@ -330,7 +330,7 @@ impl Images {
     }
 }
 
-/// Returns whether an image is small enough to be decoded. Decoding takes twice its bytes, in
+/// Returns whether an image is small enough to be decoded. Decoding needs twice its bytes, in
 /// addition to the bytes themselves.
 fn may_decode(storage: &dyn Storage, path: &FilePath, memory: MemoryLimit) -> bool {
     let MemoryLimit::Bytes(budget) = memory else { return true };
@@ -350,9 +350,9 @@ fn held_by(image: &Image<'_>) -> (u64, u64) {
 }
 
 impl LoadedSession {
-    /// Reads and folds the new records of the log in `dir`, whose directory may have been renamed.
-    /// Returns `None` if the log does not continue from the known end, or the new records cannot be
-    /// folded: then read the log from its beginning.
+    /// Reads and folds the new records of the log in `dir`, which may have been renamed. Returns
+    /// `None` if the log does not continue from the known end, or the new records cannot be folded:
+    /// then read the log from its beginning.
     pub(super) fn read_new_records(
         self,
         storage: &Arc<dyn Storage>,
@@ -384,9 +384,9 @@ impl LoadedSession {
     }
 }
 
-/// Cuts the log before the first record that is not known to be durable and whose object is
-/// missing. Such a record may have reached the disk before its object, and is then a torn tail,
-/// like a half-written record.
+/// Cuts the log before the first record with a missing object that is not known to be durable. Such
+/// a record may have reached the disk before its object, and is then a torn tail, like a
+/// half-written record.
 fn leave_out_records_without_objects(
     storage: &Arc<dyn Storage>,
     scan: &mut LogScan,
@@ -420,8 +420,8 @@ fn leave_out_records_without_objects(
     Ok(())
 }
 
-/// Returns the first open operation of the session in `dir` that may change something, from its log
-/// alone. Returns `None` also if the directory contains no such session.
+/// Returns the first open operation of the session in `dir` that may make changes, from its log
+/// only. Returns `None` also for a directory without this session.
 pub(crate) fn left_open(
     ground: ReadGround<'_>,
     dir: &FilePath,
@@ -444,15 +444,15 @@ pub(crate) fn left_open(
     Ok(folded.projection.operations.changing_operation().cloned())
 }
 
-/// Opens the session in `dir`. Writes nothing.
+/// Opens the session in `dir` without writing.
 pub(crate) fn open(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
     let read =
         open_read(ReadGround::from_options(&store.options), dir, open_as.types.as_ref(), LogSlices::InLog)?;
     open_as_read(store, dir, open_as, read)
 }
 
-/// Opens the session in `dir` for previews of rewinds: with only the names of STATE's items. Writes
-/// nothing.
+/// Opens the session in `dir` for previews of rewinds, without writing: with only the names of
+/// STATE's items.
 pub(crate) fn open_to_preview(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
     let read = open_read(ReadGround::from_options(&store.options), dir, None, LogSlices::StateUnread)?;
     open_as_read(store, dir, open_as, read)
@@ -466,8 +466,7 @@ pub(crate) struct TakeoverNote<'a> {
 }
 
 /// Opens the session in `dir`, which this process has claimed and rebuilt from the store's
-/// replicator. `made` is the log as it was read back; `note` names the person that took it over, if
-/// one did.
+/// replicator. `made` is the log as it was read back; `note` names the person of a manual takeover.
 pub(crate) fn open_claimed(
     store: &Arc<OpenStore>,
     dir: &FilePath,
@@ -487,8 +486,8 @@ pub(crate) fn open_claimed(
     Ok(session)
 }
 
-/// Opens the session in `dir` from the result of reading it. Writes nothing, unless the store has a
-/// replicator: then lost records are fetched from it, and the log records that the session is
+/// Opens the session in `dir` from the result of reading it. Writes only if the store has a
+/// replicator: lost records are fetched from it, and the log records that the session is
 /// replicated.
 pub(crate) fn open_as_read(
     store: &Arc<OpenStore>,
@@ -509,7 +508,7 @@ fn lock_directory(dir: &FilePath, open_as: &mut OpenAs, session: Uuid) -> Result
     open_as.lock.as_mut().map_or(Ok(()), |lock| lock.lock_directory(dir, session))
 }
 
-/// Makes the session from the result of reading it, with its replica.
+/// Creates the session from the result of reading it, with its replica.
 fn open_beside(
     store: &Arc<OpenStore>,
     dir: &FilePath,
@@ -529,10 +528,10 @@ fn open_beside(
     let LoadedSession { scan, mut folded, images, .. } = read;
     // The memory limit does not apply while the session is written.
     folded.watch = None;
-    // A read-only handle has nothing to recover: the operations may be running in another process.
+    // A read-only handle does not recover: the operations may be running in another process.
     let interrupted = !report.interrupted.is_empty() && open_as.lock.is_some();
     show_state_before_open_calls(&mut folded);
-    // A fork attests its shared records before its directory has its name; until it attests its own
+    // A fork attests its shared records before its directory has its name; until it attests a new
     // record, a power cut may still remove the whole directory.
     let own = scan.durable > scan.opened_sequence;
     let gate = SyncGate::new(if own { scan.durable.min(scan.next_sequence) } else { SequenceNumber::MIN });
@@ -562,7 +561,7 @@ pub(crate) struct RecordedPart {
     pub(crate) places: RecordLocator,
 }
 
-/// Opens a session that replays a recorded part, and writes nothing.
+/// Opens a session that replays a recorded part without writing.
 pub(crate) fn open_recorded(
     store: &Arc<OpenStore>,
     dir: &FilePath,
@@ -688,7 +687,7 @@ fn assemble(
     Ok(session)
 }
 
-/// Checks the declarations of the log against those of the host.
+/// Checks the declarations of the log against the types of the host.
 pub(crate) fn check_declared(types: &SessionTypes, names: &DeclaredNames) -> Result<()> {
     for slice in names.slices() {
         let declared = types.slice(&slice.name).map(|slice| slice.policy);
@@ -734,8 +733,7 @@ pub(crate) fn lock_or_read_only(
 }
 
 impl WriterState {
-    /// Makes the state of a session that has just been opened, with nothing left open and nothing
-    /// to replay.
+    /// Creates the state of a newly opened session, without open operations and without a replay.
     fn new(log: LogWriter, live: LiveState, openings: Vec<(SequenceNumber, SessionOpening)>) -> WriterState {
         WriterState {
             log,
@@ -755,7 +753,7 @@ impl WriterState {
         }
     }
 
-    /// Returns the session's own `SessionOpening` record.
+    /// Returns the `SessionOpening` record of this session, not of an ancestor.
     pub(super) fn opening_record(&self) -> SessionOpening {
         let last = self.openings.last().map(|(_, opened)| opened.clone());
         last.unwrap_or_else(|| SessionOpening {

@@ -108,8 +108,8 @@ impl Session {
         self.write_observation(name, &data)
     }
 
-    /// Records that a child session is about to be created or to work, through the handle of the
-    /// operation that it works for. The record is at least as durable as the child's own records.
+    /// Records that a child session is about to be created or to work, through the handle of its
+    /// operation. The record is at least as durable as the child's records.
     pub(crate) fn announce_child(&self, child: &ChildAnnounced) -> Result<()> {
         self.record_fact(CHILD_SESSION, child)?;
         if self.durability() == Durability::Process { Ok(()) } else { self.sync() }
@@ -166,10 +166,10 @@ impl Session {
         Ok(found)
     }
 
-    /// Returns the captures that a recovery restores: those of the first open operation that may
-    /// have changed something, by the names of the resources, in their recorded form.
+    /// Returns the captures that a recovery restores, of the first open operation that may have
+    /// made changes, by the names of the resources, in their recorded form.
     ///
-    /// A capture is `None` if it did not outlive its process. The map is empty if no such operation
+    /// A capture is `None` if it was lost with its process. The map is empty if no such operation
     /// was left open, by another process or by a failed write of an end record.
     ///
     /// # Errors
@@ -224,8 +224,8 @@ impl Session {
         found.map(read).ok_or(missing)
     }
 
-    /// Returns the last known capture of a resource: that of the end of a committed call or, if
-    /// `committed` is `false`, also that of the start of another call.
+    /// Returns the last known capture of a resource: at the end of a committed call or, if
+    /// `committed` is `false`, also at the start of any other call.
     pub(crate) fn last_captured(&self, resource: &str, committed: bool) -> Result<Option<Vec<u8>>> {
         let latest = self.log::<ToolInvocations>()?.tail(LATEST_CALLS)?;
         for item in latest.iter().rev() {
@@ -241,10 +241,10 @@ impl Session {
         Ok(None)
     }
 
-    /// Returns the captures that the latest call of this session left, of those that recorded any,
-    /// and the captures that a recovery of that call found, which are empty unless there was one.
-    /// `None` if none of the latest 65 calls recorded any. Also returns whether that call is this
-    /// session's own: a fork works on its own resources.
+    /// Returns the captures that the latest call with captures left, the captures that a recovery
+    /// of that call found (empty without a recovery), and whether that call belongs to this session
+    /// rather than to a fork's parent. `None` if none of the latest 65 calls recorded any. A fork
+    /// works on separate resources.
     pub(crate) fn captures_of_last_call(&self) -> Result<Option<(RecordedCaptures, RecordedCaptures, bool)>> {
         let own_from = self.opened_sequence();
         let calls = self.log::<ToolInvocations>()?;
@@ -271,15 +271,15 @@ impl Session {
         Ok(None)
     }
 
-    /// Returns the captures of all resources that a recovery of the session leaves. They are those
-    /// of the start of the first open call that may have changed something. Otherwise they are
-    /// those of the latest call: at its end if it is committed, and at its start if not. Empty if
-    /// no call has recorded any; in the replay of a fork, if none of its own has.
+    /// Returns the captures of all resources after a recovery of the session: the captures at the
+    /// start of the first open call that may have made changes. If there is none, the captures of
+    /// the latest call, at its end if it is committed, and at its start if not. Empty if no call
+    /// has recorded any; in the replay of a fork, calls of its parent do not count.
     pub(crate) fn captures_left(&self) -> Result<RecordedCaptures> {
         if let Some(open) = self.changing_operation() {
             return self.read_begin(open.begin, |begin| begin.resources);
         }
-        // A fork works on its own resources, so its parent's captures do not apply.
+        // A fork works on separate resources, so its parent's captures do not apply.
         let first = if self.replays() { self.opened_sequence() } else { SequenceNumber::MIN };
         let calls = self.log::<ToolInvocations>()?;
         // The latest call nearly always has captures; earlier ones are read only if it does not.
@@ -304,7 +304,7 @@ impl Session {
         Ok(BTreeMap::new())
     }
 
-    /// Returns the sequence number of the session's own `Opened` record.
+    /// Returns the sequence number of the `Opened` record of this session, not of an ancestor.
     fn opened_sequence(&self) -> SequenceNumber {
         self.inner.state.lock().openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence)
     }

@@ -1,17 +1,17 @@
 //! Operations: tool calls as transactions, with their start and end records. The
-//! [schedule](super::schedule) decides which writes may happen meanwhile.
+//! [schedule](super::schedule) decides which writes may happen in the meantime.
 //!
 //! # Terms
 //!
-//! An operation is *left open* if no thread of this process works on it: another process started
-//! it, or its end record could not be written. It has to be recovered.
+//! An operation is *left open* if no thread of this process works on it: a different process
+//! started it, or its end record could not be written. It has to be recovered.
 //!
 //! # Invariants
 //!
 //! 1. The record that an operation failed also rolls back the operation's writes: no crash falls
 //!    between the two.
 //! 2. An operation is among the running calls from before its start record until its end is folded.
-//!    An open one that is not among them was left open.
+//!    An open operation outside of them was left open.
 //! 3. The writer's lock is not held while a tool runs, nor while a resource is captured or
 //!    restored.
 
@@ -41,8 +41,8 @@ use crate::sabotage::{self, Breakage};
 use crate::types::{Slice, ToolInvocations};
 
 impl Session {
-    /// Waits until the schedule admits an operation within this handle's operation, if any. Records
-    /// nothing.
+    /// Blocks until the schedule admits an operation within this handle's operation, if any. Writes
+    /// no record.
     pub(crate) fn admit(&self, reads_only: bool, patience: &Patience, asker: Asker) -> Result<Admission<'_>> {
         let parent = self.within.as_deref();
         // A call must end before the one within which it runs.
@@ -102,7 +102,7 @@ impl Session {
     ///
     /// A call that waits for such an operation, and closing the session, fail with
     /// [`Error::Stuck`]. If the operation ends after all, it is rolled back and the session
-    /// continues; until then nothing else can change STATE or the tool's resources.
+    /// continues; until then no other call can change STATE or the tool's resources.
     pub fn stuck_operations(&self) -> Vec<OpenOperation> {
         let state = self.inner.state.lock();
         let stuck: Vec<OperationId> =
@@ -146,8 +146,7 @@ impl Session {
         Ok(recovering)
     }
 
-    /// Returns the first open operation that may have changed something, also of a session that is
-    /// closed.
+    /// Returns the first open operation that may have made changes, also of a closed session.
     pub(crate) fn changing_operation(&self) -> Option<OpenOperation> {
         self.inner.state.lock().live.projection.operations.changing_operation().cloned()
     }
@@ -157,7 +156,7 @@ impl Session {
         self.inner.state.lock().left_open().cloned().collect()
     }
 
-    /// Returns whether no operation is open that may change something, and none can be at the next
+    /// Returns whether no open operation may make changes, and none can be open at the next
     /// opening. After a failed write, the contents of the log are unknown.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.inner
@@ -165,8 +164,8 @@ impl Session {
             .is_ok_and(|state| state.live.projection.operations.changing_operation().is_none())
     }
 
-    /// Returns the session that started the first open operation which may change something. That
-    /// is another session if this one was salvaged from it; a fork shares no open operation.
+    /// Returns the session that started the first open operation with possible changes. It differs
+    /// from this one if this one was salvaged; a fork shares no open operation.
     pub(crate) fn open_call_of(&self) -> Option<Uuid> {
         let state = self.inner.state.lock();
         let begin = state.live.projection.operations.changing_operation()?.begin;
@@ -261,8 +260,8 @@ pub(crate) struct OperationEnd {
 }
 
 impl Admission<'_> {
-    /// Returns a handle that may write while others wait, for work that is admitted without being
-    /// an operation.
+    /// Returns a handle that may write while other handles are blocked, for admitted work that is
+    /// no operation.
     pub(crate) fn handle(&self) -> Session {
         let around = self.session.within.as_ref().and_then(|within| within.run);
         let lane = self.session.lane.clone();
@@ -318,7 +317,7 @@ impl Admission<'_> {
         inner.refer(begin.payloads_mut(), &references);
         let (again, only_reads) = (begin.again, begin.reads_only && !begin.outside_only);
         let mut body = begin.encode_into(std::mem::take(&mut state.body));
-        // The start record names the operation around it in its own field.
+        // The start record names the enclosing operation in a separate field.
         Lane { within: None, ..self.session.record_lane() }.add_to(&mut body, 0);
         let declare = inner.declare_invocations(&state)?;
         let declare_body = declare.as_ref().map(Declare::encode);
@@ -364,7 +363,7 @@ impl Admission<'_> {
 }
 
 impl Session {
-    /// Returns a call of a replay whose tool runs again. No schedule knows it, since the log
+    /// Returns a call of a replay whose tool runs again. It is in no schedule, since the log
     /// decides the order.
     pub(crate) fn active_again(
         &self,
@@ -388,14 +387,14 @@ impl Session {
 }
 
 impl ActiveCall {
-    /// Returns the operation's own handle, which does not keep the session open.
+    /// Returns the handle of the operation, which does not keep the session open.
     pub(crate) fn handle(&self) -> Session {
         let (inner, within) = (Arc::clone(&self.inner), Some(Arc::clone(&self.within)));
         Session { inner, _handles: None, within, lane: None, wait: None }
     }
 
-    /// Sets the function that ends the operation once another call waits for it, since its owner
-    /// drops it.
+    /// Sets the function that ends the operation when a blocked call needs that, since the owner
+    /// drops the operation.
     pub(crate) fn abandon(&self, abandon: Abandon) {
         let inner = &self.inner;
         let mut state = inner.state.lock();
@@ -408,8 +407,7 @@ impl ActiveCall {
         inner.schedule.notify_all();
     }
 
-    /// Tells an abandoned operation to stop, and makes a thread end it once nothing works within
-    /// it.
+    /// Orders an abandoned operation to stop, and ends it on a thread once no work runs within it.
     #[cfg(feature = "async")]
     pub(crate) fn end_soon(&self) {
         self.cancel();
@@ -418,7 +416,7 @@ impl ActiveCall {
         drop(offload(move || end_abandoned(&inner)));
     }
 
-    /// Notes that a thread ends the operation, even if no call waits for it.
+    /// Notes that a thread ends the operation, even without a blocked call.
     #[cfg(feature = "async")]
     pub(crate) fn ends_soon(&self) {
         let mut state = self.inner.state.lock();
@@ -426,7 +424,7 @@ impl ActiveCall {
         own.into_iter().for_each(|own| own.ends_soon = true);
     }
 
-    /// Returns whether another operation runs within this one.
+    /// Returns whether an operation runs within this one.
     #[cfg(feature = "async")]
     pub(crate) fn has_inner(&self) -> bool {
         self.inner.state.lock().running_calls.has_inner(self.within.ticket)
@@ -438,8 +436,8 @@ impl ActiveCall {
     pub(crate) fn end(&self, end: ToolEnd<'_>, keep: bool) -> Result<OperationEnd> {
         let inner = &self.inner;
         let state = inner.settleable()?;
-        // Only a recovery ends operations that were left open within this one, and thus this one
-        // too.
+        // Only a recovery ends operations that were left open within this one, and then this one as
+        // well.
         if state.left_open().any(|open| open.parent == Some(self.within.operation)) {
             return Err(inner.interrupted_error(&state));
         }
@@ -450,7 +448,7 @@ impl ActiveCall {
         Ok(OperationEnd { end, elapsed_us })
     }
 
-    /// Lets this thread wait for the operation, since another one ends it.
+    /// Allows this thread to wait for the operation, since a different one ends it.
     pub(crate) fn hand_over(&self) {
         let mut state = self.inner.state.lock();
         let own = state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.within.ticket);
@@ -463,16 +461,15 @@ impl ActiveCall {
         self.inner.leave_open(self.within.ticket);
     }
 
-    /// Tells the tool and its nested calls to stop, and wakes the threads that wait for them.
+    /// Orders the tool and its nested calls to stop, and wakes blocked threads.
     pub(crate) fn cancel(&self) {
         let inner = &self.inner;
         inner.cancel(inner.state.lock(), &self.within);
     }
 
-    /// Revokes the operation's handle, tells its nested calls to stop, and waits until none runs.
-    /// Ends those that were abandoned. The operation itself is not told to stop: its tool has
-    /// returned, and the time for capturing or restoring its resources does not count towards the
-    /// grace.
+    /// Revokes the operation's handle, orders its nested calls to stop, and waits until none runs.
+    /// Ends abandoned ones. The operation itself gets no order to stop: its tool has returned, and
+    /// the time for capturing or restoring its resources does not count towards the grace.
     pub(crate) fn end_inner(&self) -> Result<()> {
         self.within.cancel();
         let inner = &self.inner;
@@ -538,7 +535,7 @@ fn leave(state: &mut WriterState, ticket: u64) {
 }
 
 impl SessionInner {
-    /// Tells an operation and its nested calls to stop, and wakes the threads that wait for them.
+    /// Orders an operation and its nested calls to stop, and wakes blocked threads.
     pub(super) fn cancel(&self, mut state: MutexGuard<'_, WriterState>, within: &CallScope) {
         // Under the lock: otherwise a thread that has checked but does not wait yet would never be
         // woken.
@@ -560,8 +557,7 @@ impl SessionInner {
         self.schedule.notify_all();
     }
 
-    /// Makes a thread end abandoned operations that could not end while something worked within
-    /// them.
+    /// Ends abandoned operations on a thread. Running work within them prevented that before.
     fn end_what_may(self: &Arc<Self>, state: &WriterState) {
         #[cfg(feature = "async")]
         if state.running_calls.has_to_end() {

@@ -33,14 +33,14 @@ pub struct SnapshotOptions {
 }
 
 impl Default for SnapshotOptions {
-    /// Returns options without a tag, for STATE alone.
+    /// Returns options without a tag, for STATE only.
     fn default() -> Self {
         SnapshotOptions { tag: None, policies: BTreeSet::from([Policy::State]) }
     }
 }
 
 impl SnapshotOptions {
-    /// Returns options with a tag, for STATE alone.
+    /// Returns options with a tag, for STATE only.
     pub fn with_tag(tag: impl Into<String>) -> SnapshotOptions {
         SnapshotOptions { tag: Some(tag.into()), ..SnapshotOptions::default() }
     }
@@ -91,7 +91,7 @@ pub struct RollbackReport {
     /// log.
     pub abandoned: Vec<RangeInclusive<SequenceNumber>>,
     /// Calls among the abandoned records that may have effects outside of the session and its
-    /// resources, in the order of their ends. The rollback did not undo these effects.
+    /// resources, in the order of their ends. These effects remain.
     pub outside: Vec<AbandonedCall>,
 }
 
@@ -154,7 +154,7 @@ impl Session {
         self.snapshot_of(options, Vec::new())
     }
 
-    /// Records a snapshot with the captures of resources that were taken with it.
+    /// Records a snapshot with captures of resources.
     pub(crate) fn snapshot_of(
         &self,
         options: SnapshotOptions,
@@ -183,8 +183,8 @@ impl Session {
         Ok(Snapshot { session: inner.id, position, time_us, tag, policies })
     }
 
-    /// Lists the snapshots in the log, in the order of their positions. They include those of
-    /// earlier processes, abandoned ones, and in a fork those that it shares with its parent. A
+    /// Lists the snapshots in the log, in the order of their positions. The list includes snapshots
+    /// of earlier processes, abandoned ones, and in a fork the shared ones of its parent. A
     /// rollback may go to each of them. Reads the log once.
     ///
     /// ```
@@ -255,8 +255,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongSession`] if another session took the snapshot; an import is another session
-    /// than the exported one. Otherwise the errors of [`rollback_to`](Session::rollback_to).
+    /// [`Error::WrongSession`] if the snapshot belongs to a different session; an import differs
+    /// from the exported session. Otherwise the errors of [`rollback_to`](Session::rollback_to).
     pub fn rollback(&self, snapshot: &Snapshot) -> Result<RollbackReport> {
         self.check_own(snapshot)?;
         self.rollback_to(snapshot.position)

@@ -39,7 +39,7 @@ pub struct SliceState {
 pub struct StoredItem {
     /// Sequence number of the record that inserted the item.
     pub sequence: SequenceNumber,
-    /// Place of the item among those that the record inserted into the slice, from 0.
+    /// Place of the item within the record's insertions into the slice, from 0.
     pub ordinal: u32,
     /// Recorded version of the item.
     pub version: u32,
@@ -133,7 +133,7 @@ impl State {
         read.collect()
     }
 
-    /// Makes the state of a projection that knows no types and contains its LOG slices.
+    /// Converts a projection without types that contains its LOG slices.
     pub(crate) fn from_projection(projection: &Projection) -> State {
         let slices = projection.names.slices().iter().filter_map(|slice| {
             let (policy, items) = projection.items(slice.id)?;
@@ -147,7 +147,7 @@ impl State {
         State::at(projection, slices.collect())
     }
 
-    /// Makes the state of a session's projection, reading its items from the log.
+    /// Converts a session's projection, reading its items from the log.
     pub(crate) fn read(projection: &Projection, source: &LogSource) -> Result<State> {
         let recorded = source.find_recorded_items(projection)?;
         let mut slices = BTreeMap::new();
@@ -237,8 +237,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, if it is LOG, or if
-    /// its items are of another type; [`Error::Decode`] if a recorded item cannot be read as
+    /// [`Error::NoSuchSlice`] if neither the host nor the log declares the slice, if it is LOG, or
+    /// if its items have a different type; [`Error::Decode`] if a recorded item cannot be read as
     /// `S::Item`.
     pub fn view<S: Slice>(&self) -> Result<View<S::Item>> {
         match self.read::<S>()? {
@@ -258,8 +258,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, if it is not LOG, or
-    /// if its items are of another type.
+    /// [`Error::NoSuchSlice`] if neither the host nor the log declares the slice, if it is not LOG,
+    /// or if its items have a different type.
     pub fn log<S: Slice>(&self) -> Result<LogView<S::Item>> {
         self.inner.log::<S>(&mut self.inner.state.lock())
     }
@@ -268,8 +268,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, or if its items are
-    /// of another type; [`Error::Decode`] if a recorded item cannot be read as `S::Item`.
+    /// [`Error::NoSuchSlice`] if neither the host nor the log declares the slice, or if its items
+    /// have a different type; [`Error::Decode`] if a recorded item cannot be read as `S::Item`.
     pub fn latest<S: Slice>(&self) -> Result<Option<Item<S::Item>>> {
         let (_, items) = self.read::<S>()?;
         Ok(items.and_then(|items| View::new(items.rows_in_memory().clone()).items().next_back()))
@@ -362,7 +362,7 @@ impl Session {
         state.log.places.read(self.storage(), from, through, &mut |record| visit(&record))
     }
 
-    /// Returns the live records as of now. Takes time in proportion to the number of rollbacks.
+    /// Returns the live records as of now. The cost is proportional to the number of rollbacks.
     pub fn live_path(&self) -> LivePath {
         self.inner.state.lock().live.path.clone()
     }
@@ -432,7 +432,7 @@ impl SessionInner {
         }
     }
 
-    /// Decodes the items of an undeclared event's slice, whose type is known only here. Items of
+    /// Decodes the items of an undeclared event's slice. Their type is known only here. Items of
     /// declared slices are decoded when they are folded. Fails if the items are not of type
     /// `S::Item`.
     pub(super) fn decode_slice<S: Slice>(&self, state: &mut WriterState) -> Result<()> {

@@ -6,9 +6,9 @@
 //! 1. Damage is found here: a frame with a wrong checksum, a record that contradicts earlier ones
 //!    or that the host's types cannot read, a missing object. The session is not claimed yet, so
 //!    its writer continues.
-//! 2. Each frame is read once, and each record folded once: later records are read after those
+//! 2. Each frame is read once, and each record folded once: later records are read separately
 //!    ([`MadeLog::read_on`]), and the session is opened with the folded state.
-//! 3. A seal covers the records that were read back, not those that were written.
+//! 3. A seal covers the records as read back, not as written.
 
 use std::path::Path;
 
@@ -50,7 +50,7 @@ pub(crate) struct MadeLog {
 impl MadeLog {
     /// Reads back the whole log that `fetch` has settled in the directory `dir`, with the host's
     /// types or without, and seals its finished segments. If `log_slices` requests only the names
-    /// of items, this takes little memory, but no session can be opened with the result.
+    /// of items, this needs little memory, but no session can be opened with the result.
     ///
     /// # Errors
     ///

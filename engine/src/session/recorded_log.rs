@@ -20,7 +20,7 @@ use crate::storage::Storage;
 /// Number of records that are read ahead, to distinguish a missing record from a changed one.
 const AHEAD: usize = 64;
 
-/// Maximum number of lanes whose last record is stored, to distinguish a repeated record from a
+/// Maximum number of lanes with a stored last record, to distinguish a repeated record from a
 /// changed one.
 const LANES_MAX: usize = 64;
 
@@ -45,7 +45,7 @@ pub(crate) struct Rules {
 /// Producer of a record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RecordProducer {
-    /// The engine, which takes the record from the log.
+    /// The engine, which reads the record from the log.
     Engine,
     /// The host, which writes through a handle of this lane.
     Lane(LaneName),
@@ -73,7 +73,7 @@ pub(super) struct ReplayRecord {
     role: Role,
 }
 
-/// Relation of a record to calls, as far as the record alone determines it.
+/// Relation of a record to calls, as far as the record itself determines it.
 enum Role {
     /// A record that no lane produces.
     Engines,
@@ -127,12 +127,12 @@ impl ReplayRecord {
     }
 }
 
-/// State of a run whose records come from the log.
+/// State of a run with records from the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FromLog {
-    /// The host started it, and waits for its end.
+    /// The host started it, and needs its end.
     Awaited,
-    /// It is within another one, or the host dropped it.
+    /// It is nested, or the host dropped it.
     Within,
 }
 
@@ -146,7 +146,7 @@ pub(crate) struct ReplayLog {
     /// Sequence number after the last record of this process.
     end: SequenceNumber,
     pub(super) rules: Rules,
-    /// Runs whose records come from the log.
+    /// Runs with records from the log.
     pub(super) from_log: BTreeMap<SequenceNumber, FromLog>,
     /// Latest run of each operation that has not ended.
     runs: BTreeMap<OperationId, SequenceNumber>,
@@ -158,7 +158,7 @@ pub(crate) struct ReplayLog {
     pub(super) told: Option<SequenceNumber>,
     /// Whether any record of this process was applied.
     pub(super) begun: bool,
-    /// Producers that did not produce their record within the patience, and have not written since.
+    /// Producers that timed out, and have not written since.
     pub(super) gone: BTreeSet<RecordProducer>,
     found: Vec<Divergence>,
     /// Whether the replay has stopped at a divergence.
@@ -267,7 +267,7 @@ impl ReplayLog {
         self.closed && self.runs.is_empty()
     }
 
-    /// Returns the time of the next record if that settles something or the process starts there.
+    /// Returns the time of the next record if it is a settlement or the process starts there.
     pub(super) fn judging_us(&self) -> Option<i64> {
         let head = self.ahead.front().filter(|head| !self.begun || head.kind == RecordKind::SETTLE);
         head.map(|head| head.time_us)
@@ -298,7 +298,7 @@ impl ReplayLog {
         self.runs.get(&operation).copied().unwrap_or(operation.sequence())
     }
 
-    /// Takes the next record, which is applied now.
+    /// Removes the next record from the queue, to be applied now.
     pub(super) fn take(&mut self, whose: &RecordProducer) -> Option<ReplayRecord> {
         let head = self.ahead.pop_front()?;
         self.begun = true;
@@ -321,8 +321,7 @@ impl ReplayLog {
         Some(head)
     }
 
-    /// Stores the last record of a lane. If there are too many, removes the lane with the oldest
-    /// record.
+    /// Stores the last record of a lane. Over the maximum, removes the lane with the oldest record.
     pub(super) fn remember(&mut self, whose: RecordProducer, record: ReplayRecord) {
         let RecordProducer::Lane(lane) = whose else { return };
         self.last.insert(lane, record);
@@ -374,8 +373,7 @@ impl ReplayLog {
         let lanes = RecordProducer::Lane(lane.clone());
         let mut own =
             self.ahead.iter().filter(|record| self.find_producer(record) == lanes).enumerate().skip(1);
-        // A name alone is weak evidence, so only the observation directly after the next record
-        // counts.
+        // A name is weak evidence, so only the observation directly after the next record counts.
         let is_it = |before: usize, record: &ReplayRecord| {
             produced.is_same(record) || before == 1 && record.is_observed_as(produced.kind, produced.produced)
         };

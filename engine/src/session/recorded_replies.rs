@@ -21,7 +21,7 @@ pub enum RecordedReply {
     Failed {
         /// The failure.
         failure: Box<NewRequestFailure>,
-        /// Whether another request to the provider followed.
+        /// Whether a new request to the provider followed.
         asked_again: bool,
     },
 }

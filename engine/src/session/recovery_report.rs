@@ -27,22 +27,22 @@ pub struct RecoveryReport {
     pub unattested: u64,
     /// Whether the last writer closed the session and left no operation open. A writer whose disk
     /// had no space to record the close counts as one that did not close it. A process that opened
-    /// the session and wrote nothing does not change this.
+    /// the session without writing does not change this.
     pub closed: bool,
     /// First record of a kind that this version cannot fold. With such a record, the session can be
     /// read but not written.
     pub unsupported: Option<(SequenceNumber, RecordKind)>,
     /// Number of records that were not folded because of an image. `None` if all were folded.
     pub from_image: Option<SequenceNumber>,
-    /// Images that were damaged or belong to another log. They are replaced in time.
+    /// Images that were damaged or belong to a different log. They are replaced in time.
     pub dropped_images: Vec<PathBuf>,
     /// Open operations, in the order of their starts. STATE is shown as it was before them, and the
     /// session accepts no writes until they are recovered.
     pub interrupted: Vec<OpenOperation>,
     /// Operations that were interrupted earlier and have neither run again nor been settled since.
     pub unsettled: Vec<UnsettledOperation>,
-    /// Number of records that the log had lost and the store's [replicator](crate::replication)
-    /// returned. They are durable locally now.
+    /// Number of lost records that were fetched from the store's [replicator](crate::replication).
+    /// They are durable locally now.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub fetched: u64,
     /// File of the session that is readable by users outside of the store's

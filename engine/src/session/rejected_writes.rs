@@ -10,8 +10,8 @@
 //! | any other that the present state refuses | it is refused at once |
 //! | that still waits when the [patience](crate::replay::Replay::patience) is over, and that the state then refuses | it is refused, and no record counts as missing |
 //!
-//! Only the last two can differ from the live run, if another lane's record causes the refusal. A
-//! host whose threads do not read records of other lanes does not notice the difference.
+//! Only the last two can differ from the live run, if the record of a different lane causes the
+//! refusal. A host whose threads do not read records of other lanes does not notice the difference.
 
 use foldlog_codec::RecordKind;
 use foldlog_codec::body::{Action, Dispatch};
@@ -32,8 +32,7 @@ pub(super) struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Fails if the write is refused now. `waited` states that it has waited for its turn as long
-    /// as a replay waits.
+    /// Fails if the write is refused now. `waited` states that the patience for its turn is over.
     pub(super) fn check(
         &mut self,
         state: &mut WriterState,
@@ -65,8 +64,8 @@ impl ReplayRecord {
 }
 
 impl Session {
-    /// Waits for the turn of a write through this handle in a replay, or fails as the live run may
-    /// have done.
+    /// Blocks until the turn of a write through this handle in a replay, or fails as the live run
+    /// may have done.
     pub(super) fn attempt<'a>(
         &'a self,
         state: MutexGuard<'a, WriterState>,
@@ -87,7 +86,7 @@ impl Session {
             within.check()?;
             let operation = within.operation();
             let Some(open) = open(operation) else {
-                // A call that ends is told to stop first.
+                // A call that ends gets the order to stop first.
                 return Err(Error::Revoked { operation, reason: "it was cancelled" });
             };
             if let Some(tried) = changes.filter(|_| open.reads_only) {

@@ -1,5 +1,5 @@
-//! Runs a host again over the records of its earlier run. Nothing is written, and each record that
-//! the host produces is compared with the recorded one, lane by lane.
+//! Runs a host again over the records of its earlier run. The log is unchanged, and each record
+//! that the host produces is compared with the recorded one, lane by lane.
 //!
 //! A *process* is the part of a log that one opening for writing wrote. A session that replays one
 //! contains the state after the last record that was applied, as the live session did then.
@@ -14,7 +14,7 @@
 //! | any other | the host, through a handle of the record's lane |
 //!
 //! A write through a handle of another lane waits until the records before its own were produced.
-//! If nothing happens for the time of [`Rules::patience`](super::recorded_log::Rules::patience),
+//! Without any record for the time of [`Rules::patience`](super::recorded_log::Rules::patience),
 //! the next record counts as missing. A write within a call whose end comes next does not wait: it
 //! is an extra record.
 //!
@@ -51,7 +51,7 @@ use crate::types::SessionTypes;
 /// State of a replay that is read without the session's lock.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayClock {
-    /// Time of the record whose turn it is, in microseconds since 1970.
+    /// Time of the current record, in microseconds since 1970.
     now_us: AtomicI64,
 }
 
@@ -70,7 +70,7 @@ enum ReplayVerdict {
     /// Reports that this many records of the lane are missing before it: it is recorded after them,
     /// as that one.
     Missing(usize, OtherRecord),
-    /// Reports that it is not recorded, and applies nothing.
+    /// Reports that it is not recorded, and discards it.
     Extra(Divergence),
 }
 
@@ -78,7 +78,7 @@ enum ReplayVerdict {
 pub(super) enum Waits<'w, 'a> {
     /// The turn of its own record, for this write.
     Turn(&'w RecordProducer, Option<&'w mut Attempt<'a>>),
-    /// The end of its call, which comes from the log.
+    /// The end of its call, from the log.
     End,
     /// Records of other producers before the next record of its lane.
     Others,
@@ -90,7 +90,7 @@ impl WriterState {
         self.recording.as_deref_mut().ok_or(none)
     }
 
-    /// Compares a record of the host with the recorded one whose turn it is.
+    /// Compares a record of the host with the current recorded one.
     fn judge(
         &mut self,
         kind: RecordKind,
@@ -154,7 +154,7 @@ impl WriterState {
         Ok(recording.divergence_error())
     }
 
-    /// Notes that a tool, whose end is the next record, left a resource in another state than
+    /// Notes that a tool, whose end is the next record, left a resource in a different state than
     /// recorded.
     pub(super) fn note_left_otherwise(&mut self, resource: &str, paths: Vec<String>) -> Result<()> {
         let names = self.live.projection.names.clone();
@@ -212,8 +212,8 @@ impl SessionInner {
         Ok(())
     }
 
-    /// Applies the engine's records until `ready` returns a value, and returns that. Meanwhile
-    /// waits for records of other lanes, unless the waiting write is refused.
+    /// Applies the engine's records until `ready` returns a value, and returns that. Between them
+    /// it waits for records of other lanes, unless the pending write is refused.
     ///
     /// # Errors
     ///
@@ -244,7 +244,7 @@ impl SessionInner {
             let brings = recording.head()?.map(|(_, whose)| whose);
             let returned = recording.returned;
             let patience = recording.rules.patience;
-            // A producer that timed out once is not waited for again.
+            // A producer that timed out once gets no second wait.
             let is_gone = brings.as_ref().is_some_and(|brings| recording.gone.contains(brings));
             match brings {
                 Some(RecordProducer::Engine) => {
@@ -283,7 +283,7 @@ impl SessionInner {
     }
 
     /// Waits until `whose` produces the next record, and sets the clock to the record's time.
-    /// `attempt` is the waiting write, if its refusal leaves no record.
+    /// `attempt` is the pending write, if its refusal leaves no record.
     pub(super) fn turn<'a>(
         &'a self,
         mut state: MutexGuard<'a, WriterState>,
@@ -298,7 +298,7 @@ impl SessionInner {
                 None => is_too_many.then_some(None),
                 Some((head, next)) => {
                     let any = next != RecordProducer::Engine && sabotage::is(Breakage::ReplayInAnyOrder);
-                    // Any other record of a call whose end comes next is extra.
+                    // Any other record of a call is extra once its end is next.
                     let is_behind = matches!((&next, whose), (RecordProducer::End(begin), RecordProducer::Lane(lane)) if lane.within == Some(*begin));
                     (next == *whose || is_behind || any).then_some(Some(head.time_us))
                 }
@@ -425,7 +425,7 @@ impl Session {
         self.inner.turn(state, &RecordProducer::Lane(self.lane_name()), None)
     }
 
-    /// Returns the record whose turn it is in this handle's lane, if its kind is one of these.
+    /// Returns the current record in this handle's lane, if its kind is one of these.
     pub(super) fn next_recorded(
         &self,
         kinds: &[RecordKind],
@@ -436,8 +436,7 @@ impl Session {
         Ok(head.map(|(head, _)| (head.sequence, head.kind, head.body.clone())))
     }
 
-    /// Returns whether the record whose turn it is in this handle's lane starts a fill of
-    /// directories.
+    /// Returns whether the current record in this handle's lane starts a fill of directories.
     pub(crate) fn is_next_a_fill(&self) -> Result<bool> {
         let Some((sequence, _, body)) = self.next_recorded(&[RecordKind::TOOL_BEGIN])? else {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Calls of a replayed host: their start and end records, compared with the recorded ones or taken
+//! Calls of a replayed host: their start and end records, compared with the recorded ones or read
 //! from the log.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::fold::record_body::{MaybeOwned, RecordBody};
 use crate::operation::CHILD_SESSION;
 
 impl Session {
-    /// Compares the start of a call with the recorded one, whose captures are used, and takes
+    /// Compares the start of a call with the recorded one, uses the recorded captures, and reads
     /// everything up to the call's end from the log. Returns the sequence number of the start
     /// record.
     ///
@@ -30,7 +30,7 @@ impl Session {
         self.begin_again(begin, true)
     }
 
-    /// Compares the start of a call, whose tool runs again, with the recorded one.
+    /// Compares the start of a call that runs again with the recorded one.
     pub(crate) fn begin_run_again(&self, begin: &ToolBegin<'_>) -> Result<ActiveCall> {
         let sequence = self.begin_again(begin, false)?;
         let began_us = self.inner.now_us();
@@ -54,7 +54,7 @@ impl Session {
         let mut begin = produced;
         inner.refer(begin.payloads_mut(), &references);
         let mut body = begin.encode();
-        // The start record names the operation around it in its own field.
+        // The start record names the enclosing operation in a separate field.
         Lane { within: None, ..self.record_lane() }.add_to(&mut body, 0);
         let content = RecordBody::ToolBegin(MaybeOwned::Borrowed(&begin));
         let sequence = inner.write_pending(
@@ -74,8 +74,8 @@ impl Session {
         inner.finish_write(state, sequence, false)
     }
 
-    /// Takes the rest of a dropped call, whose tool ran again, from the log. `is_awaited` states
-    /// that its end will be requested.
+    /// Reads the rest of a dropped call that ran again from the log. `is_awaited` states that its
+    /// end will be requested.
     pub(crate) fn let_go_replayed(&self, begin: SequenceNumber, is_awaited: bool) {
         let mut state = self.inner.state.lock();
         if let Ok(recording) = state.replay_log_mut() {
@@ -85,8 +85,8 @@ impl Session {
         self.inner.schedule.notify_all();
     }
 
-    /// Waits for the turn of the end of a call, whose tool ran again, and returns the captures in
-    /// the recorded end.
+    /// Waits for the turn of the end of a call that ran again, and returns the captures in the
+    /// recorded end.
     pub(crate) fn captures_at_end(&self, begin: SequenceNumber) -> Result<RecordedCaptures> {
         let inner = &self.inner;
         let mut state = inner.turn(inner.settleable()?, &RecordProducer::End(begin), None)?;
@@ -114,7 +114,7 @@ impl Session {
         Ok(first?.unwrap_or_default())
     }
 
-    /// Returns whether the call whose start comes next in this handle's lane opened child sessions.
+    /// Returns whether the call that starts next in this handle's lane opened child sessions.
     pub(crate) fn next_call_opens_children(&self) -> Result<bool> {
         let mut state = self.in_turn(self.inner.writable()?)?;
         let recording = state.replay_log_mut()?;
@@ -133,9 +133,9 @@ impl Session {
         Ok(opened?.unwrap_or(false))
     }
 
-    /// Compares the end of a call, whose tool ran again, with the recorded one. Captures, durations
-    /// and failed undos are the recorded ones. `left` names the parts of resources that the tool
-    /// left in another state than recorded.
+    /// Compares the end of a call that ran again with the recorded one. Captures, durations and
+    /// failed undos are the recorded ones. `left` names the parts of resources that the tool left
+    /// in a different state than recorded.
     pub(crate) fn end_run_again(
         &self,
         end: &ToolEnd<'_>,
@@ -175,14 +175,14 @@ impl Session {
         state.replay_log_mut().is_ok_and(|recording| recording.rules.run_tools)
     }
 
-    /// Waits until the end of a call comes from the log, and returns its sequence number.
+    /// Waits for the end of a call in the log, and returns its sequence number.
     pub(crate) fn end_of_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let mut state = inner.writable()?;
         inner.move_on(&mut state, Waits::End, |recording| Ok(recording.ends.remove(&begin)))
     }
 
-    /// Takes the end of a call that an earlier process left open from the log.
+    /// Reads the end of a call that an earlier process left open from the log.
     pub(crate) fn end_left_open_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let mut state = inner.turn(inner.settleable()?, &RecordProducer::End(begin), None)?;

@@ -2,9 +2,9 @@
 //! [`crate::replication`] describes times and order.
 //!
 //! The records are read back from the log, starting after the last replicated one, so an append
-//! does not depend on all this. One thread feeds at a time, for all that wait, as one thread syncs
-//! for all ([`SyncGate`]). Records that no call waits for are fed by the session's own thread, so
-//! that a slow replicator delays neither writers nor the store's background.
+//! does not depend on all this. One thread feeds at a time, for all blocked calls, as one thread
+//! syncs for all ([`SyncGate`]). Records without a blocked call are fed by a thread of the session,
+//! so that a slow replicator delays neither writers nor the store's background.
 
 use std::ops::ControlFlow;
 #[cfg(feature = "host-filesystem")]
@@ -46,7 +46,7 @@ const APPEND_BYTES: usize = 1 << 20;
 /// Number of records at which one append to the replicator is full.
 const APPEND_RECORDS: usize = 4_096;
 
-/// Number of records whose hashes are compared at a time.
+/// Number of record hashes that are compared at a time.
 const COMPARED_RECORDS: usize = 4_096;
 
 /// Feed of one session: the claim, and the progress of the replicator.
@@ -61,13 +61,13 @@ pub(super) struct Replica {
     /// Records written since.
     lag: Mutex<Lag>,
     quiet: Quiet,
-    /// First record of those whose captures were replicated when the session was opened.
+    /// First record of the range with replicated captures at opening.
     #[cfg(feature = "host-filesystem")]
     captures_from: SequenceNumber,
     /// Replicated captures; locked by the one thread that feeds.
     captures: Mutex<ReplicatedCaptures>,
-    /// Compaction whose known positions of slices are replicated, from its first dropped record
-    /// that was fed since.
+    /// Compaction with replicated positions of slices, from its first dropped record that was fed
+    /// since.
     compaction: Mutex<Option<Arc<Compaction>>>,
     dropped: Mutex<DroppedBodiesNotice>,
 }
@@ -81,7 +81,7 @@ struct DroppedBodiesNotice {
     is_to_say: bool,
 }
 
-/// Wakes the thread that feeds records that no call waits for.
+/// Wakes the thread that feeds records without a blocked call.
 #[derive(Debug, Default)]
 struct FeederWakeup {
     asked: Mutex<FeedRequest>,
@@ -164,8 +164,8 @@ pub(super) fn compare(
 ///
 /// # Errors
 ///
-/// The errors of [`compare`], and [`Error::Superseded`] if a local record comes after another
-/// writer's claim.
+/// The errors of [`compare`], and [`Error::Superseded`] if a local record follows the claim of a
+/// different writer.
 pub(super) fn compare_to_write(
     replication: &Replication,
     session: Uuid,
@@ -254,7 +254,7 @@ impl Replica {
         &self.replication.replicator
     }
 
-    /// Returns the failure after which nothing more is acknowledged.
+    /// Returns the failure that ended acknowledgement.
     pub(super) fn failure(&self) -> Option<Arc<Error>> {
         self.gate.failure()
     }
@@ -275,8 +275,8 @@ impl Replica {
         self.gate.synced_end()
     }
 
-    /// Notes that a record was written. Returns whether that write has to wait because the
-    /// replicator is too far behind.
+    /// Notes that a record was written. Returns whether that write has to wait because the lag
+    /// exceeds its limits.
     #[inline]
     pub(super) fn note_written(&self, written: WrittenRecord, clock: &dyn Clock) -> bool {
         !self.quiet.holds(written) && self.look(written, clock)
@@ -289,7 +289,7 @@ impl Replica {
         lag.note(sequence, log_bytes, now_us);
         let behind = lag.measure_lag(self.replicated_end(), now_us);
         drop(lag);
-        // If writes are refused, each one is noted, since the next one asks for the lag.
+        // If writes are refused, each one is noted, since the next one needs the lag.
         if self.replication.when_behind != WhenBehind::Wait {
             return false;
         }
@@ -325,19 +325,18 @@ impl Replica {
         Some((bytes, object))
     }
 
-    /// Notifies the replicator that nothing more is appended. Idempotent.
+    /// Notifies the replicator that appending has ended. Idempotent.
     pub(super) fn release(&self) {
         self.replication.replicator.release(self.session, self.epoch);
     }
 
-    /// Makes the session's own thread feed the durable records.
+    /// Wakes the session's thread to feed the durable records.
     pub(super) fn wake(&self) {
         self.feeding.asked.lock().feed = true;
         self.feeding.changed.notify_one();
     }
 
-    /// Starts the session's own thread. Without one, the next call that waits feeds the records
-    /// that no call waited for.
+    /// Starts the session's thread. Without one, the next blocked call feeds all records.
     pub(super) fn start(&self, session: Weak<SessionInner>) {
         let feeding = Arc::clone(&self.feeding);
         let feed = move || {
@@ -430,8 +429,8 @@ impl SessionInner {
         Error::clone(cause)
     }
 
-    /// Notes a record that was written. Returns whether its write has to wait because the
-    /// replicator is too far behind.
+    /// Notes a record that was written. Returns whether its write has to wait because the lag
+    /// exceeds its limits.
     #[inline]
     pub(super) fn falls_behind(&self, state: &WriterState, sequence: SequenceNumber) -> bool {
         let Some(replica) = &self.replica else { return false };
@@ -456,8 +455,8 @@ impl SessionInner {
         self.replica.as_ref().map_or(synced, |replica| replica.replicated_end().min(synced))
     }
 
-    /// Returns the places of the session's records, and the range of those that are replicated with
-    /// their captures; `None` without a replicator.
+    /// Returns the places of the session's records, and the range that is replicated with captures;
+    /// `None` without a replicator.
     #[cfg(feature = "host-filesystem")]
     pub(super) fn held_with_captures(&self) -> Option<(RecordLocator, Arc<Objects>, Range<SequenceNumber>)> {
         let replica = self.replica.as_ref()?;
@@ -472,7 +471,7 @@ impl SessionInner {
         self.replica.as_ref().is_some_and(|replica| replica.replication.replicator.holds_captures())
     }
 
-    /// Returns the session's own `SessionOpening` record.
+    /// Returns the `SessionOpening` record of this session, not of an ancestor.
     pub(super) fn opening_record(&self) -> SessionOpening {
         self.state.lock().opening_record()
     }
@@ -535,7 +534,7 @@ impl SessionInner {
         fence::note(storage, root, self.id, &fenced);
     }
 
-    /// Tells every running call to stop, since its effects are not acknowledged any more.
+    /// Orders every running call to stop, since its effects are not acknowledged any more.
     fn stop_running_calls(&self) {
         let begun: Vec<_> = {
             let state = self.state.lock();
@@ -583,7 +582,7 @@ impl ReplicaBatch {
     }
 }
 
-/// Compares the content of records that arrive in order with those of the local log.
+/// Compares the content of records that arrive in order with the local log.
 struct ReplicaComparison<'a> {
     storage: &'a Arc<dyn Storage>,
     places: &'a RecordLocator,
@@ -593,7 +592,7 @@ struct ReplicaComparison<'a> {
     next: SequenceNumber,
     /// First record that differs, if one does.
     verdict: Result<Option<SequenceNumber>>,
-    /// Records whose bodies are replicated, and which the local log has without theirs.
+    /// Records with replicated bodies that the local log has dropped.
     dropped_here: DroppedBodies,
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct LoggedCapture {
     pub(crate) record: SequenceNumber,
     /// Whether that is the end of a call; otherwise it is the start of one.
     pub(crate) is_end: bool,
-    /// The capture in its recorded form; `None` if it did not outlive its process.
+    /// The capture in its recorded form; `None` if it was lost with its process.
     pub(crate) recorded: Option<Vec<u8>>,
 }
 
@@ -42,10 +42,10 @@ pub(crate) struct LoggedCaptures {
     pub(crate) captured: RecordedCaptures,
 }
 
-/// Returns whether a recorded capture of the resource of this name belongs to another place.
+/// Returns whether a recorded capture of the resource of this name belongs to a different place.
 type IsElsewhere<'a> = Box<dyn Fn(&str, &[u8]) -> bool + 'a>;
 
-/// Resources whose captures are sought, and the captures to skip.
+/// Resources to find captures for, and the captures to skip.
 pub(crate) struct Sought<'a> {
     pub(crate) names: BTreeSet<String>,
     /// Last record that a fork shares with its parent.
@@ -115,9 +115,9 @@ pub(crate) struct ConversationBeside {
 }
 
 impl Session {
-    /// Returns the captures of these resources that are valid at a position: those that the last
-    /// call left that had ended then. For a resource without one, returns the capture of the first
-    /// start record after the position that continues from it.
+    /// Returns the captures of these resources that are valid at a position, left by the last call
+    /// that ended before. For a resource without one, returns the capture of the first start record
+    /// after the position that continues from it.
     pub(crate) fn captures_at(
         &self,
         to: SequenceNumber,
@@ -165,9 +165,8 @@ impl Session {
         Ok(wanted_captures(names, LoggedCaptures { record: end, is_end: true, captured }))
     }
 
-    /// Returns the captures of those of these resources in which the rollback of a call replaced
-    /// contents. They show the state before the rollback; if the log records it, the state before
-    /// the first attempt.
+    /// Returns the captures of these resources before the rollback of a call, if it replaced
+    /// contents in them. If the log records it, they show the state before the first attempt.
     pub(crate) fn captures_of_rollback(
         &self,
         begin: SequenceNumber,
@@ -198,8 +197,7 @@ impl Session {
         Ok(found.filter_map(|(name, found)| Some((name, found.recorded?))).collect())
     }
 
-    /// Searches backwards through the calls whose ends are `wanted` for the captures that they
-    /// left.
+    /// Searches backwards for the captures that calls with `wanted` ends left.
     fn last_captures(
         &self,
         names: &Sought<'_>,
@@ -214,8 +212,8 @@ impl Session {
         Ok(found)
     }
 
-    /// Returns the captures that a call left whose end is the record `end`. A restore that failed
-    /// or was interrupted left none: it may have worked on another directory.
+    /// Returns the captures that a call with the end record `end` left. A restore that failed or
+    /// was interrupted left none: it may have worked on a different directory.
     pub(crate) fn captures_left_by(&self, call: &ToolInvoked, end: SequenceNumber) -> Result<LoggedCaptures> {
         let at_end = |captured| LoggedCaptures { record: end, is_end: true, captured };
         if call.tool == RESTORE && call.outcome != Outcome::Committed {
@@ -291,7 +289,7 @@ impl Session {
     }
 
     /// Passes the conversation of each evaluation as it is now, and as it was at a position, to
-    /// `visit`. Each takes no more memory than is left in the budget at that time.
+    /// `visit`. Each needs no more memory than the rest of the budget at that time.
     pub(crate) fn conversations_beside(
         &self,
         to: SequenceNumber,

@@ -1,27 +1,27 @@
-//! The schedule of calls: the order of writes while operations run, and the state behind an
-//! operation's handle.
+//! The schedule of calls: the order of writes while operations run, and the state of an operation's
+//! handle.
 //!
-//! Operations form a tree. An operation that is started within another runs concurrently with its
-//! ancestors and does not wait for them. All others run one after the other, except that operations
-//! without changes here run together: those that only read, and those that act outside only.
+//! Operations form a tree. A nested operation runs concurrently with its ancestors and does not
+//! wait for them. All other operations run one after the other, except that operations without
+//! local changes run together: they only read, or act outside only.
 //!
 //! | access | waits while |
 //! |---|---|
-//! | the start of an operation | another operation runs that is not an ancestor, unless both change nothing here |
-//! | a write of STATE through an operation's own handle | an operation runs within it that may change STATE |
+//! | the start of an operation | a non-ancestor runs, unless both make no local changes |
+//! | a write of STATE through an operation's handle | an operation runs within it that may change STATE |
 //! | a write of STATE from outside | an operation runs that may change STATE |
 //! | a write of LOG alone | never |
 //!
 //! # Terms
 //!
 //! Each admitted operation has a *ticket*, a number that is unique within this process. An
-//! operation is *abandoned* if its owner dropped it without ending it; the next call that would
-//! wait for it ends it.
+//! operation is *abandoned* if its owner dropped it without ending it; the next call that it would
+//! block ends it.
 //!
-//! A *guest* is a call of a child session that is admitted by the schedule of its parent too,
-//! within the operation that it works for. It waits for the operation's nested calls and for calls
-//! of its other child sessions, and they wait for it, since all of them work on the same resources.
-//! A guest records nothing in the parent's log.
+//! A *guest* is a call of a child session that is also admitted by the schedule of its parent,
+//! within the operation for which it works. The guest, the nested calls of that operation, and
+//! calls of its other child sessions wait for each other, since all of them work on the same
+//! resources. A guest leaves no record in the parent's log.
 //!
 //! # Invariants
 //!
@@ -55,7 +55,7 @@ use crate::sabotage::{self, Breakage};
 pub(super) enum WriteScope {
     /// STATE or CACHE, and perhaps LOG.
     State,
-    /// LOG alone.
+    /// LOG only.
     Log,
 }
 
@@ -104,8 +104,7 @@ pub(crate) struct CallScope {
     /// run around it, if any.
     pub(super) run: Option<SequenceNumber>,
     pub(super) until: Option<Instant>,
-    /// Operations suspended within an earlier run of this one whose calls were repeated in this
-    /// run.
+    /// Operations suspended within an earlier run of this one that were called again in this run.
     pub(super) made_again: Mutex<Vec<OperationId>>,
     /// Order to stop the operation.
     pub(super) stop: Stop,
@@ -142,13 +141,13 @@ impl CallScope {
         self.until
     }
 
-    /// Tells the operation to stop, and wakes the futures that listen for that.
+    /// Orders the operation to stop, and wakes the futures that listen for that.
     pub(crate) fn cancel(&self) {
         self.tell_to_stop();
         self.wake();
     }
 
-    /// Tells the operation to stop. The holder of the writer's lock [wakes](CallScope::wake) its
+    /// Orders the operation to stop. The holder of the writer's lock [wakes](CallScope::wake) its
     /// futures later.
     pub(super) fn tell_to_stop(&self) {
         self.stop.is_told.store(true, Ordering::Release);
@@ -207,7 +206,7 @@ impl CallScope {
     }
 }
 
-/// Ticket of the calls of replays whose tools run again: no schedule knows them.
+/// Ticket of calls that run again in replays: they are in no schedule.
 pub(super) const RUNS_AGAIN: u64 = u64::MAX;
 
 /// Ends an operation that its owner dropped without ending it.
@@ -218,7 +217,8 @@ pub(super) enum Turn {
     Now,
     /// Once this has ended an abandoned operation.
     Behind(Abandon),
-    /// Once another operation has ended: check again when the schedule changes, and at this moment.
+    /// Once a running operation has ended: check again when the schedule changes, and at this
+    /// moment.
     Later(Instant),
 }
 
@@ -239,8 +239,8 @@ pub(super) struct AdmittedOperation {
     /// Call that requested the admission. `since` is the time of the admission.
     pub(super) asker: Asker,
     pub(super) since: Instant,
-    /// Time at which the operation was first told to stop before its deadline: by a cancellation of
-    /// it or of one within which it runs, or by the end of the latter.
+    /// Time of the first order to stop before the deadline: by a cancellation of the operation or
+    /// of an enclosing one, or by the end of the latter.
     pub(super) told_to_stop: Option<Instant>,
     /// The operation, once it has started.
     pub(super) begun: Option<Arc<CallScope>>,
@@ -261,7 +261,7 @@ impl AdmittedOperation {
         self.begun.as_ref().map(|begun| begun.operation)
     }
 
-    /// Describes the operation for a call that waits for it.
+    /// Describes the operation for a blocked call.
     fn as_blocker(&self) -> Blocker {
         Blocker::Operation {
             operation: self.operation(),
@@ -300,9 +300,8 @@ impl RunningCalls {
         self.admitted.iter().filter(is_stuck).filter_map(AdmittedOperation::operation)
     }
 
-    /// Returns the operation that becomes stuck first, and when, of those that have to end before
-    /// `access` can be done within `asker`. No operation ends before those within it, so these
-    /// count as well.
+    /// Returns the operation that becomes stuck first, and when. Only operations count that have to
+    /// end before `access` can be done within `asker`, including operations nested in them.
     fn stuck_first(
         &self,
         access: Access,
@@ -320,7 +319,7 @@ impl RunningCalls {
         self.admitted.iter().filter(ends_first).filter_map(stuck).min_by_key(|(at, _)| *at)
     }
 
-    /// Notes the time at which the operations within the one with `ticket` were told to stop, and
+    /// Notes the time of the order to stop for the operations within the one with `ticket`, and for
     /// that one itself if `too` is set. Retains an earlier time.
     pub(super) fn tell_to_stop(&mut self, ticket: u64, too: bool) {
         let told = |one: &u64| self.is_within(*one, ticket) && (too || *one != ticket);
@@ -363,9 +362,9 @@ impl RunningCalls {
         counts && !other.reads_only && !other.is_guest
     }
 
-    /// Takes the function that ends an abandoned operation. Skips operations within which something
-    /// still runs, such as the asker. From then on nothing can start within the operation, so
-    /// nothing delays its end.
+    /// Returns the function that ends an abandoned operation. Skips operations with running work in
+    /// them, such as the asker. From then on no work can start within the operation, so its end is
+    /// not delayed.
     pub(super) fn take_abandoned(&mut self, asker: Option<u64>) -> Option<Abandon> {
         let is_free = |of: &AdmittedOperation| {
             let works = |other: &AdmittedOperation| {
@@ -375,11 +374,11 @@ impl RunningCalls {
                 && !self.admitted.iter().any(works)
                 && asker.is_none_or(|asker| !self.is_within(asker, of.ticket))
         };
-        // The inner ones first: an operation cannot end before those within it.
+        // The inner ones first: an operation cannot end before its nested ones.
         let at = self.admitted.iter().rposition(is_free)?;
         let admitted = self.admitted.get_mut(at)?;
-        // Done under the lock under which others are admitted. The end itself does so too, but
-        // later and without that lock.
+        // Done under the lock of admissions. The end itself does so as well, but later and without
+        // that lock.
         let begun = admitted.begun.clone();
         begun.iter().for_each(|begun| begun.tell_to_stop());
         admitted.is_being_ended = true;
@@ -401,9 +400,9 @@ impl RunningCalls {
         self.admitted.iter().any(|one| one.ends_soon && one.abandon.is_some())
     }
 
-    /// Returns the time to check again whether the stopping operations have ended: those that are
-    /// being ended, or were told to stop and are not stuck yet. `None` if other threads end none.
-    /// An operation that is just being started may turn out to be one shortly.
+    /// Returns the next time to check whether the stopping operations have ended. An operation is
+    /// stopping if it is being ended, or has got the order to stop and is not stuck yet. `None` if
+    /// no other thread has one. A starting operation is checked again shortly.
     #[cfg(feature = "async")]
     pub(super) fn next_stop_check(&self, grace: Duration) -> Option<Instant> {
         const BEGINS_WITHIN: Duration = Duration::from_millis(2);
@@ -418,7 +417,7 @@ impl RunningCalls {
         others.filter_map(look_again).filter(|at| !clock::is_past(*at)).min()
     }
 
-    /// Returns whether an operation runs within another one.
+    /// Returns whether an operation has nested ones.
     #[cfg(feature = "async")]
     pub(super) fn has_inner(&self, ticket: u64) -> bool {
         self.admitted.iter().any(|one| one.ticket != ticket && self.is_within(one.ticket, ticket))
@@ -431,7 +430,7 @@ impl RunningCalls {
 }
 
 thread_local! {
-    /// Sessions, tickets and operations whose tools, or whose subscribers, run on this thread.
+    /// Sessions, tickets and operations with tools or subscribers that run on this thread.
     static INSIDE: RefCell<Vec<(Uuid, u64, OperationId)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -449,8 +448,8 @@ pub(super) fn inside<T>(session: Uuid, ticket: u64, operation: OperationId, run:
     run()
 }
 
-/// Runs a tool's handler, which must not wait on this thread for its own operation to end, nor for
-/// one for which its session works.
+/// Runs a tool's handler, which must not block this thread until its operation, or one for which
+/// its session works, ends.
 pub(crate) fn inside_call<T>(begun: &Session, run: impl FnOnce() -> T) -> T {
     match begun.within.as_deref() {
         Some(within) => inside_scope(within, run),
@@ -461,28 +460,28 @@ pub(crate) fn inside_call<T>(begun: &Session, run: impl FnOnce() -> T) -> T {
 fn inside_scope<T>(scope: &CallScope, run: impl FnOnce() -> T) -> T {
     let run = || inside(scope.session, scope.ticket, scope.operation, run);
     match scope.guest_of.as_deref() {
-        // Boxed, since each level would otherwise be another type.
+        // Boxed, since each level would otherwise be a new type.
         Some(guest) => inside_scope(guest, Box::new(run) as Box<dyn FnOnce() -> T + '_>),
         None => run(),
     }
 }
 
 impl RunningCalls {
-    /// Returns an operation for whose end a subscriber of this session must not wait.
+    /// Returns an operation that a subscriber of this session must not wait for.
     pub(super) fn told_within(&self) -> Option<(u64, OperationId)> {
         let changing = self.admitted.iter().find(|admitted| self.changes(admitted, None));
         changing.map(|admitted| (admitted.ticket, admitted.operation().unwrap_or_default()))
     }
 
-    /// Returns the operation, if any, whose tool runs on this thread and that would have to end
-    /// before the one with `ticket` can.
+    /// Returns the operation, if any, that runs on this thread and would have to end before the one
+    /// with `ticket`.
     pub(super) fn waits_for_itself(&self, session: Uuid, ticket: u64) -> Option<OperationId> {
         let ends_first = |own: &&(Uuid, u64, OperationId)| own.0 == session && self.is_within(own.1, ticket);
         INSIDE.with_borrow(|inside| inside.iter().rev().find(ends_first).map(|(_, _, operation)| *operation))
     }
 
     /// Returns the operation, if any, that this thread started and has to end, and that would have
-    /// to end before the one with `ticket` can.
+    /// to end before the one with `ticket`.
     fn waits_for_own(&self, ticket: u64) -> Option<OperationId> {
         let is_own = |one: &&AdmittedOperation| {
             one.abandon.is_none() && one.asker.is_held_here() && self.is_within(one.ticket, ticket)
@@ -498,8 +497,8 @@ pub(super) fn runs_here(session: Uuid) -> Option<OperationId> {
     })
 }
 
-/// Returns the innermost operation whose tool runs again on this thread, in a replay of the
-/// session, if any.
+/// Returns the innermost operation that runs again on this thread, in a replay of the session, if
+/// any.
 pub(super) fn runs_again_here(session: Uuid) -> Option<OperationId> {
     let again = |own: &&(Uuid, u64, OperationId)| own.0 == session && own.1 == RUNS_AGAIN;
     INSIDE.with_borrow(|inside| inside.iter().rev().find(again).map(|(_, _, operation)| *operation))
@@ -559,9 +558,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The errors of a call that does not wait, or waits no longer: its operation has ended or
-    /// should stop, it only reads, it would wait for itself, the operation that it waits for is
-    /// stuck, or `patience` is over.
+    /// The errors of a call that cannot wait: its operation has ended or should stop, it only
+    /// reads, it would block itself, the blocking operation is stuck, or `patience` is over.
     pub(super) fn turn(&self, state: &mut WriterState, access: Access, patience: &Patience) -> Result<Turn> {
         let asker = self.within.as_deref().map(|within| within.ticket);
         if let Some(abandon) = state.running_calls.take_abandoned(asker) {

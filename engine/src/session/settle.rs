@@ -1,5 +1,4 @@
-//! Decisions about operations that wait for one: those that were interrupted, and those that are
-//! suspended.
+//! Decisions about interrupted and suspended operations.
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::{Decision, Payload, Settle};
@@ -43,14 +42,14 @@ impl Settlement {
         Settlement { decision, result: None, shown: None, arguments: None, until: None }
     }
 
-    /// States that the operation had done its work, with this result. If the operation waits for
+    /// States that the operation finished its work, with this result. For an operation that needs
     /// its result, this provides it.
     pub fn committed(result: Option<Value>) -> Settlement {
         Settlement { result, ..Settlement::new(Decision::Committed) }
     }
 
-    /// States that the operation had not done its work, and is not to run again. If the operation
-    /// asks for an approval, this refuses it.
+    /// States that the operation has not finished its work, and is not to run again. For an
+    /// operation that needs an approval, this refuses it.
     pub fn failed() -> Settlement {
         Settlement::new(Decision::Failed)
     }
@@ -60,9 +59,8 @@ impl Settlement {
         Settlement::new(Decision::RunAgain)
     }
 
-    /// Approves an operation that asks for it: it is to run. `arguments` is the BLAKE3 of the text
-    /// of its arguments, as in [`PendingQuestion::digest`], so that only arguments that were seen
-    /// can be approved.
+    /// Approves an operation: it is to run. `arguments` is the BLAKE3 of the text of its arguments,
+    /// as in [`PendingQuestion::digest`], so that only arguments that were seen can be approved.
     pub fn approved(arguments: [u8; 32]) -> Settlement {
         Settlement { arguments: Some(arguments), ..Settlement::new(Decision::RunAgain) }
     }
@@ -156,7 +154,7 @@ impl Session {
     }
 
     /// Returns the unanswered questions of suspended operations that have not expired, in the order
-    /// of their operation ids. An operation that waits for one within it has no question.
+    /// of their operation ids. An operation that depends on a nested one has no question.
     ///
     /// # Errors
     ///
@@ -175,8 +173,8 @@ impl Session {
     /// host can judge. Returns the sequence number of the decision's record. Needs no types.
     ///
     /// With [`Settlement::run_again`], the next recovery runs an interrupted operation again. With
-    /// [`Settlement::approved`], the next recovery runs the call, or the conversation that
-    /// requested it.
+    /// [`Settlement::approved`], either the next recovery or the conversation that requested the
+    /// call runs it.
     ///
     /// With [`Durability::Boundary`](crate::Durability::Boundary) and
     /// [`Durability::Every`](crate::Durability::Every), the record is durable when this returns.
@@ -185,12 +183,10 @@ impl Session {
     ///
     /// - [`Error::Blank`] if `by` is blank; the reason may be empty
     /// - [`Error::AlreadySettled`] if the operation was settled before
-    /// - [`Error::NoSuchOperation`] if the operation does not wait for this decision:
-    /// - it is unknown, or still open, so that the session must be recovered first
-    /// - its question has expired or was withdrawn
-    /// - the approval names other arguments, or the operation does not ask for one
-    /// - it asks for an approval and is to run again without one
-    /// - it waits for its result and is to run again
+    /// - [`Error::NoSuchOperation`] if the decision does not fit: the operation is unknown, or
+    ///   still open, so that the session must be recovered first; its question has expired or was
+    ///   withdrawn; the approval names other arguments, or no approval is required; it requires an
+    ///   approval and is to run again without one; it requires a result and is to run again
     /// - the errors of [`dispatch`](Session::dispatch) that do not concern events
     pub fn settle(
         &self,
@@ -233,7 +229,7 @@ impl Session {
         Some((suspended.clone(), standings.of_live(suspended)?))
     }
 
-    /// Returns the operations that waited for a decision at a position, and have not ended since.
+    /// Returns the operations that needed a decision at a position, and have not ended since.
     pub(crate) fn suspended_at(&self, position: SequenceNumber) -> Vec<OperationId> {
         self.inner.standings(&self.inner.state.lock()).waited_at(position)
     }
@@ -268,22 +264,21 @@ impl Session {
     }
 
     /// Notes that a call is repeated that was suspended within an earlier run of this handle's
-    /// operation, so that another call like it is distinct.
+    /// operation, so that a second call like it is distinct.
     pub(crate) fn makes_again(&self, operation: OperationId) {
         if let Some(within) = &self.within {
             within.made_again.lock().push(operation);
         }
     }
 
-    /// Returns the outermost suspended operations that continue without a decision: those that were
-    /// approved, those that have expired, and those that wait for a call within them that no longer
-    /// waits.
+    /// Returns the outermost suspended operations that continue without a decision: approved ones,
+    /// expired ones, and those with a nested call that no longer waits.
     pub(crate) fn due(&self) -> Vec<(SuspendedOperation, SuspensionStatus)> {
         let state = self.inner.state.lock();
         let standings = self.inner.standings(&state);
         let outer = standings.operations.suspended().filter(|one| one.parent.is_none());
-        // Only the tool can find out whether something in another session still waits. The
-        // conversation that requested the call makes the tool do so.
+        // Only the tool can find out whether a call in another session still waits. The
+        // conversation that requested the call runs the tool for that.
         let is_asked = |one: &SuspendedOperation| {
             one.origin.is_none() || one.suspension.inner.is_some_and(|inner| inner.session.is_none())
         };
@@ -297,7 +292,7 @@ impl Session {
         due.collect()
     }
 
-    /// Records that a suspended operation has expired, if it has not been settled meanwhile.
+    /// Records that a suspended operation has expired, unless it is settled now.
     pub(crate) fn expire(&self, operation: OperationId, settlement: &Settlement, by: &str) -> Result<()> {
         let state = self.in_turn(self.inner.settleable()?)?;
         let standings = self.inner.standings(&state);
@@ -349,7 +344,7 @@ impl Session {
     }
 }
 
-/// Reason for refusing to settle an operation that waits for no decision.
+/// Reason for refusing to settle an operation that needs no decision.
 const WAITS_FOR_NOBODY: &str = "it is not one that was interrupted or suspended and waits to be settled";
 
 impl SessionInner {
@@ -359,15 +354,15 @@ impl SessionInner {
     }
 
     /// Returns the time at which expiry is judged: in a replay that of the last record. It is the
-    /// time of the next record if that settles something, or if a process starts there, which may
-    /// be long after the last one.
+    /// time of the next record if that is a settlement, or if a process starts there, which may be
+    /// long after the last one.
     pub(super) fn judged_us(&self, state: &WriterState) -> i64 {
         let next_us = state.recording.as_ref().and_then(|recording| recording.judging_us());
         next_us.filter(|_| !sabotage::is(Breakage::ReplayExpiresLate)).unwrap_or_else(|| self.now_us())
     }
 
     /// Returns the status of suspended operations for a call or recovery of this handle that would
-    /// settle the expired one. In a replay, the settling record determines whether it had expired.
+    /// settle the expired one. In a replay, the settling record determines the expiry.
     fn standings_of<'a>(
         &self,
         state: &'a WriterState,

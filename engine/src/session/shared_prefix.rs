@@ -35,10 +35,9 @@ pub(crate) struct SharedPrefix {
 }
 
 impl SharedPrefix {
-    /// Takes the records of the session in `dir` through `position`. `writer` is the session, if it
-    /// is open for writing in this store: it makes the records durable. Nothing has to be read or
-    /// folded if its types are `types` and `position` is its last one or a snapshot that it
-    /// retains.
+    /// Collects the records of the session in `dir` through `position`. `writer` is the session, if
+    /// it is open for writing in this store: it syncs the records. If its types are `types` and
+    /// `position` is its last one or a retained snapshot, this needs no reading or folding.
     pub(crate) fn new(
         ground: ReadGround<'_>,
         dir: &FilePath,

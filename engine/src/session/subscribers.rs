@@ -17,7 +17,7 @@ use crate::error::panic_message;
 use crate::items::AnyValue;
 use crate::types::Event;
 
-/// Maximum number of subscriber panics that are stored until they are taken.
+/// Maximum number of subscriber panics that are stored.
 const WARNINGS_MAX: usize = 64;
 
 /// Describes a record to a subscriber.
@@ -129,7 +129,7 @@ impl Subscribers {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Returns whether a notification waits to be delivered.
+    /// Returns whether a notification is pending.
     pub(super) fn waits(&self) -> bool {
         self.listen() && !self.queue.lock().is_empty()
     }
@@ -143,8 +143,8 @@ impl Subscribers {
     }
 
     /// Delivers the queued notifications whose records are as durable as promised; records below
-    /// `synced` are durable. If another thread, or a subscriber further up this stack, is
-    /// delivering, that one continues until the queue is empty.
+    /// `synced` are durable. If a different thread, or a subscriber further up this stack, is
+    /// delivering, it continues until the queue is empty.
     pub(super) fn tell(&self, synced: &dyn Fn() -> SequenceNumber) {
         let ready = || self.queue.lock().front().is_some_and(|(durable, _)| *durable <= synced());
         while self.listen() && ready() {
@@ -166,7 +166,7 @@ impl Subscribers {
         let ended = std::mem::take(&mut *self.subscribers.lock());
         self.count.store(0, Ordering::Release);
         self.queue.lock().clear();
-        // Dropped last and without any lock, since a subscriber may own anything.
+        // Dropped last and without any lock, since a subscriber may own arbitrary values.
         drop(ended);
     }
 
@@ -178,7 +178,7 @@ impl Subscribers {
             self.count.fetch_sub(1, Ordering::Release);
         }
         drop(list);
-        // Dropped without the lock, since a subscriber may own anything.
+        // Dropped without the lock, since a subscriber may own arbitrary values.
         drop(ended);
     }
 
@@ -229,11 +229,10 @@ impl Session {
     /// subscriber that owns a handle of this session keeps it open until then.
     ///
     /// A [replay](crate::replay) notifies subscribers of the recorded records. Notifications of
-    /// records that it takes from the log come before the call returns that led to them. Events
-    /// from the log for which the host declared no slice have no
-    /// [value](RecordNotification::event). The log does not record which of several threads
-    /// notifies a subscriber: a subscriber that dispatches needs its own lane, or a host that
-    /// writes on one thread.
+    /// records from the log precede the return of the call that led to them. Events from the log
+    /// for which the host declared no slice have no [value](RecordNotification::event). The log
+    /// does not record which of several threads notifies a subscriber: a subscriber that dispatches
+    /// needs a separate lane, or a host that writes on one thread.
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -277,7 +276,7 @@ impl Session {
         Subscription(id)
     }
 
-    /// Ends a subscription. Does nothing if it has ended already.
+    /// Ends a subscription. Idempotent.
     pub fn unsubscribe(&self, subscription: Subscription) {
         self.inner.subscribers.remove(subscription);
     }

@@ -1,5 +1,5 @@
-//! Events and slices by their names, as values of any shape: for hosts whose types are not known at
-//! compile time.
+//! Events and slices by their names, as values of any shape: for hosts without types at compile
+//! time.
 
 use std::any::TypeId;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Session {
     /// |---|---|
     /// | [at run time](crate::SessionTypesBuilder::dynamic_event) | the value, its maps in the order of their pairs |
     /// | with a Rust type | the event decoded from the value, as by [`dispatch`](Session::dispatch) |
-    /// | none | nothing, with [`UndeclaredEvents::Refuse`](crate::UndeclaredEvents::Refuse); otherwise the value, at the version of the event in the log, by default 1; it is appended to an implicit STATE slice of the event's name |
+    /// | none | nothing, with [`UndeclaredEvents::Refuse`](crate::UndeclaredEvents::Refuse); otherwise the value, at the version of the event in the log, by default 1. The value is appended to an implicit STATE slice of the event's name |
     ///
     /// In all other respects this works like [`dispatch`](Session::dispatch).
     ///
@@ -98,7 +98,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, or if it is LOG;
+    /// [`Error::NoSuchSlice`] if neither the host nor the log declares the slice, or if it is LOG;
     /// [`Error::Decode`] if a recorded item cannot be read; [`Error::Io`] or [`Error::Object`] if
     /// the items of an undeclared slice cannot be read from the log.
     pub fn view_values(&self, slice: &str) -> Result<View<Value>> {
@@ -116,7 +116,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, or if it is not LOG.
+    /// [`Error::NoSuchSlice`] if neither the host nor the log declares the slice, or if it is not
+    /// LOG.
     pub fn log_values(&self, slice: &str) -> Result<LogView<Value>> {
         let viewed = match self.read_named(slice)? {
             (Policy::Log, Some(SliceItems::InLog(items))) => {
@@ -141,7 +142,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The errors of [`view_values`](Session::view_values), except those for LOG slices.
+    /// The errors of [`view_values`](Session::view_values), except for LOG slices.
     pub fn latest_value(&self, slice: &str) -> Result<Option<Item<Value>>> {
         let (_, Some(items)) = self.read_named(slice)? else { return Ok(None) };
         let last = View::new(self.value_rows(slice, &items.rows_in_memory().tail(1))?);

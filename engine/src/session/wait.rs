@@ -1,4 +1,4 @@
-//! Limits of waiting for other calls, and the description of a call for those that wait for it.
+//! Limits of blocking, and the description of a call for the calls that it blocks.
 
 use std::panic::Location;
 use std::thread::{self, ThreadId};
@@ -10,7 +10,7 @@ use super::Session;
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
 
-/// Limit of a call's wait for others, from the creation of this value.
+/// Limit of a call's wait, from the creation of this value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     /// Deadline of the call itself, or of one around it.
@@ -95,7 +95,7 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
-    /// Makes an asker that is bound to no thread.
+    /// Creates an asker that is bound to no thread.
     pub(crate) fn new(what: impl Into<SmolStr>, at: &'static Location<'static>) -> Asker {
         Asker { what: what.into(), at, held_by: None }
     }
@@ -112,9 +112,9 @@ impl Asker {
 }
 
 impl Session {
-    /// Returns a handle whose calls wait at most `limit` for others to end, in place of the store's
-    /// [default](crate::StoreOptions::wait). It replaces an earlier limit, and does not change that
-    /// of other handles. With a limit of zero, calls never wait.
+    /// Returns a handle with `limit` as the longest wait for other calls, in place of the store's
+    /// [default](crate::StoreOptions::wait). It replaces an earlier limit, and does not affect
+    /// other handles. With a limit of zero, calls never wait.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -74,7 +74,7 @@ impl<'a> PendingRecord<'a> {
         PendingRecord { kind, body, content, decoded_values: DecodedValues::Nothing, event: None }
     }
 
-    /// Makes the record of a declaration, whose encoded body is `body`.
+    /// Creates the record of a declaration with the encoded body `body`.
     pub(super) fn declare(declare: Declare, body: &'a [u8]) -> PendingRecord<'a> {
         PendingRecord::new(RecordKind::DECLARE, body, RecordBody::Declare(declare))
     }
@@ -112,16 +112,16 @@ pub(super) enum WriteRefusal {
     ReplicaBehind(ReplicaLag),
 }
 
-/// Action of a writer for a sync that no call waits for.
+/// Action of a writer for a sync without a blocked call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Nothing: the sync can wait, or the background was asked already.
+    /// None: the sync is not due, or was requested already.
     Nothing,
-    /// Syncs itself, since there is no background thread or too many files are unsynced.
+    /// Syncs itself, since there is no background thread or the limit of unsynced files is reached.
     Sync,
-    /// Asks the background for a sync within a second.
+    /// Requests a background sync within a second.
     AskLater,
-    /// Asks the background for a sync at once.
+    /// Requests a background sync at once.
     AskAtOnce,
 }
 
@@ -171,7 +171,7 @@ fn now_us(clock: &dyn Clock) -> i64 {
     if sabotage::is(Breakage::WaitedBySetClock) { clock.now_us() } else { clock.steady_us() }
 }
 
-/// Returns whether records have been unsynced for too long.
+/// Returns whether the time limit of unsynced records is over.
 fn is_late(first_unsynced_us: &mut Option<i64>, now_us: i64) -> bool {
     // A test may move its clock back.
     let first_us = now_us.min(first_unsynced_us.unwrap_or(now_us));
@@ -179,8 +179,8 @@ fn is_late(first_unsynced_us: &mut Option<i64>, now_us: i64) -> bool {
     now_us.saturating_sub(first_us) >= UNSYNCED_US_MAX
 }
 
-/// Syncs records that no call waits for in time: by `sync_now` if the writer syncs itself, and
-/// otherwise by the task that `sync` makes, if one is needed.
+/// Syncs records without a blocked call in time: by `sync_now` if the writer syncs itself, and
+/// otherwise by the task that `sync` returns, if one is needed.
 pub(crate) fn sync_in_time<T: FnMut() -> RemainingWork + Send + 'static>(
     background: &Background,
     session: Uuid,
@@ -197,7 +197,7 @@ pub(crate) fn sync_in_time<T: FnMut() -> RemainingWork + Send + 'static>(
     Ok(())
 }
 
-/// Poisons the log, except for errors that left nothing behind.
+/// Poisons the log, except for errors without side effects.
 pub(crate) fn poison_on_error(gate: &SyncGate<Error>, error: Error) -> Error {
     let is_whole = matches!(
         error,
@@ -217,7 +217,7 @@ where
     SyncReferences: Fn() -> Result<()>,
     Attest: FnOnce() -> Result<()>,
 {
-    /// Takes the work of a sync from the log.
+    /// Removes the work of a sync from the log.
     pub(crate) plan: Plan,
     /// Returns that work to the log if no file handle is left for it.
     pub(crate) put_back: PutBack,
@@ -261,8 +261,8 @@ where
     match led {
         Ok(false) => Ok(()),
         Ok(true) => {
-            // The records are durable even if the attesting frame cannot be written; but nothing
-            // may follow a write that failed.
+            // The records are durable even if the attesting frame cannot be written; but no write
+            // may follow a failed one.
             if let Err(error) = attest() {
                 gate.fail(Arc::new(error));
             }
@@ -305,8 +305,8 @@ impl SessionInner {
     }
 
     /// Locks the writer's state, unless a write or sync has failed. Writes fail under that lock, so
-    /// this checks under it: a thread that waited for the lock meanwhile must not overwrite the
-    /// remains of a failed write.
+    /// this checks under it: a thread that gets the lock afterwards must not overwrite the remains
+    /// of a failed write.
     pub(super) fn sound(&self) -> Result<MutexGuard<'_, WriterState>> {
         self.check_process()?;
         let state = self.state.lock();
@@ -506,14 +506,14 @@ impl SessionInner {
         Ok(sequence)
     }
 
-    /// Syncs records that no call waits for in time.
+    /// Syncs records without a blocked call in time.
     fn sync_in_background(self: &Arc<Self>, due: Due, target: SequenceNumber) -> Result<()> {
         let task = || {
             let session = Arc::downgrade(self);
             move || {
                 if let Some(session) = session.upgrade() {
                     // A failure poisons the session, and its next call reports it. If no handle was
-                    // left, nothing else requests the sync before the next record.
+                    // left, no other request for the sync comes before the next record.
                     if let Err(Error::NoHandle { .. }) = session.sync_locally() {
                         let _ = session.sync_in_background(Due::AskLater, target);
                     }
@@ -559,8 +559,8 @@ impl SessionInner {
     }
 
     /// Appends a record to the log and applies it. The log grows and slices change in no other way.
-    /// If an appended record cannot be applied, the session is poisoned, since nothing after it
-    /// could be trusted.
+    /// If an appended record cannot be applied, the session is poisoned, since later records could
+    /// not be trusted.
     #[inline]
     pub(super) fn append(
         &self,
@@ -589,7 +589,7 @@ impl SessionInner {
         Ok(sequence)
     }
 
-    /// Poisons the session, except for errors that left nothing behind.
+    /// Poisons the session, except for errors without side effects.
     pub(super) fn poison_on_error(&self, error: Error) -> Error {
         poison_on_error(&self.gate, error)
     }
@@ -626,8 +626,8 @@ impl SessionInner {
             state.asked = SyncRequest::Nothing;
             state.log.sync_plan()
         };
-        // A session that failed meanwhile is not written any more. A failure here is noted under
-        // the lock, so that no thread overwrites the remains of the failed write.
+        // A session that has failed is not written any more. A failure here is noted under the
+        // lock, so that no thread overwrites its remains.
         let attest = || {
             let Ok(mut state) = self.sound() else { return Ok(()) };
             let attested = match state.closed {
