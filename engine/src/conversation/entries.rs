@@ -17,7 +17,7 @@ use super::model::{
 /// Text shown to a model for a call that requested an expansion of the prompt.
 pub const EXPANDED_TEXT: &str = "More of the prompt is shown now. Call the tool again if it is still needed.";
 
-/// Text shown to a model for a call that was skipped, because an earlier event made it obsolete.
+/// Text shown to a model for a call that was not run, since an earlier outcome changed the task.
 pub const SKIPPED_TEXT: &str = "This call was not run. Call the tool again if it is still needed.";
 
 /// Returns the text that a model reads for a settled call: `shown` if it was given; otherwise the
