@@ -240,7 +240,6 @@ pub(super) struct Closed {
 }
 
 impl Conversation {
-    /// Creates a conversation without records.
     pub(crate) fn new(session: Uuid, evaluation_id: String) -> Conversation {
         Conversation { session, evaluation_id, entries: Vec::new(), abandoned: Vec::new(), imported: None }
     }
@@ -400,7 +399,6 @@ impl Conversation {
         system.into_iter().chain(sent).collect()
     }
 
-    /// Replaces the shortened parts.
     fn shorten(&self, sent: &mut Vec<SentMessage>) {
         for entry in &self.entries {
             let EntryContent::Shortened { from, to, messages, .. } = &entry.content else { continue };

@@ -177,7 +177,6 @@ fn dispatches<'a>(
     effects(walk, &old, &old_effects, &new, &new_effects, names)
 }
 
-/// Compares the actions of two dispatches.
 fn actions(
     walk: &mut ValueComparer<'_>,
     old: &Action<'_>,
@@ -277,7 +276,6 @@ fn effects(
     walk.at(".effects", |walk| walk.differ(Some(old), Some(new), Some("order of slices".to_owned())))
 }
 
-/// The event of a record for a comparison of effects.
 #[derive(Clone, Copy)]
 pub(crate) struct ReducedEvent<'a> {
     pub(crate) name: &'a str,
@@ -364,7 +362,6 @@ fn slice_effects(
     walk.at(".before", |walk| walk.options(before(old_effect), before(new_effect)))
 }
 
-/// Returns the items that an effect added, and their version.
 fn added_items<'a>(effect: EffectInDispatch<'a, '_>) -> (Vec<Payload<'a>>, u32) {
     let EffectInDispatch { effect, event, version } = effect;
     match &effect.added {

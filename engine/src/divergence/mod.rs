@@ -191,9 +191,7 @@ pub struct OtherRecord {
 /// The first difference of two bodies of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Difference {
-    /// Name of the slice with the difference.
     pub(crate) slice: Option<String>,
-    /// Path of the value that differs.
     pub(crate) path: String,
     pub(crate) recorded: Option<Value>,
     pub(crate) produced: Option<Value>,
@@ -285,7 +283,6 @@ pub(crate) fn shown_name(kind: RecordKind, body: &[u8], names: &DeclaredNames) -
     about.map_or_else(|| kind.to_string(), |about| format!("{kind} {about}"))
 }
 
-/// Displays a record's kind and name.
 struct RecordLabel<'a>(&'a str);
 
 impl fmt::Display for RecordLabel<'_> {

@@ -18,7 +18,6 @@ pub struct Holder {
     pub ended: bool,
 }
 
-/// Returns the name of this machine.
 pub(crate) fn host_name() -> Option<String> {
     nix::unistd::gethostname().ok()?.into_string().ok()
 }

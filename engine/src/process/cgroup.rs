@@ -21,7 +21,6 @@ const CGROUP2_MAGIC: u64 = 0x6367_7270;
 /// Maximum depth of subgroups that are removed below the group of a call.
 const DEPTH_MAX: usize = 64;
 
-/// The control group of a call's programs, identified by its directory.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     directory: PathBuf,

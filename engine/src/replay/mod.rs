@@ -482,7 +482,6 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Continues a fold through the records below `end`.
     fn continue_fold(
         &self,
         live: LiveState,

@@ -79,7 +79,6 @@ impl SessionInner {
         }
     }
 
-    /// Asks the replicator to confirm the claim.
     fn confirm(&self) -> Result<()> {
         self.check_process()?;
         let Some(replica) = self.confirms() else { return Ok(()) };

@@ -35,7 +35,6 @@ fn json_text(value: &serde_json::Value) -> Vec<u8> {
     text_payload(&value.to_string())
 }
 
-/// Encodes the blocks of a message.
 fn encoded_blocks(blocks: Option<&ContentBlocks>) -> Option<(&str, Vec<u8>)> {
     blocks.map(|blocks| (blocks.format.as_str(), text_payload(&blocks.json)))
 }

@@ -301,7 +301,6 @@ impl Session {
         )
     }
 
-    /// Records a change of one slice by the engine, without an event.
     fn change<S: Slice>(
         &self,
         action: Action<'_>,
@@ -354,7 +353,6 @@ impl Session {
     }
 }
 
-/// An event to dispatch.
 pub(super) struct DispatchedEvent {
     pub(super) value: AnyValue,
     /// Whether the slices of the event store such values. Otherwise their items are decoded from
@@ -577,7 +575,6 @@ impl SessionInner {
 struct ReducerOutput {
     /// Values of the added items, each with its slice and place.
     decoded: Vec<((u32, u32), AnyValue)>,
-    /// Effects, each with its slice.
     effects: Vec<(u32, SliceEffect)>,
     /// Whether the effects match the event's declaration, so that the record can omit them.
     as_declared: bool,

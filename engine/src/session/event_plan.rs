@@ -68,7 +68,6 @@ impl FastPath {
     }
 }
 
-/// A binding and its reducer.
 pub(super) struct PlannedReducer {
     pub(super) slice: u32,
     pub(super) name: SmolStr,

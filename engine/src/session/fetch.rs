@@ -225,13 +225,11 @@ pub(crate) struct Fetch<'a> {
     body: Vec<u8>,
     /// Creates the files that captures need. They are durable before the records that name them.
     captures: CaptureReceiver,
-    /// Whether a new log is that of a child session.
     is_child: bool,
     /// Object with the last known positions that were read.
     known: Option<ObjectId>,
 }
 
-/// Extent of a log that was fetched.
 #[derive(Clone, Debug)]
 pub(crate) struct FetchedExtent {
     /// Sequence number after the last record.
@@ -252,7 +250,6 @@ impl Drop for Fetch<'_> {
 }
 
 impl<'a> Fetch<'a> {
-    /// Makes a new log in the directory `dir`.
     pub(crate) fn with_new_log(
         session: Uuid,
         dir: &'a Path,
@@ -275,7 +272,6 @@ impl<'a> Fetch<'a> {
         }
     }
 
-    /// Appends to the log in the directory `dir`.
     fn with_log(
         session: Uuid,
         dir: &'a Path,
@@ -492,7 +488,6 @@ impl<'a> Fetch<'a> {
         Ok(Some(KnownPositions::decode(&bytes)?))
     }
 
-    /// Starts a new log for its first record.
     fn begin_log(&mut self, record: &Record<'_>) -> Result<(RemadeLog, LiveState)> {
         if record.kind != RecordKind::OPENED {
             return Err(self.fetch_error("its first record begins no session"));

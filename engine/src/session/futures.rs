@@ -36,7 +36,6 @@ use crate::types::Event;
 /// allowed.
 type WriteAttempt<A, T> = std::result::Result<Result<T>, A>;
 
-/// An event's name, its value, and its encoded payload.
 type NamedEvent = (SmolStr, DispatchedEvent, Box<EncodeBuffer>);
 
 impl Session {

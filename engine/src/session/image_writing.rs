@@ -117,7 +117,6 @@ impl ImageStatus {
     }
 }
 
-/// Content of an image at one moment.
 struct ImageContent {
     /// Bytes of the log at that moment.
     log_bytes: u64,
@@ -138,7 +137,6 @@ struct ImageContent {
     unfinished: Arc<UnfinishedImage>,
 }
 
-/// Result of writing an image.
 enum ImageOutcome {
     /// The image was written, with this length in bytes.
     Written(u64),

@@ -41,7 +41,6 @@ pub(super) struct Quiet {
     time_us: AtomicI64,
 }
 
-/// A record that was written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WrittenRecord {
     pub(super) sequence: SequenceNumber,
@@ -96,7 +95,6 @@ pub(super) struct Lag {
     noted_us: i64,
 }
 
-/// Lag of a replicator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReplicaLag {
     pub(super) records: u64,

@@ -117,7 +117,6 @@ impl<T: Send + Sync + 'static> LogView<T> {
     }
 }
 
-/// Iterates over the items from some place on.
 struct LogViewIter<'a, T> {
     slice: Option<&'a ViewedSlice>,
     next: u64,

@@ -54,7 +54,6 @@ use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
 
-/// Contents of a new session.
 pub(crate) struct SessionSeed {
     pub(crate) opened: SessionOpening,
     pub(crate) durability: Durability,
@@ -62,7 +61,6 @@ pub(crate) struct SessionSeed {
     pub(crate) lock: WriterLock,
 }
 
-/// Options for opening a session.
 pub(crate) struct OpenAs {
     pub(crate) types: Option<SessionTypes>,
     pub(crate) durability: Durability,
@@ -193,7 +191,6 @@ pub(crate) fn read_outline(
     })
 }
 
-/// Visits each frame of a walk over a log.
 pub(crate) type VisitFrame<'a> = dyn FnMut(FrameAt<'_>) -> Result<()> + 'a;
 
 /// Sources of an outline, and the memory limit for reading it.
@@ -378,7 +375,6 @@ impl LoadedSession {
         Ok((!failed).then_some(LoadedSession { scan, folded, ..self }))
     }
 
-    /// Returns the places of the session's records.
     pub(crate) fn places(&self) -> RecordLocator {
         self.scan.places()
     }
@@ -503,7 +499,6 @@ pub(crate) fn open_as_read(
     open_beside(store, dir, open_as, read, replica)
 }
 
-/// Locks the directory of a session that is opened for writing.
 fn lock_directory(dir: &FilePath, open_as: &mut OpenAs, session: Uuid) -> Result<()> {
     open_as.lock.as_mut().map_or(Ok(()), |lock| lock.lock_directory(dir, session))
 }

@@ -326,7 +326,6 @@ impl Session {
         found.ok_or(missing)
     }
 
-    /// Returns the captures that an end record names.
     pub(crate) fn captures_at_end_of(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
         self.read_end_resources(end)
     }
@@ -373,7 +372,6 @@ impl Session {
         })
     }
 
-    /// Returns the captures in a call's end record.
     pub(crate) fn read_end_resources(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
         self.read_tool_end(end, |body, source| captures_of(body.resources, &source.objects))
     }

@@ -129,7 +129,6 @@ impl Session {
         own.or_else(|| runs_here(self.inner.id))
     }
 
-    /// Returns the operation that owns this handle.
     pub(crate) fn call_scope(&self) -> Option<&Arc<CallScope>> {
         self.within.as_ref()
     }
@@ -151,7 +150,6 @@ impl Session {
         self.inner.state.lock().live.projection.operations.changing_operation().cloned()
     }
 
-    /// Returns the operations that were left open.
     pub(crate) fn left_open(&self) -> Vec<OpenOperation> {
         self.inner.state.lock().left_open().cloned().collect()
     }
@@ -186,7 +184,6 @@ impl Session {
 }
 
 impl WriterState {
-    /// Returns the operations that were left open.
     pub(super) fn left_open(&self) -> impl Iterator<Item = &OpenOperation> {
         self.live.projection.operations.open().filter(|open| !self.running_calls.holds(open.operation))
     }
@@ -253,7 +250,6 @@ pub(crate) struct ActiveCall {
     pub(crate) began_us: i64,
 }
 
-/// An operation that has ended.
 pub(crate) struct OperationEnd {
     pub(crate) end: SequenceNumber,
     pub(crate) elapsed_us: u64,
@@ -548,7 +544,6 @@ impl SessionInner {
         }
     }
 
-    /// Removes an operation from the running calls.
     fn leave(self: &Arc<Self>, ticket: u64) {
         let mut state = self.state.lock();
         leave(&mut state, ticket);

@@ -27,7 +27,6 @@ const LANES_MAX: usize = 64;
 /// Maximum number of divergences that are stored for one replay.
 const FOUND_MAX: usize = 10_000;
 
-/// Rules of a replay.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     /// Whether the replay continues after a divergence.
@@ -42,7 +41,6 @@ pub(crate) struct Rules {
     pub(crate) checks_objects: bool,
 }
 
-/// Producer of a record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RecordProducer {
     /// The engine, which reads the record from the log.
@@ -113,7 +111,6 @@ impl ReplayRecord {
         self.kind == kind && self.body == body
     }
 
-    /// Returns the objects that the record names.
     pub(super) fn objects(&self) -> BTreeSet<ObjectId> {
         let (sequence, kind, time_us) = (self.sequence, self.kind, self.time_us);
         Record { sequence, kind, time_us, body: &self.body }.objects()

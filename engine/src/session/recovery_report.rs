@@ -53,7 +53,6 @@ pub struct RecoveryReport {
 }
 
 impl RecoveryReport {
-    /// Reports on a log that was read with its images.
     pub(super) fn of_read(read: &LoadedSession) -> RecoveryReport {
         RecoveryReport {
             from_image: read.images.next_sequence,

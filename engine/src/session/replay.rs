@@ -409,7 +409,6 @@ impl Session {
         self.inner.replayed.is_some()
     }
 
-    /// Returns the lane of the records that are written through this handle.
     pub(super) fn lane_name(&self) -> LaneName {
         self.record_lane().into()
     }

@@ -97,7 +97,6 @@ struct FeedRequest {
 /// A claim of a session by this process.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplicaClaim {
-    /// Epoch of the claim.
     pub(crate) epoch: u64,
     /// Sequence number after the last record that was replicated then.
     pub(crate) held: SequenceNumber,
@@ -244,7 +243,6 @@ impl Replica {
         *self.dropped.lock() = DroppedBodiesNotice { said: Some(dropped), is_to_say: false };
     }
 
-    /// Returns the epoch of the claim.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -471,7 +469,6 @@ impl SessionInner {
         self.replica.as_ref().is_some_and(|replica| replica.replication.replicator.holds_captures())
     }
 
-    /// Returns the `SessionOpening` record of this session, not of an ancestor.
     pub(super) fn opening_record(&self) -> SessionOpening {
         self.state.lock().opening_record()
     }
@@ -544,7 +541,6 @@ impl SessionInner {
     }
 }
 
-/// Converts a replicator's error to one of the session.
 pub(crate) fn replica_error(session: Uuid, error: ReplicaError) -> Error {
     match error {
         ReplicaError::Fenced { epoch, by } => Error::Fenced { session, epoch, by },
@@ -553,7 +549,6 @@ pub(crate) fn replica_error(session: Uuid, error: ReplicaError) -> Error {
     }
 }
 
-/// Copies of some records.
 #[derive(Default)]
 struct ReplicaBatch {
     bodies: Vec<u8>,

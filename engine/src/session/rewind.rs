@@ -34,7 +34,6 @@ pub(crate) struct LoggedCapture {
     pub(crate) recorded: Option<Vec<u8>>,
 }
 
-/// The captures in one record of a call.
 pub(crate) struct LoggedCaptures {
     pub(crate) record: SequenceNumber,
     /// Whether the record is the call's end.
@@ -145,7 +144,6 @@ impl Session {
         Ok(found)
     }
 
-    /// Returns the captures of these resources in a start record.
     pub(crate) fn captures_of_begin(
         &self,
         begin: SequenceNumber,
@@ -155,7 +153,6 @@ impl Session {
         Ok(wanted_captures(names, LoggedCaptures { record: begin, is_end: false, captured }))
     }
 
-    /// Returns the captures of these resources in an end record.
     pub(crate) fn captures_of_end(
         &self,
         end: SequenceNumber,

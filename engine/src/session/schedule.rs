@@ -59,12 +59,9 @@ pub(super) enum WriteScope {
     Log,
 }
 
-/// Intended access of a handle.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Access {
-    /// Write a record.
     Write(WriteScope),
-    /// Start an operation.
     Begin { reads_only: bool },
 }
 
@@ -98,7 +95,6 @@ impl Access {
 /// State of an operation that its handle shares.
 pub(crate) struct CallScope {
     pub(super) ticket: u64,
-    /// Operation id.
     pub(super) operation: OperationId,
     /// Start record of the run that owns these handles. For work that is no operation, that of the
     /// run around it, if any.
@@ -110,7 +106,6 @@ pub(crate) struct CallScope {
     pub(super) stop: Stop,
     /// Operation within which this one runs.
     pub(super) parent: Option<Arc<CallScope>>,
-    /// Session of the operation.
     pub(super) session: Uuid,
     /// Guest of the parent session's schedule as which this operation runs, if its session is a
     /// child that works under its parent's lease.
@@ -256,7 +251,6 @@ pub(super) struct AdmittedOperation {
 }
 
 impl AdmittedOperation {
-    /// Returns the operation id, once the operation has started.
     pub(super) fn operation(&self) -> Option<OperationId> {
         self.begun.as_ref().map(|begun| begun.operation)
     }

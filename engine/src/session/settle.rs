@@ -30,7 +30,6 @@ pub struct Settlement {
     pub(crate) until: Option<DateTime<Utc>>,
 }
 
-/// The encoded parts of a decision.
 pub(crate) struct SettlementPayloads {
     result: Option<Vec<u8>>,
     /// Text for the model.
@@ -120,7 +119,6 @@ impl Settlement {
     }
 }
 
-/// A decision as recorded in the log.
 pub(crate) struct RecordedSettlement {
     pub(crate) sequence: SequenceNumber,
     pub(crate) settlement: Settlement,
@@ -391,7 +389,6 @@ impl SessionInner {
     }
 }
 
-/// Fails if an operation cannot be settled in this way.
 pub(crate) fn check(
     standings: &Standings<'_>,
     operation: OperationId,

@@ -18,7 +18,6 @@ use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 use crate::types::SessionTypes;
 
-/// The records that a fork shares with its parent, and their projection.
 pub(crate) struct SharedPrefix {
     /// Places of the records, up to the last shared one.
     pub(crate) places: RecordLocator,

@@ -241,7 +241,6 @@ impl Session {
         Some(types).filter(|types| types.item_type.id == TypeId::of::<Value>())
     }
 
-    /// Returns items of a slice as values.
     fn value_rows(&self, slice: &str, rows: &Rows) -> Result<Rows> {
         if let Some(types) = self.inner.types.as_ref().and_then(|types| types.slice(slice)) {
             return values_of(types, rows);
@@ -270,7 +269,6 @@ fn untyped_decoder(slice: &str) -> Decoder {
     Decoder::Values(Arc::new(ValueDecoder { name, version, upcast: Some(Arc::new(upcast)), by_way_of: None }))
 }
 
-/// Makes a new item of a slice from a value.
 fn new_item(slice: &str, types: Option<&SliceTypes>, value: Value) -> Result<NewItem> {
     let bytes = encode_value(slice, &value)?;
     let Some(types) = types else { return Ok(NewItem { bytes, typed: None }) };

@@ -50,7 +50,6 @@ impl Patience {
         Patience { until: self.until.into_iter().chain(until).min(), ..self }
     }
 
-    /// Returns the deadline of the call, or `None` if it has none.
     pub(crate) fn until(&self) -> Option<Instant> {
         self.until
     }

@@ -49,7 +49,6 @@ pub(crate) enum SyncRequest {
     AtOnce,
 }
 
-/// A record that is about to be written.
 pub(super) struct PendingRecord<'a> {
     pub(super) kind: RecordKind,
     pub(super) body: &'a [u8],
@@ -61,7 +60,6 @@ pub(super) struct PendingRecord<'a> {
     pub(super) event: Option<PendingEvent>,
 }
 
-/// An event for a notification.
 pub(super) struct PendingEvent {
     pub(super) name: SmolStr,
     pub(super) version: u32,
@@ -349,7 +347,6 @@ impl SessionInner {
         }
     }
 
-    /// Returns the error for operations that were left open.
     pub(super) fn interrupted_error(&self, state: &WriterState) -> Error {
         self.refusal_error(WriteRefusal::Interrupted, state)
     }
@@ -613,7 +610,6 @@ impl SessionInner {
         Ok(next)
     }
 
-    /// Starts a new segment.
     pub(super) fn roll_over(&self, state: &mut WriterState) -> Result<()> {
         self.prepare(state, |log, context| log.roll_over(self.now_us(), 0, context))
     }
