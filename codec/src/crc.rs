@@ -1,25 +1,27 @@
-//! Computes CRC-32 checksums of concatenated and of partial stretches of bytes.
+//! Computes CRC-32 checksums of concatenated and of partial byte ranges.
 //!
-//! A CRC-32 is a remainder of polynomials, so the checksum of two stretches, one behind the other, follows from the
-//! checksum of each. From the checksums of a file's bytes up to two offsets, one multiplication gives the checksum of
-//! the bytes between them, however many they are. A search for frames in a damaged segment uses this.
+//! A CRC-32 is a remainder of polynomials, so the checksum of two consecutive ranges follows from
+//! the checksum of each. From the checksums of a file's bytes up to two offsets, one multiplication
+//! gives the checksum of the bytes between them, for any number of bytes. A search for frames in a
+//! damaged segment uses this.
 
 use std::sync::OnceLock;
 
 /// The polynomial of CRC-32 (IEEE), with its bits reversed as in the checksum.
 pub(crate) const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// The most significant bit of a checksum, which is set where the polynomial was added last. Read as a polynomial, it
-/// is 1.
+/// The most significant bit of a checksum, which is set if the polynomial was added last. Read as a
+/// polynomial, it is 1.
 pub(crate) const TOP: u32 = 1 << 31;
 
-/// Number of lengths, in bytes from 0 on, whose power of x the table of low powers holds.
+/// Number of lengths, in bytes from 0 on, whose power of x is in the table of low powers.
 const LOW_LENS: usize = 1 << 12;
 
-/// x to the power of 8: moves a checksum on by one byte.
+/// x to the power of 8: shifts a checksum by one byte.
 const BYTE: u32 = TOP >> 8;
 
-/// Extends a checksum by bytes: returns the checksum of the stretch whose checksum is `before`, followed by `bytes`.
+/// Extends a checksum by bytes: returns the checksum of the range with the checksum `before`,
+/// followed by `bytes`.
 ///
 /// ```
 /// use foldlog_codec::crc;
@@ -34,21 +36,21 @@ pub fn with_bytes(before: u32, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Extends a checksum by zero bytes: returns the checksum of the stretch whose checksum is `before`, followed by
-/// `zeros` bytes of 0. The time that it takes does not grow with `zeros`.
+/// Extends a checksum by zero bytes: returns the checksum of the range with the checksum `before`,
+/// followed by `zeros` bytes of 0. The running time does not grow with `zeros`.
 #[must_use]
 pub fn with_zeros(before: u32, zeros: u64) -> u32 {
     !shift_checksum(!before, zeros)
 }
 
-/// Moves a checksum on by `len` bytes, without the bytes themselves.
+/// Shifts a checksum by `len` bytes, without the bytes themselves.
 ///
-/// The checksum of two stretches, one behind the other, is the checksum of the first, moved on by the length of the
-/// second, exclusive-or the checksum of the second.
+/// The checksum of two consecutive ranges is the checksum of the first, shifted by the length of
+/// the second, exclusive-or the checksum of the second.
 #[must_use]
 pub fn shift_checksum(checksum: u32, len: u64) -> u32 {
     let Powers { low, high } = powers();
-    // Most lengths are those of a frame; longer ones are holes, of which there are few.
+    // Most lengths are those of a frame. Longer ones are holes, which are rare.
     let (of_low, rest) = (len % LOW_LENS as u64, len / LOW_LENS as u64);
     let checksum = index(low, of_low).map_or(checksum, |power| product(power, checksum));
     match index(high, rest) {
@@ -57,7 +59,8 @@ pub fn shift_checksum(checksum: u32, len: u64) -> u32 {
     }
 }
 
-/// Holds precomputed powers of x, from which [`shifted`] makes the factor for a length.
+/// Contains precomputed powers of x, from which [`shift_checksum`] computes the factor for a
+/// length.
 struct Powers {
     /// x to eight times the index.
     low: Vec<u32>,
@@ -132,7 +135,7 @@ mod tests {
                 "{zeros}"
             );
         }
-        // Beyond what anybody could hash: in two steps or in one.
+        // Lengths beyond any real input: two steps give the same result as one.
         let (long, longer) = (1 << 40, (1 << 25) + 12_345);
         assert_eq!(with_zeros(with_zeros(7, long), longer), with_zeros(7, long + longer));
     }

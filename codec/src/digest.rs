@@ -1,24 +1,26 @@
 //! Computes BLAKE3 digests over the content of records, not over their frames.
 //!
-//! A digest covers the sequence number, kind, time and body hash of each record, in order. Salts, watermarks, checksums
-//! and envelope frames are not content, so a recovery that rewrites frames leaves every digest as it was.
+//! A digest covers the sequence number, kind, time and body hash of each record, in order. Salts,
+//! watermarks, checksums and envelope frames are not content, so a recovery that rewrites frames
+//! changes no digest.
 //!
-//! For each record, the hasher takes the sequence number (`u64`), the kind byte, the time in microseconds (`i64`) and
-//! the BLAKE3 of the body (32 bytes), all little-endian. Of a record whose body a compaction has dropped, it takes the kind and
-//! the BLAKE3 that were kept, so that a compaction leaves every digest as it was.
+//! For each record, the input of the hasher is the sequence number (`u64`), the kind byte, the time
+//! in microseconds (`i64`) and the BLAKE3 of the body (32 bytes), all little-endian. If a
+//! compaction has dropped a record's body, the input is the original kind and BLAKE3, which the
+//! compaction preserves, so it changes no digest.
 
 use crate::body::Dropped;
 use crate::{RecordKind, SequenceNumber};
 
-/// Number of bytes that are gathered before the hasher takes them: it hashes one large piece several times as fast as
-/// many small ones.
+/// Number of bytes to collect before they are hashed. Hashing one large piece is several times as
+/// fast as hashing many small ones.
 const GATHERED_BYTES: usize = 16 << 10;
 
 /// Accumulates the digest over a segment's records, one after the other.
 #[derive(Clone, Debug, Default)]
 pub struct SegmentDigest {
     hasher: blake3::Hasher,
-    /// Bytes that the hasher has not taken yet.
+    /// Bytes that are not hashed yet.
     gathered: Vec<u8>,
     records: u64,
 }
@@ -47,12 +49,12 @@ impl SegmentDigest {
         }
     }
 
-    /// Returns how many records were added.
+    /// Returns the number of records added.
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// Returns the digest of the records added so far; more may be added afterwards.
+    /// Returns the digest of the records added so far. More records may be added afterwards.
     pub fn finish(&self) -> [u8; 32] {
         *self.hasher.clone().update(&self.gathered).finalize().as_bytes()
     }
@@ -62,7 +64,8 @@ impl SegmentDigest {
 mod tests {
     use super::*;
 
-    /// Gathering is nobody's matter: the digest is that of all the bytes in one piece, at any number of records.
+    /// Buffering has no effect on the digest: it equals that of all bytes in one piece, for any
+    /// number of records.
     #[test]
     fn a_digest_is_that_of_its_records_in_one_piece() {
         let mut digest = SegmentDigest::new();

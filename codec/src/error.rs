@@ -1,20 +1,20 @@
 use crate::escape;
 
-/// Reports why bytes or values could not be decoded or encoded.
+/// Describes why bytes or values could not be decoded or encoded.
 ///
-/// Offsets count from the start of the bytes that the caller handed in: an error does not name the file, which only the
-/// caller knows.
+/// Offsets count from the start of the bytes that the caller passed in. The error does not name the
+/// file, which only the caller knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The input ends before the value or frame does.
     #[error("truncated at byte {offset}: {needed} bytes needed, {available} there")]
     Truncated {
-        /// Offset, in bytes, at which the missing bytes should begin.
+        /// Offset, in bytes, of the first missing byte or of the value that is cut short.
         offset: usize,
         /// Number of bytes needed from `offset` on.
         needed: u64,
-        /// Number of bytes that there are from `offset` on.
+        /// Number of bytes available from `offset` on.
         available: u64,
     },
     /// A checksum does not match the bytes that it covers.
@@ -25,7 +25,7 @@ pub enum Error {
         /// Checksum stored in the frame or header.
         found: u32,
     },
-    /// The bytes are not the MessagePack, frame or header that they should be.
+    /// The bytes are not valid MessagePack, or not a valid frame or header.
     #[error("not MessagePack at byte {offset}: {reason}")]
     Malformed {
         /// Offset, in bytes, at which decoding stopped.
@@ -36,7 +36,7 @@ pub enum Error {
     /// A value exceeds a limit that writers and readers both enforce.
     #[error("limit exceeded at byte {offset}: {limit} is over {max}")]
     Limit {
-        /// Offset, in bytes, at which the limit was exceeded; 0 where no byte stands for it.
+        /// Offset, in bytes, at which the limit was exceeded; 0 if no byte corresponds to it.
         offset: usize,
         /// Name of the limit.
         limit: &'static str,
@@ -51,7 +51,7 @@ pub enum Error {
         /// What is missing or wrong in the body.
         reason: String,
     },
-    /// The file does not begin with the magic bytes of a segment or an image.
+    /// The file does not start with the magic bytes of a segment or an image.
     #[error("not a foldlog segment: the first bytes are {found:02x?}")]
     Magic {
         /// First eight bytes of the file.
@@ -65,7 +65,8 @@ pub enum Error {
         /// Newest format version that this crate reads.
         supported: u16,
     },
-    /// A host's type could not be serialized to MessagePack or deserialized from it; the text says why.
+    /// A host's type could not be serialized to MessagePack or deserialized from it. The text gives
+    /// the cause.
     #[error("{}", escape::display(.0))]
     Value(String),
 }

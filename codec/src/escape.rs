@@ -1,11 +1,12 @@
 //! Escapes untrusted text for terminals, error messages and JSON.
 //!
-//! A log holds what an agent read: names, tags, reasons, paths. Printed raw, an escape sequence in such a text moves
-//! the cursor, rewrites the lines above or sets a window's title, and a bidirectional mark displays one text as
-//! another. So all text that does not come from the program itself passes through this module before it is printed, and
-//! no other module decides which characters are escaped.
+//! A log contains text that an agent read: names, tags, reasons, paths. If such a text is printed
+//! raw, an escape sequence in it moves the cursor, rewrites the lines above or sets a window's
+//! title, and a bidirectional mark displays one text as another. So all text from outside the
+//! program passes through this module before it is printed. No other module decides which
+//! characters are escaped.
 //!
-//! | escaped category | which characters |
+//! | escaped category | characters |
 //! |---|---|
 //! | Cc | control characters: ESC, BEL, CR, DEL, the C1 set |
 //! | Cf | format characters: bidirectional marks and overrides, zero-width joiners, tags |
@@ -14,16 +15,17 @@
 //!
 //! | for | form | newline |
 //! |---|---|---|
-//! | a person, within a line: [`text`], [`path`], [`shown`] | `\n`, `\r`, `\t`, `\u{1b}`, `\xff` | `\n` |
-//! | a person, a text of many lines: [`lines`] | `\r`, `\t`, `\u{1b}` | a new line that begins with [`MARK`], as no line of the program itself does |
+//! | a person, within a line: [`text`], [`path`], [`display`] | `\n`, `\r`, `\t`, `\u{1b}`, `\xff` | `\n` |
+//! | a person, a text of many lines: [`lines`] | `\r`, `\t`, `\u{1b}` | a new line that starts with [`MARK`], as no line of the program itself does |
 //! | JSON: [`write_json`], [`write_json_pretty`], [`to_json`] | `\u001b`; a surrogate pair beyond U+FFFF | `\n` |
 //!
 //! # Invariants
 //!
-//! 1. The forms for a person hold none of the escaped characters, except the newlines of [`lines`]. Escaping such a
-//!    form once more changes nothing, so each layer that displays a message may escape it. A backslash is not escaped:
-//!    the forms are for reading, and output that must be exact is printed as JSON.
-//! 2. The JSON parses back to the value that it was written from.
+//! 1. The forms for a person contain none of the escaped characters, except the newlines of
+//!    [`lines`]. Escaping such a form a second time changes nothing, so each layer that displays a
+//!    message may escape it. A backslash is not escaped: the forms are for reading. Output that
+//!    must be exact is printed as JSON.
+//! 2. The JSON parses back to the value from which it was written.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Write as _};
@@ -40,9 +42,9 @@ use crate::sabotage::{self, Breakage};
 /// Prefix of every line but the first in the form that [`lines`] gives an untrusted text.
 pub const MARK: &str = "  | ";
 
-/// Unicode's format characters (Cf) and separators of lines and paragraphs (Zl, Zp), as of Unicode 16. Control
-/// characters (Cc) are those of [`char::is_control`]. A crate for all categories would bring a table of 3,000 lines for
-/// these few; a test compares the table with such a crate.
+/// Unicode's format characters (Cf) and separators of lines and paragraphs (Zl, Zp), as of Unicode
+/// 16. Control characters (Cc) are those of [`char::is_control`]. A crate for all categories would
+/// add a table of 3,000 lines for these few. A test compares the table with such a crate.
 const FORMAT: [RangeInclusive<char>; 21] = [
     '\u{ad}'..='\u{ad}',
     '\u{600}'..='\u{605}',
@@ -79,14 +81,15 @@ pub fn is_escaped(character: char) -> bool {
 
 /// Returns the first character that is escaped, and its position in bytes.
 fn first_escaped(text: &str) -> Option<(usize, char)> {
-    // Most text is plain ASCII, where bytes are looked at in a fraction of the time that characters take.
+    // Most text is plain ASCII, and a scan of its bytes takes a fraction of the time of a scan of
+    // its characters.
     if text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
         return None;
     }
     text.char_indices().find(|(_, character)| is_escaped(*character))
 }
 
-/// Escapes a text for display within one line; borrows the text where nothing needs escaping.
+/// Escapes a text for display within one line. Borrows the text if nothing needs escaping.
 ///
 /// ```
 /// use foldlog_codec::escape;
@@ -107,13 +110,14 @@ pub fn text(text: &str) -> Cow<'_, str> {
 /// use foldlog_codec::escape;
 ///
 /// let reason = "no such file: a\tb";
-/// assert_eq!(format!("failed: {}", escape::shown(reason)), r"failed: no such file: a\tb");
+/// assert_eq!(format!("failed: {}", escape::display(reason)), r"failed: no such file: a\tb");
 /// ```
 pub fn display<T: Display>(shown: T) -> EscapedDisplay<T> {
     EscapedDisplay { shown, newline: "\\n" }
 }
 
-/// Escapes the `Display` text of a value for display over several lines; each line but the first begins with [`MARK`].
+/// Escapes the `Display` text of a value for display over several lines; each line but the first
+/// begins with [`MARK`].
 ///
 /// ```
 /// use foldlog_codec::escape;
@@ -134,12 +138,13 @@ pub fn path(path: &Path) -> String {
     out
 }
 
-/// Serializes a path as text, for use in `serde(serialize_with)`. A byte that is not UTF-8, which JSON cannot hold,
-/// becomes `\xNN`; other characters stay as they are, since JSON has escapes of its own.
+/// Serializes a path as text, for use in `serde(serialize_with)`. A byte that is not UTF-8, which
+/// JSON cannot express, becomes `\xNN`. Other characters are unchanged, since JSON has its own
+/// escapes.
 ///
 /// # Errors
 ///
-/// The serializer's own error, where it refuses the text.
+/// Returns the serializer's own error if it rejects the text.
 pub fn serialize_path<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     let mut out = String::new();
     for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
@@ -156,7 +161,7 @@ fn push_bytes(out: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Displays a value with its untrusted characters escaped. [`shown`] and [`lines`] make it.
+/// Displays a value with its untrusted characters escaped. Created by [`display`] and [`lines`].
 #[derive(Clone, Copy, Debug)]
 pub struct EscapedDisplay<T> {
     shown: T,
@@ -169,7 +174,6 @@ impl<T: Display> Display for EscapedDisplay<T> {
     }
 }
 
-/// Escapes whatever is written through it.
 struct EscapeWriter<'a, 'b> {
     out: &'a mut fmt::Formatter<'b>,
     newline: &'static str,
@@ -197,16 +201,17 @@ impl fmt::Write for EscapeWriter<'_, '_> {
 ///
 /// # Errors
 ///
-/// Writing to `out` fails, or the value's `Serialize` does.
+/// Returns an error if writing to `out` fails, or if the value's `Serialize` does.
 pub fn write_json(out: impl Write, value: &(impl Serialize + ?Sized)) -> serde_json::Result<()> {
     value.serialize(&mut Serializer::with_formatter(out, Json(CompactFormatter)))
 }
 
-/// Writes a value to `out` as indented JSON over several lines, its untrusted characters escaped as `\uNNNN`.
+/// Writes a value to `out` as indented JSON over several lines, its untrusted characters escaped as
+/// `\uNNNN`.
 ///
 /// # Errors
 ///
-/// Writing to `out` fails, or the value's `Serialize` does.
+/// Returns an error if writing to `out` fails, or if the value's `Serialize` does.
 pub fn write_json_pretty(out: impl Write, value: &(impl Serialize + ?Sized)) -> serde_json::Result<()> {
     value.serialize(&mut Serializer::with_formatter(out, Json(PrettyFormatter::new())))
 }
@@ -221,16 +226,17 @@ pub fn write_json_pretty(out: impl Write, value: &(impl Serialize + ?Sized)) -> 
 ///
 /// # Errors
 ///
-/// The value's `Serialize` fails.
+/// Returns an error if the value's `Serialize` fails.
 pub fn to_json(value: &(impl Serialize + ?Sized)) -> serde_json::Result<String> {
     let mut out = Vec::new();
     write_json(&mut out, value)?;
-    // What serde_json writes is UTF-8.
+    // serde_json writes valid UTF-8.
     String::from_utf8(out).map_err(serde::ser::Error::custom)
 }
 
-/// Returns the beginning of a value's JSON on one line, escaped: over `chars` characters if the JSON has more, but not many
-/// more, however long it is. A value whose `Serialize` fails ends there.
+/// Returns the start of a value's JSON on one line, escaped. If the JSON has more than `chars`
+/// characters, the result has over `chars` characters but not many more, regardless of the length
+/// of the JSON. If the value's `Serialize` fails, the result ends there.
 ///
 /// ```
 /// use foldlog_codec::escape;
@@ -241,7 +247,7 @@ pub fn to_json(value: &(impl Serialize + ?Sized)) -> serde_json::Result<String> 
 pub fn json_beginning(value: &(impl Serialize + ?Sized), chars: usize) -> String {
     // A character takes at most four bytes.
     let mut start = PrefixWriter { bytes: Vec::new(), max: 4 * chars + 64 };
-    // An error says only that enough was written.
+    // An error only means that enough was written.
     let _ = write_json(&mut start, value);
     let mut json = start.bytes;
     if let Err(cut) = std::str::from_utf8(&json) {
@@ -250,8 +256,9 @@ pub fn json_beginning(value: &(impl Serialize + ?Sized), chars: usize) -> String
     String::from_utf8(json).unwrap_or_default()
 }
 
-/// Replaces each escape of a surrogate that stands alone in JSON with that of U+FFFD, the replacement character. Borrows JSON
-/// without any. Programs whose strings are UTF-16 write such escapes where they cut a text between the two units of a character.
+/// Replaces each escape of a lone surrogate in JSON with that of U+FFFD, the replacement character.
+/// Borrows JSON without any. Programs whose strings are UTF-16 write such escapes if they cut a
+/// text between the two units of a character.
 ///
 /// ```
 /// use foldlog_codec::escape;
@@ -287,17 +294,18 @@ pub fn whole_surrogates(json: &str) -> Cow<'_, str> {
     Cow::Owned(whole)
 }
 
-/// Returns the UTF-16 unit that a `\uXXXX` at a place stands for.
+/// Returns the UTF-16 unit that a `\uXXXX` at a place encodes.
 fn unit_at(json: &str, at: usize) -> Option<u16> {
     let digits = json.get(at..at.checked_add(6)?)?.strip_prefix("\\u")?;
     u16::from_str_radix(digits, 16).ok()
 }
 
-/// Reads a value from JSON in which surrogates may [stand alone](whole_surrogates): they become U+FFFD.
+/// Reads a value from JSON that may contain [lone surrogates](whole_surrogates), which become
+/// U+FFFD.
 ///
 /// # Errors
 ///
-/// The error of the JSON as it is, if that is wrong otherwise.
+/// Returns the error of the original JSON if it is invalid for another reason.
 ///
 /// ```
 /// use foldlog_codec::escape;
@@ -312,7 +320,7 @@ pub fn read_json<T: DeserializeOwned>(json: &str) -> serde_json::Result<T> {
     })
 }
 
-/// Keeps the first `max` bytes of what is written, and then refuses more.
+/// Keeps the first `max` bytes of the output, then rejects more.
 struct PrefixWriter {
     bytes: Vec<u8>,
     max: usize,
@@ -330,11 +338,10 @@ impl Write for PrefixWriter {
     }
 }
 
-/// Formats JSON so that its texts hold no raw character of the [escaped](is_escaped) categories. `serde_json` itself
-/// escapes the characters below U+0020.
+/// Formats JSON whose texts contain no raw character of the [escaped](is_escaped) categories.
+/// `serde_json` itself escapes the characters below U+0020.
 struct Json<F>(F);
 
-/// Forwards methods of [`Formatter`] to the inner formatter.
 macro_rules! forwarded {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {
         $(fn $name<W: ?Sized + Write>(&mut self, out: &mut W, $($argument: $type),*) -> io::Result<()> {

@@ -1,7 +1,8 @@
-//! Encodes and decodes frames: the 28-byte header in front of every body, and its checksum.
+//! Encodes and decodes frames: the 28-byte header before every body, and its checksum.
 //!
-//! A *frame* is a header and a body. The *chain* of a session is the sequence of its frames, across segments.
-//! *Envelope* frames attest, seal and introduce segments; they take no sequence number of their own.
+//! A *frame* is a header and a body. The *chain* of a session is the sequence of its frames, across
+//! segments. *Envelope* frames attest, seal and introduce segments; they do not use up a sequence
+//! number.
 //!
 //! ```text
 //!  0        4        8        12       16       20  21           28
@@ -14,48 +15,51 @@
 //! | field | meaning |
 //! |---|---|
 //! | `crc` | CRC-32 (IEEE) of the segment's salt (8 bytes), then bytes 4..28 of the header, then the body |
-//! | `prev` | `crc` of the frame before this one in the chain, envelope frames included; the chain continues across segments |
+//! | `prev` | `crc` of the previous frame in the chain, envelope frames included; the chain continues across segments |
 //! | `len` | length of the body in bytes |
 //! | `rel` | sequence number minus the segment's first sequence number; in an envelope frame, the sequence number is that of the next record |
-//! | `lag` | sequence number minus the watermark: how many records the writer did not yet know to be durable; `u32::MAX` means that none was known to be durable |
+//! | `lag` | sequence number minus the watermark: the number of records that the writer did not yet know to be durable; `u32::MAX` means that none was known to be durable |
 //! | `k` | kind, never 0 |
-//! | `time` | microseconds since 1970-01-01 UTC, 56 bits, two's complement; in an envelope frame, the time of the record before |
+//! | `time` | microseconds since 1970-01-01 UTC, 56 bits, two's complement; in an envelope frame, the time of the previous record |
 //!
-//! All fields are little-endian. The header is 28 bytes because a log of small records consists mostly of headers:
-//! relative sequence numbers and lags express 64-bit numbers in 32 bits, since a segment holds less than 2^32 bytes.
+//! All fields are little-endian. The header is only 28 bytes because headers make up most of a log
+//! of small records. Relative sequence numbers and lags express 64-bit numbers in 32 bits, since a
+//! segment has less than 2^32 bytes.
 //!
 //! # Invariants
 //!
 //! 1. The CRC covers the header, so a range of zeros never decodes as a run of empty records.
-//! 2. Every segment has a new random salt. The CRC covers it, although no frame repeats it, so a frame of another
-//!    segment or session never passes the check.
-//! 3. A frame names its predecessor's CRC, so an intact frame that an older write left behind never follows a newer
-//!    one.
+//! 2. Every segment has a new random salt. The CRC covers it, although no frame repeats it, so a
+//!    frame of another segment or session never passes the check.
+//! 3. A frame contains its predecessor's CRC, so an intact frame that remains from an older write
+//!    never follows a newer one.
 //! 4. Watermarks never decrease along the chain.
 
 use crate::sabotage::{self, Breakage};
 use crate::{Error, Record, RecordKind, SequenceNumber, crc};
 
-/// Length in bytes of the header in front of every body.
+/// Length in bytes of the header before every body.
 pub const HEADER_LEN: usize = 28;
 
-/// Length in bytes of the largest body that a frame may hold: 16 MiB. Larger payloads are kept in the object directory.
+/// Length in bytes of the largest body of a frame: 16 MiB. Larger payloads are stored in the object
+/// directory.
 pub const BODY_LEN_MAX: usize = 16 << 20;
 
-/// Earliest time that a frame can hold, in microseconds since 1970-01-01 UTC.
+/// Earliest time that a frame can express, in microseconds since 1970-01-01 UTC.
 pub const TIME_US_MIN: i64 = -(1 << 55);
 
-/// Latest time that a frame can hold, in microseconds since 1970-01-01 UTC.
+/// Latest time that a frame can express, in microseconds since 1970-01-01 UTC.
 pub const TIME_US_MAX: i64 = (1 << 55) - 1;
 
-/// Holds the fields of a frame's header, its relative numbers made absolute.
+/// Contains the fields of a frame's header, with absolute instead of relative numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Checksum of the frame. [`encode`] and [`fill_in`] ignore it and compute their own.
     pub crc: u32,
-    /// Checksum of the frame before this one in the chain.
+    /// Checksum of the previous frame in the chain.
     pub predecessor_crc: u32,
-    /// Length of the body in bytes. [`encode`] and [`fill_in`] ignore it and take the length of the body.
+    /// Length of the body in bytes. [`encode`] and [`fill_in`] ignore it and use the actual length
+    /// of the body.
     pub body_len: u32,
     /// Sequence number of the record; in an envelope frame, of the next record.
     pub sequence: SequenceNumber,
@@ -63,7 +67,8 @@ pub struct Header {
     pub watermark: SequenceNumber,
     /// Kind of the record or envelope frame.
     pub kind: RecordKind,
-    /// Time of the record in microseconds since 1970-01-01 UTC, from [`TIME_US_MIN`] to [`TIME_US_MAX`].
+    /// Time of the record in microseconds since 1970-01-01 UTC, from [`TIME_US_MIN`] to
+    /// [`TIME_US_MAX`].
     pub time_us: i64,
 }
 
@@ -74,20 +79,20 @@ impl Header {
     }
 }
 
-/// Holds what the frames of a segment need to be encoded and decoded: its salt and its first sequence number. Make one
-/// for a segment, not for each frame.
+/// Contains the salt and the first sequence number of a segment, which encoding and decoding its
+/// frames requires. Create one for a segment, not for each frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     salt: u64,
     first_sequence: SequenceNumber,
-    /// CRC of the salt, with which the CRC of every frame begins. It is kept because so short an input takes the slow
-    /// path of the checksum.
+    /// CRC of the salt, with which the CRC of every frame starts. It is cached because so short an
+    /// input takes the slow path of the checksum.
     salt_crc: u32,
 }
 
 impl Context {
-    /// Creates the context of a segment from its header's salt, which every checksum in the segment covers, and its
-    /// first sequence number, from which `rel` counts.
+    /// Creates the context of a segment from the salt and the first sequence number in its header.
+    /// Every checksum in the segment covers the salt; `rel` counts from the first sequence number.
     pub fn new(salt: u64, first_sequence: SequenceNumber) -> Context {
         Context { salt, first_sequence, salt_crc: crc32fast::hash(&salt.to_le_bytes()) }
     }
@@ -102,7 +107,7 @@ impl Context {
         self.first_sequence
     }
 
-    /// Computes the checksum of a frame from its bytes behind `crc`.
+    /// Computes the checksum of a frame from its bytes after `crc`.
     fn checksum(&self, covered: &[u8]) -> u32 {
         let covered = match sabotage::is(Breakage::CrcWithoutHeader) {
             true => covered.get(HEADER_LEN - 4..).unwrap_or_default(),
@@ -114,23 +119,23 @@ impl Context {
     }
 }
 
-/// Holds a frame whose checksum matches, its body borrowed from the segment's bytes.
+/// Contains a frame whose checksum matches, with its body borrowed from the segment's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// Header of the frame.
     pub header: Header,
-    /// Body of the frame: for most kinds one MessagePack map, see [`body`](crate::body).
+    /// Body of the frame. For most kinds it is one MessagePack map, see [`body`](crate::body).
     pub body: &'a [u8],
 }
 
 impl<'a> Frame<'a> {
-    /// Returns what the frame holds, without its framing.
+    /// Returns the content of the frame, without its framing.
     pub fn record(&self) -> Record<'a> {
         let Header { sequence, kind, time_us, .. } = self.header;
         Record { sequence, kind, time_us, body: self.body }
     }
 
-    /// Returns the length of the whole frame in bytes, its header included.
+    /// Returns the length of the whole frame in bytes, including its header.
     pub fn len(&self) -> usize {
         HEADER_LEN + self.body.len()
     }
@@ -166,8 +171,9 @@ impl<'a> Frame<'a> {
 ///
 /// # Errors
 ///
-/// [`Error::Limit`] if the body is over [`BODY_LEN_MAX`], if the time is outside [`TIME_US_MIN`] to [`TIME_US_MAX`], or
-/// if the sequence number is below the segment's first or 2^32 or more above it. Nothing is appended then.
+/// Returns [`Error::Limit`] and appends nothing if the body is over [`BODY_LEN_MAX`], if the time
+/// is outside [`TIME_US_MIN`] to [`TIME_US_MAX`], or if the sequence number is below the segment's
+/// first or 2^32 or more above it.
 pub fn encode(context: Context, header: &Header, body: &[u8], out: &mut Vec<u8>) -> Result<u32, Error> {
     let room = room(context, header, body.len())?;
     let start = out.len();
@@ -177,14 +183,17 @@ pub fn encode(context: Context, header: &Header, body: &[u8], out: &mut Vec<u8>)
     Ok(write_checksum(context, out.get_mut(start..).unwrap_or_default()))
 }
 
-/// Writes a header over the first [`HEADER_LEN`] bytes of `frame`, in front of the body that fills the rest, and
-/// returns the frame's checksum. Unlike [`encode`], it does not copy the body.
+/// Writes a header into the first [`HEADER_LEN`] bytes of `frame`, before the body that fills the
+/// rest, and returns the frame's checksum. Unlike [`encode`], it does not copy the body.
 ///
 /// # Errors
 ///
-/// [`Error::Truncated`] if `frame` is shorter than a header. [`Error::Limit`] if the body is over [`BODY_LEN_MAX`], if
-/// the time is outside [`TIME_US_MIN`] to [`TIME_US_MAX`], or if the sequence number is below the segment's first or
-/// 2^32 or more above it. `frame` is unchanged then.
+/// `frame` is unchanged after an error.
+///
+/// - [`Error::Truncated`] if `frame` is shorter than a header.
+/// - [`Error::Limit`] if the body is over [`BODY_LEN_MAX`], if the time is outside [`TIME_US_MIN`]
+///   to [`TIME_US_MAX`], or if the sequence number is below the segment's first or 2^32 or more
+///   above it.
 pub fn fill_in(context: Context, header: &Header, frame: &mut [u8]) -> Result<u32, Error> {
     let (len, needed) = (frame.len(), HEADER_LEN as u64);
     let Some((slot, body)) = frame.split_first_chunk_mut() else {
@@ -194,7 +203,7 @@ pub fn fill_in(context: Context, header: &Header, frame: &mut [u8]) -> Result<u3
     Ok(write_checksum(context, frame))
 }
 
-/// Encodes a header with a checksum of 0, which [`sealed`] fills in.
+/// Encodes a header with a checksum of 0, to be filled in by [`write_checksum`].
 #[inline]
 fn room(context: Context, header: &Header, body_len: usize) -> Result<[u8; HEADER_LEN], Error> {
     let limit = |limit: &'static str, max: u64| Error::Limit { offset: 0, limit, max };
@@ -226,8 +235,8 @@ fn room(context: Context, header: &Header, body_len: usize) -> Result<[u8; HEADE
     ])
 }
 
-/// Computes the checksum of a frame, writes it into the header and returns it: one pass over the bytes in place, which
-/// is the quickest way.
+/// Computes the checksum of a frame, writes it into the header and returns it. One pass over the
+/// bytes in place is the fastest way.
 #[inline]
 fn write_checksum(context: Context, frame: &mut [u8]) -> u32 {
     let crc = context.checksum(frame.get(4..).unwrap_or_default());
@@ -237,7 +246,8 @@ fn write_checksum(context: Context, frame: &mut [u8]) -> u32 {
     crc
 }
 
-/// Decodes the frame at the start of `bytes` and verifies its checksum. Bytes that follow the frame are ignored.
+/// Decodes the frame at the start of `bytes` and verifies its checksum. Ignores bytes after the
+/// frame.
 ///
 /// The caller compares `predecessor_crc`, since only the caller knows the chain.
 ///
@@ -271,8 +281,10 @@ fn write_checksum(context: Context, frame: &mut [u8]) -> u32 {
 ///
 /// # Errors
 ///
-/// [`Error::Truncated`] if `bytes` ends before the frame does, [`Error::Malformed`] if the kind is 0, [`Error::Limit`]
-/// if the header claims a body over [`BODY_LEN_MAX`], [`Error::Checksum`] if the checksum does not match.
+/// - [`Error::Truncated`] if `bytes` ends before the frame does.
+/// - [`Error::Malformed`] if the kind is 0.
+/// - [`Error::Limit`] if the header claims a body over [`BODY_LEN_MAX`].
+/// - [`Error::Checksum`] if the checksum does not match.
 pub fn decode(context: Context, bytes: &[u8]) -> Result<Frame<'_>, Error> {
     let header = peek(context, bytes)?;
     let end = HEADER_LEN + header.body_len as usize;
@@ -291,27 +303,33 @@ pub fn decode(context: Context, bytes: &[u8]) -> Result<Frame<'_>, Error> {
 /// Number of bytes at the start of a frame that its checksum does not cover: the checksum itself.
 pub const UNCOVERED_LEN: u64 = 4;
 
-/// Predicts the checksum of a stretch of bytes up to the end of a frame in it, provided that the frame is intact.
+/// Predicts the checksum of a byte range up to the end of a frame in it, provided that the frame is
+/// intact.
 ///
-/// `before` is the checksum of the stretch up to [`UNCOVERED_LEN`] bytes into the frame. With this function, a search
-/// decides which of many offsets hold a frame in two passes over the bytes, whatever lengths the offsets claim.
+/// `before` is the checksum of the range up to [`UNCOVERED_LEN`] bytes into the frame. With this
+/// function, a search decides which of many offsets contain a frame in two passes over the bytes,
+/// regardless of the lengths that the offsets claim.
 #[must_use]
 pub fn checksum_at_end(context: Context, header: &Header, before: u32) -> u32 {
     let covered_len = HEADER_LEN as u64 - UNCOVERED_LEN + u64::from(header.body_len);
     header.crc ^ crc::shift_checksum(context.salt_crc ^ before, covered_len)
 }
 
-/// Repairs a frame of which exactly one byte behind its checksum is wrong, and returns the repaired frame.
+/// Repairs a frame in which exactly one byte after its checksum is wrong, and returns the repaired
+/// frame.
 ///
-/// The repair is unique: changing any other byte, or that byte to any other value, does not give the stored checksum.
-/// Returns `None` if no single byte can be changed so, if several can, or if the frame is intact.
+/// The repair is unique: no change of another byte, and no other value of that byte, gives the
+/// stored checksum. Returns `None` if no change of a single byte gives it, if several do, or if the
+/// frame is intact.
 ///
-/// Use it only where the stored checksum is known to be right from elsewhere. If more than one byte of a frame of `n`
-/// bytes is wrong, the chance that a repair is found all the same, and is wrong, is about `n` in 17 million.
+/// Use it only if the stored checksum is known to be correct from another source. If more than one
+/// byte of a frame of `n` bytes is wrong, a repair may still be found, and be wrong; its
+/// probability is about `n` in 17 million.
 pub fn with_one_byte_put_right(context: Context, bytes: &[u8]) -> Option<Vec<u8>> {
     let (stated, covered) = bytes.split_first_chunk()?;
-    // The difference of the checksums is the difference of the wrong byte, moved on through all bytes behind it. So the
-    // difference is moved back, one byte at a time; where it fits into a single byte, that byte may be the wrong one.
+    // The difference of the checksums is the difference of the wrong byte, shifted through all
+    // bytes after it. So the difference is shifted back, one byte at a time. Wherever it fits into
+    // a single byte, that byte may be the wrong one.
     let mut off = context.checksum(covered) ^ u32::from_le_bytes(*stated);
     let mut found = None;
     for at in (stated.len()..bytes.len()).rev() {
@@ -330,22 +348,25 @@ pub fn with_one_byte_put_right(context: Context, bytes: &[u8]) -> Option<Vec<u8>
     Some(frame)
 }
 
-/// Returns the length in bytes that the frame at the start of `bytes` claims, its header included, without a check of
-/// the checksum.
+/// Returns the length in bytes that the frame at the start of `bytes` claims, including its header,
+/// without verifying the checksum.
 ///
-/// Returns [`HEADER_LEN`] if the claim is over the largest frame, or if `bytes` is too short to hold it: that many
-/// bytes are enough for [`decode`] to refuse the frame, and a reader reads no more for it.
+/// Returns [`HEADER_LEN`] if the claim exceeds the largest frame, or if `bytes` is too short to
+/// contain it. That many bytes are enough for [`decode`] to reject the frame, so a reader reads no
+/// more for it.
 pub fn claimed_len(bytes: &[u8]) -> usize {
     let claimed = bytes.get(8..12).and_then(<[u8]>::first_chunk).map_or(0, |len| u32::from_le_bytes(*len));
     if claimed as usize > BODY_LEN_MAX { HEADER_LEN } else { HEADER_LEN + claimed as usize }
 }
 
-/// Decodes the header at the start of `bytes` without a check of the checksum; the body need not be there.
+/// Decodes the header at the start of `bytes` without verifying the checksum. The body may be
+/// absent.
 ///
 /// # Errors
 ///
-/// [`Error::Truncated`] if `bytes` is shorter than a header, [`Error::Malformed`] if the kind is 0, [`Error::Limit`] if
-/// the header claims a body over [`BODY_LEN_MAX`].
+/// - [`Error::Truncated`] if `bytes` is shorter than a header.
+/// - [`Error::Malformed`] if the kind is 0.
+/// - [`Error::Limit`] if the header claims a body over [`BODY_LEN_MAX`].
 #[inline]
 pub fn peek(context: Context, bytes: &[u8]) -> Result<Header, Error> {
     let fixed: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(Error::Truncated {
@@ -373,7 +394,7 @@ pub fn peek(context: Context, bytes: &[u8]) -> Result<Header, Error> {
         sequence,
         watermark,
         kind,
-        // The word's top 56 bits hold the time; an arithmetic shift brings back its sign.
+        // The top 56 bits of the word are the time. An arithmetic shift restores its sign.
         time_us: i64::from_le_bytes([0, t0, t1, t2, t3, t4, t5, t6]) >> 8,
     })
 }
@@ -518,7 +539,7 @@ mod tests {
         let mut bytes = Vec::new();
         encode(context(), &header(105.into(), 103.into(), 0), b"some body", &mut bytes).unwrap();
         assert_eq!(claimed_len(&bytes[..HEADER_LEN]), bytes.len());
-        // A search for frames in garbage would read 16 MiB at each byte.
+        // Otherwise a search for frames in garbage would read 16 MiB at each byte.
         assert_eq!(claimed_len(&[0xff; HEADER_LEN]), HEADER_LEN);
         let most = [&[0; 8][..], &(BODY_LEN_MAX as u32).to_le_bytes()].concat();
         assert_eq!(claimed_len(&most), HEADER_LEN + BODY_LEN_MAX);

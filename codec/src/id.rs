@@ -1,8 +1,8 @@
-//! Defines the numbers that name records and operations.
+//! Defines the numbers that identify records and operations.
 //!
-//! | type | names | value |
+//! | type | identifies | value |
 //! |---|---|---|
-//! | [`SequenceNumber`] | a record, and the position behind that record | 0 for a log's first record, one more for each that follows |
+//! | [`SequenceNumber`] | a record, and the position after that record | 0 for a log's first record, one more for each that follows |
 //! | [`OperationId`] | an operation | the sequence number of the operation's first `tool_begin` |
 //!
 //! Lengths, offsets, counts, ordinals, versions and times are plain numbers.
@@ -18,9 +18,10 @@ use crate::msgpack::Value;
 
 /// Numbers a record of a log: 0 for the first, and one more for each that follows.
 ///
-/// A sequence number also names a position: the state of the log once the record of that number is applied. In a
-/// snapshot, a rollback and a fork it means that position. A rollback frees no number: its own record has the next one.
-/// A fork goes on with the number behind the last record that it shares with its parent.
+/// A sequence number also names a position: the state of the log once the record with that number
+/// is applied. In a snapshot, a rollback and a fork it means that position. A rollback frees no
+/// number: its own record has the next one. A fork continues with the number after the last record
+/// that it shares with its parent.
 ///
 /// ```
 /// use foldlog_codec::SequenceNumber;
@@ -37,9 +38,10 @@ use crate::msgpack::Value;
 #[serde(transparent)]
 pub struct SequenceNumber(u64);
 
-/// Names an operation: the sequence number of its first `tool_begin`.
+/// Identifies an operation by the sequence number of its first `tool_begin`.
 ///
-/// An operation that is run again after an interruption gets another `tool_begin` and keeps its id.
+/// An operation that runs again after an interruption gets another `tool_begin`, but its id does
+/// not change.
 ///
 /// ```
 /// use foldlog_codec::{OperationId, SequenceNumber};
@@ -133,31 +135,33 @@ impl SequenceNumber {
     /// Sequence number of a log's first record.
     pub const MIN: SequenceNumber = SequenceNumber(0);
 
-    /// Greatest sequence number, which no log gets to; as the end of a range it stands for the log's end.
+    /// Greatest sequence number, which no log reaches. As the end of a range it means the log's
+    /// end.
     pub const MAX: SequenceNumber = SequenceNumber(u64::MAX);
 
-    /// Returns the sequence number of the next record; [`MAX`](SequenceNumber::MAX) is followed by itself.
+    /// Returns the sequence number of the next record; [`MAX`](SequenceNumber::MAX) is followed by
+    /// itself.
     #[must_use]
     #[inline]
     pub const fn next(self) -> SequenceNumber {
         self.saturating_add(1)
     }
 
-    /// Returns the sequence number `records` further on, at most [`MAX`](SequenceNumber::MAX).
+    /// Returns the sequence number `records` later, at most [`MAX`](SequenceNumber::MAX).
     #[must_use]
     #[inline]
     pub const fn saturating_add(self, records: u64) -> SequenceNumber {
         SequenceNumber(self.0.saturating_add(records))
     }
 
-    /// Returns the sequence number `records` before, at least [`MIN`](SequenceNumber::MIN).
+    /// Returns the sequence number `records` earlier, at least [`MIN`](SequenceNumber::MIN).
     #[must_use]
     #[inline]
     pub const fn saturating_sub(self, records: u64) -> SequenceNumber {
         SequenceNumber(self.0.saturating_sub(records))
     }
 
-    /// Returns the sequence number `records` further on; `None` where no such number exists.
+    /// Returns the sequence number `records` later, or `None` on overflow.
     #[must_use]
     #[inline]
     pub const fn checked_add(self, records: u64) -> Option<SequenceNumber> {
@@ -167,7 +171,7 @@ impl SequenceNumber {
         }
     }
 
-    /// Returns the sequence number `records` before; `None` where no such number exists.
+    /// Returns the sequence number `records` earlier, or `None` if it would be below 0.
     #[must_use]
     #[inline]
     pub const fn checked_sub(self, records: u64) -> Option<SequenceNumber> {
@@ -177,21 +181,24 @@ impl SequenceNumber {
         }
     }
 
-    /// Returns how many records there are from `earlier` to before this one; 0 where `earlier` is the later one.
+    /// Returns the number of records from `earlier` up to, but excluding, this one; 0 if `earlier`
+    /// is the later one.
     #[must_use]
     #[inline]
     pub const fn since(self, earlier: SequenceNumber) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Returns how many records there are from `earlier` to before this one; `None` where `earlier` is the later one.
+    /// Returns the number of records from `earlier` up to, but excluding, this one; `None` if
+    /// `earlier` is the later one.
     #[must_use]
     #[inline]
     pub const fn checked_since(self, earlier: SequenceNumber) -> Option<u64> {
         self.0.checked_sub(earlier.0)
     }
 
-    /// Returns the sequence numbers from this one through `last`, in order; none where `last` is before this one.
+    /// Returns the sequence numbers from this one through `last`, in order; none if `last` is
+    /// before this one.
     ///
     /// ```
     /// use foldlog_codec::SequenceNumber;
@@ -211,7 +218,7 @@ impl SequenceNumber {
         self.0.to_le_bytes()
     }
 
-    /// Makes a sequence number of its eight bytes, the least significant first.
+    /// Creates a sequence number from its eight bytes, the least significant first.
     #[must_use]
     #[inline]
     pub const fn from_le_bytes(bytes: [u8; 8]) -> SequenceNumber {

@@ -1,34 +1,36 @@
-//! Defines the record format of foldlog: what a segment file holds, byte for byte.
+//! Defines the record format of foldlog: the bytes of a segment file.
 //!
-//! A log is a chain of segment files. Each begins with a [segment header](segment) and goes on with [frames](frame); a
-//! frame is a fixed header in front of a [body], which is one MessagePack map. A [`Record`] is a frame's content in
-//! memory.
+//! A log is a chain of segment files. Each starts with a [segment header](segment), followed by
+//! [frames](frame). A frame is a fixed header and a [body], which is one MessagePack map. A
+//! [`Record`] is the content of a frame in memory.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | [`frame`] | the 28-byte header and the CRC that every record carries |
+//! | [`frame`] | the 28-byte header and the CRC of every record |
 //! | [`segment`] | the header of a segment file |
 //! | [`id`] | sequence numbers and operation ids |
 //! | [`kind`] | the numbered kinds of record |
 //! | [`msgpack`] | MessagePack: tokens, limits, values, JSON forms |
 //! | [`body`] | the fields of each kind's body |
-//! | [`image`] | a cache beside the log: the slices and operations at one position |
+//! | [`image`] | a cache next to the log: the slices and operations at one position |
 //! | [`record`] | one record in memory, and its JSON form |
 //! | [`digest`] | hashes over content, never over frame bytes |
-//! | [`crc`] | CRC-32 of concatenated stretches of bytes |
+//! | [`crc`] | CRC-32 of concatenated byte ranges |
 //! | [`escape`] | escaping of untrusted text for terminals and JSON |
 //!
 //! # Invariants
 //!
-//! 1. This crate does no I/O, reads no clock, draws no randomness and knows no Rust type of a host.
-//! 2. No function panics on any input, and none allocates memory for a length before that many bytes are there.
-//! 3. Equal values are encoded as equal bytes: the order of a hash map never reaches an output.
-//! 4. No error message holds a control character, whatever it quotes.
+//! 1. This crate does no I/O, reads no clock, uses no randomness and depends on no Rust type of a
+//!    host.
+//! 2. No function panics on any input. None allocates memory for a length before that many bytes
+//!    are available.
+//! 3. Equal values encode to equal bytes: the order of a hash map never reaches an output.
+//! 4. No error message contains a control character, not even in quoted text.
 //! 5. Integers outside MessagePack are little-endian and of fixed width.
 //!
 //! # Example
 //!
-//! Encode an event as a frame, and decode it as a reader of the segment does:
+//! Encode an event as a frame, then decode it as a reader of the segment does:
 //!
 //! ```
 //! use foldlog_codec::body::{Action, Dispatch, Payload};

@@ -1,26 +1,27 @@
-//! Breaks foldlog on purpose, so that its tests can show that they would notice.
+//! Breaks foldlog on purpose, so that its tests can show that they detect the breakage.
 //!
-//! For foldlog's own tests only. Without the feature `sabotage`, which no build has by default and no host should
-//! enable, `is` is a constant `false` and no trace of a breakage is left in a binary. With the feature, the breakage
-//! that the environment variable `FOLDLOG_SABOTAGE` names is in force for the whole process; without the variable, none
-//! is.
+//! This module is for foldlog's own tests only. The feature `sabotage` is off by default, and no
+//! host should enable it. Without it, `is` is a constant `false` and no trace of a breakage remains
+//! in a binary. With it, the breakage named by the environment variable `FOLDLOG_SABOTAGE` is in
+//! force for the whole process; without the variable, none is.
 //!
-//! Each crate lists its own breakages with [`breakages!`](crate::breakages). `tests/README.md` names the tests that
-//! catch each breakage, and `tests/suite/sabotage.rs` runs them.
+//! Each crate lists its own breakages with [`breakages!`](crate::breakages). `tests/README.md`
+//! names the tests that catch each breakage, and `tests/suite/sabotage.rs` runs them.
 
-/// Declares the breakages of a crate, and a function that says whether one is in force.
+/// Declares the breakages of a crate, and a function that returns whether one is in force.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! breakages {
     ($($variant:ident = $name:literal: $what:literal,)*) => {
-        /// Names one way to break what foldlog promises.
+        /// Names one way to break a promise of foldlog.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Breakage {
             $(#[doc = $what] $variant,)*
         }
 
         impl Breakage {
-            /// Every breakage of the crate: the name that selects it in `FOLDLOG_SABOTAGE`, and what it breaks.
+            /// Every breakage of the crate: the name that selects it in `FOLDLOG_SABOTAGE`, and a
+            /// description.
             pub const ALL: &'static [(&'static str, &'static str)] = &[$(($name, $what),)*];
 
             /// Returns the name that selects the breakage in `FOLDLOG_SABOTAGE`.

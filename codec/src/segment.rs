@@ -1,6 +1,7 @@
 //! Encodes and decodes the header of a segment file.
 //!
-//! A *segment* is one file of a log: this header, then frames. Byte offset, length in bytes, and field:
+//! A *segment* is one file of a log: this header, then frames. Byte offset, length in bytes, and
+//! field:
 //!
 //! ```text
 //!   0  8  magic "FOLDLOG\n"
@@ -9,18 +10,18 @@
 //!  12  4  ordinal of this segment
 //!  16 16  session id of the writer
 //!  32  8  sequence number of the first record
-//!  40  8  watermark: records below it were durable when the segment was begun
+//!  40  8  watermark: records below it were durable when the segment was started
 //!  48  8  salt
-//!  56  4  ordinal of the segment before, u32::MAX for none; recovery and forks may skip ordinals
-//!  60  8  offset at which the chain leaves the segment before, in bytes: frames behind it belong to no chain
+//!  56  4  ordinal of the previous segment, u32::MAX for none; recovery and forks may skip ordinals
+//!  60  8  offset at which the chain leaves the previous segment, in bytes: later frames belong to no chain
 //!  68  4  checksum of the last frame before that end
 //!  72  8  salt again
 //!  80  4  CRC-32 of bytes 0..80
 //! ```
 //!
-//! All integers are little-endian. The salt is stored twice, so that a reader can tell a corrupt header from a segment
-//! that a crash left without one: if the frames behind a broken header pass with either copy of the salt, the header
-//! was written and is corrupt.
+//! All integers are little-endian. The salt is stored twice so that a reader can distinguish a
+//! corrupt header from a segment that a crash left without one. If the frames after a broken header
+//! pass with either copy of the salt, the header was written and is corrupt.
 
 use uuid::Uuid;
 
@@ -32,27 +33,28 @@ pub const HEADER_LEN: usize = 84;
 const MAGIC: [u8; 8] = *b"FOLDLOG\n";
 const NO_SEGMENT: u32 = u32::MAX;
 
-/// Names the end of the previous segment: the place from which the chain continues in this one.
+/// Describes the end of the previous segment, from which the chain continues in this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Previous {
     /// Ordinal of the previous segment.
     pub ordinal: u32,
-    /// Offset, in bytes, behind the previous segment's last frame that belongs to the chain.
+    /// Offset, in bytes, after the previous segment's last frame that belongs to the chain.
     pub end: u64,
     /// Checksum of the previous segment's last frame that belongs to the chain.
     pub crc: u32,
 }
 
-/// Holds the fields of a segment's header.
+/// Contains the fields of a segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// Ordinal of the segment, which the name of its file also holds.
+    /// Ordinal of the segment, which is also in the name of its file.
     pub ordinal: u32,
-    /// Id of the session that wrote the segment. The older segments of a fork name its ancestors.
+    /// Id of the session that wrote the segment. The older segments of a fork have the id of its
+    /// ancestor.
     pub session: Uuid,
     /// Sequence number of the segment's first record.
     pub first_sequence: SequenceNumber,
-    /// Watermark: every record below this sequence number was durable when the segment was begun.
+    /// Watermark: every record below this sequence number was durable when the segment was started.
     pub watermark: SequenceNumber,
     /// Random number of the segment, which every checksum in it covers.
     pub salt: u64,
@@ -89,11 +91,12 @@ impl SegmentHeader {
     /// # Errors
     ///
     /// - [`Error::Truncated`] if there are fewer than [`HEADER_LEN`] bytes.
-    /// - [`Error::Magic`] if the file does not begin with the magic bytes.
-    /// - [`Error::Version`] if a later version wrote the file. It comes before the checksum, since the header of a
-    ///   later version may have another layout.
+    /// - [`Error::Magic`] if the file does not start with the magic bytes.
+    /// - [`Error::Version`] if a later version wrote the file. This is checked before the checksum,
+    ///   since the header of a later version may have another layout.
     /// - [`Error::Checksum`] if the checksum does not match.
-    /// - [`Error::Malformed`] if the format version is 0, or the header length is not [`HEADER_LEN`].
+    /// - [`Error::Malformed`] if the format version is 0, or the header length is not
+    ///   [`HEADER_LEN`].
     pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, Error> {
         let fixed: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(Error::Truncated {
             offset: 0,
@@ -108,7 +111,7 @@ impl SegmentHeader {
         let version = u16::from_le_bytes(fields.take());
         let found = u32::from_le_bytes(*fixed.last_chunk().unwrap_or(&[0; 4]));
         let expected = crc32fast::hash(fixed.get(..HEADER_LEN - 4).unwrap_or_default());
-        // A damaged byte in the version field is damage, not a message from the future.
+        // A corrupt byte in the version field is damage, not a newer version.
         let damaged = expected != found;
         if version > FORMAT_VERSION && !(damaged && resembles_current(fixed)) {
             return Err(Error::Version { found: version, supported: FORMAT_VERSION });
@@ -136,8 +139,8 @@ impl SegmentHeader {
         Ok(SegmentHeader { ordinal, session, first_sequence, watermark, salt, previous })
     }
 
-    /// Returns whether the first bytes of a file may be this header, truncated by a crash or partly lost since: each
-    /// byte is the header's own or 0. Any salt and any checksum are accepted.
+    /// Returns whether the first bytes of a file may be this header, truncated by a crash or partly
+    /// lost since: each byte is the header's own or 0. Any salt and any checksum are accepted.
     pub fn may_be_unfinished_as(&self, bytes: &[u8]) -> bool {
         let drawn = |at: usize| (48..56).contains(&at) || (72..HEADER_LEN).contains(&at);
         let places = bytes.iter().zip(self.encode()).enumerate();
@@ -145,8 +148,8 @@ impl SegmentHeader {
         others.next().is_none()
     }
 
-    /// Returns the salts that the bytes of a corrupt header hold, at most two. A reader tries the frames behind the
-    /// header with each of them: see the [module's documentation](self).
+    /// Returns the salts in the bytes of a corrupt header, at most two. A reader tries the frames
+    /// after the header with each of them: see the [module's documentation](self).
     pub fn salvage_salts(bytes: &[u8]) -> Vec<u64> {
         let at = |offset: usize| -> Option<u64> {
             bytes.get(offset..)?.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))
@@ -157,7 +160,8 @@ impl SegmentHeader {
     }
 }
 
-/// Returns whether the bytes would be an intact header of the present version if their version field were right.
+/// Returns whether the bytes would be an intact header of the current version if their version
+/// field were correct.
 fn resembles_current(fixed: &[u8; HEADER_LEN]) -> bool {
     let mut mended = *fixed;
     let version = FORMAT_VERSION.to_le_bytes();
@@ -166,7 +170,7 @@ fn resembles_current(fixed: &[u8; HEADER_LEN]) -> bool {
     crc32fast::hash(mended.get(..HEADER_LEN - 4).unwrap_or_default()) == found
 }
 
-/// Decodes fields of fixed width, one after the other, from bytes that are known to be long enough.
+/// Decodes consecutive fields of fixed width from bytes that are known to be long enough.
 struct FixedWidthReader<'a> {
     bytes: &'a [u8],
 }
@@ -223,7 +227,7 @@ mod tests {
         for len in 0..=whole.len() {
             let mut cut = whole;
             cut[len..].fill(0);
-            // Whoever looks does not know the salt.
+            // A reader does not know the salt.
             let known = SegmentHeader { salt: 0, ..header() };
             assert!(known.may_be_unfinished_as(&cut) && known.may_be_unfinished_as(&whole[..len]), "{len}");
         }

@@ -1,4 +1,5 @@
-//! Encodes and decodes what a compaction writes: the place of a dropped record, the head of a compacted segment, and bases.
+//! Encodes and decodes the output of a compaction: placeholders of dropped records, heads of
+//! compacted segments, and bases.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +11,14 @@ use crate::{Error, Record, RecordKind, SequenceNumber};
 /// Length in bytes of a packed [`ItemRun`].
 const RUN_LEN: usize = 8 + 4 + 4 + 4;
 
-/// Stands in the place of a record whose body a compaction has dropped.
+/// Replaces a record whose body a compaction has dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dropped {
     /// Kind of the record.
     pub kind: RecordKind,
     /// Length of the body in bytes.
     pub len: u64,
-    /// BLAKE3 of the body, so that a copy that somebody holds can be shown to be what was dropped.
+    /// BLAKE3 of the body, so that any remaining copy can be verified against the dropped one.
     pub hash: [u8; 32],
 }
 
@@ -35,7 +36,8 @@ impl Dropped {
         writer.finish()
     }
 
-    /// Encodes the body with which a replica holds the record: that of the log, and the id of an object with [`KnownPositions`].
+    /// Encodes the body of the record in a replica: the body in the log, plus the id of an object
+    /// with [`KnownPositions`].
     pub fn encode_held(&self, known: ObjectId) -> Vec<u8> {
         let mut writer = MsgpackWriter::with_capacity(128);
         writer.map(4).str("k").unsigned(self.kind.byte().into());
@@ -44,7 +46,8 @@ impl Dropped {
         writer.finish()
     }
 
-    /// Returns the id of the object with [`KnownPositions`] that the body of a record says which a replica holds; `None` if it says none.
+    /// Returns the id of the object with [`KnownPositions`] from the body of a record in a replica,
+    /// or `None` if the body has none.
     ///
     /// # Errors
     ///
@@ -66,8 +69,8 @@ impl Dropped {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Dropped, Error> {
         const KIND: &str = "dropped";
         let (mut kind, mut len, mut hash) = (None, None, None);
@@ -88,21 +91,24 @@ impl Dropped {
     }
 }
 
-/// Envelope: begins a compacted segment, which stands in the place of another one of the same ordinal.
+/// Envelope: starts a compacted segment, which replaces another one with the same ordinal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compacted {
-    /// Position through which bodies of STATE may be missing. A base says what the slices held there.
+    /// Position through which bodies of STATE may be missing. A base lists the items of the slices
+    /// there.
     pub through: SequenceNumber,
-    /// Offset, in bytes, behind the last frame of this segment.
+    /// Offset, in bytes, after the last frame of this segment.
     pub end: u64,
-    /// Offset, in bytes, behind the last frame of the segment that was replaced, which the next segment's header names.
+    /// Offset, in bytes, after the last frame of the replaced segment, which the next segment's
+    /// header names.
     pub replaced_end: u64,
-    /// Checksum of the last frame of the segment that was replaced, which the next segment's header names.
+    /// Checksum of the last frame of the replaced segment, which the next segment's header names.
     pub replaced_crc: u32,
 }
 
 impl Compacted {
-    /// Length in bytes of every encoded body: the offset behind the last frame has to be known before the first is written.
+    /// Length in bytes of every encoded body. It is constant because the offset after the last
+    /// frame has to be known before the first is written.
     pub const LEN: usize = 1 + (5 + 9) + (4 + 9) + (4 + 9) + (4 + 9);
 
     /// Encodes the body of a `compacted` frame as MessagePack.
@@ -130,8 +136,8 @@ impl Compacted {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Compacted, Error> {
         const KIND: &str = "compacted";
         let (mut through, mut end, mut was, mut crc) = (None, None, None, None);
@@ -154,14 +160,16 @@ impl Compacted {
     }
 }
 
-/// Envelope: names the items that STATE and CACHE slices held at a position. The items themselves stay in their records.
+/// Envelope: names the items of the STATE and CACHE slices at a position. The items themselves stay
+/// in their records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
-    /// Position: the sequence number of the last record whose effects are in it.
+    /// Position: the sequence number of the last record whose effects are included.
     pub position: SequenceNumber,
-    /// Whether another frame at the same position goes on where this one ends.
+    /// Whether another frame at the same position continues this one.
     pub goes_on: bool,
-    /// Items of the slices, in ascending order of the slices' ids. A slice that is not named was empty.
+    /// Items of the slices, in ascending order of the slices' ids. A slice that is not listed was
+    /// empty.
     pub slices: Vec<BaseSlice>,
 }
 
@@ -174,7 +182,7 @@ pub struct BaseSlice {
     pub items: Vec<ItemRun>,
 }
 
-/// Names items of records that follow each other, each at the same place of its record.
+/// Names items of consecutive records, each with the same ordinal in its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemRun {
     /// First of the items.
@@ -186,7 +194,7 @@ pub struct ItemRun {
 }
 
 impl ItemRun {
-    /// Returns the items' names.
+    /// Returns the ids of the items.
     pub fn ids(self) -> impl Iterator<Item = ItemId> {
         let ItemId { sequence, ordinal } = self.first;
         (0..u64::from(self.count)).map(move |at| ItemId { sequence: sequence + at, ordinal })
@@ -219,8 +227,9 @@ impl Base {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, if a field is missing or malformed, or if an item is none of a record at or before the position.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, if a field is missing or malformed, or if an item
+    /// belongs to a record after the position.
     pub fn decode(bytes: &[u8]) -> Result<Base, Error> {
         const KIND: &str = "base";
         let (mut position, mut goes_on, mut slices) = (None, false, Vec::new());
@@ -260,18 +269,19 @@ impl Base {
     }
 }
 
-/// Says where in a compacted log the slices are known, from some record on, for a replica that holds that record and those behind it
-/// without the bodies that were dropped.
+/// States at which positions of a compacted log, from some record on, the slices are known. It
+/// serves a replica that has that record and the records after it without the dropped bodies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownPositions {
-    /// Last positions of the compacted ranges, in ascending order. There is a base of each.
+    /// Last positions of the compacted ranges, in ascending order. Each has a base.
     pub ends: Vec<SequenceNumber>,
-    /// What the slices held at positions, in ascending order of these; that of one position may go on in the next one.
+    /// Items of the slices at positions, in ascending order of the positions. Several consecutive
+    /// bases may belong to one position.
     pub bases: Vec<Base>,
 }
 
 impl KnownPositions {
-    /// Encodes it as MessagePack.
+    /// Encodes the positions as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = MsgpackWriter::new();
         writer.map(2).str("ends").array(self.ends.len());
@@ -285,12 +295,13 @@ impl KnownPositions {
         writer.finish()
     }
 
-    /// Decodes what [`encode`](KnownPositions::encode) returned.
+    /// Decodes the output of [`encode`](KnownPositions::encode).
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, if a field is missing or malformed, or if the positions are not in order.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, if a field is missing or malformed, or if the
+    /// positions are not in order.
     pub fn decode(bytes: &[u8]) -> Result<KnownPositions, Error> {
         const KIND: &str = "known positions";
         let (mut ends, mut bases) = (None, None);
@@ -315,21 +326,23 @@ impl KnownPositions {
 /// Name of the observation with [`DroppedBodies`].
 pub const DROPPED_BODIES: &str = "foldlog.compacted";
 
-/// Says which bodies the compactions of a log have dropped by some record, so that a replica that holds them can drop them too. It is
-/// the data of an observation named [`DROPPED_BODIES`].
+/// Lists the bodies that the compactions of a log have dropped up to some record, so that a replica
+/// can drop them too. It is the data of an observation named [`DROPPED_BODIES`].
 ///
-/// Behind that record nothing goes back to a position of the compacted ranges, but to one of which a base says what the slices held. So
-/// whoever reads the record, and writes, knows that the bodies may be gone.
+/// After that record, nothing returns to a position within the compacted ranges, except to one with
+/// a base. So a writer that has read the record knows that the bodies may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DroppedBodies {
-    /// Where the slices are known.
+    /// Positions at which the slices are known.
     pub known: KnownPositions,
-    /// First record and number of records of each run of records whose bodies were dropped, in ascending order.
+    /// First record and number of records of each run of records whose bodies were dropped, in
+    /// ascending order.
     pub runs: Vec<(SequenceNumber, u64)>,
 }
 
 impl DroppedBodies {
-    /// Returns the data of the observation that says which bodies were dropped, if `record` is one; it may be in an object.
+    /// Returns the data of the observation if `record` is one that lists dropped bodies. The data
+    /// may be in an object.
     pub fn observed_in<'a>(record: &Record<'a>) -> Option<Payload<'a>> {
         let observed =
             (record.kind == RecordKind::OBSERVED).then(|| Observed::decode(record.body).ok()).flatten()?;
@@ -351,7 +364,7 @@ impl DroppedBodies {
         run.is_some_and(|(first, count)| sequence.since(*first) < *count)
     }
 
-    /// Returns the first record whose body was dropped; `None` if there is none.
+    /// Returns the first record whose body was dropped, or `None` if there is none.
     pub fn first(&self) -> Option<SequenceNumber> {
         self.runs.first().map(|(first, _)| *first)
     }
@@ -366,23 +379,25 @@ impl DroppedBodies {
         self.runs.iter().map(|(_, count)| *count).sum()
     }
 
-    /// Returns the last position of the compacted ranges; `None` if there is none.
+    /// Returns the last position of the compacted ranges, or `None` if there is none.
     pub fn through(&self) -> Option<SequenceNumber> {
         self.known.ends.last().copied()
     }
 
-    /// Returns whether nothing may go back to a position: a body may be missing in front of it, and no base says what the slices held
-    /// there.
+    /// Returns whether a position cannot be returned to: a body before it may be missing, and no
+    /// base lists the items of the slices there.
     pub fn hides(&self, position: SequenceNumber) -> bool {
         let is_within = self.first().is_some_and(|first| first <= position)
             && self.through().is_some_and(|through| position <= through);
         is_within && !self.known.bases.iter().any(|base| base.position == position)
     }
 
-    /// Adds what an earlier such record says, of another copy of the log perhaps: bodies that either says were dropped are, and the slices are
-    /// known only where neither hides that.
+    /// Merges an earlier such record, which may come from another copy of the log. A body counts as
+    /// dropped if either record lists it. The slices are known only at positions that neither
+    /// record hides.
     ///
-    /// Ends of ranges are positions of which there is a base. Where one loses its base, the range goes on to the next end.
+    /// The ends of ranges are positions with a base. If an end loses its base, its range continues
+    /// to the next end.
     #[must_use]
     pub fn merge_earlier(self, before: &DroppedBodies) -> DroppedBodies {
         let own: BTreeSet<SequenceNumber> = self.known.bases.iter().map(|base| base.position).collect();
@@ -412,7 +427,7 @@ impl DroppedBodies {
         DroppedBodies { known: KnownPositions { ends, bases }, runs: joined }
     }
 
-    /// Encodes it as MessagePack.
+    /// Encodes the list as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let (mut packed, mut next) = (Vec::new(), SequenceNumber::MIN);
         for (first, count) in &self.runs {
@@ -425,12 +440,13 @@ impl DroppedBodies {
         writer.finish()
     }
 
-    /// Decodes what [`encode`](DroppedBodies::encode) returned.
+    /// Decodes the output of [`encode`](DroppedBodies::encode).
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, if a field is missing or malformed, or if a record is behind the last position.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, if a field is missing or malformed, or if a record
+    /// is after the last position.
     pub fn decode(bytes: &[u8]) -> Result<DroppedBodies, Error> {
         const KIND: &str = "dropped bodies";
         let (mut known, mut runs) = (None, None);
@@ -457,7 +473,8 @@ impl DroppedBodies {
     }
 }
 
-/// Appends a number in groups of seven bits, the lowest first; all but the last have the highest bit set.
+/// Appends a number in groups of seven bits, the lowest first; all but the last have the highest
+/// bit set.
 fn varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -483,7 +500,7 @@ fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Reads runs, each behind the one before and none empty.
+/// Reads runs in ascending order, none of them empty.
 fn packed_runs(mut packed: &[u8]) -> Option<Vec<(SequenceNumber, u64)>> {
     let (mut runs, mut next) = (Vec::new(), 0_u64);
     while !packed.is_empty() {
@@ -538,8 +555,8 @@ mod tests {
         }
     }
 
-    /// Bodies that a log of 60 records has lost, and where it is known what the slices held, as its compactions say: at the end of each range, and
-    /// at some positions within.
+    /// Bodies that a log of 60 records has lost, and the positions at which its slices are known
+    /// according to its compactions: at the end of each range, and at some positions within.
     fn dropped_bodies() -> impl Strategy<Value = DroppedBodies> {
         let range = (5_u64..50, 1_u64..20, prop::collection::btree_set(5_u64..60, 0..4));
         prop::collection::vec(range, 0..4).prop_map(|ranges| {
@@ -559,8 +576,9 @@ mod tests {
     }
 
     proptest! {
-        /// A worker whose log was compacted elsewhere than another one's left an end without what is known there, and nobody could
-        /// make a log of the session any more; and one that had compacted less than another one said that more was known.
+        /// Regression: after a worker's log was compacted elsewhere than another worker's, an end
+        /// had no base, and no log of the session could be built any more. And a worker that had
+        /// compacted less than another one recorded too many known positions.
         #[test]
         fn what_is_said_behind_another_record_hides_and_drops_what_either_does(
             own in dropped_bodies(),
@@ -572,7 +590,7 @@ mod tests {
                 if own.hides(position) || before.hides(position) {
                     prop_assert!(both.hides(position), "{}", position);
                 }
-                // What both know stays known, and of each position once.
+                // Positions that both know stay known, each exactly once.
                 let of = |said: &DroppedBodies| {
                     said.known.bases.iter().filter(|base| base.position == position).count()
                 };
@@ -623,7 +641,8 @@ mod tests {
         for sequence in 0..1_000 {
             assert_eq!(dropped.holds(sequence.into()), sequences.contains(&sequence), "{sequence}");
         }
-        // The slices are known in front of the first one, where there is a base, and behind them all.
+        // The slices are known before the first record, where there is a base, and after all of
+        // them.
         let known: Vec<u64> = (0..1_000).filter(|position| !dropped.hides((*position).into())).collect();
         assert_eq!(known, [0, 5].into_iter().chain(900..1_000).collect::<Vec<_>>());
         let bytes = dropped.encode();

@@ -9,8 +9,9 @@ const KIND: &str = "declare";
 
 /// Declares events and slices: binds their names to the small integers that records use.
 ///
-/// A rollback does not undo a declaration. A later declaration of an id replaces the earlier one for the records that
-/// follow. The writer repeats all declarations in an envelope frame at the head of each segment.
+/// A rollback does not undo a declaration. A later declaration of an id replaces the earlier one
+/// for the records that follow. The writer repeats all declarations in an envelope frame at the
+/// head of each segment.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Declare {
     /// Declared events.
@@ -22,7 +23,7 @@ pub struct Declare {
 /// Declares one event type at one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventDeclaration {
-    /// Integer that stands for the event in records.
+    /// Integer that identifies the event in records.
     pub id: u32,
     /// Name that the host gave the event.
     pub name: String,
@@ -30,7 +31,8 @@ pub struct EventDeclaration {
     pub version: u32,
     /// Slices that the event reduces into, each with its effect.
     pub bindings: Vec<Binding>,
-    /// Whether the host never declared the event, so that it is appended to an implicit slice of its own.
+    /// Whether the host never declared the event. Such an event is appended to its own implicit
+    /// slice.
     pub implicit: bool,
 }
 
@@ -43,7 +45,7 @@ pub struct Binding {
     pub built_in: BuiltIn,
 }
 
-/// Names the effect of an event on a slice that a record need not write out.
+/// Names an effect of an event on a slice that a record may omit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuiltIn {
     /// The event is appended to the slice.
@@ -80,11 +82,11 @@ impl BuiltIn {
 /// Declares one slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceDeclaration {
-    /// Integer that stands for the slice in records.
+    /// Integer that identifies the slice in records.
     pub id: u32,
     /// Name of the slice.
     pub name: String,
-    /// What a rollback does to the slice.
+    /// Effect of a rollback on the slice.
     pub policy: Policy,
     /// Name of the type of the slice's items.
     pub item: String,
@@ -122,8 +124,8 @@ impl Declare {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Declare, Error> {
         let mut declare = Declare::default();
         walk(KIND, bytes, |name, value| {
@@ -138,15 +140,16 @@ impl Declare {
     }
 }
 
-/// Upper bound, in bytes, of what the fields of a declaration take beside names and bindings. It counts at least six
-/// bytes for each MessagePack value, so that a bound in bytes bounds the number of values too.
+/// Upper bound, in bytes, of the fields of a declaration without names and bindings. It counts at
+/// least six bytes for each MessagePack value, so that a bound in bytes also bounds the number of
+/// values.
 const FIELDS_BYTES: usize = 72;
 
-/// Upper bound, in bytes, of what one binding takes: six for each of its two values.
+/// Upper bound, in bytes, of one binding: six for each of its two values.
 const BINDING_BYTES: usize = 12;
 
 impl EventDeclaration {
-    /// Returns an upper bound, in bytes, of what the declaration takes in a body.
+    /// Returns an upper bound, in bytes, of the declaration's length in a body.
     pub fn len_max(&self) -> usize {
         FIELDS_BYTES + self.name.len() + BINDING_BYTES * self.bindings.len()
     }
@@ -208,7 +211,7 @@ fn read_bindings(reader: &mut MsgpackReader<'_>) -> Result<Vec<Binding>, Error> 
 }
 
 impl SliceDeclaration {
-    /// Returns an upper bound, in bytes, of what the declaration takes in a body.
+    /// Returns an upper bound, in bytes, of the declaration's length in a body.
     pub fn len_max(&self) -> usize {
         let item = if self.item == self.name { 0 } else { self.item.len() };
         FIELDS_BYTES + self.name.len() + item

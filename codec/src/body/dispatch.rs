@@ -7,13 +7,13 @@ use crate::{Error, SequenceNumber};
 
 const KIND: &str = "dispatch";
 
-/// Names an item of a slice by the record that inserted it. An id never changes, unlike the item's place in the slice,
-/// which no record holds.
+/// Identifies an item of a slice by the record that inserted it. An id never changes, unlike the
+/// item's index in the slice, which no record contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemId {
     /// Sequence number of the record that inserted the item.
     pub sequence: SequenceNumber,
-    /// Place of the item among those that the record inserted into the slice, counted from 0.
+    /// Index of the item among those that the record inserted into the slice, counted from 0.
     pub ordinal: u32,
 }
 
@@ -37,11 +37,12 @@ pub struct ItemId {
 pub struct Dispatch<'a> {
     /// Event or action that was dispatched.
     pub action: Action<'a>,
-    /// Effects on slices, at most one for each; `None` if each declared binding had its built-in effect.
+    /// Effects on slices, at most one for each; `None` if each declared binding had its built-in
+    /// effect.
     pub effects: Option<Vec<Effect<'a>>>,
 }
 
-/// Holds what was dispatched: an event of the host, or an action of the engine.
+/// Describes the dispatched event of the host or action of the engine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action<'a> {
     /// An event of the host.
@@ -66,7 +67,7 @@ pub enum Action<'a> {
     },
 }
 
-/// Describes what a record did to one slice.
+/// Describes the change of one slice by a record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effect<'a> {
     /// Id of the slice.
@@ -75,7 +76,7 @@ pub struct Effect<'a> {
     pub removed: RemovedItems,
     /// Items that the record added.
     pub added: AddedItems<'a>,
-    /// Item in front of which the added ones are inserted; `None` inserts them at the end.
+    /// Item before which the added ones are inserted; `None` inserts them at the end.
     pub before: Option<ItemId>,
 }
 
@@ -90,12 +91,12 @@ pub enum RemovedItems {
     Items(Vec<ItemId>),
 }
 
-/// Holds the items that an effect added.
+/// Contains the items that an effect added.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AddedItems<'a> {
     /// The effect added the dispatched event itself.
     Event,
-    /// The effect added items of its own.
+    /// The effect added its own items.
     Items {
         /// Added items, in their order.
         items: Vec<Payload<'a>>,
@@ -239,7 +240,8 @@ impl<'a> Dispatch<'a> {
 
     /// Estimates the length of the body in bytes, so that its buffer need not grow.
     fn size_hint(&self) -> usize {
-        /// More than most bodies take beside payloads: keys, ids, and one removed item for each effect.
+        /// More than most bodies need in addition to payloads: keys, ids, and one removed item for
+        /// each effect.
         const REST_BYTES: usize = 48;
         let data = if let Action::Event { data, .. } = &self.action { data.bytes().len() } else { 0 };
         let added = |effect: &Effect<'_>| match &effect.added {
@@ -287,10 +289,11 @@ impl<'a> Dispatch<'a> {
     }
 
     /// Decodes the most frequent body on a fast path: an event's id and payload, encoded exactly as
-    /// [`encode`](Dispatch::encode) does, and nothing else but a [lane](Lane::add_to). The payload has passed the
-    /// pre-scan.
+    /// by [`encode`](Dispatch::encode), optionally followed by a [lane](Lane::add_to). The payload
+    /// has passed the pre-scan.
     ///
-    /// Returns `None` for any other body, valid or not: [`decode`](Dispatch::decode) tells which.
+    /// Returns `None` for any other body, valid or not; [`decode`](Dispatch::decode) distinguishes
+    /// these.
     pub fn plain_event(bytes: &'a [u8]) -> Option<(u32, Payload<'a>)> {
         let (fields @ 0x82..=0x84, rest) = bytes.split_first()? else { return None };
         let mut reader = MsgpackReader::new(rest.strip_prefix(b"\xa1e")?);
@@ -311,7 +314,7 @@ impl<'a> Dispatch<'a> {
             let len = if name == "x" { effects.array()? } else { 0 };
             for _ in 0..len {
                 let mut effect = effects.part()?;
-                // Effects that list nothing are numbers.
+                // Effects that list no items are numbers.
                 let mut ahead = effect;
                 if !matches!(ahead.token()?, MsgpackToken::Map(_)) {
                     continue;
@@ -332,9 +335,10 @@ impl<'a> Dispatch<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, if a field is missing or malformed, if it holds neither an event nor a known action, if it has
-    /// more than [`SLICES_MAX`] effects, or if an effect adds the event although there is none.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, if a field is missing or malformed, if it contains
+    /// neither an event nor a known action, if it has more than [`SLICES_MAX`] effects, or if an
+    /// effect adds the event although there is none.
     pub fn decode(bytes: &'a [u8]) -> Result<Dispatch<'a>, Error> {
         if let Some((event, data)) = Dispatch::plain_event(bytes) {
             return Ok(Dispatch { action: Action::Event { event, data }, effects: None });

@@ -6,21 +6,24 @@ use super::fields::{fixed, list, require_field, walk};
 use crate::msgpack::MsgpackWriter;
 use crate::{Error, SequenceNumber};
 
-/// Envelope: states that the session was opened for writing. The writer appends it before its first record.
+/// Envelope: states that the session was opened for writing. The writer appends it before its first
+/// record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resumed {
-    /// Number of times that the session was opened for writing before.
+    /// Number of earlier times that the session was opened for writing.
     pub epoch: u64,
-    /// Boot id of the machine; `None` if it is not known. Until the machine restarts, no write is lost or
-    /// reordered, so a wrong byte is corruption and not a torn tail.
+    /// Boot id of the machine, or `None` if it is unknown. Until the machine restarts, no write is
+    /// lost or reordered, so a wrong byte is corruption and not a torn tail.
     pub boot_id: Option<Uuid>,
     /// The session's clock at the first append, in microseconds since 1970-01-01 UTC.
     pub clock_us: i64,
-    /// Sequence number behind the last record that a recovery rewrote into the segment; `None` if no recovery began it.
-    /// The recovery's `SYNCED` frame at that number became durable with the segment, before the segment's name did.
+    /// Sequence number after the last record that a recovery rewrote into the segment; `None` if
+    /// the segment was not started by a recovery. The recovery's `SYNCED` frame at that number
+    /// became durable with the segment, before the segment's name did.
     pub recovered: Option<SequenceNumber>,
-    /// Sequence numbers at which earlier openings for writing began to write, in order: those of records that the recovery
-    /// rewrote, whose own `resumed` frames are left behind. Empty in all but recoveries.
+    /// Sequence numbers at which earlier openings for writing started to write, in order. They
+    /// belong to records that the recovery rewrote without their own `resumed` frames. Empty except
+    /// after a recovery.
     pub began: Vec<SequenceNumber>,
 }
 
@@ -52,8 +55,8 @@ impl Resumed {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Resumed, Error> {
         let (mut epoch, mut boot_id, mut clock_us, mut recovered) = (None, None, 0, None);
         let mut began = Vec::new();
@@ -96,8 +99,8 @@ impl Seal {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Seal, Error> {
         let (mut next, mut records, mut hash) = (None, None, None);
         walk("seal", bytes, |name, value| {

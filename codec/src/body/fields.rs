@@ -4,11 +4,12 @@ use super::Payload;
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
 
-/// Newest version of a body, for every kind: no kind has had a second version yet.
+/// Newest version of a body, for every kind: no kind has a second version yet.
 const VERSION: u64 = 1;
 
-/// Walks the fields of a body. The value of each field passes the pre-scan; then `read` is called with the field's name
-/// and a reader over exactly that value. Whatever `read` leaves unread is skipped.
+/// Walks the fields of a body. The value of each field passes the pre-scan; then `read` is called
+/// with the field's name and a reader over exactly that value. Bytes that `read` leaves unread are
+/// skipped.
 pub(crate) fn walk<'a>(
     kind: &'static str,
     bytes: &'a [u8],
@@ -41,15 +42,16 @@ pub(crate) fn walk_map<'a>(
     Ok(())
 }
 
-/// Decodes an array that has passed the pre-scan, one element after the other.
+/// Decodes an array that has passed the pre-scan.
 pub(crate) fn list<'a, T>(
     reader: &mut MsgpackReader<'a>,
     mut read: impl FnMut(&mut MsgpackReader<'a>) -> Result<T, Error>,
 ) -> Result<Vec<T>, Error> {
     let len = reader.array()?;
     let mut items = Vec::new();
-    // The pre-scan has seen that many elements, each of at least one byte. The length may decide how much memory is
-    // reserved at once only if an element is small in memory too.
+    // The pre-scan has verified that there are as many elements, each of at least one byte. The
+    // length may decide how much memory is reserved at once only if an element is small in memory
+    // too.
     if size_of::<T>() <= 32 {
         items.reserve_exact(len as usize);
     }
@@ -76,70 +78,65 @@ pub(crate) fn fixed<const N: usize>(reader: &mut MsgpackReader<'_>) -> Result<[u
     })
 }
 
-/// Collects the fields of a body and counts them, so that their number can stand before them.
+/// Collects the fields of a body and counts them, because their number precedes them.
 pub(crate) struct FieldWriter {
     count: usize,
     fields: MsgpackWriter,
 }
 
 impl FieldWriter {
-    /// Begins a body of no fields, for fields of about `bytes` bytes.
+    /// Starts a body without fields, with capacity for fields of about `bytes` bytes.
     pub(crate) fn with_capacity(bytes: usize) -> FieldWriter {
         FieldWriter { count: 0, fields: MsgpackWriter::with_capacity(bytes) }
     }
 
-    /// Begins a field. The caller writes exactly one value.
+    /// Starts a field. The caller writes exactly one value.
     pub(crate) fn field(&mut self, name: &str) -> &mut MsgpackWriter {
         self.count += 1;
         self.fields.str(name)
     }
 
-    /// Writes a text, if there is one.
+    /// Writes a text if there is one.
     pub(crate) fn text(&mut self, name: &str, text: Option<&str>) {
         if let Some(text) = text {
             self.field(name).str(text);
         }
     }
 
-    /// Writes a number, if there is one.
     pub(crate) fn number(&mut self, name: &str, number: Option<u64>) {
         if let Some(number) = number {
             self.field(name).unsigned(number);
         }
     }
 
-    /// Writes a sequence number, if there is one.
     pub(crate) fn sequence(&mut self, name: &str, sequence: Option<SequenceNumber>) {
         self.number(name, sequence.map(SequenceNumber::get));
     }
 
-    /// Writes a field that is true, and no field if it is false.
+    /// Writes a field that is true, and no field for `false`.
     pub(crate) fn flag(&mut self, name: &str, flag: bool) {
         if flag {
             self.field(name).bool(true);
         }
     }
 
-    /// Writes a byte string, if there is one.
     pub(crate) fn bytes(&mut self, name: &str, bytes: Option<&[u8]>) {
         if let Some(bytes) = bytes {
             self.field(name).bin(bytes);
         }
     }
 
-    /// Writes a payload, if there is one.
     pub(crate) fn payload(&mut self, name: &str, payload: Option<Payload<'_>>) {
         if let Some(payload) = payload {
             self.field(name).raw(payload.bytes());
         }
     }
 
-    /// Writes the fields of a map within a body, which are those collected so far, behind their number.
+    /// Writes the fields collected so far as a map within a body, after their number.
     pub(crate) fn into_map(self, writer: &mut MsgpackWriter) {
         writer.map(self.count).raw(&self.fields.finish());
     }
 
-    /// Returns the body.
     pub(crate) fn finish(self) -> Vec<u8> {
         let FieldWriter { count, fields } = self;
         let fields = fields.finish();

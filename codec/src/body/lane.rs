@@ -1,14 +1,15 @@
-//! Encodes and decodes the lane of a record: through which of the host's handles it was written.
+//! Encodes and decodes the lane of a record: the handle of the host through which it was written.
 //!
-//! A host that runs again writes the records of one lane in the same order, whatever its threads do meanwhile. So a
-//! reader that compares two runs compares them lane by lane.
+//! If a host runs again, it writes the records of one lane in the same order, regardless of the
+//! timing of its threads. So a reader that compares two runs compares them lane by lane.
 //!
 //! # Invariants
 //!
-//! 1. The main lane, which all handles without a lane of their own share, takes no bytes.
-//! 2. Of every kind that a host's calls write, the fields have the same names: `in` and `lane`. The begin of a tool has
-//!    `lane` alone, since its `in` names the operation around it; the end of a tool is of the lane of its begin.
-//! 3. No lane changes what a record does.
+//! 1. The main lane, which all handles without their own lane share, takes no bytes.
+//! 2. In every kind that a host's calls write, the fields have the same names: `in` and `lane`. A
+//!    `tool_begin` has only `lane`, since its `in` names the parent operation. A `tool_end` belongs
+//!    to the lane of its `tool_begin`.
+//! 3. No lane changes the effect of a record.
 
 use std::borrow::Cow;
 
@@ -16,7 +17,7 @@ use super::fields::{FieldWriter, walk};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, RecordKind, SequenceNumber};
 
-/// Names through which handle of the host a record was written.
+/// Identifies the handle of the host through which a record was written.
 ///
 /// ```
 /// use foldlog_codec::RecordKind;
@@ -24,18 +25,19 @@ use crate::{Error, RecordKind, SequenceNumber};
 ///
 /// let rollback = Rollback { to: 7.into(), preserve_logs: true };
 /// let mut body = rollback.encode();
-/// assert!(Lane::of(RecordKind::ROLLBACK, &body)?.is_main());
+/// assert!(Lane::decode(RecordKind::ROLLBACK, &body)?.is_main());
 ///
 /// let lane = Lane { within: None, name: Some("mailbox".into()) };
 /// lane.add_to(&mut body, 0);
-/// assert_eq!(Lane::of(RecordKind::ROLLBACK, &body)?, lane);
+/// assert_eq!(Lane::decode(RecordKind::ROLLBACK, &body)?, lane);
 /// assert_eq!(Rollback::decode(&body)?, rollback);
 /// # Ok::<(), foldlog_codec::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lane<'a> {
-    /// Begin of the run of a tool through whose handle the record was written; `None` if it was written from outside,
-    /// and for a `tool_begin`, which names its parent operation instead.
+    /// Start record of the tool run through whose handle the record was written. `None` if it was
+    /// written from outside of a tool, and for a `tool_begin`, which names its parent operation
+    /// instead.
     pub within: Option<SequenceNumber>,
     /// Name that the host gave the lane; `None` for the handle without one.
     pub name: Option<Cow<'a, str>>,
@@ -48,17 +50,17 @@ impl<'a> Lane<'a> {
         self.within.is_none() && self.name.is_none()
     }
 
-    /// Decodes the lane of a record of any kind from its body. A record that no call of a host writes is of the main
-    /// lane, and so is the end of a tool: look at its begin.
+    /// Decodes the lane of a record of any kind from its body. A record that is not written by a
+    /// host's call belongs to the main lane. So does a `tool_end`: look at its `tool_begin`.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the body is not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field of the lane is malformed. A body that decodes as one of its kind has no malformed
-    /// lane.
+    /// [`Error::Body`] if the body is not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field of the lane is malformed. A body that
+    /// decodes as one of its kind has no malformed lane.
     pub fn decode(kind: RecordKind, body: &'a [u8]) -> Result<Lane<'a>, Error> {
         let has_lane = match kind {
-            // Two fields are an event's own, and nearly all events have no others.
+            // An event has two fields of its own, and nearly all events have no others.
             RecordKind::DISPATCH => !body.starts_with(b"\x82\xa1e"),
             RecordKind::SNAPSHOT
             | RecordKind::ROLLBACK
@@ -84,8 +86,8 @@ impl<'a> Lane<'a> {
         Ok(lane)
     }
 
-    /// Adds the fields of the lane to an encoded body, which begins at `start` of the buffer and ends with it. Leaves the
-    /// buffer as it is for the main lane, and if no map begins there.
+    /// Adds the fields of the lane to an encoded body, which extends from `start` to the end of the
+    /// buffer. Leaves the buffer unchanged for the main lane, and if there is no map at `start`.
     pub fn add_to(&self, buffer: &mut Vec<u8>, start: usize) {
         let fields = self.fields();
         let mut body = MsgpackReader::new(buffer.get(start..).unwrap_or_default());
@@ -117,13 +119,13 @@ impl<'a> Lane<'a> {
         usize::from(self.within.is_some()) + usize::from(self.name.is_some())
     }
 
-    /// Writes the fields among those of a body that is built.
+    /// Writes the fields of the lane into a body under construction.
     pub(super) fn write(&self, fields: &mut FieldWriter) {
         fields.sequence(WITHIN, self.within);
         fields.text(NAME, self.name.as_deref());
     }
 
-    /// Takes a field if it is one of a lane's, and returns whether it was.
+    /// Reads a field if it belongs to a lane, and returns whether it does.
     pub(super) fn take(&mut self, name: &str, value: &mut MsgpackReader<'a>) -> Result<bool, Error> {
         match name {
             WITHIN => self.within = Some(value.unsigned()?.into()),
@@ -133,12 +135,14 @@ impl<'a> Lane<'a> {
         Ok(true)
     }
 
-    /// Checks a field that a body's own decoder does not know: a malformed lane is refused, any other field is skipped.
+    /// Checks a field that a body's own decoder does not know: rejects a malformed lane, and skips
+    /// any other field.
     pub(super) fn check(name: &str, value: &mut MsgpackReader<'a>) -> Result<(), Error> {
         Lane::default().take(name, value).map(drop)
     }
 
-    /// Checks that nothing but `fields` fields of a lane follows. Returns `None` if something else does.
+    /// Checks that exactly `fields` fields of a lane follow. Returns `None` if there is anything
+    /// else.
     pub(super) fn ends(fields: u32, bytes: &'a [u8]) -> Option<()> {
         let (mut reader, mut lane) = (MsgpackReader::new(bytes), Lane::default());
         for _ in 0..fields {

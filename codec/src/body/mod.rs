@@ -1,60 +1,63 @@
 //! Encodes and decodes the body of each kind of record.
 //!
-//! A *body* is one MessagePack map with short field names, which a reader without this crate can still show. A field
-//! `v`, the first if it is there, names the version of the body; without it the version is 1. A reader skips fields
-//! that it does not know, so that a later version of foldlog may add fields without a new version of the body.
+//! A *body* is one MessagePack map with short field names, which a reader without this crate can
+//! still display. A field `v`, which comes first if present, is the version of the body; without it
+//! the version is 1. A reader skips unknown fields, so a later version of foldlog may add fields
+//! without a new version of the body.
 //!
-//! A *payload* is a value of the host within a body. A payload that is too large for the log is kept in the session's
-//! object directory, and the body holds a reference to it: a MessagePack extension of type 1, whose 40 bytes are the
-//! BLAKE3 of the object's bytes (32) and their number as a little-endian `u64`.
+//! A *payload* is a value of the host within a body. A payload that is too large for the log is
+//! stored in the session's object directory, and the body contains a reference to it: a MessagePack
+//! extension of type 1, whose 40 bytes are the BLAKE3 of the object's bytes (32) and their number
+//! as a little-endian `u64`.
 //!
 //! | kind | fields |
 //! |---|---|
-//! | opened | `session` bytes of the id, `seed`, `tags` map, `parent` map (`session`, `how` fork or child; for a fork `position` and `chain`, for a child `operation` if an operation began it) |
-//! | declare, declared | `events` array of maps (`id`, `name`, `ver` if not 1, `to` array of slice id and built-in effect in turn (0 append, 1 replace, 2 explicit), `implicit`), `slices` array of maps (`id`, `name`, `policy` if not state, `item` if not the slice's name) |
+//! | opened | `session` bytes of the id, `seed`, `tags` map, `parent` map (`session`, `how` fork or child; for a fork `position` and `chain`, for a child `operation` if an operation started it) |
+//! | declare, declared | `events` array of maps (`id`, `name`, `ver` if not 1, `to` array of alternating slice ids and built-in effects (0 append, 1 replace, 2 explicit), `implicit`), `slices` array of maps (`id`, `name`, `policy` if not state, `item` if not the slice's name) |
 //! | dispatch | `e` event id and `d` payload, or `o` action of the engine (seed, clear, reset, tag; for a tag `key` and `value`); `x` effects |
-//! | snapshot | `tag`, `policies` array, if not state alone, `res` as of tool_begin: the captures that were taken with it |
+//! | snapshot | `tag`, `policies` array, if not just state, `res` as in tool_begin: the captures that were taken with it |
 //! | tool_begin | `t` tool, `call` provider's id, `args` JSON text, `by` answer and ordinal, `in` parent, `again`, `undo` and `verify` operations, `idem` if not manual, `ro`, `oo`, `res` array of maps (`r` resource, `s` snapshot), `shut` array of cause and text if the call is closed without running |
-//! | tool_end | `op` sequence number of the begin, `again` operation id if it is an earlier begin, `t`, `call`, `by`, `in`, `undo` and `verify` the values of the begin, `out` outcome, `why` cause, `exit` exit code of the tool's command if it is known, `back` (true if STATE is rolled back), `fx` effects outside if not unknown, `us` duration, `result`, `shown` text, `over` overrides, `wait` map if suspended (`is` form, `args` digest of the arguments, `until` time of expiry, `on` array of the operation that it waits for and the bytes of its session's id if that is another one), `res`, `left` array of maps of what was not undone (`r` resource, `p` path, `w` reason), `s` id of the LOG slice that the call is added to |
+//! | tool_end | `op` sequence number of the start record, `again` operation id if it is an earlier start record, `t`, `call`, `by`, `in`, `undo` and `verify` the values of the start record, `out` outcome, `why` cause, `exit` exit code of the tool's command if known, `back` (true if STATE is rolled back), `fx` effects outside if not unknown, `us` duration, `result`, `shown` text, `over` overrides, `wait` map if suspended (`is` form, `args` digest of the arguments, `until` time of expiry, `on` array of the operation that it waits for and the bytes of its session's id if that is another one), `res`, `left` array of maps of changes that were not undone (`r` resource, `p` path, `w` reason), `s` id of the LOG slice that the call is added to |
 //! | observed | `n` name, `d` payload |
 //! | settle | `op` operation id, `is` decision, `by`, `why`, `result`, `shown` text, `args` digest of the arguments that an approval names, `until` time of its expiry |
 //! | input | `ev` evaluation; `r` role if not user, `c` text, `blocks` map (`f` format, `j` JSON), `id` host's id, `n` name, `p` prompt (`ns`, `key`, `d` digest), `call` provider's id of the call, `by` answer and ordinal, `pp` JSON of the adapter |
 //! | request | `ev`; `n` attempt if not 1, `p` digest of the prompt, `m` model, `par` parameters, `sent` digest of the body; `fail` map if an earlier request failed (`of` that request, `why`, `m` message, `st` status, `c` text that arrived, `rid`, `use`, `rate`) |
-//! | answer | `ev`; `to` request, `c` text, `calls` array of maps (`id`, `n` tool, `a` arguments, `cut` if incomplete), `blocks`, `stop` reason, `more` if the provider is to be asked again, `m` model, `rid` request id, `use` map of tokens (`in`, `out`, `cr` and `cw` read from and written to a cache, `re` reasoning), `rate` array of names and values in turn, `pp` JSON of the adapter |
+//! | answer | `ev`; `to` request, `c` text, `calls` array of maps (`id`, `n` tool, `a` arguments, `cut` if incomplete), `blocks`, `stop` reason, `more` if another request to the provider follows, `m` model, `rid` request id, `use` map of tokens (`in`, `out`, `cr` and `cw` read from and written to a cache, `re` reasoning), `rate` array of alternating names and values, `pp` JSON of the adapter |
 //! | turn | `ev`; `n` number, `a` answer, `i` inputs, `e` ends, `done` |
 //! | shortened | `ev`; `from`, `to`, `msgs` array of maps (`r` role, `c` text), `why` |
 //! | prompt_accepted | `ev`; `was` and `now` prompts, `by`, `why` |
 //! | adapter_state | `ev`; `t` adapter, `res` if resumable, `st` state, `sup` superseded record, `ent` provider's entry, `at` occasion |
 //! | rollback | `to` target, `logs` (false if LOG is rolled back too) |
-//! | replicated | `at` where the replica is, `by` writer that claimed the session there, `epoch` of its claim |
+//! | replicated | `at` location of the replica, `by` writer that claimed the session there, `epoch` of its claim |
 //! | import | `from` session, `at` time of the export, `tags`, `slices` array of maps (`s` slice id, `items`, `vers` their versions if not all 1) |
-//! | resumed | `epoch`, `boot` bytes of the boot id, `clock`, `recovered` if a recovery rewrote records: the sequence number behind the last of them |
+//! | resumed | `epoch`, `boot` bytes of the boot id, `clock`, `recovered` if a recovery rewrote records: the sequence number after the last of them |
 //! | seal | `next` ordinal, `records`, `hash` |
 //! | synced | no body: the watermark of the frame's header is the attestation |
 //! | dropped | `k` kind of the record, `len` of its body in bytes, `hash` BLAKE3 of its body |
-//! | compacted | `upto` position through which bodies are missing, `end` behind the segment's last frame; `was` and `crc` the end and the last checksum of the segment that was replaced. Each number takes nine bytes |
-//! | base | `at` position, `more` if the next base frame goes on with it, `slices` array of maps (`s` slice id, `items` packed runs, each the sequence number `u64` and the ordinal `u32` of its first item, its version `u32`, and the number `u32` of items, one for each record from there on) |
+//! | compacted | `upto` position through which bodies are missing, `end` offset after the segment's last frame; `was` and `crc` the end and the last checksum of the replaced segment. Each number takes nine bytes |
+//! | base | `at` position, `more` if the next base frame continues it, `slices` array of maps (`s` slice id, `items` packed runs, each the sequence number `u64` and the ordinal `u32` of its first item, its version `u32`, and the number `u32` of items, one for each record from there on) |
 //!
 //! # Lanes
 //!
-//! A record that a host writes through an operation's handle, or through the handle of a named lane, says so in the fields
-//! of a [`Lane`], which it has beside those above; records of the main lane have neither field.
+//! A record that a host writes through an operation's handle, or through the handle of a named
+//! lane, also has the fields of a [`Lane`]. Records of the main lane have neither field.
 //!
 //! | field | meaning | in |
 //! |---|---|---|
-//! | `in` | begin of the tool run through whose handle the record was written | dispatch, snapshot, rollback, observed, settle, and all kinds with `ev` |
+//! | `in` | start record of the tool run through whose handle the record was written | dispatch, snapshot, rollback, observed, settle, and all kinds with `ev` |
 //! | `lane` | name of the lane | the same, and tool_begin |
 //!
 //! # Effects of a dispatch
 //!
-//! Effects (`x`) are an array with at most one entry for each slice. Without the field, each of the event's declared
-//! bindings had its built-in effect, so that the built-in reducers add no bytes to a record. An entry is one of
+//! Effects (`x`) are an array with at most one entry for each slice. Without the field, each of the
+//! event's declared bindings had its built-in effect, so the built-in reducers add no bytes to a
+//! record. An entry is one of
 //!
 //! | entry | meaning |
 //! |---|---|
 //! | integer `2 * slice` | the event was appended |
 //! | integer `2 * slice + 1` | the event replaced all items |
-//! | map | `s` slice id; `r` removed items: `true` for all, or `[sequence, ordinal, ...]`; `a` added items, or the event if missing; `b` `[sequence, ordinal]` of the item in front of which the added ones are inserted, or at the end if missing; `ver` version of the added items, or 1 if missing |
+//! | map | `s` slice id; `r` removed items: `true` for all, or `[sequence, ordinal, ...]`; `a` added items, or the event if missing; `b` `[sequence, ordinal]` of the item before which the added ones are inserted, or at the end if missing; `ver` version of the added items, or 1 if missing |
 
 mod compaction;
 mod conversation;
@@ -103,13 +106,13 @@ use serde::{Deserialize, Serialize};
 use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter};
 use crate::{Error, RecordKind};
 
-/// Names what a rollback does to a slice.
+/// Names the effect of a rollback on a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// STATE: a rollback restores the slice to the target position.
     State,
-    /// LOG: the slice only grows. A rollback leaves it as it is, and nothing erases it.
+    /// LOG: the slice only grows. A rollback leaves it unchanged, and nothing erases it.
     Log,
     /// CACHE: a rollback empties the slice, and later records fill it again.
     Cache,
@@ -128,7 +131,7 @@ impl Policy {
         }
     }
 
-    /// Returns the policy of that name, or `None` if there is none.
+    /// Returns the policy with that name, or `None` if there is none.
     pub fn from_name(name: &str) -> Option<Policy> {
         Policy::ALL.into_iter().find(|policy| policy.name() == name)
     }
@@ -140,14 +143,14 @@ const OBJECT_EXT: i8 = 1;
 /// Length in bytes of a reference: the BLAKE3 of the object and its length.
 const REFERENCE_LEN: usize = 40;
 
-/// Greatest number of slices that a session may have, and so of effects that a record may have.
+/// Greatest number of slices of a session, and so of effects in a record.
 pub const SLICES_MAX: usize = 4096;
 
-/// Greatest number of operations that may be open at once in a session, nested or side by side.
+/// Greatest number of operations that may be open at once in a session, nested or in parallel.
 pub const OPEN_OPERATIONS_MAX: usize = 1024;
 
-/// Holds a value of the host in a record: the value itself, or a reference to an object in the session's object directory.
-/// In both cases the bytes are one MessagePack value.
+/// Contains a value of the host in a record: the value itself, or a reference to an object in the
+/// session's object directory. In both cases the bytes are one MessagePack value.
 ///
 /// ```
 /// use foldlog_codec::body::{ObjectId, Payload};
@@ -156,7 +159,7 @@ pub const OPEN_OPERATIONS_MAX: usize = 1024;
 /// let value = msgpack::to_vec(&["a", "b"])?;
 /// assert_eq!(Payload::new(&value).object(), None);
 ///
-/// let id = ObjectId::of(&value);
+/// let id = ObjectId::from_content(&value);
 /// let reference = id.reference();
 /// assert_eq!(Payload::new(&reference).object(), Some(id));
 /// # Ok::<(), foldlog_codec::Error>(())
@@ -166,7 +169,8 @@ pub struct Payload<'a> {
     bytes: &'a [u8],
 }
 
-/// Names an object in the object directory by its content: the BLAKE3 and the number of its bytes.
+/// Identifies an object in the object directory by its content: the BLAKE3 and the number of its
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId {
     /// BLAKE3 of the object's bytes.
@@ -181,18 +185,19 @@ impl ObjectId {
         ObjectId { hash: *blake3::hash(bytes).as_bytes(), len: bytes.len() as u64 }
     }
 
-    /// Returns the object's file name in the object directory: the 64 hexadecimal digits of its hash.
+    /// Returns the object's file name in the object directory: the 64 hexadecimal digits of its
+    /// hash.
     pub fn file_name(&self) -> String {
         blake3::Hash::from_bytes(self.hash).to_hex().to_string()
     }
 
-    /// Returns the id of the object with that file name and of `len` bytes, or `None` if the name is not 64 hexadecimal
-    /// digits.
+    /// Returns the id of the object with that file name and `len` bytes, or `None` if the name is
+    /// not 64 hexadecimal digits.
     pub fn from_file_name(name: &str, len: u64) -> Option<ObjectId> {
         blake3::Hash::from_hex(name).ok().map(|hash| ObjectId { hash: *hash.as_bytes(), len })
     }
 
-    /// Encodes the reference that a record holds in place of the value.
+    /// Encodes the reference that a record contains in place of the value.
     pub fn reference(&self) -> Vec<u8> {
         let mut reference = [0; REFERENCE_LEN];
         let bytes = self.hash.iter().copied().chain(self.len.to_le_bytes());
@@ -204,21 +209,23 @@ impl ObjectId {
 }
 
 impl<'a> Payload<'a> {
-    /// Wraps bytes that are one MessagePack value: a value of the host, or an [`ObjectId::reference`]. The bytes are
-    /// not checked.
+    /// Wraps bytes that are one MessagePack value: a value of the host, or an
+    /// [`ObjectId::reference`]. The bytes are not checked.
     pub fn new(bytes: &'a [u8]) -> Payload<'a> {
         Payload { bytes }
     }
 
-    /// Returns the bytes that the record holds.
+    /// Returns the bytes in the record.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Returns the id of the object that the record refers to, or `None` if the record holds the value itself.
+    /// Returns the id of the object that the record refers to, or `None` if the record contains the
+    /// value itself.
     #[inline]
     pub fn object(&self) -> Option<ObjectId> {
-        // Asked of every payload, and nearly none begins as an extension with a length, which a reference is.
+        // This is called for every payload. Almost none starts as an extension with a length, as a
+        // reference does.
         if matches!(self.bytes, [0xc7..=0xc9, ..]) { self.reference() } else { None }
     }
 
@@ -239,9 +246,9 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// Counts the items that a body lists for slices, and the names of items that it removes, without decoding them: each takes
-/// memory when the body is decoded, and a body may list one for each of its bytes. Returns 0 for a body that lists none, and for
-/// one that does not decode.
+/// Counts the items that a body lists for slices, and the ids of items that it removes, without
+/// decoding them. Each takes memory when the body is decoded, and a body may list one for each of
+/// its bytes. Returns 0 for a body that lists none, and for one that does not decode.
 pub fn listed_items(kind: RecordKind, body: &[u8]) -> u64 {
     let listed = match kind {
         RecordKind::DISPATCH => Dispatch::listed_items(body),
@@ -251,14 +258,17 @@ pub fn listed_items(kind: RecordKind, body: &[u8]) -> u64 {
     listed.unwrap_or_default()
 }
 
-/// Checks that a body decodes as a body of its kind. For a kind that this version does not decode, it only has to be
-/// one MessagePack value; the bodies of `SYNCED` and `CLOSED` are not looked at.
+/// Checks that a body decodes as a body of its kind. If this version does not decode the kind, the
+/// body only has to be one MessagePack value. The bodies of `SYNCED` and `CLOSED` are not checked.
 ///
 /// # Errors
 ///
-/// [`Error::Body`] if the body does not decode as one of its kind. For a kind that this version does not decode:
-/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the body is not exactly one MessagePack value,
-/// [`Error::Limit`] if it is over the [default limits](crate::msgpack::ValueLimits).
+/// [`Error::Body`] if the body does not decode as one of its kind. If this version does not decode
+/// the kind:
+///
+/// - [`Error::Truncated`] if the value ends early.
+/// - [`Error::Malformed`] if the body is not exactly one MessagePack value.
+/// - [`Error::Limit`] if it is over the [default limits](crate::msgpack::ValueLimits).
 pub fn check(kind: RecordKind, body: &[u8]) -> Result<(), Error> {
     match kind {
         RecordKind::OPENED => SessionOpening::decode(body).map(drop),

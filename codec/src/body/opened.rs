@@ -10,7 +10,8 @@ use crate::{Error, OperationId, SequenceNumber};
 
 const KIND: &str = "opened";
 
-/// Begins a session. It is the session's first record; in a fork, the first record behind those shared with the parent.
+/// Starts a session. It is the session's first record; in a fork, the first record after those
+/// shared with the parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOpening {
     /// Id of the session.
@@ -19,11 +20,11 @@ pub struct SessionOpening {
     pub seed: u64,
     /// Tags that the host gave the session at its creation.
     pub tags: BTreeMap<String, String>,
-    /// Session that this one comes from; `None` if it comes from none.
+    /// Session from which this one derives, or `None` if there is none.
     pub parent: Option<Parent>,
 }
 
-/// Names the session that another one comes from, and how.
+/// Identifies the session from which another one derives, and the relation between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parent {
     /// The session is a fork: it shares the parent's records up to a position.
@@ -35,12 +36,12 @@ pub enum Parent {
         /// Checksum of the frame of the last shared record.
         chain: u32,
     },
-    /// The session was begun on behalf of the parent, and shares no records with it.
+    /// The session was started on behalf of the parent, and shares no records with it.
     Child {
         /// Id of the parent.
         session: Uuid,
-        /// Operation of the parent that began the session; `None` if no operation did, or in an older log, which does
-        /// not say.
+        /// Operation of the parent that started the session. `None` if no operation did, or in an
+        /// older log, which does not record it.
         operation: Option<OperationId>,
     },
 }
@@ -88,8 +89,8 @@ impl SessionOpening {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<SessionOpening, Error> {
         let (mut session, mut seed, mut tags, mut parent) = (None, None, BTreeMap::new(), None);
         walk(KIND, bytes, |name, value| {

@@ -1,7 +1,9 @@
-//! Encodes and decodes what the records of an operation have in common: named choices, resources and origins.
+//! Encodes and decodes the common parts of an operation's records: named choices, resources and
+//! origins.
 //!
-//! An *operation* is a tool call as a transaction. Its id is the sequence number of its first `tool_begin`. The
-//! provider's call id is mere data, since a provider may use one id for different calls.
+//! An *operation* is a tool call as a transaction. Its id is the sequence number of its first
+//! `tool_begin`. The provider's call id is not used as an identifier, since a provider may use one
+//! id for different calls.
 
 use std::borrow::Cow;
 
@@ -35,7 +37,7 @@ macro_rules! named {
                 }
             }
 
-            /// Returns the variant of that name, or `None` if there is none.
+            /// Returns the variant with that name, or `None` if there is none.
             pub fn from_name(name: &str) -> Option<$type> {
                 $type::ALL.iter().copied().find(|one| one.name() == name)
             }
@@ -45,10 +47,10 @@ macro_rules! named {
 
 pub(super) use named;
 
-/// Longest name, in bytes, that an enum keeps of a later version.
+/// Longest name of a later version, in bytes, that an enum preserves.
 const OTHER_NAME_MAX: usize = 30;
 
-/// Holds a name that only a later version knows.
+/// Contains a name that only a later version knows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OtherName {
     bytes: [u8; OTHER_NAME_MAX],
@@ -75,14 +77,16 @@ impl std::fmt::Debug for OtherName {
     }
 }
 
-/// Defines an enum whose variants have fixed names in records and JSON, and which keeps the names of a later version.
+/// Defines an enum whose variants have fixed names in records and JSON, and which preserves names
+/// of a later version.
 macro_rules! named_for_later {
     ($(#[$doc:meta])* $type:ident { $($(#[$each:meta])* $variant:ident = $name:literal,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $type {
             $($(#[$each])* $variant,)*
-            /// A later version of foldlog knows what the name means. No log of this version holds one.
+            /// A name that is defined by a later version of foldlog. No log of this version
+            /// contains one.
             Other(OtherName),
         }
 
@@ -98,13 +102,13 @@ macro_rules! named_for_later {
                 }
             }
 
-            /// Returns the known variant of that name, or `None` if there is none.
+            /// Returns the known variant with that name, or `None` if there is none.
             pub fn from_name(name: &str) -> Option<$type> {
                 $type::ALL.iter().copied().find(|one| one.name() == name)
             }
 
-            /// Returns the variant of a name in a record: [`Other`]($type::Other) for one that this version does not know.
-            /// `None` if the name is over 30 bytes long.
+            /// Returns the variant for a name in a record: [`Other`]($type::Other) for one that
+            /// this version does not know. `None` if the name is over 30 bytes long.
             pub fn from_recorded(name: &str) -> Option<$type> {
                 $type::from_name(name).or_else(|| OtherName::new(name).map($type::Other))
             }
@@ -140,24 +144,24 @@ macro_rules! named_for_later {
 }
 
 named_for_later! {
-    /// Names how a tool that was interrupted may be run again.
+    /// Names how an interrupted tool may run again.
     Idempotency {
         /// The tool may run again: running it twice has the effect of running it once.
         Natural = "natural",
-        /// The tool may run again under the same operation id, by which it finds what it did before.
+        /// The tool may run again under the same operation id, by which it finds its earlier work.
         Keyed = "keyed",
         /// The tool may run again after its effects are undone.
         Compensate = "compensate",
         /// A person or the host has to decide.
         Manual = "manual",
-        /// The tool can ask the outside what came of the call. Where it cannot say, a person or the host has to decide, as for
-        /// [`Manual`](Idempotency::Manual).
+        /// The tool can query the outside for the outcome of the call. If it finds none, a person
+        /// or the host has to decide, as for [`Manual`](Idempotency::Manual).
         Verify = "verify",
     }
 }
 
 impl Idempotency {
-    /// Returns whether somebody has to decide about an interrupted call before it may run again.
+    /// Returns whether an interrupted call needs a decision before it may run again.
     pub fn needs_settling(self) -> bool {
         matches!(self, Idempotency::Manual | Idempotency::Verify | Idempotency::Other(_))
     }
@@ -166,25 +170,28 @@ impl Idempotency {
 named_for_later! {
     /// Names how an operation ended.
     Outcome {
-        /// The operation committed: its changes stay.
+        /// The operation committed: its changes are permanent.
         Committed = "committed",
         /// The operation failed: its changes were rolled back.
         Failed = "failed",
-        /// The process ended before the operation did. Recovery of the session rolled the operation's changes back.
+        /// The process ended before the operation did. Recovery of the session rolled the
+        /// operation's changes back.
         Interrupted = "interrupted",
-        /// The operation waits for somebody. See [`Suspension`](super::Suspension).
+        /// The operation waits for a person, the host or another call. See
+        /// [`Suspension`](super::Suspension).
         Suspended = "suspended",
     }
 }
 
 named_for_later! {
-    /// Names what a suspended call waits for.
+    /// Names the condition for which a suspended call waits.
     SuspensionForm {
         /// Nothing has run: the call waits for an approval.
         Asks = "asks",
         /// The call's changes are committed: it waits for its result.
         Awaits = "awaits",
-        /// Nothing has run: the call waits for a call that it made, in its own session or in another one.
+        /// Nothing has run: the call waits for a call that it made, in its own session or in
+        /// another one.
         Within = "within",
     }
 }
@@ -200,25 +207,26 @@ named_for_later! {
         Unsuccessful = "unsuccessful",
         /// The arguments are not valid for the tool.
         InvalidArguments = "invalid_arguments",
-        /// The tool asks to be called again once more of the prompt is visible.
+        /// The tool requests another call once more of the prompt is visible.
         Expansion = "visibility_expansion",
         /// The operation exceeded its deadline.
         Deadline = "deadline",
-        /// Somebody cancelled the operation.
+        /// The operation was cancelled.
         Cancelled = "cancelled",
         /// The caller dropped the operation without ending it.
         Dropped = "dropped",
-        /// The host has no tool of that name.
+        /// The host has no tool with that name.
         UnknownTool = "unknown_tool",
-        /// The tool was not run, since something before it changed what is to be done.
+        /// The tool was not run, because an earlier event changed the plan.
         Skipped = "skipped",
-        /// Somebody refused the call.
+        /// The call was refused.
         Denied = "denied",
     }
 }
 
 named! {
-    /// Names what is known of an operation's effects outside of STATE and resources, which no rollback undoes.
+    /// Names the known effects of an operation outside of STATE and resources, which no rollback
+    /// undoes.
     ExternalEffects {
         /// The operation had no effects outside.
         None = "none",
@@ -228,20 +236,21 @@ named! {
 }
 
 named! {
-    /// Names what somebody decided about an interrupted operation.
+    /// Names a decision about an interrupted operation.
     Decision {
-        /// The operation had done its work; the record of the decision holds its result.
+        /// The operation had done its work. The record of the decision contains its result.
         Committed = "committed",
-        /// The operation had not done its work, and is not to be run again.
+        /// The operation had not done its work, and must not run again.
         Failed = "failed",
-        /// The operation is to be run again.
+        /// The operation is to run again.
         RunAgain = "run-again",
     }
 }
 
 impl Decision {
-    /// Returns the name that people and JSON are shown: `approved` for a decision that names the arguments of a call that asked. On disk
-    /// an approval is [`RunAgain`](Decision::RunAgain) with these.
+    /// Returns the name for people and JSON: `approved` for a decision that names the arguments of
+    /// a call that waited for approval. On disk, an approval is [`RunAgain`](Decision::RunAgain)
+    /// with these arguments.
     pub fn shown_name(self, names_arguments: bool) -> &'static str {
         match self {
             Decision::RunAgain if names_arguments => "approved",
@@ -250,7 +259,7 @@ impl Decision {
     }
 }
 
-/// Holds a resource's snapshot of itself at the begin or end of an operation.
+/// Contains a resource's snapshot of itself at the start or end of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResourceSnapshot<'a> {
     /// Name of the resource.
@@ -292,7 +301,7 @@ pub struct NotUndone<'a> {
     pub resource: Cow<'a, str>,
     /// Part of the resource that is changed, such as a path in a workspace.
     pub path: Cow<'a, str>,
-    /// What the change is, and why it was not undone.
+    /// The change, and why it was not undone.
     pub reason: Cow<'a, str>,
 }
 
@@ -319,22 +328,22 @@ impl<'a> NotUndone<'a> {
         })
     }
 
-    /// Returns about how many bytes the entry takes in a body.
+    /// Returns the approximate length of the entry in a body, in bytes.
     pub(super) fn len(&self) -> usize {
         self.resource.len() + self.path.len() + self.reason.len() + 20
     }
 }
 
-/// Names what the rollback of an operation replaced or removed in a resource.
+/// Lists the parts of a resource that the rollback of an operation replaced or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplacedParts<'a> {
     /// Name of the resource.
     pub resource: Cow<'a, str>,
-    /// Parts of the resource that were given an earlier content, such as paths in a workspace.
+    /// Parts of the resource that got back an earlier content, such as paths in a workspace.
     pub changed: Vec<Cow<'a, str>>,
     /// Parts of the resource that were removed.
     pub removed: Vec<Cow<'a, str>>,
-    /// Number of parts that were replaced or removed and are not named.
+    /// Number of replaced or removed parts that are not listed.
     pub more: u64,
 }
 
@@ -373,15 +382,15 @@ impl<'a> ReplacedParts<'a> {
         Ok(ReplacedParts { resource: require_field(END, "rep.r", resource)?, changed, removed, more })
     }
 
-    /// Returns about how many bytes the entry takes in a body.
+    /// Returns the approximate length of the entry in a body, in bytes.
     pub(super) fn len(&self) -> usize {
         let paths = self.changed.iter().chain(&self.removed);
         self.resource.len() + paths.map(|path| path.len() + 5).sum::<usize>() + 32
     }
 }
 
-/// Upper bound, in bytes, of what the fields of a body take beside its payloads and names, so that encoding one need
-/// not grow its buffer.
+/// Upper bound, in bytes, of the fields of a body without its payloads and names, so that encoding
+/// need not grow the buffer.
 pub(super) const FIELDS_BYTES: usize = 160;
 
 pub(super) fn resources_len(resources: &[ResourceSnapshot<'_>]) -> usize {
@@ -414,10 +423,10 @@ pub(super) fn read_named<T>(
     from_name(name).ok_or_else(|| bad(kind, format!("`{field}` is not known: {name}")))
 }
 
-/// Names the place in a conversation where a model asked for a tool call.
+/// Identifies the place in a conversation where a model requested a tool call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallOrigin {
-    /// Sequence number of the record that holds the model's answer.
+    /// Sequence number of the record with the model's answer.
     pub answer: SequenceNumber,
     /// Number of the tool call within the answer, counted from 0.
     pub ordinal: u32,
@@ -438,7 +447,7 @@ impl<'de> Deserialize<'de> for CallOrigin {
 }
 
 impl CallOrigin {
-    /// Names the tool call with this ordinal in the answer with this sequence number.
+    /// Identifies the tool call with this ordinal in the answer with this sequence number.
     pub fn new(answer: impl Into<SequenceNumber>, ordinal: u32) -> CallOrigin {
         CallOrigin { answer: answer.into(), ordinal }
     }

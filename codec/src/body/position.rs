@@ -20,13 +20,14 @@ pub struct SnapshotBody<'a> {
     pub tag: Option<String>,
     /// Policies of the slices that the snapshot covers, in ascending order.
     pub policies: Vec<Policy>,
-    /// Captures of resources that were taken with the snapshot, in the order of their names. Those that do not outlive their
-    /// process are left out.
+    /// Captures of resources that were taken with the snapshot, in the order of their names.
+    /// Captures that do not outlive their process are omitted.
     pub resources: Vec<ResourceSnapshot<'a>>,
 }
 
 impl<'a> SnapshotBody<'a> {
-    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones
+    /// by references.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
         self.resources.iter_mut().filter_map(|resource| resource.snapshot.as_mut())
     }
@@ -55,8 +56,8 @@ impl<'a> SnapshotBody<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<SnapshotBody<'a>, Error> {
         let (mut tag, mut policies, mut resources) = (None, vec![Policy::State], Vec::new());
         walk(SNAPSHOT, bytes, |name, value| {
@@ -80,9 +81,9 @@ fn read_policy(reader: &mut MsgpackReader<'_>) -> Result<Policy, Error> {
 /// Rolls STATE back to an earlier position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rollback {
-    /// Target: the sequence number of the last record whose changes stay.
+    /// Target: the sequence number of the last record whose changes are preserved.
     pub to: SequenceNumber,
-    /// Whether LOG stays as it is. Only tests roll LOG back too.
+    /// Whether LOG is unchanged. Only tests roll LOG back too.
     pub preserve_logs: bool,
 }
 
@@ -101,8 +102,8 @@ impl Rollback {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Rollback, Error> {
         let (mut to, mut preserve_logs) = (None, true);
         walk("rollback", bytes, |name, value| {
@@ -117,13 +118,13 @@ impl Rollback {
     }
 }
 
-/// Imports the slices of an export into a new session, LOG slices included. Items that do not fit into the record are in further
-/// ones behind it, in order, which hold nothing else.
+/// Imports the slices of an export into a new session, including LOG slices. Items that do not fit
+/// into the record are in the import records after it, in order, which contain nothing else.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Import<'a> {
-    /// Id of the exported session; `None` if it is not known.
+    /// Id of the exported session, or `None` if it is unknown.
     pub from: Option<Uuid>,
-    /// Time of the export, in microseconds since 1970-01-01 UTC; `None` if it is not known.
+    /// Time of the export, in microseconds since 1970-01-01 UTC; `None` if it is unknown.
     pub exported_at_us: Option<i64>,
     /// Tags of the exported session.
     pub tags: BTreeMap<String, String>,
@@ -131,7 +132,7 @@ pub struct Import<'a> {
     pub slices: Vec<ImportedSlice<'a>>,
 }
 
-/// Holds one slice of an import.
+/// Contains one slice of an import.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportedSlice<'a> {
     /// Id of the slice in the new session.
@@ -195,8 +196,8 @@ impl<'a> Import<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Import<'a>, Error> {
         let mut import =
             Import { from: None, exported_at_us: None, tags: BTreeMap::new(), slices: Vec::new() };

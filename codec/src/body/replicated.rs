@@ -1,15 +1,16 @@
-//! Encodes and decodes the note that a session's records are held elsewhere too.
+//! Encodes and decodes the record that a session is replicated.
 
 use super::fields::{FieldWriter, require_field, walk};
 use crate::Error;
 
 const REPLICATED: &str = "replicated";
 
-/// Records that a replica holds the session's records from here on, so that nobody is to write the session without it. It counts
-/// until another session's `opened` record, and no rollback abandons it. It changes no slice.
+/// Records that a replica contains the session's records from here on, so that no process may write
+/// the session without it. It is valid until another session's `opened` record, and no rollback
+/// abandons it. It changes no slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replicated {
-    /// Where the replica is, in words for people. It holds no password.
+    /// Location of the replica, in a form for people. It contains no password.
     pub at: String,
     /// Name of the writer that claimed the session there.
     pub by: String,
@@ -31,8 +32,8 @@ impl Replicated {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Replicated, Error> {
         let (mut at, mut by, mut epoch) = (None, None, None);
         walk(REPLICATED, bytes, |name, value| {

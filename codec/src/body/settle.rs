@@ -7,41 +7,44 @@ use crate::{Error, OperationId};
 
 const SETTLE: &str = "settle";
 
-/// Records what somebody decided about an interrupted or suspended operation.
+/// Records a decision about an interrupted or suspended operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settle<'a> {
     /// Id of the operation.
     pub operation: OperationId,
-    /// What was decided.
+    /// The decision.
     pub decision: Decision,
     /// Result of the operation; set for [`Decision::Committed`].
     pub result: Option<Payload<'a>>,
-    /// Text that the model reads, as one MessagePack string; `None` leaves it to what the result says.
+    /// Text that the model reads, as one MessagePack string. If it is `None`, the model reads a
+    /// text derived from the result.
     pub shown: Option<Payload<'a>>,
-    /// BLAKE3 of the arguments that an approval names; set if the decision approves a suspended operation.
+    /// BLAKE3 of the arguments that an approval names; set if the decision approves a suspended
+    /// operation.
     pub arguments: Option<[u8; 32]>,
-    /// Time, in microseconds since 1970-01-01 UTC, from which on an approval does not count.
+    /// Time, in microseconds since 1970-01-01 UTC, from which on an approval is no longer valid.
     pub until_us: Option<i64>,
-    /// Name of whoever decided.
+    /// Name of the person or program that decided.
     pub by: String,
     /// Reason of the decision.
     pub reason: String,
 }
 
 impl<'a> Settle<'a> {
-    /// Makes a decision without a result, a text or a limit.
+    /// Creates a decision without a result, a text or a limit.
     pub fn new(operation: OperationId, decision: Decision, by: &str, reason: &str) -> Settle<'a> {
         let (result, shown, arguments, until_us) = (None, None, None, None);
         let (by, reason) = (by.to_owned(), reason.to_owned());
         Settle { operation, decision, result, shown, arguments, until_us, by, reason }
     }
 
-    /// Returns the [name](Decision::shown_name) of the decision that people and JSON are shown.
+    /// Returns the [name](Decision::shown_name) of the decision for people and JSON.
     pub fn decision_name(&self) -> &'static str {
         self.decision.shown_name(self.arguments.is_some())
     }
 
-    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones
+    /// by references.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
         self.result.iter_mut().chain(&mut self.shown)
     }
@@ -68,11 +71,12 @@ impl<'a> Settle<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Settle<'a>, Error> {
         let (mut operation, mut decision) = (None, None);
-        // Optional fields are decoded in place; required ones are checked once all fields were seen.
+        // Optional fields are decoded in place. Required ones are checked after all fields are
+        // read.
         let mut settle = Settle::new(OperationId::default(), Decision::Failed, "", "");
         walk(SETTLE, bytes, |name, value| {
             match name {

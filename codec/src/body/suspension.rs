@@ -1,12 +1,12 @@
-//! Encodes and decodes why a call is suspended: what its end says of the question that it left.
+//! Encodes and decodes the reason of a call's suspension, as recorded in its end.
 //!
-//! A suspended call holds no transaction and no lease. Its question is the text that the end shows.
+//! A suspended call holds no transaction and no lease. Its question is the `shown` text of its end.
 //!
-//! | form | what the call did | what goes on with it |
+//! | form | work of the call so far | continuation |
 //! |---|---|---|
-//! | `asks` | nothing: its changes were rolled back | an approval runs it again, a refusal ends it |
-//! | `awaits` | its part: its changes are committed | a settlement brings its result |
-//! | `within` | nothing: its changes were rolled back | it runs again, once what was suspended within it is settled |
+//! | `asks` | none: its changes were rolled back | an approval runs it again, a refusal ends it |
+//! | `awaits` | its own part: its changes are committed | a settlement supplies its result |
+//! | `within` | none: its changes were rolled back | it runs again once the suspended inner call is settled |
 
 use uuid::Uuid;
 
@@ -15,30 +15,31 @@ use super::operation::{END, SuspensionForm, read_named};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, OperationId};
 
-/// Says what a suspended call waits for.
+/// Describes the condition for which a suspended call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suspension {
-    /// What the call waits for.
+    /// Kind of the condition.
     pub form: SuspensionForm,
     /// BLAKE3 of the text of the call's arguments, which an approval names.
     pub arguments: [u8; 32],
-    /// Time, in microseconds since 1970-01-01 UTC, from which on nobody needs to answer: the call counts as failed.
+    /// Time, in microseconds since 1970-01-01 UTC, from which on no answer is needed: the call
+    /// counts as failed.
     pub expires_us: Option<i64>,
     /// Suspended call for which this one waits; set for [`SuspensionForm::Within`].
     pub inner: Option<InnerCall>,
 }
 
-/// Names a suspended call that another one made.
+/// Identifies a suspended call that another one made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InnerCall {
-    /// Session whose log holds the call; `None` if it is that of the outer call.
+    /// Session whose log contains the call; `None` if it is that of the outer call.
     pub session: Option<Uuid>,
     /// Operation id of the call.
     pub operation: OperationId,
 }
 
 impl Suspension {
-    /// Makes a suspension that never expires.
+    /// Creates a suspension that never expires.
     pub fn new(form: SuspensionForm, arguments: [u8; 32]) -> Suspension {
         Suspension { form, arguments, expires_us: None, inner: None }
     }

@@ -1,4 +1,4 @@
-//! Encodes and decodes the begin of an operation.
+//! Encodes and decodes the start record of an operation.
 
 use std::borrow::Cow;
 
@@ -20,30 +20,31 @@ pub struct ToolBegin<'a> {
     pub call_id: Option<Cow<'a, str>>,
     /// Arguments of the call as they arrived: JSON text, in one MessagePack string.
     pub arguments: Payload<'a>,
-    /// Model answer that asked for the call; `None` if the host asked.
+    /// Model answer that requested the call; `None` if the host requested it.
     pub origin: Option<CallOrigin>,
     /// Operation within which this one runs; `None` if it is not nested.
     pub parent: Option<OperationId>,
-    /// How the tool may be run again if it is interrupted.
+    /// How the tool may run again if it is interrupted.
     pub idempotency: Idempotency,
     /// Whether the tool changes nothing, so that other such tools may run at the same time.
     pub reads_only: bool,
-    /// Whether the tool acts outside only: it changes neither STATE nor resources, and unlike one that only reads, it may not be run
-    /// again unless its idempotency says so. `reads_only` is set then too.
+    /// Whether the tool acts only outside: it changes neither STATE nor resources. Unlike a tool
+    /// that only reads, it may run again only if its idempotency permits it. `reads_only` is then
+    /// set too.
     pub outside_only: bool,
-    /// Operation that runs again with this record; `None` if this record begins a new operation.
+    /// Operation that runs again with this record; `None` if this record starts a new operation.
     pub again: Option<OperationId>,
     /// Operation whose effects this one undoes.
     pub undoes: Option<OperationId>,
-    /// Operation about which this one asks the outside what came of it. No log of this version has one.
+    /// Operation whose outcome outside this one queries. No log of this version has one.
     pub verifies: Option<OperationId>,
     /// Snapshots of the resources before the tool runs, in the order of their names.
     pub resources: Vec<ResourceSnapshot<'a>>,
-    /// Why the call does not run, if it is closed without: its end follows, or a recovery writes it.
+    /// Reason if the call is closed without running. Its end follows, or a recovery writes it.
     pub closed: Option<ClosedCall<'a>>,
 }
 
-/// Says why a call is closed without running.
+/// Describes why a call is closed without running.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClosedCall<'a> {
     /// Why the call does not run.
@@ -70,8 +71,9 @@ impl<'a> ClosedCall<'a> {
 }
 
 impl<'a> ToolBegin<'a> {
-    /// Makes the begin of a call by the host, with the defaults of all other fields: a [`Manual`](Idempotency::Manual) tool that may
-    /// change something, within no other call, without resources. `arguments` is JSON, as one MessagePack string.
+    /// Creates the start record of a call by the host, with defaults for all other fields: a
+    /// [`Manual`](Idempotency::Manual) tool that may change something, without a parent call and
+    /// without resources. `arguments` is JSON, as one MessagePack string.
     pub fn new(tool: impl Into<Cow<'a, str>>, arguments: Payload<'a>) -> ToolBegin<'a> {
         ToolBegin {
             tool: tool.into(),
@@ -90,7 +92,8 @@ impl<'a> ToolBegin<'a> {
         }
     }
 
-    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones
+    /// by references.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
         let resources = self.resources.iter_mut().filter_map(|resource| resource.snapshot.as_mut());
         let shown = self.closed.as_mut().map(|closed| &mut closed.shown);
@@ -102,8 +105,8 @@ impl<'a> ToolBegin<'a> {
         self.encode_into(Vec::new())
     }
 
-    /// Encodes the body of a `tool_begin` record as MessagePack into the allocation of `buffer`, whose content is
-    /// discarded.
+    /// Encodes the body of a `tool_begin` record as MessagePack into the allocation of `buffer`,
+    /// whose content is discarded.
     pub fn encode_into(&self, mut buffer: Vec<u8>) -> Vec<u8> {
         let stated = self.idempotency != Idempotency::Manual;
         let fields = 2
@@ -161,8 +164,8 @@ impl<'a> ToolBegin<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<ToolBegin<'a>, Error> {
         let (mut tool, mut call_id, mut arguments, mut origin) = (None, None, None, None);
         let (mut parent, mut again, mut undoes, mut idempotency) = (None, None, None, Idempotency::Manual);

@@ -1,4 +1,4 @@
-//! Encodes and decodes the end of an operation.
+//! Encodes and decodes the end record of an operation.
 
 use std::borrow::Cow;
 
@@ -12,65 +12,70 @@ use super::suspension::Suspension;
 use crate::msgpack::{MsgpackWriter, Value};
 use crate::{Error, OperationId, SequenceNumber};
 
-/// Field of a result in which a tool says that it is unknown whether its work ended, and its value.
+/// Field of a result, and its value, by which a tool reports that it is unknown whether its work
+/// ended.
 const ENDED: &str = "ended";
 const UNKNOWN: &str = "unknown";
 
 /// Records that a tool has ended, and how.
 ///
-/// Unless the operation committed or its tool reads only, this record is also the rollback to the operation's begin, so
-/// that no crash can fall between the end and the rollback.
+/// Unless the operation committed or its tool only reads, this record is also the rollback to the
+/// operation's start, so that no crash can fall between the end and the rollback.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolEnd<'a> {
     /// Sequence number of the `tool_begin` that this record ends.
     pub begin: SequenceNumber,
     /// Operation id, if the operation ran again and its first `tool_begin` is an earlier one.
     pub again: Option<OperationId>,
-    /// Name of the tool, repeated from the begin so that a reader of ends alone knows what ended.
+    /// Name of the tool, repeated from the start record for readers that see only end records.
     pub tool: Cow<'a, str>,
     /// Id that the provider gave the call.
     pub call_id: Option<Cow<'a, str>>,
-    /// Model answer that asked for the call; `None` if the host asked.
+    /// Model answer that requested the call; `None` if the host requested it.
     pub origin: Option<CallOrigin>,
     /// Operation within which this one ran; `None` if it was not nested.
     pub parent: Option<OperationId>,
     /// Operation whose effects this one undid.
     pub undoes: Option<OperationId>,
-    /// Operation about which this one asked the outside what came of it.
+    /// Operation whose outcome outside this one queried.
     pub verifies: Option<OperationId>,
     /// How the operation ended.
     pub outcome: Outcome,
-    /// Why the operation failed; `None` if it did not.
+    /// Why the operation failed; `None` if it did not fail.
     pub cause: Option<Cause>,
-    /// Exit code of the command that the tool ran; `None` if it ran none, or the code is unknown.
+    /// Exit code of the command that the tool ran; `None` if it ran none, or if the code is
+    /// unknown.
     pub exit_code: Option<i32>,
-    /// Whether the record rolls STATE back to the begin.
+    /// Whether the record rolls STATE back to the start of the run.
     pub rolls_back: bool,
-    /// What is known of the operation's effects outside of STATE and resources.
+    /// Known effects of the operation outside of STATE and resources.
     pub outside: ExternalEffects,
     /// Duration of the run, in microseconds.
     pub elapsed_us: u64,
     /// Result of the tool: a value of the host.
     pub result: Option<Payload<'a>>,
-    /// Text that the model is to see, in one MessagePack string.
+    /// Text for the model, in one MessagePack string.
     pub shown: Option<Payload<'a>>,
-    /// What the tool asks to be visible when it is called again; set for [`Cause::Expansion`].
+    /// Sections that the tool needs to be visible at its next call; set for [`Cause::Expansion`].
     pub overrides: Option<Payload<'a>>,
-    /// What the operation waits for; set for [`Outcome::Suspended`].
+    /// Condition for which the operation waits; set for [`Outcome::Suspended`].
     pub suspension: Option<Suspension>,
-    /// Snapshots of the resources: after the run if it committed, as its rollback found them if it was rolled back.
+    /// Snapshots of the resources. If the run committed, they were taken after it; if it was rolled
+    /// back, they show the resources as the rollback found them.
     pub resources: Vec<ResourceSnapshot<'a>>,
     /// Changes of resources that the rollback did not undo.
     pub not_undone: Vec<NotUndone<'a>>,
-    /// What the rollback replaced or removed in resources. `resources` still has it.
+    /// Parts of resources that the rollback replaced or removed. `resources` still contains them.
     pub replaced: Vec<ReplacedParts<'a>>,
-    /// Id of the LOG slice to which the record adds the item [`invoked`](ToolEnd::invoked).
+    /// Id of the LOG slice to which the record adds the item
+    /// [`encode_invocation`](ToolEnd::encode_invocation).
     pub slice: u32,
 }
 
 impl<'a> ToolEnd<'a> {
-    /// Makes the end of the run that began at `begin`, with the defaults of all other fields: no origin, no parent and no answer,
-    /// no rollback, unknown effects outside, and slice 0.
+    /// Creates the end record of the run that started at `begin`, with defaults for all other
+    /// fields: no origin, no parent and no answer, no rollback, unknown effects outside, and slice
+    /// 0.
     pub fn new(begin: SequenceNumber, tool: impl Into<Cow<'a, str>>, outcome: Outcome) -> ToolEnd<'a> {
         ToolEnd {
             begin,
@@ -98,20 +103,23 @@ impl<'a> ToolEnd<'a> {
         }
     }
 
-    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones
+    /// by references.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
         let own = [&mut self.result, &mut self.shown, &mut self.overrides];
         let resources = self.resources.iter_mut().map(|resource| &mut resource.snapshot);
         own.into_iter().chain(resources).filter_map(Option::as_mut)
     }
 
-    /// Returns the position to which the record rolls STATE back, or `None` if it does not.
+    /// Returns the position to which the record rolls STATE back, or `None` if there is no
+    /// rollback.
     pub fn rolled_back_to(&self) -> Option<SequenceNumber> {
         self.rolls_back.then_some(self.begin)
     }
 
-    /// Returns whether the run committed although its tool says that it is unknown whether its work ended: whether the result is a
-    /// map whose field `ended` is `unknown`. A result in a file of its own says nothing.
+    /// Returns whether the run committed although its tool reports that it is unknown whether its
+    /// work ended: the result is a map whose field `ended` is `unknown`. Returns `false` for a
+    /// result that is stored as an object.
     pub fn has_unknown_end(&self) -> bool {
         let result = self.result.as_ref().filter(|result| result.object().is_none());
         let is_committed = self.outcome == Outcome::Committed;
@@ -123,8 +131,8 @@ impl<'a> ToolEnd<'a> {
         self.again.unwrap_or(self.begin.into())
     }
 
-    /// Encodes the item that the record adds to its LOG slice: one MessagePack map with full field names. No record
-    /// holds these bytes: a reader makes them from the record's other fields.
+    /// Encodes the item that the record adds to its LOG slice: one MessagePack map with full field
+    /// names. No record contains these bytes; a reader builds them from the record's other fields.
     pub fn encode_invocation(&self) -> Vec<u8> {
         let numbers = [("parent", self.parent), ("undoes", self.undoes), ("verifies", self.verifies)];
         let fields = 6
@@ -169,8 +177,8 @@ impl<'a> ToolEnd<'a> {
         self.encode_into(Vec::new())
     }
 
-    /// Encodes the body of a `tool_end` record as MessagePack into the allocation of `buffer`, whose content is
-    /// discarded.
+    /// Encodes the body of a `tool_end` record as MessagePack into the allocation of `buffer`,
+    /// whose content is discarded.
     pub fn encode_into(&self, mut buffer: Vec<u8>) -> Vec<u8> {
         let numbers =
             [("again", self.again), ("in", self.parent), ("undo", self.undoes), ("verify", self.verifies)];
@@ -250,12 +258,13 @@ impl<'a> ToolEnd<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, if a field is missing or malformed, if a committed operation is rolled back, or if it says what a
-    /// suspended operation waits for and the operation is not, or the reverse.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, if a field is missing or malformed, if a committed
+    /// operation is rolled back, or if only one of a suspended outcome and a suspension is present.
     pub fn decode(bytes: &'a [u8]) -> Result<ToolEnd<'a>, Error> {
         let (mut begin, mut tool, mut outcome, mut slice) = (None, None, None, None);
-        // Optional fields are decoded in place; required ones are checked once all fields were seen.
+        // Optional fields are decoded in place. Required ones are checked after all fields are
+        // read.
         let mut end = ToolEnd::new(SequenceNumber::MIN, "", Outcome::Committed);
         walk(END, bytes, |name, value| {
             match name {
@@ -302,8 +311,8 @@ impl<'a> ToolEnd<'a> {
     }
 }
 
-/// Returns whether a value is a map whose field [`ENDED`] is [`UNKNOWN`]. Few results have the two beside each other, and no other is
-/// decoded.
+/// Returns whether a value is a map whose field [`ENDED`] is [`UNKNOWN`]. Only a result that
+/// contains the two next to each other is decoded, and few do.
 fn says_unknown(bytes: &[u8]) -> bool {
     let mut writer = MsgpackWriter::new();
     writer.str(ENDED).str(UNKNOWN);
