@@ -1,8 +1,9 @@
 //! Encodes and decodes images: caches of a log's state at one position.
 //!
-//! An *image* holds the slices, declarations and operations of a session at one position, so that opening the session
-//! need not read the whole log. It is a cache beside the log: a writer writes it after the log is durable through its
-//! position, and a reader checks it against the log before use and ignores it where anything differs.
+//! An *image* contains the slices, declarations and operations of a session at one position, so
+//! that opening the session need not read the whole log. It is a cache next to the log. A writer
+//! writes it after the log is durable through its position. A reader compares it with the log
+//! before use, and ignores it on any difference.
 //!
 //! ```text
 //!  0          8                            40                  48
@@ -11,35 +12,35 @@
 //!  +----------+----------------------------+-------------------+---------------------+---------------+
 //! ```
 //!
-//! The items follow the map, which says how many there are, so a writer writes each item when it finds it and holds
-//! none of them in memory. The items of each [held](SliceImage::Held) slice come first, by slice id; the items of
-//! `begun` follow, in its order.
+//! The items follow the map, which contains their number, so a writer writes each item when it
+//! finds it and buffers none of them. The items of each [held](SliceImage::Held) slice come first,
+//! by slice id; the items of `begun` follow, in its order.
 //!
 //! | field | meaning |
 //! |---|---|
 //! | `next` | sequence number of the first record that the image does not cover |
-//! | `segment`, `salt`, `last`, `end`, `crc` | the last frame covered: ordinal and salt of its segment; offsets at which it begins and ends; its checksum, which stands for all frames before it too |
-//! | `time`, `epoch`, `boot`, `synced` | what a scan of the covered frames finds: the last record's time, how often the log was opened for writing, the boot id at the last write, and the watermark |
+//! | `segment`, `salt`, `last`, `end`, `crc` | the last frame covered: ordinal and salt of its segment; offsets of its start and end; its checksum, which also represents all frames before it |
+//! | `time`, `epoch`, `boot`, `synced` | results of a scan of the covered frames: the last record's time, the number of times that the log was opened for writing, the boot id at the last write, and the watermark |
 //! | `opened` | array of sequence number and `SessionOpening` body, alternating: one pair for the session and one for each of its ancestors |
 //! | `rollbacks` | packed: sequence number `u64`, target `u64`, whether LOG was preserved `u8` |
 //! | `index` | packed: sequence number `u64`, segment ordinal `u32`, offset `u64` |
-//! | `compacted` | packed: ordinal `u32` and salt `u64` of each compacted segment; left out if there is none |
-//! | `unsealed` | packed: ordinal `u32` and salt `u64` of each segment covered that had no seal when the image was written; left out if there is none |
+//! | `compacted` | packed: ordinal `u32` and salt `u64` of each compacted segment; omitted if there is none |
+//! | `unsealed` | packed: ordinal `u32` and salt `u64` of each covered segment that had no seal when the image was written; omitted if there is none |
 //! | `declared` | a `Declare` body: all names, with the versions and bindings under which records use them |
 //! | `tags` | map of the session's tags |
-//! | `replicated` | the body of the `replicated` record that counts; left out if there is none |
-//! | `unsupported` | array of sequence number and kind of the first record that could not be folded; left out if there is none |
-//! | `slices` | array with one element for each slice, by id: the number of its items if the image holds them; if the items stay in the log, an array of their number, packed marks and packed ranges |
-//! | `open` | array of [operations](OpenOperation) that had begun and not ended, in the order of their begins; left out if empty |
-//! | `unsettled` | array of [operations](UnsettledOperation) that were interrupted and neither run again nor settled, by operation id; left out if empty |
-//! | `suspended` | array of [operations](SuspendedOperation) that wait for somebody, by operation id; left out if empty |
-//! | `begun` | array of STATE at the begins of open operations that may change something; left out if empty. Each element is an array of the begin's sequence number and an array of slices; each slice is an array of its id, the number of its first items that are those of `slices`, and the number of the items that follow them |
-//! | `conversations` | array of four: the ids of evaluations; packed entries, each the record's sequence number `u64`, its [kind](EntryKind) `u8` in the order of the kinds, flags `u8` (1 the entry's flag, 2 it has an origin), the evaluation's place `u32`, the begin of the run that wrote it `u64`, its origin `u64` and `u32`, its number `u64`; packed runs, each its begin, its parent's begin and its end `u64` and whether it committed `u8`; packed rollbacks by the host, each sequence number and target `u64`. A `u64` of all ones stands for none. Left out if there is no conversation |
+//! | `replicated` | the body of the valid `replicated` record; omitted if there is none |
+//! | `unsupported` | array of sequence number and kind of the first record that could not be folded; omitted if there is none |
+//! | `slices` | array with one element for each slice, by id: the number of its items if the image contains them; if the items stay in the log, an array of their number, packed marks and packed ranges |
+//! | `open` | array of [operations](OpenOperation) that had started and not ended, in the order of their start records; omitted if empty |
+//! | `unsettled` | array of [operations](UnsettledOperation) that were interrupted and neither run again nor settled, by operation id; omitted if empty |
+//! | `suspended` | array of [operations](SuspendedOperation) that wait, by operation id; omitted if empty |
+//! | `begun` | array of STATE at the start records of open operations that may change something; omitted if empty. Each element is an array of the start record's sequence number and an array of slices; each slice is an array of its id, the number of its first items that are those of `slices`, and the number of the items that follow them |
+//! | `conversations` | array of four: the ids of evaluations; packed entries, each the record's sequence number `u64`, its [kind](EntryKind) `u8` in the order of the kinds, flags `u8` (1 the entry's flag, 2 it has an origin), the evaluation's index `u32`, the start record of the run that wrote it `u64`, its origin `u64` and `u32`, its number `u64`; packed runs, each its start record, its parent's start record and its end `u64` and whether it committed `u8`; packed rollbacks by the host, each sequence number and target `u64`. A `u64` of all ones means none. Omitted if there is no conversation |
 //!
-//! The length of the map is a `u64`. Packed fields are byte strings of little-endian integers. An item is sequence
-//! number `u64`, ordinal `u32`, version `u32`, length `u32` and its bytes; items are in the slice's order. A mark is
-//! the item's place in the slice `u64` and a sequence number `u64`; a range is its first `u64` and last `u64` sequence
-//! number. A reader skips fields that it does not know.
+//! The length of the map is a `u64`. Packed fields are byte strings of little-endian integers. An
+//! item is sequence number `u64`, ordinal `u32`, version `u32`, length `u32` and its bytes; items
+//! are in the slice's order. A mark is the item's index in the slice `u64` and a sequence number
+//! `u64`; a range is its first `u64` and last `u64` sequence number. A reader skips unknown fields.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -69,7 +70,7 @@ const KIND: &str = "image";
 /// Size in bytes of the largest image that is written or read: 1 GiB.
 pub const IMAGE_BYTES_MAX: u64 = 1 << 30;
 
-/// Holds the state of a log at one position, borrowed from the bytes of an image file.
+/// Contains the state of a log at one position, borrowed from the bytes of an image file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Image<'a> {
     /// Sequence number of the first record that the image does not cover.
@@ -80,7 +81,7 @@ pub struct Image<'a> {
     pub time_us: i64,
     /// Number of times that the log had been opened for writing.
     pub epoch: u64,
-    /// Boot id of the machine at the last write; `None` if it is not known.
+    /// Boot id of the machine at the last write, or `None` if it is unknown.
     pub boot_id: Option<Uuid>,
     /// Watermark: every record below this sequence number was known to be durable.
     pub watermark: SequenceNumber,
@@ -92,41 +93,42 @@ pub struct Image<'a> {
     pub index: Vec<RecordLocation>,
     /// Ordinals and salts of the compacted segments among those that the image covers.
     pub compacted: Vec<(u32, u64)>,
-    /// Ordinals and salts of the segments that had no seal, the last frame's own left out, whose frames were known to be whole and
-    /// durable when the image was written.
+    /// Ordinals and salts of the segments, except the last frame's own, that had no seal, but whose
+    /// frames were known to be complete and durable when the image was written.
     pub unsealed: Vec<(u32, u64)>,
     /// Declarations of all events and slices.
     pub declared: Declare,
     /// Tags of the session.
     pub tags: BTreeMap<String, String>,
-    /// What the session's `replicated` record says; `None` if it has none.
+    /// Content of the session's `replicated` record, or `None` if it has none.
     pub replicated: Option<Replicated>,
     /// Sequence number and kind of the first record that could not be folded.
     pub unsupported: Option<(SequenceNumber, RecordKind)>,
-    /// Operations that had begun and not ended, in the order of their begins.
+    /// Operations that had started and not ended, in the order of their start records.
     pub open: Vec<OpenOperation<&'a str>>,
     /// Operations that were interrupted and neither run again nor settled, by operation id.
     pub unsettled: Vec<UnsettledOperation<&'a str>>,
-    /// Operations that wait for somebody, by operation id.
+    /// Operations that wait, by operation id.
     pub suspended: Vec<SuspendedOperation<&'a str>>,
-    /// STATE at the begins of those open operations that may change something.
+    /// STATE at the start records of those open operations that may change something.
     pub begun: Vec<BegunImage<'a>>,
-    /// Where the records of conversations are.
+    /// Locations of the records of conversations.
     pub conversations: ConversationsImage<'a>,
     /// Slices, by id.
     pub slices: Vec<SliceImage<'a>>,
 }
 
-/// Names the last frame that an image covers; its checksum stands for all frames before it too.
+/// Identifies the last frame that an image covers. Its checksum also represents all frames before
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastFrame {
     /// Ordinal of the frame's segment.
     pub ordinal: u32,
     /// Salt of the frame's segment.
     pub salt: u64,
-    /// Offset, in bytes, at which the frame begins.
+    /// Offset, in bytes, of the start of the frame.
     pub offset: u64,
-    /// Offset, in bytes, at which the frame ends.
+    /// Offset, in bytes, of the end of the frame.
     pub end: u64,
     /// Checksum of the frame.
     pub crc: u32,
@@ -139,32 +141,33 @@ pub struct RecordLocation {
     pub sequence: SequenceNumber,
     /// Ordinal of the record's segment.
     pub ordinal: u32,
-    /// Offset, in bytes, at which the record's frame begins.
+    /// Offset, in bytes, of the start of the record's frame.
     pub offset: u64,
 }
 
-/// Holds one slice of an image: its items, or how to find them in the log.
+/// Contains one slice of an image: its items, or how to find them in the log.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SliceImage<'a> {
-    /// The image holds the slice's items.
+    /// The image contains the slice's items.
     Held {
         /// Number of items.
         len: u64,
         /// Items, in the slice's order.
         items: Vec<ItemImage<'a>>,
     },
-    /// The items of a LOG slice stay in the log, and the image says how to find them there.
+    /// The items of a LOG slice stay in the log, and the image describes how to find them there.
     InLog {
         /// Number of items.
         len: u64,
-        /// Places of some items in the slice, each with the sequence number of the record that inserted the item.
+        /// Indexes of some items in the slice, each with the sequence number of the record that
+        /// inserted the item.
         marks: Vec<(u64, SequenceNumber)>,
         /// Sequence numbers of records whose items were rolled back.
         undone: Vec<RangeInclusive<SequenceNumber>>,
     },
 }
 
-/// Holds one item of a slice, as its record holds it.
+/// Contains one item of a slice, as in its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemImage<'a> {
     /// Id of the item.
@@ -176,7 +179,7 @@ pub struct ItemImage<'a> {
 }
 
 impl ItemImage<'_> {
-    /// Number of bytes that an item takes in a file beside its own MessagePack.
+    /// Number of bytes of an item in a file in addition to its own MessagePack.
     pub const HEAD_LEN: u64 = 20;
 
     /// Appends the item to `into`, packed as in an image file.
@@ -198,7 +201,7 @@ impl Front {
     /// Length in bytes of the front.
     pub const LEN: u64 = (MAGIC.len() + DIGEST_LEN) as u64;
 
-    /// Adds the next bytes of the file behind the front to the digest.
+    /// Adds the next bytes of the file after the front to the digest.
     pub fn take(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
@@ -224,7 +227,8 @@ impl<'a> Image<'a> {
         [front.finish(), rest].concat()
     }
 
-    /// Encodes what stands between the front and the items of an image file: the length of the map, and the map.
+    /// Encodes the part of an image file between the front and the items: the length of the map,
+    /// and the map.
     pub fn head(&self) -> Vec<u8> {
         let mut writer = MsgpackWriter::new();
         let lists = [self.open.len(), self.unsettled.len(), self.suspended.len(), self.begun.len()];
@@ -322,9 +326,10 @@ impl<'a> Image<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] if there are fewer bytes than the front needs, [`Error::Magic`] if the file does not begin
-    /// with the magic bytes, [`Error::Body`] if the digest does not match, if a field is missing or malformed, or if
-    /// the items end before or after the end of the file.
+    /// - [`Error::Truncated`] if there are fewer bytes than the front needs.
+    /// - [`Error::Magic`] if the file does not start with the magic bytes.
+    /// - [`Error::Body`] if the digest does not match, if a field is missing or malformed, or if
+    ///   the items end before or after the end of the file.
     pub fn decode(bytes: &'a [u8]) -> Result<Image<'a>, Error> {
         let truncated =
             || Error::Truncated { offset: 0, needed: FRONT_LEN as u64, available: bytes.len() as u64 };
@@ -512,7 +517,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Decodes packed fields; holds the bytes that are still to be decoded.
+/// Decodes packed fields. Contains the bytes that are still to be decoded.
 struct PackedReader<'a>(&'a [u8]);
 
 impl<'a> PackedReader<'a> {
@@ -545,7 +550,8 @@ impl<'a> PackedReader<'a> {
         Ok(SequenceNumber::from_le_bytes(self.array()?))
     }
 
-    /// Decodes `len` items. The claimed number reserves no memory: each item takes bytes that are there.
+    /// Decodes `len` items. The claimed number reserves no memory: each item takes bytes that are
+    /// present.
     fn items(&mut self, len: u64) -> Result<Vec<ItemImage<'a>>, Error> {
         let mut items = Vec::new();
         for _ in 0..len {
@@ -710,7 +716,7 @@ mod tests {
         assert!(Image::decode(&longer).is_err());
     }
 
-    /// A digest is no signature: whoever writes a file can write one that matches.
+    /// A digest is not a signature: an attacker can write a file whose digest matches.
     #[test]
     fn fields_that_lie_under_a_digest_that_matches_are_refused_or_bounded() {
         let whole = image().encode();
@@ -721,7 +727,7 @@ mod tests {
                 body[place] = byte;
                 let digest = *blake3::hash(&body).as_bytes();
                 let file: Vec<u8> = MAGIC.iter().chain(&digest).chain(&body).copied().collect();
-                // Whatever it answers, it answers.
+                // Any result is fine, as long as the function returns.
                 let _ = Image::decode(&file);
             }
         }

@@ -1,4 +1,4 @@
-//! Holds one record in memory, and makes its JSON form.
+//! Represents one record in memory, and builds its JSON form.
 
 mod compaction;
 mod conversation;
@@ -19,7 +19,7 @@ use crate::body::{
 use crate::msgpack::{Hex, JsonStream, LeftOut, MSGPACK, OBJECT, Value, ValueLimits, serialize_tagged};
 use crate::{Error, RecordKind, SequenceNumber};
 
-/// Holds one record, or one envelope frame, without its framing.
+/// Contains one record, or one envelope frame, without its framing.
 ///
 /// ```
 /// use foldlog_codec::body::{Policy, SnapshotBody};
@@ -43,11 +43,12 @@ pub struct Record<'a> {
     pub kind: RecordKind,
     /// Time of the record in microseconds since 1970-01-01 UTC.
     pub time_us: i64,
-    /// Bytes of the body: for most kinds one MessagePack map, see [`body`](crate::body).
+    /// Bytes of the body. For most kinds they are one MessagePack map, see [`body`](crate::body).
     pub body: &'a [u8],
 }
 
-/// Maps the ids of events and slices in records to their names, as far as the log has declared them.
+/// Maps the ids of events and slices in records to their names, as far as the log has declared
+/// them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordNames {
     /// Names and versions of events, by event id.
@@ -57,7 +58,8 @@ pub struct RecordNames {
 }
 
 impl RecordNames {
-    /// Adds the names that a declaration binds; a later declaration of an id replaces an earlier one.
+    /// Adds the names that a declaration binds. A later declaration of an id replaces an earlier
+    /// one.
     pub fn learn(&mut self, declare: &Declare) {
         for event in &declare.events {
             self.events.insert(event.id, (event.name.clone(), event.version));
@@ -77,24 +79,25 @@ fn fallback_name(id: u32) -> Cow<'static, str> {
     Cow::from(format!("slice-{id}"))
 }
 
-/// Bounds the memory that names in a JSON form, and the objects that begin with one, may take.
+/// Bounds the memory of the names in a JSON form, and of the objects that start with one.
 ///
-/// One byte of a hostile body can ask for such an object, and for a copy of a name that is as long as a record: without
-/// a budget, a record of 200 kB took gigabytes.
+/// One byte of a hostile body can cause such an object, and a copy of a name that is as long as a
+/// record. Without a budget, a record of 200 kB took gigabytes.
 struct Budget {
     left: usize,
     max: usize,
 }
 
 impl Budget {
-    /// Returns the budget of a body: three quarters of the 64 bytes of memory that each byte of a body may take. The
-    /// decoded body itself takes the rest.
+    /// Returns the budget of a body: three quarters of the 64 bytes of memory that each byte of a
+    /// body may take. The decoded body itself takes the rest.
     fn for_body(body: &[u8]) -> Budget {
         let max = ((640 << 10) + 48 * body.len()).min(NAMES_BYTES_MAX);
         Budget { left: max, max }
     }
 
-    /// Charges for a name that is the first field of an object of `fields` fields, and returns the name as a value.
+    /// Charges for a name that is the first field of an object of `fields` fields, and returns the
+    /// name as a value.
     fn name(&mut self, name: &str, fields: usize) -> Result<Value, Error> {
         let cost = size_of::<Part<'_>>() * (1 + 2 * fields) + TEXTS + name.len();
         self.left = self.left.checked_sub(cost).ok_or(Error::Limit {
@@ -106,21 +109,22 @@ impl Budget {
     }
 }
 
-/// Number of bytes that a [`Budget`] allows at most, however long the body is.
+/// Number of bytes that a [`Budget`] allows at most, regardless of the length of the body.
 const NAMES_BYTES_MAX: usize = 48 << 20;
 
-/// Approximate number of bytes that the other texts take in an object that begins with a name.
+/// Approximate number of bytes of the other texts in an object that starts with a name.
 const TEXTS: usize = 24;
 
-/// Formats a time, in microseconds since 1970-01-01 UTC, as ISO 8601 with microseconds and offset. A time that no
-/// calendar date can express is formatted as the number itself.
+/// Formats a time, in microseconds since 1970-01-01 UTC, as ISO 8601 with microseconds and offset.
+/// A time that no calendar date can express is formatted as the number itself.
 pub fn time_text(time_us: i64) -> String {
     DateTime::from_timestamp_micros(time_us)
         .map_or_else(|| time_us.to_string(), |time| time.to_rfc3339_opts(SecondsFormat::Micros, false))
 }
 
 impl<'a> Record<'a> {
-    /// Returns the ids of the objects that the record's payloads refer to; none if its body does not decode.
+    /// Returns the ids of the objects that the record's payloads refer to; none if its body does
+    /// not decode.
     pub fn objects(&self) -> BTreeSet<ObjectId> {
         let mut objects = BTreeSet::new();
         match self.kind {
@@ -172,32 +176,36 @@ impl<'a> Record<'a> {
         objects
     }
 
-    /// Returns the fields of the record's JSON form as a value: `sequence`, `time`, `kind`, `bytes` and the fields of
-    /// its body under their full names. Payloads are as they were recorded, so that two records can be compared value
-    /// by value; [`to_json`](Record::to_json) writes them in their JSON form.
+    /// Returns the fields of the record's JSON form as a value: `sequence`, `time`, `kind`, `bytes`
+    /// and the fields of its body under their full names. Payloads are as they were recorded, so
+    /// that two records can be compared value by value; [`to_json`](Record::to_json) writes them in
+    /// their JSON form.
     ///
-    /// The body of a kind that this version does not know becomes the field `body`: its value, or hexadecimal digits if
-    /// it is not a value within [`ValueLimits::of_payload`]. A payload over these limits becomes `{"$msgpack": "hex"}`, so
-    /// that the JSON never nests deeper than readers of JSON accept. The function takes at most 64 times the memory of
-    /// the body and a mebibyte, however long the names are.
+    /// The body of an unknown kind becomes the field `body`: its value, or hexadecimal digits if it
+    /// is not a value within [`ValueLimits::of_payload`]. A payload over these limits becomes
+    /// `{"$msgpack": "hex"}`, so that the JSON never nests deeper than readers of JSON accept.
+    /// Regardless of the length of the names, the function takes at most 64 times the memory of the
+    /// body and a mebibyte.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the body of a known kind does not decode as that kind, [`Error::Malformed`] if a payload
-    /// holds text that is not UTF-8, [`Error::Limit`] if the names in the JSON form would take too much memory.
+    /// - [`Error::Body`] if the body of a known kind does not decode as that kind.
+    /// - [`Error::Malformed`] if a payload contains text that is not UTF-8.
+    /// - [`Error::Limit`] if the names in the JSON form would take too much memory.
     pub fn to_value(&self, names: &RecordNames) -> Result<Value, Error> {
         self.to_json(names).map(|json| Part::Map(json.pairs).into_value())
     }
 
-    /// Returns the record's JSON form for serialization: the same fields as [`to_value`](Record::to_value), each payload
-    /// in its [JSON form](crate::msgpack). Payloads stay MessagePack in the body until they are serialized, token by
-    /// token. It takes at most 48 MiB beside
-    /// the decoded body.
+    /// Returns the record's JSON form for serialization: the same fields as
+    /// [`to_value`](Record::to_value), each payload in its [JSON form](crate::msgpack). Payloads
+    /// stay MessagePack in the body until they are serialized, token by token. The form takes at
+    /// most 48 MiB in addition to the decoded body.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the body of a known kind does not decode as that kind, [`Error::Malformed`] if a payload
-    /// holds text that is not UTF-8, [`Error::Limit`] if the names in the JSON form would take too much memory.
+    /// - [`Error::Body`] if the body of a known kind does not decode as that kind.
+    /// - [`Error::Malformed`] if a payload contains text that is not UTF-8.
+    /// - [`Error::Limit`] if the names in the JSON form would take too much memory.
     pub fn to_json(&self, names: &RecordNames) -> Result<RecordJson<'a>, Error> {
         let mut object = Object::default();
         let mut budget = Budget::for_body(self.body);
@@ -284,7 +292,7 @@ impl<'a> Record<'a> {
                 object.set("body", body.map_or(Part::Hex(self.body), Part::Payload));
             }
         }
-        // Records of a conversation name theirs among the fields of their own.
+        // Records of a conversation set their lane with their own fields.
         if matches!(
             self.kind,
             RecordKind::DISPATCH
@@ -300,14 +308,14 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Holds the JSON form of a record, in which payloads are still MessagePack.
+/// Contains the JSON form of a record, in which payloads are still MessagePack.
 #[derive(Debug, Default)]
 pub struct RecordJson<'a> {
     pairs: Vec<(&'static str, Part<'a>)>,
 }
 
 impl RecordJson<'_> {
-    /// Sets a field: in its place if the form has it, else at the end.
+    /// Sets a field: in its place if the form has it, otherwise at the end.
     pub fn set(&mut self, key: &'static str, value: Value) {
         match self.pairs.iter_mut().find(|(other, _)| *other == key) {
             Some((_, part)) => *part = Part::Value(value),
@@ -315,8 +323,9 @@ impl RecordJson<'_> {
         }
     }
 
-    /// Replaces what hosts, tools and models said by its [type, length and digest](LeftOut): payloads, and the messages of
-    /// failures. Names, numbers, tags, reasons of decisions and references to objects stay.
+    /// Replaces texts and values of hosts, tools and models by their [type, length and
+    /// digest](LeftOut): payloads, and the messages of failures. Names, numbers, tags, reasons of
+    /// decisions and references to objects are unchanged.
     pub fn leave_out_payloads(&mut self) {
         self.pairs.iter_mut().for_each(|(key, part)| part.leave_out(key));
     }
@@ -328,7 +337,7 @@ impl Serialize for RecordJson<'_> {
     }
 }
 
-/// Holds a part of a record's JSON form.
+/// Represents a part of a record's JSON form.
 #[derive(Debug)]
 enum Part<'a> {
     Value(Value),
@@ -342,7 +351,7 @@ enum Part<'a> {
     Ids(Vec<ItemId>),
     /// Names with their texts, which become the fields of an object.
     Texts(Vec<(Cow<'a, str>, Cow<'a, str>)>),
-    /// A payload that is left out, as its MessagePack.
+    /// An omitted payload, as its MessagePack.
     LeftOut(&'a [u8]),
     Array(Vec<Part<'a>>),
     Map(Vec<(&'static str, Part<'a>)>),
@@ -355,7 +364,7 @@ impl From<Value> for Part<'_> {
 }
 
 impl Part<'_> {
-    /// Replaces payloads in the field `key` by what stands for them.
+    /// Replaces the payloads in the field `key` by their type, length and digest.
     fn leave_out(&mut self, key: &str) {
         match self {
             Part::Payload(payload) => *self = Part::LeftOut(payload.bytes()),
@@ -385,7 +394,8 @@ impl Part<'_> {
                 Value::Map(values)
             }
             Part::Array(parts) => {
-                // Exact capacity: a body may hold many arrays, and spare capacity in each adds up.
+                // Exact capacity: a body may contain many arrays, and spare capacity in each adds
+                // up.
                 let mut values = Vec::with_capacity(parts.len());
                 values.extend(parts.into_iter().map(Part::into_value));
                 Value::Array(values)
@@ -421,8 +431,8 @@ struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// Creates an object with capacity for exactly `fields` fields: a body may hold many objects, and spare capacity in
-    /// each adds up.
+    /// Creates an object with capacity for exactly `fields` fields: a body may contain many
+    /// objects, and spare capacity in each adds up.
     fn with_capacity(fields: usize) -> Object<'a> {
         Object { pairs: Vec::with_capacity(fields) }
     }
@@ -436,7 +446,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Makes an array of exact capacity.
+/// Builds an array of exact capacity.
 fn array<'a, T>(
     items: impl ExactSizeIterator<Item = T>,
     part: impl FnMut(T) -> Result<Part<'a>, Error>,
@@ -458,7 +468,8 @@ fn tags(tags: BTreeMap<String, String>) -> Value {
 
 fn set_opening(object: &mut Object<'_>, opened: SessionOpening) {
     object.set("session", Value::from(opened.session.to_string()));
-    // Any number of 64 bits: readers that hold each number as a double would take most for another one.
+    // Any number of 64 bits. As a JSON number, most would be misread by readers that represent
+    // numbers as doubles.
     object.set("seed", Value::from(opened.seed.to_string()));
     object.set("tags", tags(opened.tags));
     let parent = opened.parent.map_or(Part::Value(Value::Nil), |parent| {
@@ -488,7 +499,7 @@ fn declare(
     names: &RecordNames,
     budget: &mut Budget,
 ) -> Result<(), Error> {
-    // A declaration names its own slices; those of its bindings may have been declared before.
+    // A declaration names its own slices; those of its bindings may have been declared earlier.
     let own: BTreeMap<u32, &str> =
         declare.slices.iter().map(|slice| (slice.id, slice.name.as_str())).collect();
     let events = array(declare.events.into_iter(), |event| {
@@ -554,7 +565,8 @@ fn dispatch<'a>(
 
 fn payload(payload: Payload<'_>) -> Result<Part<'_>, Error> {
     match payload.object() {
-        // No host can have handed in a value over these limits, and many readers of JSON accept 128 levels in all.
+        // No host can have passed in a value over these limits, and many readers of JSON accept 128
+        // levels in all.
         None => match JsonStream::new(payload.bytes(), ValueLimits::of_payload()) {
             Err(Error::Limit { .. }) => Ok(Part::MessagePack(payload.bytes())),
             streamed => streamed.map(Part::Payload),
@@ -579,7 +591,6 @@ fn objects_of<'a>(effect: &Effect<'a>) -> Vec<ObjectId> {
     }
 }
 
-/// Sets the fields of a lane, none for the main lane.
 fn lane(object: &mut Object<'_>, lane: Lane<'_>) {
     if let Some(within) = lane.within {
         object.set("within", Value::from(within));

@@ -1,4 +1,5 @@
-//! Encodes and decodes what an image holds of conversations: where their records are, and not what they hold.
+//! Encodes and decodes the part of an image about conversations: the locations of their records,
+//! not their content.
 
 use crate::Error;
 use crate::SequenceNumber;
@@ -8,7 +9,7 @@ use crate::msgpack::{MsgpackReader, MsgpackWriter};
 
 use super::{KIND, PackedReader};
 
-/// Says what a record is to a conversation.
+/// Names the role of a record in a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A message that the host added.
@@ -37,7 +38,7 @@ pub enum EntryKind {
     PromptAccepted,
     /// The state of an adapter.
     AdapterState,
-    /// The end of a call that waits for somebody.
+    /// The end of a call that is suspended.
     Suspended,
     /// A decision about a suspended call.
     Decided,
@@ -67,49 +68,56 @@ impl EntryKind {
     }
 }
 
-/// Locates one record of a conversation, and holds what is asked of it without reading it.
+/// Locates one record of a conversation, and contains the data that is needed without reading the
+/// record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConversationEntry {
-    /// What the record is to its conversation.
+    /// Role of the record in its conversation.
     pub kind: EntryKind,
-    /// Place of the evaluation's id among those of the log.
+    /// Index of the evaluation's id among those of the log.
     pub evaluation: u32,
-    /// Begin of the run of a tool through whose handle the record was written.
+    /// Start record of the tool run through whose handle the record was written.
     pub within: Option<SequenceNumber>,
     /// Call that the record concerns.
     pub origin: Option<CallOrigin>,
-    /// For an answer its number of calls, for the end of a call and a decision about an interrupted call its operation, for one about a suspended call the
-    /// sequence number of the end that suspended it, for an input a hash of the
-    /// id that the host gave it, for a turn its number; else 0.
+    /// A number that depends on the kind:
+    ///
+    /// - answer: number of its calls
+    /// - end of a call, or decision about an interrupted call: its operation
+    /// - decision about a suspended call: sequence number of the end that suspended it
+    /// - input: hash of the id that the host gave it
+    /// - turn: its number
+    /// - otherwise: 0
     pub number: u64,
-    /// For an answer whether the provider is to be asked again, for a turn whether it is the last one, for a decision
-    /// whether the call is to run again.
+    /// For an answer, whether another request follows; for a turn, whether it is the last one; for
+    /// a decision, whether the call is to run again.
     pub flag: bool,
 }
 
-/// Says what became of a run of a tool through whose handle records of conversations were written.
+/// Describes the fate of a tool run through whose handle records of conversations were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunFate {
-    /// Begin of the run within which this one ran.
+    /// Start record of the run within which this one ran.
     pub parent: Option<SequenceNumber>,
-    /// Sequence number of the end of the run, and whether it committed; `None` while the run is open.
+    /// Sequence number of the end of the run, and whether it committed; `None` while the run is
+    /// open.
     pub ended: Option<(SequenceNumber, bool)>,
 }
 
-/// Holds where the records of conversations are.
+/// Contains the locations of the records of conversations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConversationsImage<'a> {
     /// Ids of evaluations, in the order of their first records.
     pub evaluations: Vec<&'a str>,
     /// Entries in ascending order of their sequence numbers.
     pub entries: Vec<(SequenceNumber, ConversationEntry)>,
-    /// Runs of tools, by the sequence numbers of their begins.
+    /// Runs of tools, by the sequence numbers of their start records.
     pub runs: Vec<(SequenceNumber, RunFate)>,
     /// Rollbacks by the host: sequence number and target of each.
     pub rollbacks: Vec<(SequenceNumber, SequenceNumber)>,
 }
 
-/// Stands for a sequence number that is not there.
+/// Encodes a missing sequence number.
 const NONE: u64 = u64::MAX;
 
 fn optional(number: u64) -> Option<SequenceNumber> {

@@ -1,5 +1,5 @@
-//! Encodes and decodes the operations of an image: the open, the unsettled and the suspended ones, and STATE at the
-//! begins of open ones.
+//! Encodes and decodes the operations of an image: the open, the unsettled and the suspended ones,
+//! and STATE at the start records of open ones.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,9 +9,9 @@ use crate::body::{CallOrigin, Decision, Idempotency, Suspension};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, OperationId, SequenceNumber};
 
-/// Describes an operation that has begun and not ended, with its texts held as `T`.
+/// Describes an operation that has started and not ended. `T` is the type of its texts.
 ///
-/// In an image it is a map. A field whose value is `None`, `false` or `manual` is left out.
+/// In an image it is a map. A field whose value is `None`, `false` or `manual` is omitted.
 ///
 /// | field | meaning |
 /// |---|---|
@@ -32,26 +32,27 @@ pub struct OpenOperation<T> {
     pub tool: T,
     /// Id that the provider gave the call.
     pub call_id: Option<T>,
-    /// How the operation may be run again if it is interrupted.
+    /// How the operation may run again if it is interrupted.
     pub idempotency: Idempotency,
     /// Whether the tool changes nothing.
     pub reads_only: bool,
-    /// Whether the tool acts outside only. `reads_only` is set then too.
+    /// Whether the tool acts only outside. `reads_only` is then set too.
     pub outside_only: bool,
     /// Id of the operation whose effects this one undoes.
     pub undoes: Option<OperationId>,
-    /// Id of the operation about which this one asks the outside what came of it.
+    /// Id of the operation whose outcome outside this one queries.
     pub verifies: Option<OperationId>,
-    /// Model answer that asked for the call; `None` if the host asked.
+    /// Model answer that requested the call; `None` if the host requested it.
     pub origin: Option<CallOrigin>,
-    /// Whether a nested operation may have had effects outside: if this operation is run again, the nested one runs
-    /// again too, as a new operation.
+    /// Whether a nested operation may have had effects outside. If this operation runs again, the
+    /// nested one runs again too, as a new operation.
     pub had_effects_within: bool,
 }
 
-/// Describes an operation that was interrupted and neither run again nor settled since, with its texts held as `T`.
+/// Describes an operation that was interrupted and neither run again nor settled since. `T` is the
+/// type of its texts.
 ///
-/// In an image it is a map. A field whose value is `None`, `false` or `manual` is left out.
+/// In an image it is a map. A field whose value is `None`, `false` or `manual` is omitted.
 ///
 /// | field | meaning |
 /// |---|---|
@@ -59,30 +60,31 @@ pub struct OpenOperation<T> {
 /// | `begin` | sequence number of the operation's latest `tool_begin` |
 /// | `t`, `call`, `idem` | the fields of these names in its `tool_begin` |
 /// | `undone` | whether the operation's effects are undone |
-/// | `again` | whether somebody decided to run the operation again |
+/// | `again` | whether the operation was settled to run again |
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnsettledOperation<T> {
     /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
-    /// Sequence number of the operation's latest `tool_begin`, which holds the arguments.
+    /// Sequence number of the operation's latest `tool_begin`, which contains the arguments.
     pub begin: SequenceNumber,
     /// Name of the tool.
     pub tool: T,
     /// Id that the provider gave the call.
     pub call_id: Option<T>,
-    /// How the operation may be run again.
+    /// How the operation may run again.
     pub idempotency: Idempotency,
     /// Whether the operation's effects are undone.
     pub undone: bool,
-    /// Whether somebody decided to run the operation again.
+    /// Whether the operation was settled to run again.
     pub run_again: bool,
 }
 
-/// Describes an operation that waits for somebody, with its texts held as `T`.
+/// Describes a suspended operation. `T` is the type of its texts.
 ///
-/// The operation waits until it runs again, somebody decides that it does not, or the operation within which it ran is over.
+/// The operation waits until it runs again, until a decision ends it, or until the operation within
+/// which it ran has ended.
 ///
-/// In an image it is a map. A field whose value is `None` or `manual` is left out.
+/// In an image it is a map. A field whose value is `None` or `manual` is omitted.
 ///
 /// | field | meaning |
 /// |---|---|
@@ -96,9 +98,9 @@ pub struct UnsettledOperation<T> {
 pub struct SuspendedOperation<T> {
     /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
-    /// Sequence number of the operation's latest `tool_begin`, which holds the arguments.
+    /// Sequence number of the operation's latest `tool_begin`, which contains the arguments.
     pub begin: SequenceNumber,
-    /// Sequence number of the `tool_end` that suspended it, which holds the question.
+    /// Sequence number of the `tool_end` that suspended it, which contains the question.
     pub end: SequenceNumber,
     /// Id of the operation within which this one ran.
     pub parent: Option<OperationId>,
@@ -106,29 +108,30 @@ pub struct SuspendedOperation<T> {
     pub tool: T,
     /// Id that the provider gave the call.
     pub call_id: Option<T>,
-    /// Model answer that asked for the call; `None` if the host asked.
+    /// Model answer that requested the call; `None` if the host requested it.
     pub origin: Option<CallOrigin>,
-    /// How the operation may be run again if it is interrupted.
+    /// How the operation may run again if it is interrupted.
     pub idempotency: Idempotency,
-    /// What it waits for.
+    /// Condition for which it waits.
     pub suspension: Suspension,
-    /// What somebody decided, if the operation has not run since.
+    /// Latest decision, if the operation has not run since.
     pub decided: Option<SuspensionDecision>,
 }
 
-/// Holds what somebody decided about a suspended operation.
+/// Contains a decision about a suspended operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuspensionDecision {
     /// Sequence number of the decision.
     pub sequence: SequenceNumber,
-    /// What was decided.
+    /// The decision.
     pub decision: Decision,
-    /// Time, in microseconds since 1970-01-01 UTC, from which on an approval does not count.
+    /// Time, in microseconds since 1970-01-01 UTC, from which on an approval is no longer valid.
     pub until_us: Option<i64>,
 }
 
 impl<T> SuspendedOperation<T> {
-    /// Returns a copy of the operation in which `text` has converted the tool's name and the provider's call id.
+    /// Returns a copy of the operation in which `text` has converted the tool's name and the
+    /// provider's call id.
     pub fn with_texts<'s, U>(&'s self, text: impl Fn(&'s T) -> U) -> SuspendedOperation<U> {
         SuspendedOperation {
             operation: self.operation,
@@ -146,7 +149,8 @@ impl<T> SuspendedOperation<T> {
 }
 
 impl<T> OpenOperation<T> {
-    /// Returns a copy of the operation in which `text` has converted the tool's name and the provider's call id.
+    /// Returns a copy of the operation in which `text` has converted the tool's name and the
+    /// provider's call id.
     pub fn with_texts<'s, U>(&'s self, text: impl Fn(&'s T) -> U) -> OpenOperation<U> {
         OpenOperation {
             operation: self.operation,
@@ -166,7 +170,8 @@ impl<T> OpenOperation<T> {
 }
 
 impl<T> UnsettledOperation<T> {
-    /// Returns a copy of the operation in which `text` has converted the tool's name and the provider's call id.
+    /// Returns a copy of the operation in which `text` has converted the tool's name and the
+    /// provider's call id.
     pub fn with_texts<'s, U>(&'s self, text: impl Fn(&'s T) -> U) -> UnsettledOperation<U> {
         UnsettledOperation {
             operation: self.operation,
@@ -180,26 +185,28 @@ impl<T> UnsettledOperation<T> {
     }
 }
 
-/// Holds STATE at the begin of an open operation that may change something: what its rollback restores.
+/// Contains STATE at the start record of an open operation that may change something. The
+/// operation's rollback restores it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BegunImage<'a> {
     /// Sequence number of the operation's `tool_begin`.
     pub begin: SequenceNumber,
-    /// STATE slices at the begin; a slice that is not listed was empty.
+    /// STATE slices at the start record; a slice that is not listed was empty.
     pub slices: Vec<BegunSlice<'a>>,
 }
 
-/// Holds a STATE slice at the begin of an operation: the first items of the same slice in the image, then further
-/// items.
+/// Contains a STATE slice at the start of an operation: the first items of the same slice in the
+/// image, then further items.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BegunSlice<'a> {
     /// Id of the slice.
     pub slice: u32,
-    /// Number of the first items that are those of the same slice in [`Image::slices`](super::Image::slices).
+    /// Number of the first items that are those of the same slice in
+    /// [`Image::slices`](super::Image::slices).
     pub kept: u64,
     /// Number of the further items.
     pub len: u64,
-    /// Further items, behind the first `kept`.
+    /// Further items, after the first `kept`.
     pub items: Vec<ItemImage<'a>>,
 }
 
@@ -418,7 +425,7 @@ impl<'a> BegunImage<'a> {
         }
     }
 
-    /// Decodes all but the items, which follow the image's map.
+    /// Decodes everything but the items, which follow the image's map.
     pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<BegunImage<'a>, Error> {
         let slice = |reader: &mut MsgpackReader<'a>| match reader.array()? {
             3 => Ok(BegunSlice {

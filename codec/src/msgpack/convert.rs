@@ -5,19 +5,19 @@ use std::fmt::{self, Write};
 use super::Value;
 use crate::escape;
 
-/// Reports which part of a value JSON cannot hold.
+/// Describes which part of a value JSON cannot express.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {reason}")]
 pub struct NotJson {
     /// Path of the part, such as `$.steps[2].id`. Control characters in names are escaped.
     pub path: String,
-    /// Why JSON cannot hold the part.
+    /// Why JSON cannot express the part.
     pub reason: &'static str,
 }
 
 impl From<serde_json::Value> for Value {
-    /// Converts JSON, all of which MessagePack can hold. The pairs of an object are in the order in which
-    /// `serde_json` has them: ascending by name, unless its feature `preserve_order` is on.
+    /// Converts JSON, all of which MessagePack can express. The pairs of an object are in the order
+    /// of `serde_json`: ascending by name, unless its feature `preserve_order` is on.
     fn from(json: serde_json::Value) -> Value {
         match json {
             serde_json::Value::Null => Value::Nil,
@@ -45,9 +45,10 @@ impl TryFrom<Value> for serde_json::Value {
 }
 
 impl Value {
-    /// Converts the value to JSON without loss: converted back, it compares equal, but for the order of a map's pairs, which
-    /// `serde_json` does not keep unless its feature `preserve_order` is on, and for the width of floating-point numbers. To show
-    /// a value as JSON whatever it holds, serialize it instead.
+    /// Converts the value to JSON without loss. Converted back, it compares equal, with two
+    /// exceptions: the order of a map's pairs, which `serde_json` preserves only with its feature
+    /// `preserve_order`, and the width of floating-point numbers. To display any value as JSON,
+    /// serialize it instead.
     ///
     /// ```
     /// use foldlog_codec::msgpack::Value;
@@ -62,14 +63,15 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// [`NotJson`] names the first part that JSON cannot hold: bytes, an extension, a number that is not finite, a key that is
-    /// no text, the second of two equal keys, or a value nested deeper than 128 levels.
+    /// [`NotJson`] names the first part that JSON cannot express: bytes, an extension, a number
+    /// that is not finite, a key that is not text, the second of two equal keys, or a value nested
+    /// deeper than 128 levels.
     pub fn to_json(&self) -> Result<serde_json::Value, NotJson> {
         convert_value(self, &JsonPath::Root, 0)
     }
 }
 
-/// Names the place of a value within those around it.
+/// Locates a value within its parents.
 enum JsonPath<'a> {
     Root,
     Field(&'a JsonPath<'a>, &'a str),

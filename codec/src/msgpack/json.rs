@@ -1,5 +1,5 @@
-//! Serializes values as JSON, and parses JSON into values. JSON that a host or a provider wrote comes back as it was; for
-//! what JSON lacks, see [`JsonForm`](super::JsonForm).
+//! Serializes values as JSON, and parses JSON into values. JSON that a host or a provider wrote is
+//! reproduced exactly. For values that JSON lacks, see [`JsonForm`](super::JsonForm).
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
@@ -36,7 +36,7 @@ impl Serialize for Value {
                 seq.end()
             }
             Value::Map(pairs) => {
-                // Only JSON wants its keys to be text; other formats take the key as it is.
+                // Only JSON requires text keys; other formats take the key unchanged.
                 let text_keys = serializer.is_human_readable();
                 let mut map = serializer.serialize_map(Some(pairs.len()))?;
                 for (key, value) in pairs {
@@ -56,9 +56,9 @@ fn key_text(key: &Value) -> String {
     serde_json::to_string(&InKey(key)).unwrap_or_default()
 }
 
-/// Serializes a value within a key. A map within a key is an array of pairs, so that no key's JSON text is quoted
-/// within another's: each level would double the quotes of those below, and a few bytes of nested keys would exhaust
-/// the memory.
+/// Serializes a value within a key. A map within a key is an array of pairs, so that no key's JSON
+/// text is quoted within another's. Otherwise each level would double the quotes of those below,
+/// and a few bytes of nested keys would exhaust the memory.
 struct InKey<'a>(&'a Value);
 
 impl Serialize for InKey<'_> {
@@ -77,7 +77,8 @@ impl Serialize for InKey<'_> {
 ///
 /// # Errors
 ///
-/// The text is not one JSON value, or it nests deeper than 127 levels. The error names line and column.
+/// Returns an error if the text is not one JSON value, or if it nests deeper than 127 levels. The
+/// error names line and column.
 pub fn from_json(text: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str(text)
 }
@@ -95,8 +96,9 @@ mod tests {
         assert_eq!(serde_json::to_string(&again).unwrap(), text);
     }
 
-    /// A key that is a map was shown as its JSON text, and so was that map's key within it: every level doubled the
-    /// quotes of those below, and 1,257 bytes took more than 4 GiB.
+    /// Regression: a key that is a map was displayed as its JSON text, and so was that map's key
+    /// within it. Every level doubled the quotes of those below, and 1,257 bytes took more than 4
+    /// GiB.
     #[test]
     fn keys_within_keys_take_no_more_than_they_hold() {
         let within = |key: Value| Value::Map(vec![(key, Value::Str("\"".to_owned()))]);

@@ -1,8 +1,9 @@
 //! The JSON form of values, exact in both directions.
 //!
-//! JSON has fewer kinds of values than MessagePack. What it lacks is written as an object of one field whose name is
-//! [reserved](RESERVED), and a key that is not text as a text that begins with [`KEY`]. A host's own key that is such a
-//! text is written in the form of a key as well, so that no value of a host can be taken for another one.
+//! JSON has fewer kinds of values than MessagePack. Other values are written as an object of one
+//! field whose name is [reserved](RESERVED). A key that is not text is written as a text that
+//! starts with [`KEY`]. A host's own key that looks like one of these is written in the form of a
+//! key as well, so that the form of every value is unambiguous.
 
 use std::fmt;
 
@@ -19,20 +20,20 @@ pub(super) const F32: &str = "$f32";
 pub(super) const F64: &str = "$f64";
 /// Field of an extension: its type, and its hexadecimal digits.
 pub(super) const EXT: &str = "$ext";
-/// Field of a value that stands as its MessagePack, in hexadecimal digits.
+/// Field of a value that is written as its MessagePack, in hexadecimal digits.
 pub(crate) const MSGPACK: &str = "$msgpack";
 /// First field of a reference to an object of a record.
 pub(crate) const OBJECT: &str = "$object";
 
-/// Names of fields that stand for what JSON lacks.
+/// Names of fields that mark values that JSON lacks.
 const RESERVED: [&str; 6] = [BYTES, F32, F64, EXT, MSGPACK, OBJECT];
 
-/// What a key in another form than its own text begins with; the key's JSON form follows.
+/// Prefix of a key in another form than its own text; the key's JSON form follows.
 const KEY: &str = "$key:";
 
-/// Returns whether a text key would be taken for a form, and has to be written as one itself.
+/// Returns whether a text key looks like a form, and has to be written as one itself.
 pub(super) fn is_reserved(key: &str) -> bool {
-    // Nearly no key of a host begins so.
+    // Hardly any key of a host starts with this character.
     key.starts_with('$') && (RESERVED.contains(&key) || key.starts_with(KEY))
 }
 
@@ -41,7 +42,7 @@ pub(super) fn key_text(key: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string(key).map(|json| format!("{KEY}{json}"))
 }
 
-/// So many bytes are written as hexadecimal digits at a time.
+/// Number of bytes that are written as hexadecimal digits at a time.
 const HEX_PIECE: usize = 1_024;
 
 /// Displays and serializes bytes as hexadecimal digits.
@@ -49,7 +50,8 @@ pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A serializer escapes each piece that it gets: values of many megabytes take a tenth of the time in long pieces.
+        // A serializer escapes each piece that it receives. With long pieces, values of many
+        // megabytes take a tenth of the time.
         let mut piece = String::with_capacity(2 * HEX_PIECE.min(self.0.len()));
         for bytes in self.0.chunks(HEX_PIECE) {
             piece.clear();
@@ -69,7 +71,7 @@ impl Serialize for Hex<'_> {
     }
 }
 
-/// Serializes an object of one field, which stands for what JSON lacks.
+/// Serializes an object of one field, which represents a value that JSON lacks.
 pub(crate) fn serialize_tagged<S: Serializer>(
     serializer: S,
     name: &'static str,
@@ -82,7 +84,8 @@ pub(crate) fn serialize_tagged<S: Serializer>(
 
 pub(super) fn f32<S: Serializer>(serializer: S, value: f32) -> Result<S::Ok, S::Error> {
     let text = match value {
-        // `Debug` writes the shortest decimal that parses back, with an exponent where that is shorter.
+        // `Debug` writes the shortest decimal that parses back, with an exponent if that is
+        // shorter.
         finite if finite.is_finite() => format!("{finite:?}"),
         other if other.is_nan() && other.to_bits() != f32::NAN.to_bits() => {
             format!("0x{:08x}", other.to_bits())
@@ -128,9 +131,9 @@ fn not_finite(is_nan: bool, is_negative: bool) -> &'static str {
 #[derive(Clone, Copy, Debug)]
 pub struct JsonForm<'a> {
     value: &'a Value,
-    /// Whether the value is within a key, where a map is its MessagePack, so that no key's JSON text is quoted within
-    /// another's: each level would double the quotes of those below, and a few bytes of nested keys would exhaust the
-    /// memory.
+    /// Whether the value is within a key, where a map is written as its MessagePack, so that no
+    /// key's JSON text is quoted within another's. Otherwise each level would double the quotes of
+    /// those below, and a few bytes of nested keys would exhaust the memory.
     in_key: bool,
 }
 
@@ -172,7 +175,7 @@ impl Serialize for JsonForm<'_> {
     }
 }
 
-/// Describes a place in a JSON document that is no JSON form of a value.
+/// Describes a place in a JSON document that is not the JSON form of a value.
 struct Unlike {
     /// Steps from the place up to the document's root.
     steps: Vec<String>,
@@ -191,18 +194,19 @@ impl Unlike {
 }
 
 impl Value {
-    /// Returns the value's JSON form for serialization. What it writes comes back with
-    /// [`into_exact`](Value::into_exact).
+    /// Returns the value's JSON form for serialization. [`into_exact`](Value::into_exact) converts
+    /// the result back.
     pub fn json_form(&self) -> JsonForm<'_> {
         JsonForm { value: self, in_key: false }
     }
 
-    /// Returns the value of which this one, read from a JSON text, is the [JSON form](Value::json_form).
+    /// Converts this value, read from a JSON text, from its [JSON form](Value::json_form) back to
+    /// the original value.
     ///
     /// # Errors
     ///
-    /// [`Error::Value`] with the path of an object that has a reserved field, or of a key that begins as the form of a
-    /// key does, and that is no form.
+    /// [`Error::Value`] with the path of an object that has a reserved field, or of a key that
+    /// starts like the form of a key, and that is not a valid form.
     pub fn into_exact(self) -> Result<Value, Error> {
         exact(self).map_err(|Unlike { mut steps, reason }| {
             steps.push("$".to_owned());
@@ -212,7 +216,7 @@ impl Value {
     }
 }
 
-/// Reads the JSON form of a value. Whoever parsed the JSON has bounded its depth.
+/// Reads the JSON form of a value. The parser of the JSON has bounded its depth.
 fn exact(json: Value) -> Result<Value, Unlike> {
     match json {
         Value::Array(items) => {

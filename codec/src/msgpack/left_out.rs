@@ -1,22 +1,23 @@
-//! What stands for a value that is left out of a document.
+//! Replacements for values that are omitted from a document.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::{Hex, MsgpackReader, MsgpackToken};
 
-/// Name of the field that says that a value is left out, and of which type the value is.
+/// Name of the field that marks an omitted value; the field's value is the type.
 const LEFT_OUT: &str = "$left_out";
 
-/// Number of bytes of a digest that a document has: enough to tell any two values apart.
+/// Number of bytes of a digest in a document: enough to distinguish any two values.
 const DIGEST_BYTES: usize = 16;
 
-/// Number of bytes up to which a value has no digest. A digest of a short value would let everybody guess the value.
+/// Greatest number of bytes of a value without a digest. A digest of a short value would allow
+/// readers to guess the value.
 const GUESSED_BYTES: usize = 16;
 
-/// Stands for MessagePack that is left out of a document: serializes to its type, its length and the first 16 bytes of its
-/// BLAKE3, and to none of its contents. Values of up to 16 bytes have no digest, since whoever guesses one could see by it that
-/// the guess is right.
+/// Replaces MessagePack that is omitted from a document. It serializes to the type, the length and
+/// the first 16 bytes of the BLAKE3, without any content. Values of up to 16 bytes have no digest,
+/// because a digest would confirm a correct guess.
 ///
 /// ```
 /// use foldlog_codec::msgpack::LeftOut;
@@ -31,8 +32,8 @@ const GUESSED_BYTES: usize = 16;
 pub struct LeftOut<'a>(pub &'a [u8]);
 
 impl LeftOut<'_> {
-    /// Returns the name of the value's type: `nil`, `bool`, `number`, `text`, `bytes`, `extension`, `array` or `map`;
-    /// `unknown` if the bytes are not MessagePack.
+    /// Returns the name of the value's type: `nil`, `bool`, `number`, `text`, `bytes`, `extension`,
+    /// `array` or `map`; `unknown` if the bytes are not MessagePack.
     pub fn type_name(&self) -> &'static str {
         match MsgpackReader::new(self.0).token() {
             Ok(MsgpackToken::Nil) => "nil",
@@ -53,7 +54,8 @@ impl LeftOut<'_> {
     }
 }
 
-/// Returns the digest that a document has of bytes that are left out; `None` if there are so few that they could be guessed.
+/// Returns the digest of omitted bytes for a document, or `None` if they are so few that they could
+/// be guessed.
 pub fn left_out_digest(bytes: &[u8]) -> Option<[u8; DIGEST_BYTES]> {
     let digest = (bytes.len() > GUESSED_BYTES).then(|| blake3::hash(bytes))?;
     digest.as_bytes().first_chunk().copied()

@@ -4,12 +4,12 @@ use rmp::Marker;
 
 use crate::Error;
 
-/// Bounds how deep a value may nest and how many values it may hold.
+/// Bounds the depth of a value and the number of values in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueLimits {
     /// Greatest depth of nested arrays and maps; a limit over 128 counts as 128.
     pub depth_max: usize,
-    /// Greatest number of values in all, keys and the outermost value included.
+    /// Greatest number of values in all, including keys and the outermost value.
     pub items_max: u64,
 }
 
@@ -21,8 +21,9 @@ impl Default for ValueLimits {
 }
 
 impl ValueLimits {
-    /// Returns the limits of a value that a host hands in: 112 levels and 2,097,152 values. They are below a reader's
-    /// limits, so that the record around the value stays within the reader's limits too.
+    /// Returns the limits of a value that a host passes in: 112 levels and 2,097,152 values. They
+    /// are below a reader's limits, so that the record around the value stays within the reader's
+    /// limits too.
     pub fn of_payload() -> ValueLimits {
         ValueLimits { depth_max: 112, items_max: 1 << 21 }
     }
@@ -30,14 +31,14 @@ impl ValueLimits {
 
 const DEPTH_MAX: usize = 128;
 
-/// Holds a scalar value, or the length of an array or map whose values follow.
+/// Contains a scalar value, or the length of an array or map whose values follow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MsgpackToken<'a> {
     /// Nil, the absence of a value.
     Nil,
     /// Boolean.
     Bool(bool),
-    /// Integer of 0 or more, however it was encoded.
+    /// Integer of 0 or more, in any encoding.
     Unsigned(u64),
     /// Integer below 0.
     Signed(i64),
@@ -51,9 +52,9 @@ pub enum MsgpackToken<'a> {
     Bin(&'a [u8]),
     /// Extension: its type and its bytes.
     Ext(i8, &'a [u8]),
-    /// Beginning of an array: its number of values.
+    /// Start of an array: its number of values.
     Array(u32),
-    /// Beginning of a map: its number of pairs.
+    /// Start of a map: its number of pairs.
     Map(u32),
 }
 
@@ -106,13 +107,14 @@ impl<'a> MsgpackReader<'a> {
         Error::Truncated { offset: self.offset, needed, available: self.remaining_len() as u64 }
     }
 
-    /// Reads one token. The length that a token declares, in bytes or in values, never exceeds the number of bytes
-    /// left.
+    /// Reads one token. The length that a token declares, in bytes or in values, never exceeds the
+    /// number of bytes left.
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] if the token ends early or declares more bytes or values than there are bytes left,
-    /// [`Error::Malformed`] for the byte 0xc1, which MessagePack never uses.
+    /// - [`Error::Truncated`] if the token ends early or declares more bytes or values than there
+    ///   are bytes left.
+    /// - [`Error::Malformed`] for the byte 0xc1, which MessagePack never uses.
     pub fn token(&mut self) -> Result<MsgpackToken<'a>, Error> {
         let start = self.offset;
         let [marker] = self.fixed()?;
@@ -187,21 +189,27 @@ impl<'a> MsgpackReader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if it is not MessagePack, [`Error::Limit`] if
-    /// it is over the limits. The offset of the error counts from the start of the value.
+    /// The offset of the error counts from the start of the value.
+    ///
+    /// - [`Error::Truncated`] if the value ends early.
+    /// - [`Error::Malformed`] if it is not MessagePack.
+    /// - [`Error::Limit`] if it is over the limits.
     pub fn value(&mut self) -> Result<&'a [u8], Error> {
         let rest = self.bytes.get(self.offset..).unwrap_or_default();
         let len = scan(rest, ValueLimits::default())?;
         self.take(len as u64)
     }
 
-    /// Skips one whole value within the default [`ValueLimits`] and returns a reader over exactly that value, which keeps
-    /// counting offsets from this reader's start.
+    /// Skips one whole value within the default [`ValueLimits`] and returns a reader over exactly
+    /// that value. The new reader continues to count offsets from this reader's start.
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if it is not MessagePack, [`Error::Limit`] if
-    /// it is over the limits. The offset of the error counts from the start of the value.
+    /// The offset of the error counts from the start of the value.
+    ///
+    /// - [`Error::Truncated`] if the value ends early.
+    /// - [`Error::Malformed`] if it is not MessagePack.
+    /// - [`Error::Limit`] if it is over the limits.
     pub fn part(&mut self) -> Result<MsgpackReader<'a>, Error> {
         let start = self.offset;
         self.value()?;
@@ -215,11 +223,12 @@ impl<'a> MsgpackReader<'a> {
         rest
     }
 
-    /// Reads the beginning of an array and returns its number of values.
+    /// Reads the start of an array and returns its number of values.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if the next token is not an array, [`Error::Truncated`] if it ends early.
+    /// [`Error::Malformed`] if the next token is not an array, [`Error::Truncated`] if it ends
+    /// early.
     pub fn array(&mut self) -> Result<u32, Error> {
         match self.token()? {
             MsgpackToken::Array(len) => Ok(len),
@@ -227,7 +236,7 @@ impl<'a> MsgpackReader<'a> {
         }
     }
 
-    /// Reads the beginning of a map and returns its number of pairs.
+    /// Reads the start of a map and returns its number of pairs.
     ///
     /// # Errors
     ///
@@ -243,7 +252,8 @@ impl<'a> MsgpackReader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if the next token is not text or not UTF-8, [`Error::Truncated`] if it ends early.
+    /// [`Error::Malformed`] if the next token is not text or not UTF-8, [`Error::Truncated`] if it
+    /// ends early.
     pub fn str(&mut self) -> Result<&'a str, Error> {
         match self.token()? {
             MsgpackToken::Str(bytes) => {
@@ -257,7 +267,8 @@ impl<'a> MsgpackReader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if the next token is not a byte string, [`Error::Truncated`] if it ends early.
+    /// [`Error::Malformed`] if the next token is not a byte string, [`Error::Truncated`] if it ends
+    /// early.
     pub fn bin(&mut self) -> Result<&'a [u8], Error> {
         match self.token()? {
             MsgpackToken::Bin(bytes) => Ok(bytes),
@@ -269,7 +280,8 @@ impl<'a> MsgpackReader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if the next token is not an integer of 0 or more, [`Error::Truncated`] if it ends early.
+    /// [`Error::Malformed`] if the next token is not an integer of 0 or more, [`Error::Truncated`]
+    /// if it ends early.
     pub fn unsigned(&mut self) -> Result<u64, Error> {
         match self.token()? {
             MsgpackToken::Unsigned(value) => Ok(value),
@@ -281,7 +293,8 @@ impl<'a> MsgpackReader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if the next token is not an integer in that range, [`Error::Truncated`] if it ends early.
+    /// [`Error::Malformed`] if the next token is not an integer in that range, [`Error::Truncated`]
+    /// if it ends early.
     pub fn unsigned32(&mut self) -> Result<u32, Error> {
         u32::try_from(self.unsigned()?).map_err(|_| self.malformed_error("an integer is over 32 bits"))
     }
@@ -290,7 +303,8 @@ impl<'a> MsgpackReader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if the next token is not an integer in that range, [`Error::Truncated`] if it ends early.
+    /// [`Error::Malformed`] if the next token is not an integer in that range, [`Error::Truncated`]
+    /// if it ends early.
     pub fn signed(&mut self) -> Result<i64, Error> {
         match self.token()? {
             MsgpackToken::Signed(value) => Ok(value),
@@ -305,7 +319,8 @@ impl<'a> MsgpackReader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if the next token is not a boolean, [`Error::Truncated`] if it ends early.
+    /// [`Error::Malformed`] if the next token is not a boolean, [`Error::Truncated`] if it ends
+    /// early.
     pub fn bool(&mut self) -> Result<bool, Error> {
         match self.token()? {
             MsgpackToken::Bool(value) => Ok(value),
@@ -318,22 +333,25 @@ impl<'a> MsgpackReader<'a> {
     }
 }
 
-/// Returns the token of an integer that was encoded as signed: the same token as if it was encoded as unsigned, if it
-/// is 0 or more.
+/// Returns the token of an integer that was encoded as signed. From 0 on, it equals the token of
+/// the unsigned encoding.
 fn integer<'a>(value: i64) -> MsgpackToken<'a> {
     u64::try_from(value).map_or(MsgpackToken::Signed(value), MsgpackToken::Unsigned)
 }
 
-/// Walks the value at the start of `bytes`, without recursion or allocation, and returns its length in bytes. This is
-/// the pre-scan; it does not check that text is UTF-8, and ignores bytes that follow the value.
+/// Walks the value at the start of `bytes`, without recursion or allocation, and returns its length
+/// in bytes. This is the pre-scan. It does not check that text is UTF-8, and ignores bytes after
+/// the value.
 ///
 /// # Errors
 ///
-/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if it is not MessagePack, [`Error::Limit`] if it
-/// nests deeper or holds more values than `limits` allow.
+/// - [`Error::Truncated`] if the value ends early.
+/// - [`Error::Malformed`] if it is not MessagePack.
+/// - [`Error::Limit`] if it nests deeper or contains more values than `limits` allow.
 pub fn scan(bytes: &[u8], limits: ValueLimits) -> Result<usize, Error> {
-    // Nearly every value is valid and shallow. Only for the others is a stack of all levels made, and only bytes that are
-    // not a valid value are walked token by token, to report what is wrong with them and where.
+    // Nearly every value is valid and shallow. Only the others need a stack of all levels. Only
+    // bytes that are not a valid value are walked token by token, to report the error and its
+    // offset.
     match end_of_value::<SHALLOW>(bytes, limits).or_else(|| end_of_value::<DEPTH_MAX>(bytes, limits)) {
         Some(end) => Ok(end),
         None => walk(bytes, limits),
@@ -343,10 +361,11 @@ pub fn scan(bytes: &[u8], limits: ValueLimits) -> Result<usize, Error> {
 /// Depth of the values that need only a small stack.
 const SHALLOW: usize = 16;
 
-/// Returns the length of a value that is complete, within the limits and at most `LEVELS` deep. `None` decides nothing:
-/// [`walk`] decides then. So this function may refuse a valid value, but must never accept an invalid one.
+/// Returns the length of a value that is complete, within the limits and at most `LEVELS` deep.
+/// `None` decides nothing: [`walk`] decides then. So this function may reject a valid value, but
+/// must never accept an invalid one.
 fn end_of_value<const LEVELS: usize>(bytes: &[u8], limits: ValueLimits) -> Option<usize> {
-    // How many values each level around the present one still owes.
+    // Number of values still missing on each enclosing level.
     let mut around = [0_u64; LEVELS];
     let (mut depth, mut at) = (0_usize, 0_usize);
     let (mut owed, mut items) = (1_u64, 1_u64);
@@ -357,8 +376,9 @@ fn end_of_value<const LEVELS: usize>(bytes: &[u8], limits: ValueLimits) -> Optio
         while owed > 0 {
             let marker = *bytes.get(at)?;
             owed -= 1;
-            // Each arm goes on with a step of its own rather than one out of a table: the processor then guesses
-            // where the next marker stands from the kinds of value before it, and waits for no look-up.
+            // Each arm advances by its own step instead of one from a table. This lets the
+            // processor predict the next marker's offset from the kinds of the previous values,
+            // without waiting for a look-up.
             let (head, inner) = match marker {
                 0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => {
                     at += 1;
@@ -442,7 +462,8 @@ fn end_of_value<const LEVELS: usize>(bytes: &[u8], limits: ValueLimits) -> Optio
             owed = inner;
         }
         let Some(level) = depth.checked_sub(1) else {
-            // A value's last bytes are passed over unseen; here is where they must be there.
+            // The last bytes of a value are skipped without a check; this checks that they are
+            // present.
             return (at <= bytes.len()).then_some(at);
         };
         depth = level;
@@ -450,29 +471,30 @@ fn end_of_value<const LEVELS: usize>(bytes: &[u8], limits: ValueLimits) -> Optio
     }
 }
 
-/// Reads the length of one byte behind the marker at `at`.
+/// Reads the length of one byte after the marker at `at`.
 #[inline(always)]
 fn length8(bytes: &[u8], at: usize) -> Option<usize> {
     bytes.get(at + 1).map(|byte| usize::from(*byte))
 }
 
-/// Reads the length of two bytes behind the marker at `at`.
+/// Reads the length of two bytes after the marker at `at`.
 #[inline(always)]
 fn length16(bytes: &[u8], at: usize) -> Option<usize> {
     bytes.get(at + 1..)?.first_chunk().map(|bytes| usize::from(u16::from_be_bytes(*bytes)))
 }
 
-/// Reads the length of four bytes behind the marker at `at`.
+/// Reads the length of four bytes after the marker at `at`.
 #[inline(always)]
 fn length32(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_be_bytes(*bytes.get(at + 1..)?.first_chunk()?)).ok()
 }
 
-/// Walks a value token by token: slower than [`end_of_value`], but it reports what is wrong and where.
+/// Walks a value token by token. It is slower than [`end_of_value`], but reports the error and its
+/// offset.
 #[cold]
 fn walk(bytes: &[u8], limits: ValueLimits) -> Result<usize, Error> {
     let mut reader = MsgpackReader::new(bytes);
-    // How many values are still owed on each level; a map owes two for each pair.
+    // Number of values still missing on each level; a map has two for each pair.
     let mut owed = [0_u64; DEPTH_MAX + 1];
     let mut depth = 0;
     let mut items = 0_u64;

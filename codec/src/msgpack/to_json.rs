@@ -1,7 +1,8 @@
 //! Serializes MessagePack as JSON, token by token.
 //!
-//! A [`Value`] takes up to 64 times the memory of its bytes. Printing needs none of that memory: [`JsonStream`] walks the
-//! bytes and serializes each token when it comes to it. The JSON is the [JSON form](Value::json_form) of the value.
+//! A [`Value`] takes up to 64 times the memory of its bytes. Printing needs none of that memory:
+//! [`JsonStream`] walks the bytes and serializes each token as it is read. The JSON is the [JSON
+//! form](Value::json_form) of the value.
 
 use std::cell::RefCell;
 
@@ -11,8 +12,8 @@ use super::json_form::{BYTES, EXT, Hex, MSGPACK, f32, f64, is_reserved, key_text
 use super::{MsgpackReader, MsgpackToken, Value, ValueLimits, scan};
 use crate::Error;
 
-/// Holds MessagePack that serializes to the [JSON form](Value::json_form) of its [`Value`], without the memory that the
-/// value would take.
+/// Contains MessagePack that serializes to the [JSON form](Value::json_form) of its [`Value`],
+/// without the memory for the value.
 #[derive(Clone, Copy, Debug)]
 pub struct JsonStream<'a> {
     bytes: &'a [u8],
@@ -23,8 +24,10 @@ impl<'a> JsonStream<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue
-    /// after the value or hold text that is not UTF-8, [`Error::Limit`] if the value is over `limits`.
+    /// - [`Error::Truncated`] if the value ends early.
+    /// - [`Error::Malformed`] if the bytes are not MessagePack, continue after the value or contain
+    ///   text that is not UTF-8.
+    /// - [`Error::Limit`] if the value is over `limits`.
     pub fn new(bytes: &'a [u8], limits: ValueLimits) -> Result<JsonStream<'a>, Error> {
         let end = scan(bytes, limits)?;
         if end != bytes.len() {
@@ -59,11 +62,12 @@ impl Serialize for JsonStream<'_> {
     }
 }
 
-/// Serializes the value that a reader comes to next. The pre-scan has bounded the depth, so the recursion is bounded
-/// too.
+/// Serializes the next value of the reader. The pre-scan has bounded the depth, so the recursion is
+/// bounded too.
 struct Next<'r, 'a> {
     reader: &'r RefCell<MsgpackReader<'a>>,
-    /// Whether the value is within a key that is not text, where a map is its MessagePack.
+    /// Whether the value is within a key that is not text, where a map is written as its
+    /// MessagePack.
     in_key: bool,
 }
 
@@ -72,7 +76,7 @@ impl<'a> Next<'_, 'a> {
         self.reader.borrow_mut().token().map_err(E::custom)
     }
 
-    /// Reads a key of any type, and returns the text that stands for it in JSON.
+    /// Reads a key of any type, and returns its text in JSON.
     fn key<E: serde::ser::Error>(&self) -> Result<String, E> {
         let before = *self.reader.borrow();
         if let MsgpackToken::Str(text) = self.token()?
@@ -138,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes values of all kinds, among them those that look like the form of something else.
+    /// Generates values of all kinds, including those that look like the form of another value.
     fn values() -> impl Strategy<Value = Value> {
         let reserved = ["$bytes", "$f32", "$f64", "$ext", "$msgpack", "$object", "$key:", "$key:1", "$ref"];
         let leaf = prop_oneof![
@@ -173,13 +177,13 @@ mod tests {
             prop_assert_eq!(serde_json::to_string(&streamed).unwrap(), json);
         }
 
-        /// Bytes came back as an array, numbers that are not finite as nil, keys that are no text as text, and many
-        /// other numbers off by one bit.
+        /// Regression: bytes came back as an array, numbers that are not finite as nil, keys that
+        /// are not text as text, and many other numbers were off by one bit.
         #[test]
         fn a_value_comes_back_from_its_json_form(value in values()) {
             let json = serde_json::to_string(&value.json_form()).unwrap();
             let read = crate::msgpack::from_json(&json).unwrap().into_exact();
-            // The encoding of a number that is none is equal to itself, unlike the number.
+            // The encoding of a NaN is equal to itself, unlike the NaN.
             prop_assert_eq!(read.map(|read| read.encode()), Ok(value.encode()), "{}", json);
         }
     }

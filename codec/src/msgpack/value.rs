@@ -1,4 +1,4 @@
-//! Holds MessagePack values of any shape.
+//! Represents MessagePack values of any shape.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::fmt;
@@ -6,7 +6,8 @@ use std::fmt;
 use super::{MsgpackReader, MsgpackToken, MsgpackWriter, ValueLimits, scan};
 use crate::{Error, escape};
 
-/// Holds a MessagePack value of any type. Maps keep the order of their pairs, which is part of what was recorded.
+/// Represents a MessagePack value of any type. Maps preserve the order of their pairs, which is
+/// part of the record.
 ///
 /// ```
 /// use foldlog_codec::msgpack::{Value, from_json};
@@ -25,7 +26,7 @@ pub enum Value {
     Nil,
     /// Boolean.
     Bool(bool),
-    /// Integer of 0 or more, however it was encoded.
+    /// Integer of 0 or more, in any encoding.
     Unsigned(u64),
     /// Integer below 0.
     Signed(i64),
@@ -46,23 +47,28 @@ pub enum Value {
 }
 
 impl Value {
-    /// Decodes exactly one value within the default [`ValueLimits`]. The value takes at most 64 times the memory of the
-    /// bytes.
+    /// Decodes exactly one value within the default [`ValueLimits`]. The value takes at most 64
+    /// times the memory of the bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue
-    /// after the value or hold text that is not UTF-8, [`Error::Limit`] if the value is over the limits.
+    /// - [`Error::Truncated`] if the value ends early.
+    /// - [`Error::Malformed`] if the bytes are not MessagePack, continue after the value or contain
+    ///   text that is not UTF-8.
+    /// - [`Error::Limit`] if the value is over the limits.
     pub fn decode(bytes: &[u8]) -> Result<Value, Error> {
         Value::decode_within(bytes, ValueLimits::default())
     }
 
-    /// Decodes exactly one value within the caller's limits. The value takes at most 64 times the memory of the bytes.
+    /// Decodes exactly one value within the caller's limits. The value takes at most 64 times the
+    /// memory of the bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue
-    /// after the value or hold text that is not UTF-8, [`Error::Limit`] if the value is over `limits`.
+    /// - [`Error::Truncated`] if the value ends early.
+    /// - [`Error::Malformed`] if the bytes are not MessagePack, continue after the value or contain
+    ///   text that is not UTF-8.
+    /// - [`Error::Limit`] if the value is over `limits`.
     pub fn decode_within(bytes: &[u8], limits: ValueLimits) -> Result<Value, Error> {
         let end = scan(bytes, limits)?;
         if end != bytes.len() {
@@ -89,7 +95,8 @@ impl Value {
             MsgpackToken::Bin(bytes) => Value::Bin(bytes.to_vec()),
             MsgpackToken::Ext(kind, bytes) => Value::Ext(kind, bytes.to_vec()),
             MsgpackToken::Array(len) => {
-                // The pre-scan has seen that many values, so the length may decide the capacity.
+                // The pre-scan has verified that there are as many values, so the length may decide
+                // the capacity.
                 let mut items = Vec::with_capacity(len as usize);
                 for _ in 0..len {
                     items.push(Value::read(reader)?);
@@ -147,8 +154,8 @@ impl Value {
         pairs.iter().find(|(key, _)| key.as_str() == Some(field)).map(|(_, value)| value)
     }
 
-    /// Sets a field of a map: in its place if the map has it, else at the end. A value that is not a map is replaced by
-    /// a map of this one field.
+    /// Sets a field of a map: in its place if the map has it, otherwise at the end. A value that is
+    /// not a map is replaced by a map of this one field.
     pub fn set(&mut self, field: &str, value: Value) {
         if !matches!(self, Value::Map(_)) {
             *self = Value::Map(Vec::new());
@@ -161,14 +168,16 @@ impl Value {
         }
     }
 
-    /// Removes a field from a map and returns its value, or `None` if this is not a map or has no such field.
+    /// Removes a field from a map and returns its value, or `None` if this is not a map or has no
+    /// such field.
     pub fn remove(&mut self, field: &str) -> Option<Value> {
         let Value::Map(pairs) = self else { return None };
         let at = pairs.iter().position(|(key, _)| key.as_str() == Some(field))?;
         Some(pairs.remove(at).1)
     }
 
-    /// Returns the step of a path that leads to the field with this key: `.name`, or `["any text"]`.
+    /// Returns the step of a path that leads to the field with this key: `.name`, or `["any
+    /// text"]`.
     pub fn path_step(&self) -> String {
         let is_plain = |text: &&str| {
             text.chars().all(|c| c.is_alphanumeric() || c == '_')
@@ -230,7 +239,8 @@ impl From<u64> for Value {
 }
 
 impl From<i64> for Value {
-    /// Makes an integer of 0 or more a [`Value::Unsigned`], and one below 0 a [`Value::Signed`].
+    /// Converts an integer of 0 or more to a [`Value::Unsigned`], and one below 0 to a
+    /// [`Value::Signed`].
     fn from(value: i64) -> Value {
         u64::try_from(value).map_or(Value::Signed(value), Value::Unsigned)
     }
@@ -270,7 +280,7 @@ impl<'de> Visitor<'de> for AnyValue {
         Value::deserialize(deserializer)
     }
 
-    /// Takes an extension, as `rmp-serde` hands it over.
+    /// Accepts an extension in the form that `rmp-serde` passes.
     fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         let parts = Value::deserialize(deserializer)?;
         let kind = |kind: &Value| match kind {
@@ -335,8 +345,9 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 }
 
-/// Returns the capacity to reserve for a length that a format claims: exact for small arrays, so that many of them take
-/// no more memory than they fill, and bounded, since a format without a pre-scan may claim any length.
+/// Returns the capacity to reserve for a length that a format claims. It is exact for small arrays,
+/// so that many of them take no more memory than they fill. It is bounded, since a format without a
+/// pre-scan may claim any length.
 fn bounded_capacity(len: Option<usize>) -> usize {
     len.unwrap_or(0).min(1024)
 }
@@ -355,7 +366,7 @@ mod tests {
             (Value::from("g"), Value::F32(1.5)),
         ]);
         assert_eq!(Value::decode(&value.encode()).unwrap(), value);
-        // 5 as int64: written long, read as the same integer as the short form.
+        // 5 as int64: the long encoding reads as the same integer as the short one.
         assert_eq!(Value::decode(&[0xd3, 0, 0, 0, 0, 0, 0, 0, 5]).unwrap(), Value::Unsigned(5));
     }
 

@@ -12,7 +12,7 @@ impl MsgpackWriter {
         MsgpackWriter::default()
     }
 
-    /// Creates an empty writer that takes `bytes` bytes before its buffer grows.
+    /// Creates an empty writer with room for `bytes` bytes before its buffer grows.
     pub fn with_capacity(bytes: usize) -> MsgpackWriter {
         MsgpackWriter { out: Vec::with_capacity(bytes) }
     }
@@ -23,7 +23,7 @@ impl MsgpackWriter {
         MsgpackWriter { out }
     }
 
-    /// Creates a writer that goes on behind the content of `out`.
+    /// Creates a writer that appends to the content of `out`.
     pub(crate) fn append_to(out: Vec<u8>) -> MsgpackWriter {
         MsgpackWriter { out }
     }
@@ -33,14 +33,15 @@ impl MsgpackWriter {
         self.out
     }
 
-    /// Begins an array; the next `len` values that are written are its elements.
+    /// Starts an array; the next `len` values that are written are its elements.
     pub fn array(&mut self, len: usize) -> &mut Self {
         // Writing to a vector never fails, and the encoders have no other error.
         let _ = rmp::encode::write_array_len(&mut self.out, len as u32);
         self
     }
 
-    /// Begins a map; the next `2 * len` values that are written are its keys and values, in turn.
+    /// Starts a map; the next `2 * len` values that are written are its keys and values,
+    /// alternately.
     pub fn map(&mut self, len: usize) -> &mut Self {
         let _ = rmp::encode::write_map_len(&mut self.out, len as u32);
         self

@@ -1,4 +1,4 @@
-//! JSON forms of what a compaction writes.
+//! Builds the JSON forms of the records that a compaction writes.
 
 use super::{Budget, Object, Part, RecordNames, hex};
 use crate::Error;
@@ -18,7 +18,7 @@ pub(super) fn set_compaction(object: &mut Object<'_>, compacted: Compacted) {
     object.set("replaced_crc", Value::from(u64::from(compacted.replaced_crc)));
 }
 
-/// Says how many items each slice held; their names are in the frame.
+/// Sets the number of items of each slice; the ids of the items are in the frame.
 pub(super) fn base<'a>(
     object: &mut Object<'a>,
     base: Base,

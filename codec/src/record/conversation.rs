@@ -1,6 +1,6 @@
-//! Makes the JSON forms of the records of conversations and of adapters' states.
+//! Builds the JSON forms of the records of conversations and of adapters' states.
 //!
-//! Texts stay strings, those that hold JSON included, so that the form loses none of their bytes.
+//! Texts stay strings, even if they contain JSON, so that the form preserves all of their bytes.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,7 +14,8 @@ use crate::body::{
 use crate::msgpack::Value;
 use crate::{Error, RecordKind, SequenceNumber};
 
-/// Returns the objects to which a record of one of these kinds refers; none if its body does not decode.
+/// Returns the objects to which a record of one of these kinds refers; none if its body does not
+/// decode.
 pub(super) fn objects(kind: RecordKind, body: &[u8]) -> BTreeSet<ObjectId> {
     fn collect_objects<'a, 'p>(payloads: impl Iterator<Item = &'p mut Payload<'a>>) -> BTreeSet<ObjectId>
     where
@@ -47,7 +48,7 @@ pub(super) fn input<'a>(object: &mut Object<'a>, input: Input<'a>) -> Result<(),
     object.set("content", optional(input.content)?);
     object.set("blocks", blocks(input.blocks)?);
     object.set("id", text(input.id));
-    // A listing sets `name` to the record's own.
+    // A listing uses `name` for the name of the record itself.
     object.set("speaker", text(input.name));
     object.set("prompt", input.prompt.map_or(Part::Value(Value::Nil), prompt));
     object.set("call_id", text(input.call_id));
@@ -152,7 +153,7 @@ pub(super) fn adapter_state<'a>(object: &mut Object<'a>, state: AdapterState<'a>
     Ok(())
 }
 
-/// Sets the fields that all records of a conversation have in common.
+/// Sets the common fields of all records of a conversation.
 fn scope(object: &mut Object<'_>, scope: ConversationScope<'_>) {
     object.set("evaluation_id", Value::from(scope.evaluation.into_owned()));
     object.set("within", sequence(scope.lane.within));

@@ -1,4 +1,4 @@
-//! Makes the JSON forms of the records of operations.
+//! Builds the JSON forms of the records of operations.
 
 use std::borrow::Cow;
 
@@ -93,7 +93,7 @@ pub(super) fn tool_end<'a>(
     Ok(())
 }
 
-/// Sets the fields that the begin and the end of a call have in common.
+/// Sets the common fields of the start and the end record of a call.
 fn call(
     object: &mut Object<'_>,
     tool: Cow<'_, str>,
@@ -113,7 +113,7 @@ fn call(
     }
 }
 
-/// Makes the value of the answer and ordinal by which a model asked for a call.
+/// Builds the value of the answer and ordinal with which a model requested a call.
 pub(super) fn asked_by(origin: Option<CallOrigin>) -> Value {
     origin.map_or(Value::Nil, |origin| {
         Value::Array(vec![Value::from(origin.answer), Value::from(u64::from(origin.ordinal))])

@@ -9,12 +9,12 @@ use crate::{Error, SequenceNumber};
 
 const STATE: &str = "adapter_state";
 
-/// Records what an adapter needs to resume the session that its provider keeps. No rollback touches it.
+/// Records the data that an adapter needs to resume its provider's session. No rollback affects it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterState<'a> {
-    /// What the record belongs to.
+    /// Evaluation, lane and origin of the record.
     pub scope: ConversationScope<'a>,
-    /// Name of the adapter's type. A reader keeps the states of adapters that it does not know.
+    /// Name of the adapter's type. A reader preserves the states of adapters that it does not know.
     pub adapter: Cow<'a, str>,
     /// Whether the provider's session can be resumed from this state.
     pub resumable: bool,
@@ -24,12 +24,13 @@ pub struct AdapterState<'a> {
     pub supersedes: Option<SequenceNumber>,
     /// Last entry of the provider's session that the state covers, by the provider's own id.
     pub entry: Option<Cow<'a, str>>,
-    /// What made the adapter capture its state, such as `init`, `tool` or `complete`.
+    /// Occasion on which the adapter captured its state, such as `init`, `tool` or `complete`.
     pub occasion: Cow<'a, str>,
 }
 
 impl<'a> AdapterState<'a> {
-    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones
+    /// by references.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
         std::iter::once(&mut self.state)
     }
@@ -50,8 +51,8 @@ impl<'a> AdapterState<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<AdapterState<'a>, Error> {
         let mut scope = ScopeFields::default();
         let (mut adapter, mut state, mut supersedes, mut entry) = (None, None, None, None);

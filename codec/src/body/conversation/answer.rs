@@ -15,33 +15,33 @@ const ANSWER: &str = "answer";
 /// Records a provider's answer, once it is complete and before any of its tool calls runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnswerBody<'a> {
-    /// What the record belongs to.
+    /// Evaluation, lane and origin of the record.
     pub scope: ConversationScope<'a>,
-    /// Sequence number of the request; `None` if the answer was not asked for in this log.
+    /// Sequence number of the request; `None` if this log has no request for the answer.
     pub request: Option<SequenceNumber>,
     /// Text of the answer, as one MessagePack string; `None` if it has none.
     pub content: Option<Payload<'a>>,
-    /// Tool calls that the answer asks for, by ordinal.
+    /// Tool calls that the answer requests, by ordinal.
     pub calls: Vec<AnsweredCall<'a>>,
-    /// Answer in the form of one provider, where text and calls do not say all of it.
+    /// Answer in the form of one provider, if text and calls do not express all of it.
     pub blocks: Option<Blocks<'a>>,
     /// Reason that the provider gave for ending the answer.
     pub stop: Option<Cow<'a, str>>,
-    /// Whether the provider is to be asked again although the answer has no calls, with the answer as it is.
+    /// Whether another request with the unchanged answer follows, although the answer has no calls.
     pub continues: bool,
     /// Model that answered.
     pub model: Option<Cow<'a, str>>,
     /// Id that the provider gave the request.
     pub request_id: Option<Cow<'a, str>>,
-    /// What the request used.
+    /// Tokens that the request used.
     pub usage: Option<TokenUsage>,
-    /// Headers of the reply that say how many requests are allowed.
+    /// Headers of the reply that state how many requests are allowed.
     pub rate_limits: Vec<(Cow<'a, str>, Cow<'a, str>)>,
-    /// Whatever else the adapter keeps of the answer: JSON, as one MessagePack string.
+    /// Other data of the adapter about the answer: JSON, as one MessagePack string.
     pub payload: Option<Payload<'a>>,
 }
 
-/// Holds one tool call of an answer.
+/// Contains one tool call of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnsweredCall<'a> {
     /// Id that the provider gave the call. A provider may use one id for different calls.
@@ -54,12 +54,13 @@ pub struct AnsweredCall<'a> {
     pub incomplete: bool,
 }
 
-/// Counts the tokens of one request, as the provider said.
+/// Counts the tokens of one request, as the provider reported them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenUsage {
-    /// Tokens of the messages that were sent, those that the provider read from its cache or wrote into it left out.
+    /// Tokens of the messages that were sent, without those that the provider read from or wrote to
+    /// its cache.
     pub input: u64,
-    /// Tokens of the answer, reasoning included.
+    /// Tokens of the answer, including reasoning.
     pub output: u64,
     /// Tokens that the provider read from its cache.
     pub cache_read: u64,
@@ -70,13 +71,13 @@ pub struct TokenUsage {
 }
 
 impl TokenUsage {
-    /// Returns the sum of two counts. A number that would be too large is the largest.
+    /// Returns the sum of two counts, saturating at the maximum.
     #[must_use]
     pub fn plus(self, other: TokenUsage) -> TokenUsage {
         self.each(other, u64::saturating_add)
     }
 
-    /// Returns what is left of a count without another one. A number that would be negative is 0.
+    /// Returns the difference of two counts, saturating at 0.
     #[must_use]
     pub fn minus(self, other: TokenUsage) -> TokenUsage {
         self.each(other, u64::saturating_sub)
@@ -150,10 +151,10 @@ impl<'a> AnsweredCall<'a> {
     }
 }
 
-/// Names with their values, as a reply's headers have them.
+/// Names with their values, like the headers of a reply.
 pub(super) type Pairs<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
-/// Writes names with their values, as one array in turn.
+/// Writes names and values alternately, as one array.
 pub(super) fn write_pairs(writer: &mut MsgpackWriter, pairs: &[(Cow<'_, str>, Cow<'_, str>)]) {
     writer.array(2 * pairs.len());
     for (name, value) in pairs {
@@ -171,7 +172,7 @@ pub(super) fn read_pairs<'a>(kind: &'static str, reader: &mut MsgpackReader<'a>)
     if !len.is_multiple_of(2) {
         return Err(bad(kind, "`rate` holds a name without a value"));
     }
-    // The pre-scan has seen that many texts, each of at least one byte.
+    // The pre-scan has verified that there are as many texts, each of at least one byte.
     let mut pairs = Vec::with_capacity(len / 2);
     for _ in 0..len / 2 {
         pairs.push((Cow::Borrowed(reader.str()?), Cow::Borrowed(reader.str()?)));
@@ -180,7 +181,7 @@ pub(super) fn read_pairs<'a>(kind: &'static str, reader: &mut MsgpackReader<'a>)
 }
 
 impl<'a> AnswerBody<'a> {
-    /// Makes an answer with a text and no calls, of which nothing else is known.
+    /// Creates an answer with a text and no calls, with all other fields empty.
     pub fn new(scope: ConversationScope<'a>, content: Option<Payload<'a>>) -> AnswerBody<'a> {
         AnswerBody {
             scope,
@@ -198,7 +199,8 @@ impl<'a> AnswerBody<'a> {
         }
     }
 
-    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones
+    /// by references.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
         let calls = self.calls.iter_mut().map(|call| &mut call.arguments);
         let blocks = self.blocks.as_mut().map(|blocks| &mut blocks.json);
@@ -240,8 +242,8 @@ impl<'a> AnswerBody<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<AnswerBody<'a>, Error> {
         let mut scope = ScopeFields::default();
         let mut answer = AnswerBody::new(ConversationScope::default(), None);

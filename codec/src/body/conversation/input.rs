@@ -13,7 +13,7 @@ use crate::body::operation::{CallOrigin, named, read_named};
 const INPUT: &str = "input";
 
 named! {
-    /// Names who speaks in a message.
+    /// Names the author of a message.
     Role {
         /// The rendered prompt.
         System = "system",
@@ -26,36 +26,37 @@ named! {
     }
 }
 
-/// Records a message that the host adds to a conversation: the rendered prompt, what a user says, the result of a call
-/// that another engine ran.
+/// Records a message that the host adds to a conversation: the rendered prompt, a user's message,
+/// or the result of a call that another engine ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Input<'a> {
-    /// What the record belongs to.
+    /// Evaluation, lane and origin of the record.
     pub scope: ConversationScope<'a>,
-    /// Who speaks.
+    /// Author of the message.
     pub role: Role,
     /// Text of the message, as one MessagePack string; `None` if the message has no text.
     pub content: Option<Payload<'a>>,
-    /// Message in the form of one provider, where the text does not say all of it.
+    /// Message in the form of one provider, if the text does not express all of it.
     pub blocks: Option<Blocks<'a>>,
-    /// Id that the host gave the message. A message whose id the conversation holds already is not recorded again.
+    /// Id that the host gave the message. A message whose id is already in the conversation is not
+    /// recorded again.
     pub id: Option<Cow<'a, str>>,
     /// Name of the speaker, or of the tool.
     pub name: Option<Cow<'a, str>>,
     /// Prompt that the message renders; set for the role `system`.
     pub prompt: Option<PromptIdentity<'a>>,
-    /// Id that the provider gave the call whose result this is; set for the role `tool`.
+    /// Id that the provider gave the call with this result; set for the role `tool`.
     pub call_id: Option<Cow<'a, str>>,
-    /// Call whose result this is, for one that ran elsewhere; the record closes it.
+    /// Call with this result, if it ran elsewhere. The record closes the call.
     pub origin: Option<CallOrigin>,
-    /// Whether the call whose result this is failed.
+    /// Whether the call with this result failed.
     pub is_error: bool,
-    /// Whatever else the adapter keeps of the message: JSON, as one MessagePack string.
+    /// Other data of the adapter about the message: JSON, as one MessagePack string.
     pub payload: Option<Payload<'a>>,
 }
 
 impl<'a> Input<'a> {
-    /// Makes a message of a role with a text, and nothing else.
+    /// Creates a message of a role with a text, and nothing else.
     pub fn new(scope: ConversationScope<'a>, role: Role, content: Payload<'a>) -> Input<'a> {
         Input::from_parts(scope, role, Some(content))
     }
@@ -66,7 +67,8 @@ impl<'a> Input<'a> {
         Input { scope, role, content, blocks, id, name, prompt, call_id, origin, is_error, payload: None }
     }
 
-    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones
+    /// by references.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
         let blocks = self.blocks.as_mut().map(|blocks| &mut blocks.json);
         self.content.as_mut().into_iter().chain(blocks).chain(self.payload.as_mut())
@@ -100,8 +102,8 @@ impl<'a> Input<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Input<'a>, Error> {
         let mut scope = ScopeFields::default();
         let mut input = Input::from_parts(ConversationScope::default(), Role::User, None);

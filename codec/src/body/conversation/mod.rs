@@ -1,17 +1,21 @@
-//! Encodes and decodes the records of a conversation with a provider's model, and the captured state of an adapter.
+//! Encodes and decodes the records of a conversation with a provider's model, and the captured
+//! state of an adapter.
 //!
 //! # Terms
 //!
-//! An *evaluation* is one run of a prompt until its output is there; each record of a conversation names the one that it
-//! belongs to. An *input* is a message that the host adds. A *request* asks the provider for an answer, an *answer* is
-//! recorded once it is complete, and its *ordinals* number the tool calls that it asks for, from 0. A *turn* is an answer
-//! with the ends of all its calls.
+//! An *evaluation* is one run of a prompt up to its output. Each record of a conversation names its
+//! evaluation. An *input* is a message that the host adds. A *request* is sent to the provider to
+//! get an answer. An *answer* is recorded once it is complete, and its *ordinals* number the tool
+//! calls that it requests, from 0. A *turn* is an answer with the ends of all its calls.
 //!
 //! # Invariants
 //!
-//! 1. A text that a provider wrote or will read is one MessagePack string, byte for byte as it was received.
-//! 2. [`Blocks`] hold the provider's own form of a message where role, text and calls do not say all of it.
-//! 3. No record repeats what another one holds: a turn names its parts by their sequence numbers.
+//! 1. A text that a provider wrote or will read is one MessagePack string, byte for byte as it was
+//!    received.
+//! 2. [`Blocks`] contain the provider's own form of a message if role, text and calls do not
+//!    express all of it.
+//! 3. No record repeats the content of another one: a turn refers to its parts by their sequence
+//!    numbers.
 
 mod adapter_state;
 mod answer;
@@ -36,26 +40,26 @@ use super::{Lane, Payload};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
 
-/// Says what a record of a conversation belongs to.
+/// Identifies the evaluation, the lane and the origin of a record of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConversationScope<'a> {
     /// Id of the evaluation.
     pub evaluation: Cow<'a, str>,
-    /// Lane of the host that wrote the record. If it is within a run of a tool that does not commit, the record no longer
-    /// counts.
+    /// Lane of the host that wrote the record. If it is within a run of a tool that does not
+    /// commit, the record is no longer valid.
     pub lane: Lane<'a>,
-    /// Message elsewhere that an input or an answer was imported from.
+    /// Message elsewhere from which an input or an answer was imported.
     pub original: Option<Original>,
 }
 
-/// Names a message by what the conversation has it as that it was imported from.
+/// Identifies the message elsewhere from which a message was imported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Original {
     /// Id of the message.
     pub id: [u8; 16],
     /// Time of the message, in microseconds UTC.
     pub time_us: i64,
-    /// Id and time of the conversation's state, with the first message that was imported.
+    /// Id and time of the conversation's state, with the first imported message.
     pub state: Option<([u8; 16], i64)>,
 }
 
@@ -88,7 +92,7 @@ impl Original {
 }
 
 impl<'a> ConversationScope<'a> {
-    /// Makes the scope of records that the host writes for an evaluation, in the main lane.
+    /// Creates the scope of records that the host writes for an evaluation, in the main lane.
     pub fn new(evaluation: impl Into<Cow<'a, str>>) -> ConversationScope<'a> {
         ConversationScope { evaluation: evaluation.into(), ..ConversationScope::default() }
     }
@@ -104,7 +108,7 @@ impl<'a> ConversationScope<'a> {
     }
 }
 
-/// Collects the scope's fields of a body that is decoded.
+/// Collects the scope's fields while a body is decoded.
 #[derive(Default)]
 struct ScopeFields<'a> {
     evaluation: Option<Cow<'a, str>>,
@@ -113,7 +117,7 @@ struct ScopeFields<'a> {
 }
 
 impl<'a> ScopeFields<'a> {
-    /// Takes a field if it is one of the scope's; other fields are left to the caller.
+    /// Reads a field if it belongs to the scope; leaves other fields to the caller.
     fn take(&mut self, name: &str, value: &mut MsgpackReader<'a>) -> Result<bool, Error> {
         match name {
             "ev" => self.evaluation = Some(Cow::Borrowed(value.str()?)),
@@ -129,8 +133,8 @@ impl<'a> ScopeFields<'a> {
     }
 }
 
-/// Holds a message in the form of one provider, byte for byte: content blocks such as images, thinking with its
-/// signature, citations, and those of later versions of the provider's API.
+/// Contains a message in the form of one provider, byte for byte: content blocks such as images,
+/// thinking with its signature, citations, and those of later versions of the provider's API.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Blocks<'a> {
     /// Name of the form, such as `anthropic` or `openai`.
@@ -161,12 +165,11 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// Decodes an array of sequence numbers.
 fn sequences(reader: &mut MsgpackReader<'_>) -> Result<Vec<SequenceNumber>, Error> {
     list(reader, |value| Ok(value.unsigned()?.into()))
 }
 
-/// Returns the bytes of a payload, for the capacity of a buffer.
+/// Returns the length of a payload in bytes, for the capacity of a buffer.
 fn len(payload: Option<&Payload<'_>>) -> usize {
     payload.map_or(0, |payload| payload.bytes().len())
 }

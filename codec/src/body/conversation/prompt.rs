@@ -1,4 +1,5 @@
-//! Encodes and decodes which prompt a conversation follows, and that a changed one is accepted.
+//! Encodes and decodes the identity of a conversation's prompt, and the acceptance of a changed
+//! prompt.
 
 use std::borrow::Cow;
 
@@ -9,7 +10,7 @@ use crate::msgpack::{MsgpackReader, MsgpackWriter};
 
 const ACCEPTED: &str = "prompt_accepted";
 
-/// Identifies a prompt by its names, and by what it is before anything is rendered.
+/// Identifies a prompt by its names and by a digest of its unrendered form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptIdentity<'a> {
     /// Namespace of the prompt.
@@ -47,16 +48,16 @@ impl<'a> PromptIdentity<'a> {
     }
 }
 
-/// Records that somebody accepted a prompt that has changed since a conversation began.
+/// Records that a prompt was accepted although it has changed since the conversation started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptAccepted<'a> {
-    /// What the record belongs to.
+    /// Evaluation, lane and origin of the record.
     pub scope: ConversationScope<'a>,
-    /// Prompt that the conversation followed so far.
+    /// Prompt that the conversation has followed so far.
     pub was: PromptIdentity<'a>,
     /// Prompt that it follows from now on.
     pub now: PromptIdentity<'a>,
-    /// Name of whoever accepted the prompt.
+    /// Name of the person or program that accepted the prompt.
     pub by: Cow<'a, str>,
     /// Reason of the decision.
     pub reason: Cow<'a, str>,
@@ -77,8 +78,8 @@ impl<'a> PromptAccepted<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<PromptAccepted<'a>, Error> {
         let mut scope = ScopeFields::default();
         let (mut was, mut now) = (None, None);

@@ -1,4 +1,4 @@
-//! Encodes and decodes a request to a provider, and that one failed.
+//! Encodes and decodes a request to a provider, and the failure of one.
 
 use std::borrow::Cow;
 
@@ -11,14 +11,15 @@ use crate::{Error, SequenceNumber};
 
 const REQUEST: &str = "request";
 
-/// Records that a provider is about to be asked, or that a request failed.
+/// Records that a request to a provider is about to be sent, or that it failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request<'a> {
-    /// What the record belongs to.
+    /// Evaluation, lane and origin of the record.
     pub scope: ConversationScope<'a>,
     /// Number of the attempt to get this answer, counted from 1.
     pub attempt: u64,
-    /// BLAKE3 of the prompt's template, tools and output schema; see [`PromptIdentity`](super::PromptIdentity).
+    /// BLAKE3 of the prompt's template, tools and output schema; see
+    /// [`PromptIdentity`](super::PromptIdentity).
     pub prompt: Option<[u8; 32]>,
     /// Name of the model.
     pub model: Option<Cow<'a, str>>,
@@ -26,18 +27,19 @@ pub struct Request<'a> {
     pub parameters: Option<Payload<'a>>,
     /// BLAKE3 of the body that is sent.
     pub sent: Option<[u8; 32]>,
-    /// Failure of an earlier request, which this record reports; it is not a request itself then.
+    /// Failure of an earlier request, which this record reports. If it is set, the record is not a
+    /// request itself.
     pub failure: Option<RequestFailure<'a>>,
 }
 
-/// Reports why a request got no answer, and what is known of what it cost.
+/// Describes why a request got no answer, and its cost as far as it is known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestFailure<'a> {
     /// Sequence number of the request.
     pub request: SequenceNumber,
-    /// Name of the cause, such as `cut` or `throttled`. A reader keeps names that it does not know.
+    /// Name of the cause, such as `cut` or `throttled`. A reader preserves unknown names.
     pub cause: Cow<'a, str>,
-    /// What happened, for people.
+    /// Description for people.
     pub message: Cow<'a, str>,
     /// Status of the provider's reply.
     pub status: Option<u32>,
@@ -45,14 +47,14 @@ pub struct RequestFailure<'a> {
     pub arrived: Option<Payload<'a>>,
     /// Id that the provider gave the request.
     pub request_id: Option<Cow<'a, str>>,
-    /// What the request used, as far as the provider said.
+    /// Tokens that the request used, as far as the provider reported them.
     pub usage: Option<TokenUsage>,
-    /// Headers of the reply that say how many requests are allowed.
+    /// Headers of the reply that state how many requests are allowed.
     pub rate_limits: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
 impl<'a> RequestFailure<'a> {
-    /// Makes a failure of which only cause and message are known.
+    /// Creates a failure of which only cause and message are known.
     pub fn new(
         request: SequenceNumber,
         cause: impl Into<Cow<'a, str>>,
@@ -103,13 +105,14 @@ impl<'a> RequestFailure<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Makes a request of which nothing else is known.
+    /// Creates a request with all other fields empty.
     pub fn new(scope: ConversationScope<'a>, attempt: u64) -> Request<'a> {
         let (prompt, model, parameters, sent, failure) = (None, None, None, None, None);
         Request { scope, attempt, prompt, model, parameters, sent, failure }
     }
 
-    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones
+    /// by references.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
         let arrived = self.failure.as_mut().and_then(|failure| failure.arrived.as_mut());
         self.parameters.as_mut().into_iter().chain(arrived)
@@ -134,8 +137,8 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Request<'a>, Error> {
         let mut scope = ScopeFields::default();
         let mut request = Request::new(ConversationScope::default(), 1);

@@ -1,4 +1,4 @@
-//! Encodes and decodes that a part of a conversation is replaced for the provider.
+//! Encodes and decodes the replacement of a part of a conversation for the provider.
 
 use std::borrow::Cow;
 
@@ -11,14 +11,15 @@ use crate::{Error, SequenceNumber};
 
 const SHORTENED: &str = "shortened";
 
-/// Records that the provider is sent other messages in place of a part of the conversation. The log keeps that part.
+/// Records that the provider is sent other messages in place of a part of the conversation. That
+/// part stays in the log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shortened<'a> {
-    /// What the record belongs to.
+    /// Evaluation, lane and origin of the record.
     pub scope: ConversationScope<'a>,
-    /// First record of the conversation that is replaced.
+    /// First record of the replaced part.
     pub from: SequenceNumber,
-    /// Last record of the conversation that is replaced.
+    /// Last record of the replaced part.
     pub to: SequenceNumber,
     /// Messages that are sent in its place.
     pub messages: Vec<ShortenedMessage<'a>>,
@@ -26,17 +27,18 @@ pub struct Shortened<'a> {
     pub reason: Cow<'a, str>,
 }
 
-/// Holds a message that stands for a part of a conversation.
+/// Contains a message that replaces a part of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShortenedMessage<'a> {
-    /// Who speaks.
+    /// Author of the message.
     pub role: Role,
     /// Text, as one MessagePack string.
     pub content: Payload<'a>,
 }
 
 impl<'a> Shortened<'a> {
-    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones
+    /// by references.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
         self.messages.iter_mut().map(|message| &mut message.content)
     }
@@ -59,8 +61,8 @@ impl<'a> Shortened<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Shortened<'a>, Error> {
         let mut scope = ScopeFields::default();
         let (mut from, mut to, mut messages, mut reason) = (None, None, Vec::new(), Cow::Borrowed(""));

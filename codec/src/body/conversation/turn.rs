@@ -6,20 +6,20 @@ use crate::{Error, SequenceNumber};
 
 const TURN: &str = "turn";
 
-/// Records that an answer and all its tool calls are over, and names the records that the turn consists of.
+/// Records that an answer and all its tool calls are finished, and lists the records of the turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn<'a> {
-    /// What the record belongs to.
+    /// Evaluation, lane and origin of the record.
     pub scope: ConversationScope<'a>,
     /// Number of the turn within its evaluation, counted from 1.
     pub number: u64,
-    /// Inputs that were sent since the turn before, in their order.
+    /// Inputs that were sent since the previous turn, in their order.
     pub inputs: Vec<SequenceNumber>,
-    /// The answer.
+    /// Sequence number of the answer.
     pub answer: SequenceNumber,
     /// Records that closed the answer's calls, by ordinal.
     pub ends: Vec<SequenceNumber>,
-    /// Whether the evaluation is complete with this turn.
+    /// Whether this turn completes the evaluation.
     pub complete: bool,
 }
 
@@ -45,8 +45,8 @@ impl<'a> Turn<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
+    /// version is newer than this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Turn<'a>, Error> {
         let mut scope = ScopeFields::default();
         let (mut number, mut answer, mut complete) = (None, None, false);
