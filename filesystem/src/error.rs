@@ -5,13 +5,13 @@ use foldlog_codec::escape;
 
 use crate::{DirectoryIdentity, is_out_of_space};
 
-/// Holds what an operation on a workspace returns, or its [`Error`].
+/// The result of an operation on a workspace, with this crate's [`Error`] as the default error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Reports why an operation, a snapshot or a restore of a workspace failed.
+/// Describes why an operation, a snapshot or a restore of a workspace failed.
 ///
-/// No message holds a control character: what it quotes of a path or of the system is
-/// [escaped](foldlog_codec::escape). The fields hold the original.
+/// No message contains a control character: quoted paths and texts of the system are
+/// [escaped](foldlog_codec::escape). The fields contain the original.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -25,18 +25,19 @@ pub enum Error {
         /// Error of the system.
         source: Arc<std::io::Error>,
     },
-    /// The disk, or the quota of the files' owner, has no space for a file. The file was not made; the operation
-    /// succeeds once there is space.
+    /// The disk, or the quota of the files' owner, has no space for a file. The file was not
+    /// created; the operation succeeds once there is space.
     #[error("no space for {bytes} bytes at {}: {}", escape::path(path), escape::display(source))]
     Full {
-        /// Path of the file that was not made; of a restore, the workspace.
+        /// Path of the file that was not created; for a restore, the workspace.
         path: PathBuf,
-        /// Number of bytes that were to be written and were not, as far as known; 0 for a mark.
+        /// Number of bytes that could not be written, as far as known; 0 for a mark.
         bytes: u64,
         /// Error of the system.
         source: Arc<std::io::Error>,
     },
-    /// An object of the store of snapshots is missing, damaged, or of a form that this version cannot read.
+    /// An object of the store of snapshots is missing, damaged, or of a form that this version
+    /// cannot read.
     #[error("object {}: {}", escape::path(path), escape::text(reason))]
     Object {
         /// Path of the object's file, or of the store's directory.
@@ -44,7 +45,7 @@ pub enum Error {
         /// What is wrong with the object.
         reason: String,
     },
-    /// A snapshot was collected, since nobody was to need it any more. Nothing was changed.
+    /// The snapshot was collected, because it was no longer needed. Nothing was changed.
     #[error("the snapshot {} was collected from {}", escape::text(object), escape::path(store))]
     Collected {
         /// Directory of the store of snapshots.
@@ -52,23 +53,25 @@ pub enum Error {
         /// Id of the snapshot's commit, or of its metadata, in hexadecimal.
         object: String,
     },
-    /// The operation cannot use a path of the workspace, or the workspace itself. Nothing was changed.
+    /// The operation cannot use a path of the workspace, or the workspace itself. Nothing was
+    /// changed.
     #[error("workspace path `{}`: {}", escape::text(path), escape::text(reason))]
     Path {
-        /// The path as the caller gave it, or relative to the workspace's root; `.` is the root. Bytes that are not
-        /// UTF-8 appear as `\xNN`.
+        /// The path as the caller passed it, or relative to the workspace's root; `.` is the root.
+        /// Bytes that are not UTF-8 appear as `\xNN`.
         path: String,
-        /// Why the path is refused.
+        /// Why the path is rejected.
         reason: String,
     },
-    /// The workspace changed between its last capture and a restore that was to keep whatever is there otherwise. Nothing was
-    /// restored.
+    /// The workspace changed between its last capture and a restore that was to preserve such
+    /// changes. Nothing was restored.
     #[error("the workspace {} was changed meanwhile", escape::path(path))]
     Changed {
         /// Directory of the workspace.
         path: PathBuf,
     },
-    /// A snapshot has to read more bytes than `HostFilesystemOptions::capture_bytes_max` allows. No snapshot was taken.
+    /// A snapshot has to read more bytes than `HostFilesystemOptions::capture_bytes_max` allows. No
+    /// snapshot was taken.
     #[error(
         "the workspace holds more new content than a capture may read, {bytes_max} bytes: reached at `{}`; leave paths out, \
          or raise `capture_bytes_max`",
@@ -80,9 +83,9 @@ pub enum Error {
         /// Limit in bytes.
         bytes_max: u64,
     },
-    /// The directory at the workspace's path is not the directory that the lease holds, or that the snapshot was taken of.
-    /// Nothing was changed. Move that directory back to the path, or let another one take its place with
-    /// `HostFilesystem::rebind`.
+    /// The directory at the workspace's path is not the directory of the lease, or not the
+    /// directory of which the snapshot was taken. Nothing was changed. Move that directory back to
+    /// the path, or accept another one with `HostFilesystem::rebind`.
     #[error(
         "workspace {} is {}: expected {}; move that folder back, or rebind the workspace to another one",
         escape::path(workspace),
@@ -92,13 +95,13 @@ pub enum Error {
     Replaced {
         /// Path of the workspace.
         workspace: PathBuf,
-        /// Directory that was expected; `None` if the snapshot does not tell.
+        /// Directory that was expected; `None` if the snapshot does not record it.
         expected: Option<Box<DirectoryIdentity>>,
-        /// Directory that the path leads to; `None` if it leads to none.
+        /// Directory at the path; `None` if there is none.
         found: Option<Box<DirectoryIdentity>>,
     },
-    /// These paths could not be restored, each for its own reason; all other paths are as they were at the snapshot.
-    /// The restore can be run again.
+    /// These paths could not be restored, each for its own reason. All other paths are as they were
+    /// at the snapshot. The restore can be run again.
     #[error("not restored: {}", escape::text(&.0.iter().map(|left| format!("`{}` ({})", left.path, left.reason)).collect::<Vec<_>>().join(", ")))]
     NotRestored(Vec<UnrestoredPath>),
     /// The operation reached its deadline. Nothing was changed.
@@ -106,13 +109,15 @@ pub enum Error {
     DeadlineExceeded,
 }
 
-/// Names a path that a restore could not make what it was at the snapshot, and says why.
+/// Identifies a path that a restore could not bring back to its state at the snapshot, with the
+/// reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnrestoredPath {
-    /// Path relative to the workspace's root; `.` is the root. Bytes that are not UTF-8 appear as `\xNN`.
+    /// Path relative to the workspace's root; `.` is the root. Bytes that are not UTF-8 appear as
+    /// `\xNN`.
     pub path: String,
-    /// What the path differs in, or what failed.
+    /// How the path differs, or which operation failed.
     pub reason: String,
 }
 
@@ -128,8 +133,8 @@ impl Error {
         Error::Io { op, path: path.into(), source: Arc::new(source) }
     }
 
-    /// Wraps the failure of a write of which nothing remains: [`Error::Full`] if it is a lack of space, else
-    /// [`Error::Io`].
+    /// Wraps the failure of a write of which nothing remains: [`Error::Full`] for a lack of space,
+    /// otherwise [`Error::Io`].
     #[cfg(feature = "host")]
     pub(crate) fn unmade(
         op: &'static str,
@@ -156,7 +161,8 @@ impl Error {
         }
     }
 
-    /// Returns whether something could not be [set aside](crate::HostFilesystem::set_aside), although a restore would not be refused.
+    /// Returns whether the failure means that something could not be [set
+    /// aside](crate::HostFilesystem::set_aside), although a restore would not be refused.
     #[cfg(feature = "host")]
     pub fn is_not_set_aside(&self) -> bool {
         matches!(self, Error::Io { op, .. } if *op == crate::host::SET_ASIDE)
@@ -167,7 +173,7 @@ impl Error {
 mod tests {
     use super::*;
 
-    /// What an error says holds no control character, whatever it quotes.
+    /// Error messages contain no control character, not even in quoted text.
     #[test]
     fn no_message_holds_a_control_character_from_outside() {
         let hostile = "a\u{1b}[2J\u{7}\r\n\u{9b}\u{202e}\u{2028}\u{feff}z";

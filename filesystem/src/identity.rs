@@ -4,27 +4,29 @@ use serde::de::{self, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Identifies a workspace's directory across processes and reboots, whatever path leads to it. A snapshot records the
-/// identity, so that no restore changes another directory that stands at the workspace's path by then.
+/// Identifies a workspace's directory across processes and reboots, independently of its path. A
+/// snapshot records the identity, so that no restore changes another directory that has taken the
+/// workspace's path since.
 ///
-/// Neither path, device nor inode is enough alone: a directory can be replaced, a device gets another number with the next
-/// mount, and an inode is given to a new directory once the old one is removed.
+/// Path, device or inode alone are not enough: a directory can be replaced, a device gets another
+/// number at the next mount, and the inode of a removed directory is given to a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DirectoryIdentity {
-    /// Random number in the directory's extended attribute `user.foldlog.token`; `None` if the file system has no such
-    /// attributes, or the directory may not be written.
+    /// Random number in the directory's extended attribute `user.foldlog.token`. `None` if the file
+    /// system has no such attributes, or if the directory is not writable.
     #[serde(default, deserialize_with = "read_token", skip_serializing_if = "Option::is_none")]
     pub token: Option<Uuid>,
     /// Inode of the directory.
     pub inode: u64,
-    /// Time at which the directory was made, in nanoseconds since 1970-01-01 UTC; `None` if the file system does not tell.
+    /// Time at which the directory was created, in nanoseconds since 1970-01-01 UTC; `None` if the
+    /// file system does not provide it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub born_ns: Option<i64>,
 }
 
-/// Reads a token as a record holds it (16 bytes), as JSON does (text), and as a record that went through JSON does, which has no
-/// bytes: a list of 16 numbers.
+/// Reads a token from a record (16 bytes), from JSON (text), or from a record that was converted
+/// through JSON, which has no bytes (a list of 16 numbers).
 fn read_token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Uuid>, D::Error> {
     struct TokenVisitor;
 
@@ -76,8 +78,9 @@ impl DirectoryIdentity {
         DirectoryIdentity { token, inode, born_ns }
     }
 
-    /// Returns whether `found` is the directory that `self` was recorded of. If both have a token, the tokens must be
-    /// equal, and either the inodes or the times of making; otherwise both the inodes and those times.
+    /// Returns whether `found` is the directory that `self` identifies. If both have a token, the
+    /// tokens must be equal, and also the inodes or the creation times. Otherwise both the inodes
+    /// and the creation times must be equal.
     pub fn is_borne_by(&self, found: &DirectoryIdentity) -> bool {
         let same_inode = self.inode == found.inode;
         let same_birth = self.born_ns.is_some() && self.born_ns == found.born_ns;
@@ -106,7 +109,8 @@ impl fmt::Display for DirectoryIdentity {
 mod tests {
     use super::*;
 
-    /// The rule, case by case: token, inode and time of what is found, and whether that is the directory.
+    /// The rule, case by case: token, inode and time of the found directory, and whether it is the
+    /// same directory.
     #[test]
     fn a_directory_is_known_again_by_its_token_and_one_thing_more_or_by_both_of_the_others() {
         let (token, other) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));

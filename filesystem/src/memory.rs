@@ -1,5 +1,6 @@
-//! Files in memory. A directory is a persistent tree of its entries, so that a snapshot is a pointer to the root, and a
-//! change copies only the directories above it, and of each the few blocks that it touches.
+//! Files in memory. A directory is a persistent tree of its entries, so a snapshot is a pointer to
+//! the root. A change copies only the directories above it, and of each only the few blocks that it
+//! touches.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -34,10 +35,11 @@ struct File {
     modified_us: i64,
 }
 
-/// Holds files in memory, for tests and for tools that need no real directory.
+/// Stores files in memory, for tests and for tools that need no real directory.
 ///
-/// Taking a snapshot and restoring one cost the same at ten files and at ten thousand. Nothing outlives the process.
-/// There are no links and no permissions: files have the mode `0o644`, directories `0o755`.
+/// Taking or restoring a snapshot costs the same for ten files and for ten thousand. Nothing
+/// outlives the process. There are no links and no permissions: files have the mode `0o644`,
+/// directories `0o755`.
 ///
 /// ```
 /// use foldlog_filesystem::{Filesystem, InMemoryFilesystem};
@@ -58,7 +60,7 @@ pub struct InMemoryFilesystem {
     root: RwLock<Arc<InMemoryDirectory>>,
 }
 
-/// Holds what an [`InMemoryFilesystem`] was at one moment. Cloning it copies a pointer.
+/// Contains the state of an [`InMemoryFilesystem`] at one moment. Cloning it copies a pointer.
 #[derive(Clone)]
 pub struct MemorySnapshot {
     root: Arc<InMemoryDirectory>,
@@ -77,15 +79,15 @@ impl std::fmt::Debug for MemorySnapshot {
 }
 
 impl MemorySnapshot {
-    /// Returns whether `self` and `other` hold the same files and directories with the same content, whatever their times
-    /// are.
+    /// Returns whether `self` and `other` contain the same files and directories with the same
+    /// content, regardless of their times.
     pub fn is_same(&self, other: &MemorySnapshot) -> bool {
         self.root.is_same(&other.root)
     }
 }
 
 impl InMemoryDirectory {
-    /// Compares two directories; they are at most [`DEPTH_MAX`] deep, so the recursion is no deeper.
+    /// Compares two directories. They are at most [`DEPTH_MAX`] deep, so the recursion is bounded.
     fn is_same(&self, other: &InMemoryDirectory) -> bool {
         let mut pairs = self.children.iter().zip(other.children.iter());
         self.children.size() == other.children.size()
@@ -109,20 +111,22 @@ impl Default for InMemoryFilesystem {
 }
 
 impl InMemoryFilesystem {
-    /// Creates an empty filesystem that reads no clock: it counts its changes, and each change is one microsecond later than the
-    /// one before, from 1970-01-01 UTC on. So the same calls give the same times.
+    /// Creates an empty filesystem that reads no clock. It counts its changes: each change is one
+    /// microsecond later than the previous one, from 1970-01-01 UTC on. So the same calls give the
+    /// same times.
     pub fn new() -> InMemoryFilesystem {
         let changes = AtomicI64::new(0);
         InMemoryFilesystem::with_time(move || changes.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Creates an empty filesystem that takes its times from `now_us`, in microseconds since 1970-01-01 UTC.
+    /// Creates an empty filesystem whose times come from `now_us`, in microseconds since 1970-01-01
+    /// UTC.
     pub fn with_time(now_us: impl Fn() -> i64 + Send + Sync + 'static) -> InMemoryFilesystem {
         let root = Arc::new(InMemoryDirectory::new(now_us()));
         InMemoryFilesystem { now_us: Box::new(now_us), root: RwLock::new(root) }
     }
 
-    /// Returns all files and directories as they are now, with their times.
+    /// Returns all current files and directories, with their times.
     pub fn snapshot(&self) -> MemorySnapshot {
         MemorySnapshot { root: Arc::clone(&self.root.read()) }
     }
@@ -130,12 +134,13 @@ impl InMemoryFilesystem {
     /// Replaces all files and directories by those of `snapshot`, with their times.
     pub fn restore(&self, snapshot: &MemorySnapshot) {
         let before = std::mem::replace(&mut *self.root.write(), Arc::clone(&snapshot.root));
-        // What nobody else holds is freed here, behind the lock.
+        // Free the unshared nodes here, after the lock is released.
         drop(before);
     }
 
-    /// Returns `true` only if the content is that of `snapshot`. It may return `false` for equal content that was
-    /// written again; compare snapshots with [`MemorySnapshot::is_same`] to know.
+    /// Returns `true` only if the content is that of `snapshot`. It may return `false` for equal
+    /// content that was written again; to find out, compare snapshots with
+    /// [`MemorySnapshot::is_same`].
     pub fn is_at(&self, snapshot: &MemorySnapshot) -> bool {
         Arc::ptr_eq(&self.root.read(), &snapshot.root)
     }
@@ -144,7 +149,7 @@ impl InMemoryFilesystem {
         Arc::clone(&self.root.read())
     }
 
-    /// Applies a change to the tree, or leaves the tree as it was if the change fails.
+    /// Applies a change to the tree, or leaves the tree unchanged if the change fails.
     fn change(&self, change: impl FnOnce(&mut Arc<InMemoryDirectory>, i64) -> Result<()>) -> Result<()> {
         let now_us = (self.now_us)();
         let mut present = self.root.write();
@@ -187,7 +192,7 @@ impl InMemoryDirectory {
     }
 }
 
-/// Says whether directories that are missing above a path are made.
+/// Decides whether missing directories above a path are created.
 #[derive(Clone, Copy)]
 enum Missing {
     Make(i64),
@@ -198,7 +203,8 @@ fn io_error(op: &'static str, path: &str, kind: ErrorKind) -> Error {
     Error::io(op, path, kind.into())
 }
 
-/// Applies a change to the directory at a path, and copies the directories above that somebody else holds.
+/// Applies a change to the directory at a path, and copies those directories above it that are
+/// shared.
 fn edit<T>(
     directory: &mut Arc<InMemoryDirectory>,
     parts: &[&str],
@@ -235,7 +241,7 @@ fn find(root: Arc<InMemoryDirectory>, parts: &[&str]) -> Result<InMemoryNode, Er
     Ok(found)
 }
 
-/// Returns how many levels a node has, itself included.
+/// Returns the number of levels of a node, including itself.
 fn depth(node: &InMemoryNode) -> usize {
     let mut deepest = 0;
     let mut left = vec![(node.clone(), 1)];

@@ -1,18 +1,18 @@
-//! Which paths are taken: the only function that says so.
+//! Validation of paths: the only function that decides which paths are accepted.
 
 use crate::error::{Error, Result};
 
 /// The longest path in bytes, as on Linux.
 pub(super) const PATH_BYTES_MAX: usize = 4095;
 
-/// How many directories may stand in one another. A walk holds one open for each of them.
+/// Greatest depth of nested directories. A walk holds one open for each level.
 pub(super) const DEPTH_MAX: usize = 256;
 
-/// The parts of a path, none for the root.
+/// Splits a path into its parts; the root has none.
 pub(super) fn parts(path: &str) -> Result<Vec<&str>> {
     let refused = |reason: &str| Err(Error::path(path.escape_debug().to_string(), reason));
     if path.len() > PATH_BYTES_MAX {
-        // The path itself is left out of the message, where it would be all that one sees.
+        // The message omits the path, which would bury the rest of the text.
         return Err(Error::path("", format!("a path of {} bytes is too long", path.len())));
     }
     if path.is_empty() {

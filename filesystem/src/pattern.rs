@@ -1,12 +1,11 @@
-//! Patterns over paths, as they stand in a call of `glob` and in lists of what is left out.
+//! Patterns over paths, for calls of `glob` and for leave-out lists.
 //!
-//! Matching takes time in proportion to pattern times path, whatever the pattern: each kind of star remembers
-//! only the last place that it was tried at.
+//! Matching takes time in proportion to pattern times path, for any pattern: each kind of star
+//! remembers only the last place where it was tried.
 
 use super::path;
 use crate::error::{Error, Result};
 
-/// A pattern for whole paths.
 #[derive(Debug, Clone)]
 pub(super) struct Pattern {
     parts: Vec<PatternPart>,
@@ -14,7 +13,7 @@ pub(super) struct Pattern {
 
 #[derive(Debug, Clone)]
 enum PatternPart {
-    /// `**`: any number of names, at least one where it comes last.
+    /// `**`: any number of names, at least one at the end of a pattern.
     Names,
     /// A pattern for one name.
     Name(Vec<u8>),
@@ -30,7 +29,7 @@ impl Pattern {
         Ok(Pattern::from_parts(parts.into_iter().map(str::as_bytes)))
     }
 
-    /// A pattern of these parts. One of none matches nothing.
+    /// A pattern of these parts. A pattern without parts matches nothing.
     pub(super) fn from_parts<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Pattern {
         let mut pattern: Vec<PatternPart> = Vec::new();
         for part in parts {
@@ -69,7 +68,8 @@ impl Pattern {
     }
 }
 
-/// The character that some bytes begin with, and its width. A byte that is no UTF-8 is a character by itself.
+/// Returns the first character of some bytes, and its width. A byte that is not UTF-8 counts as a
+/// character.
 fn character(bytes: &[u8]) -> Option<(u32, usize)> {
     let first = *bytes.first()?;
     let width = match first {
@@ -81,7 +81,7 @@ fn character(bytes: &[u8]) -> Option<(u32, usize)> {
     let text = bytes.get(..width).and_then(|bytes| std::str::from_utf8(bytes).ok());
     match text.and_then(|text| text.chars().next()) {
         Some(found) => Some((u32::from(found), width)),
-        // Above all characters, so that such a byte is only matched by itself, `?` and `*`.
+        // Above all characters, so that such a byte is matched only by itself, `?` and `*`.
         None => Some((0x0011_0000 + u32::from(first), 1)),
     }
 }
@@ -109,7 +109,7 @@ fn name_matches(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// What is left of a pattern whose first element stands for this character; `None` where it does not.
+/// Returns the rest of a pattern if its first element matches this character, otherwise `None`.
 fn one(pattern: &[u8], found: u32) -> Option<&[u8]> {
     match pattern {
         [] => None,
@@ -117,7 +117,7 @@ fn one(pattern: &[u8], found: u32) -> Option<&[u8]> {
         [b'[', set @ ..] => match in_set(set, found) {
             Some((true, after)) => Some(after),
             Some((false, _)) => None,
-            // A bracket that is never closed stands for itself.
+            // A bracket that is never closed matches itself.
             None => (found == u32::from(b'[')).then_some(set),
         },
         [b'\\', literal @ ..] if !literal.is_empty() => literally(literal, found),
@@ -130,7 +130,8 @@ fn literally(pattern: &[u8], found: u32) -> Option<&[u8]> {
     (expected == found).then(|| pattern.get(width..)).flatten()
 }
 
-/// Whether a set of characters, behind its opening bracket, holds one; and what comes behind the set.
+/// Returns whether a set of characters, after its opening bracket, contains a character; and the
+/// pattern after the set.
 fn in_set(set: &[u8], found: u32) -> Option<(bool, &[u8])> {
     let (negated, mut rest) = match set {
         [b'!' | b'^', rest @ ..] => (true, rest),

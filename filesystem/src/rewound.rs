@@ -1,10 +1,10 @@
-//! What a rewind of a workspace changes, and what it keeps of what somebody changed by hand.
+//! The changes of a workspace by a rewind, and the changes by hand that a rewind preserves.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Names what became of a file or link between two snapshots.
+/// Names the change of a file or link between two snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
@@ -17,7 +17,7 @@ pub enum ChangeKind {
 }
 
 impl ChangeKind {
-    /// Returns the name of the kind, as JSON has it: `created`, `modified`, `removed`.
+    /// Returns the name of the kind in JSON: `created`, `modified`, `removed`.
     pub fn name(self) -> &'static str {
         match self {
             ChangeKind::Created => "created",
@@ -36,11 +36,12 @@ impl fmt::Display for ChangeKind {
 /// Describes a file or link that a rewind changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRewound {
-    /// Path relative to the workspace's root. Backslashes, control characters and bytes that are not UTF-8 appear as `\xNN`.
+    /// Path relative to the workspace's root. Backslashes, control characters and bytes that are
+    /// not UTF-8 appear as `\xNN`.
     pub path: String,
-    /// What the rewind does to it.
+    /// The effect of the rewind on it.
     pub change: ChangeKind,
-    /// The file as it is; `None` if the rewind creates it.
+    /// The present file; `None` if the rewind creates it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<FileBrief>,
     /// The file after the rewind; `None` if the rewind removes it.
@@ -50,54 +51,56 @@ pub struct FileRewound {
     pub diff: ContentDiff,
 }
 
-/// Describes a file or link in a few words.
+/// Describes a file or link briefly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileBrief {
     /// Length of the content in bytes; of a link, that of its target path.
     pub len: u64,
-    /// Permission bits of a file; `None` of a link.
+    /// Permission bits of a file; `None` for a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permissions: Option<u32>,
 }
 
-/// Says how two contents differ.
+/// Describes how two contents differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "form", rename_all = "snake_case")]
 pub enum ContentDiff {
     /// Both are text.
     Text {
-        /// The lines that differ, as a unified diff without the two lines of its head.
+        /// The lines that differ, as a unified diff without the two header lines.
         unified: String,
     },
-    /// One of them is no text.
+    /// At least one of them is not text.
     Binary,
-    /// One of them is longer than what is compared, or all diffs together are.
+    /// One of them is too long to be compared, or the limit on all diffs together is reached.
     TooLong,
-    /// They are equal: the permissions differ, or the way in which the content is held.
+    /// They are equal: only the permissions or the storage form of the content differ.
     Equal,
 }
 
-/// Describes a file or link that a rewind keeps as it is, since nobody knows whether a tool left it so: no call has worked in
-/// the directory yet.
+/// Describes a file or link that a rewind leaves unchanged because it is unknown whether a tool
+/// wrote it: no call has worked in the directory yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileUnknown {
-    /// Path relative to the workspace's root, as in [`FileRewound::path`]. A path at which nothing stands stays so.
+    /// Path relative to the workspace's root, as in [`FileRewound::path`]. If the path does not
+    /// exist, it is not created.
     pub path: String,
-    /// What the rewind would do to it otherwise.
+    /// The effect that the rewind would otherwise have on it.
     pub otherwise: ChangeKind,
 }
 
-/// Describes a file or link that a rewind keeps as it is, since somebody changed it by hand.
+/// Describes a file or link that a rewind leaves unchanged because it was changed by hand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptFile {
     /// Path relative to the workspace's root, as in [`FileRewound::path`].
     pub path: String,
-    /// What was done to it by hand. A file that was removed by hand stays removed.
+    /// The change by hand. A file that was removed by hand stays removed.
     pub by_hand: ChangeKind,
-    /// What the rewind would do to it otherwise.
+    /// The effect that the rewind would otherwise have on it.
     pub otherwise: ChangeKind,
-    /// Path at which something else stood: the file above whose place a kept file needs a directory, or the directory, with a `/`
-    /// behind it, in whose place the kept file stands. It is not brought back.
+    /// Path of an entry that is not brought back because the kept file conflicts with it: a file in
+    /// the place of one of the kept file's directories, or a directory, with a trailing `/`, in the
+    /// place of the kept file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_place_of: Option<String>,
 }

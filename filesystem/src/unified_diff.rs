@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use similar::TextDiff;
 
-/// Number of equal lines that are shown around those that differ.
+/// Number of equal lines shown around those that differ.
 const CONTEXT: usize = 3;
 
-/// Longest time for which the shortest diff is looked for; beyond, a longer one is shown.
+/// Longest time of the search for the shortest diff. After that, a longer one is shown.
 const TIME_MAX: Duration = Duration::from_millis(200);
 
-/// Returns the lines in which two texts differ as a unified diff: hunks alone, without the head that names files. A last line
-/// without a line feed is followed by `\ No newline at end of file`.
+/// Returns the differing lines of two texts as a unified diff: only hunks, without the header that
+/// names files. A last line without a line feed is followed by `\ No newline at end of file`.
 pub(crate) fn unified_diff(before: &str, after: &str) -> String {
     let diff = TextDiff::configure().timeout(TIME_MAX).diff_lines(before, after);
     diff.unified_diff().context_radius(CONTEXT).to_string()
@@ -36,7 +36,7 @@ mod tests {
         assert_eq!(unified_diff(before, before), "");
     }
 
-    /// Applies a diff to the lines that it is of.
+    /// Applies a diff to its original lines.
     fn applied(before: &str, diff: &str) -> String {
         let old: Vec<&str> = before.split_inclusive('\n').collect();
         let (mut made, mut at) = (String::new(), 0);

@@ -1,16 +1,17 @@
-//! Reads snapshots from their store alone: what differs between two of them, which files one holds, and their contents.
+//! Reads snapshots from their store alone: the differences between two of them, the files in one,
+//! and their contents.
 //!
-//! The workspace is not needed, no lock is taken and nothing is written, so that an auditor may read a store that
-//! belongs to somebody else, while it is written to.
+//! This needs no workspace, takes no lock and writes nothing, so an auditor may read another user's
+//! store, even while it is written to.
 //!
 //! # Invariants
 //!
-//! 1. A directory whose tree is the same on both sides is not read, unless the snapshots say something else of a path
-//!    below it than its content (`comparison.rs`).
-//! 2. Nothing that an object claims of itself is allocated before it is there, and what is held at once is bounded:
-//!    trees of at most [`TREE_BYTES_MAX`], at most [`CHANGES_BYTES_MAX`] of changes.
-//! 3. An object's content is returned only after it proved to be what its name stands for. A file's length is what its
-//!    object says, until its content is read.
+//! 1. A directory whose tree is the same on both sides is not read, unless the snapshots differ in
+//!    their other data about a path below it (`comparison.rs`).
+//! 2. Nothing is allocated because an object claims it, before it is present. Memory in use is
+//!    bounded: trees of at most [`TREE_BYTES_MAX`], at most [`CHANGES_BYTES_MAX`] of changes.
+//! 3. An object's content is returned only after it proved to match its name. A file's length is
+//!    the one that its object claims, until its content is read.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -25,16 +26,16 @@ use super::sparse::Sparse;
 use crate::error::{Error, Result};
 use crate::{ChangeKind, FileKind};
 
-/// A list of changes takes so much memory at most.
+/// Greatest memory of a list of changes, in bytes.
 const CHANGES_BYTES_MAX: u64 = 1 << 30;
 
-/// What a change takes beside its path, about.
+/// Approximate memory of a change in addition to its path, in bytes.
 const CHANGE_BYTES: u64 = 400;
 
 /// Reads the snapshots in a store, without their workspace.
 ///
-/// A reader takes no lock and writes nothing. What it read of directories it keeps, up to a bound, so that to compare many
-/// snapshots of one workspace is quicker with one reader than with many.
+/// A reader takes no lock and writes nothing. It caches the directories that it has read, up to a
+/// bound, so comparing many snapshots of one workspace is faster with one reader than with many.
 ///
 /// ```
 /// use foldlog_filesystem::{ChangeKind, Filesystem, HostFilesystem, HostFilesystemOptions, SnapshotReader};
@@ -62,13 +63,13 @@ pub struct SnapshotReader {
     trees: HeldTrees,
 }
 
-/// Describes what became of one file or link between two snapshots.
+/// Describes the change of one file or link between two snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileChange {
-    /// Path relative to the workspace's root. Backslashes, control characters and bytes that are not UTF-8 appear as
-    /// `\xNN`.
+    /// Path relative to the workspace's root. Backslashes, control characters and bytes that are
+    /// not UTF-8 appear as `\xNN`.
     pub path: String,
-    /// What became of it.
+    /// Kind of the change.
     pub kind: ChangeKind,
     /// The file in the earlier snapshot; `None` if it was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,41 +79,42 @@ pub struct FileChange {
     pub after: Option<FileFacts>,
 }
 
-/// Describes a file or link as a snapshot holds it, without its content.
+/// Describes a file or link in a snapshot, without its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileFacts {
     /// [`FileKind::File`] or [`FileKind::Link`].
     pub kind: FileKind,
-    /// Permission bits of a file, those of `0o7777`; `None` of a link, which bears none.
+    /// Permission bits of a file, those of `0o7777`; `None` for a link, which has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permissions: Option<u32>,
-    /// Id of the git object that the snapshot has for the content, in hexadecimal. Files of one form are equal exactly
-    /// if their digests are.
+    /// Id of the git object for the content in the snapshot, in hexadecimal. Files of one form are
+    /// equal exactly if their digests are.
     pub digest: String,
-    /// Length of the content in bytes, holes included; of a link, that of its target path.
+    /// Length of the content in bytes, including holes; for a link, that of its target path.
     pub len: u64,
-    /// How the object holds the content.
+    /// Storage form of the content in the object.
     #[serde(default, skip_serializing_if = "FileForm::is_whole")]
     pub form: FileForm,
 }
 
 impl FileFacts {
-    /// Returns whether the file's owner may run it. Returns `false` for a link.
+    /// Returns whether the file's owner may execute it. Returns `false` for a link.
     pub fn is_executable(&self) -> bool {
         self.permissions.is_some_and(|permissions| permissions & 0o100 != 0)
     }
 }
 
-/// Names how a snapshot's object holds the content of a file.
+/// Names the forms in which a snapshot's object stores the content of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileForm {
     /// The object is the content.
     #[default]
     Whole,
-    /// The file has holes: the object says where it has data, and names the object of the data.
+    /// The file has holes: the object lists the ranges of data, and names the object with the data.
     Sparse,
-    /// Others appended to the file while the snapshot was taken: the object is what the file began with.
+    /// The file was appended to while the snapshot was taken: the object is a prefix of the
+    /// content.
     Prefix,
 }
 
@@ -139,35 +141,39 @@ impl fmt::Debug for SnapshotReader {
 }
 
 impl SnapshotReader {
-    /// Makes a reader of the snapshots in the directory `store`. Nothing is read yet, and nothing is ever written.
+    /// Creates a reader of the snapshots in the directory `store`. Reads nothing yet, and never
+    /// writes.
     pub fn open(store: impl Into<PathBuf>) -> SnapshotReader {
         SnapshotReader { objects: Objects::new(store.into()), trees: HeldTrees::default() }
     }
 
-    /// Returns the files and links that differ between two snapshots, in ascending order of their paths. `None` as
-    /// `before` stands for an empty workspace.
+    /// Returns the files and links that differ between two snapshots, in ascending order of their
+    /// paths. `None` as `before` means an empty workspace.
     ///
-    /// | between the snapshots | is |
+    /// | between the snapshots | result |
     /// |---|---|
     /// | content, the target of a link, a file in place of a link | `Modified` |
-    /// | permissions alone | `Modified`, with equal digests |
-    /// | a file with holes that has none any more, or others | `Modified`, even if it reads the same |
+    /// | only permissions | `Modified`, with equal digests |
+    /// | a file with holes that has other holes or none | `Modified`, even if it reads the same |
     /// | a file in place of a directory, or a directory in place of a file | `Removed` and `Created`, of the paths themselves |
     /// | a file under another name | `Removed` and `Created`, with equal facts |
-    /// | times, owners, extended attributes, which names are one file | no change |
+    /// | times, owners, extended attributes, names of the same file | no change |
     /// | directories: empty ones, and permissions of any | no change |
-    /// | what a snapshot leaves out, what is in a `.git` or a mount | unknown to it: `Removed` or `Created` if only one of the two leaves it out |
+    /// | paths that a snapshot leaves out, contents of a `.git` or a mount | unknown to it: `Removed` or `Created` if only one of the two leaves them out |
     ///
-    /// The cost is that of the directories around the changes: a directory that holds the same on both sides is not read. If
-    /// most files of the workspace have other permissions than before, all directories are read.
+    /// The cost is that of the directories around the changes: a directory with the same contents
+    /// on both sides is not read. If most files of the workspace have other permissions than
+    /// before, all directories are read.
     ///
     /// # Errors
     ///
     /// [`Error::Object`], with the path of the object's file and the path in the workspace:
     ///
     /// - an object that is needed is missing, damaged, or larger than any that a snapshot writes;
-    /// - a directory holds two files of one name, or directories stand in one another more than 256 deep;
-    /// - without `before`, the snapshot holds another number of files than [`FilesystemSnapshot::files`];
+    /// - a directory contains two files with one name, or directories are nested more than 256
+    ///   deep;
+    /// - without `before`, the snapshot contains another number of files than
+    ///   [`FilesystemSnapshot::files`];
     /// - the changes would take more than about 1 GiB.
     pub fn changes(
         &mut self,
@@ -189,12 +195,13 @@ impl SnapshotReader {
         Ok(changes)
     }
 
-    /// Hands each file and link of a snapshot to `visit`, in ascending order of their paths.
+    /// Passes each file and link of a snapshot to `visit`, in ascending order of their paths.
     ///
     /// # Errors
     ///
-    /// The error that `visit` returned, after which no more files are handed to it; else [`Error::Object`] as of
-    /// [`changes`](SnapshotReader::changes): files that come before the damage were handed to `visit` by then.
+    /// Returns the error of `visit`, after which no more files are passed to it. Otherwise returns
+    /// [`Error::Object`] like [`changes`](SnapshotReader::changes); files before the damage were
+    /// already passed to `visit`.
     pub fn files(
         &mut self,
         snapshot: &FilesystemSnapshot,
@@ -206,13 +213,13 @@ impl SnapshotReader {
         })
     }
 
-    /// Returns the whole content of a file, its holes filled with zeros, or the target path of a link. The content of a
-    /// [`FileForm::Prefix`] is what the file began with.
+    /// Returns the whole content of a file, with its holes filled with zeros, or the target path of
+    /// a link. The content of a [`FileForm::Prefix`] is a prefix of the file.
     ///
     /// # Errors
     ///
-    /// [`Error::Object`] if the object is missing or damaged, or the content has more than `bytes_max` bytes: a part of
-    /// a content is never returned.
+    /// [`Error::Object`] if the object is missing or damaged, or if the content has more than
+    /// `bytes_max` bytes: partial content is never returned.
     pub fn content(&mut self, facts: &FileFacts, bytes_max: u64) -> Result<Vec<u8>> {
         let id = named_object(&self.objects, &facts.digest)?;
         let refused = |reason: String| Error::Object { path: self.objects.path(id), reason };
@@ -266,7 +273,7 @@ mod tests {
     use super::super::trees::encode_commit;
     use super::*;
 
-    /// A store into which anything can be put that is an object at all.
+    /// A store that accepts anything that is a valid object.
     struct Forgery {
         _directory: tempfile::TempDir,
         objects: Objects,
@@ -293,7 +300,7 @@ mod tests {
             self.objects.write(ObjectKind::Tree, &bytes).unwrap()
         }
 
-        /// Directories in one another, so many, and what is in the last one.
+        /// `depth` nested directories around `inmost`.
         fn nested(&self, depth: usize, names: &[&str], inmost: ObjectId) -> ObjectId {
             (0..depth).fold(inmost, |id, _| {
                 self.tree(&names.iter().map(|name| ("40000", *name, id)).collect::<Vec<_>>())
@@ -322,7 +329,7 @@ mod tests {
             SnapshotReader::open(self.objects.store())
         }
 
-        /// Why the files of a tree cannot be told.
+        /// The error message for the files of a tree.
         fn refusal(&self, tree: ObjectId) -> String {
             self.reader().changes(None, &self.snapshot(tree, 9, None)).unwrap_err().to_string()
         }
@@ -356,14 +363,14 @@ mod tests {
         assert!(
             forged.refusal(forged.nested(1, &["d"], deepest)).contains("folders in one another at `d/d/")
         );
-        // Long names add up to paths that nobody could hold for each of the directories.
+        // Long names add up to paths that are too long to store for each of the directories.
         let long = "n".repeat(100 << 10);
         assert!(
             forged.refusal(forged.nested(20, &[&long], inmost)).contains("folders in one another at `nnn")
         );
     }
 
-    /// 200 small trees stand for 2^200 directories.
+    /// 200 small trees represent 2^200 directories.
     #[test]
     fn trees_that_stand_for_more_directories_than_can_be_walked_are_walked_once() {
         let forged = Forgery::new();
@@ -377,7 +384,7 @@ mod tests {
         for (before, after) in [(None, &one), (Some(&one), &two), (Some(&two), &one)] {
             assert_eq!(forged.reader().changes(before, after).unwrap(), []);
         }
-        // With files in them there is an end too.
+        // With files in them, the walk ends too.
         let file = forged.tree(&[("100644", "file", forged.blob("x"))]);
         let many = forged.nested(200, &["a", "b"], file);
         assert!(forged.refusal(many).contains("said to hold 9 files, and holds 10"));

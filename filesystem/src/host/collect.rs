@@ -1,16 +1,20 @@
-//! Removes from the store what no snapshot needs any more.
+//! Removes from the store the objects that no snapshot needs any more.
 //!
 //! # The file `collected`
 //!
-//! Holds the ids of the commits, of the metadata and of the states of repositories of snapshots that were collected, 40 digits and a line feed each, the
-//! oldest first; the last [`COLLECTED_MAX`] of them; those that another store had collected, where this one was made of what was left, too. It tells a snapshot that was collected ([`Error::Collected`]) from one that
-//! is damaged. Each collection replaces it, and [`doubt`](super::known_objects::doubt) gives it a new time, whereby whoever knows of objects
-//! of the store forgets them.
+//! It contains the ids of the commits, of the metadata and of the states of repositories of
+//! collected snapshots, 40 digits and a line feed each, the oldest first, at most the last
+//! [`COLLECTED_MAX`] of them. If this store was built from the remains of another one, it also
+//! contains the ids that the other one had collected. The file distinguishes a collected snapshot
+//! ([`Error::Collected`]) from a damaged one. Each collection replaces it, and
+//! [`doubt`](super::known_objects::doubt) gives it a new time; either makes all processes forget
+//! their knowledge of the store's objects.
 //!
-//! # What a kill leaves
+//! # State after a kill
 //!
 //! 1. The file `collected` names a snapshot before anything of it is removed.
-//! 2. Commits go before what they name, so that no commit is found whose tree is gone.
+//! 2. Commits are removed before the objects that they name, so that no commit without its tree is
+//!    found.
 //! 3. The next collection removes the rest.
 
 use std::borrow::Cow;
@@ -40,46 +44,53 @@ use crate::error::{Error, Result};
 /// The file that each collection replaces.
 pub(super) const COLLECTED: &str = "collected";
 
-/// Most ids that the file holds.
+/// Greatest number of ids in the file.
 const COLLECTED_MAX: usize = 1 << 20;
 
 /// Length of a line of the file.
 const LINE_LEN: usize = 41;
 
-/// Counts what a collection removed, or would remove, and names what it left.
+/// Counts the objects that a collection removed, or would remove, and lists the paths that it did
+/// not touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Collection {
     /// Number of objects.
     pub objects: u64,
-    /// Bytes that the disk gets back: those of objects that have no further name.
+    /// Bytes that the disk regains: those of objects that have no other name.
     pub bytes: u64,
-    /// Paths at which something stands that is no regular file where objects are kept, or no directory where these would be in one: a link,
-    /// a pipe, a directory. It was left alone, with all that it leads to.
+    /// Paths of unexpected entries, which were left unchanged with their targets: entries other
+    /// than regular files in the place of objects, or other than directories in the place of
+    /// directories, such as a link, a pipe or a directory.
     pub left: Vec<PathBuf>,
 }
 
-/// Says which snapshots of a store are collected.
+/// Selects the snapshots of a store that are collected.
 #[derive(Clone, Copy, Debug)]
 pub struct CaptureCollectOptions<'a> {
-    /// Snapshots that stay. Those of which the store lacks the commit are passed over: another store has them. Of one whose commit
-    /// is there and whose metadata is not, the commit stays with its tree: a session and its fork may have captured the same files.
+    /// Snapshots to keep. Those whose commit is not in the store are skipped: another store has
+    /// them. If the commit is present and the metadata is not, only the commit and its tree are
+    /// kept: a session and its fork may have captured the same files.
     pub keep: &'a [FilesystemSnapshot],
-    /// Snapshots that are known and not to stay, which the store remembers as collected. What neither list names goes too.
+    /// Known snapshots to give up, which the store remembers as collected. Snapshots in neither
+    /// list are collected too.
     pub give_up: &'a [FilesystemSnapshot],
-    /// Pool of the store, out of which what goes is taken too, unless other stores have it.
+    /// Pool of the store, from which collected objects are also removed, unless other stores have
+    /// them.
     pub pool: Option<&'a Path>,
-    /// Whether nothing is removed, and the answer says what would be.
+    /// Whether nothing is removed, and the result states what would be.
     pub dry_run: bool,
 }
 
-/// Removes from the store of snapshots in the directory `store` every object that no kept snapshot needs. Nobody may take snapshots
-/// into the store meanwhile. A directory that is no such store is left alone.
+/// Removes from the store of snapshots in the directory `store` every object that no kept snapshot
+/// needs. No process may take snapshots into the store at the same time. A directory that is not
+/// such a store is left unchanged.
 ///
 /// # Errors
 ///
-/// [`Error::Object`] if the commit of a kept snapshot, or a directory of it, is damaged: nothing was removed then. [`Error::Io`] if
-/// an object cannot be removed: some objects that no snapshot needs may remain.
+/// - [`Error::Object`] if the commit of a kept snapshot, or a directory of it, is damaged. Nothing
+///   was removed.
+/// - [`Error::Io`] if an object cannot be removed. Some objects that no snapshot needs may remain.
 pub fn collect_snapshots(store: &Path, asked: &CaptureCollectOptions<'_>) -> Result<Collection> {
     let pool = asked.pool.filter(|pool| is_pool(pool));
     let objects = Objects::new(store.to_owned()).with_pool(pool.map(Path::to_owned));
@@ -91,7 +102,8 @@ pub fn collect_snapshots(store: &Path, asked: &CaptureCollectOptions<'_>) -> Res
         let Some(path) = ObjectId::parse(&snapshot.commit).map(|commit| objects.path(commit)) else {
             continue;
         };
-        // Where something else stands in the commit's place, nobody knows what the snapshot needs.
+        // If another kind of entry is in the commit's place, the objects that the snapshot needs
+        // cannot be determined.
         match is_file(&path) {
             Ok(true) => {
                 let named = snapshot.metadata.as_ref().and_then(|name| ObjectId::parse(name));
@@ -111,13 +123,15 @@ pub fn collect_snapshots(store: &Path, asked: &CaptureCollectOptions<'_>) -> Res
 }
 
 impl HostFilesystem {
-    /// Removes from the store every object that none of the snapshots `keep` needs. No other process may take snapshots into the
-    /// store meanwhile.
+    /// Removes from the store every object that none of the snapshots `keep` needs. No other
+    /// process may take snapshots into the store at the same time.
     ///
     /// # Errors
     ///
-    /// [`Error::Object`] if a snapshot's commit, or a directory of it, is missing or damaged: nothing was removed then.
-    /// [`Error::Io`] if an object cannot be removed: some objects that no snapshot needs may remain.
+    /// - [`Error::Object`] if a snapshot's commit, or a directory of it, is missing or damaged.
+    ///   Nothing was removed.
+    /// - [`Error::Io`] if an object cannot be removed. Some objects that no snapshot needs may
+    ///   remain.
     pub fn collect(&self, keep: &[FilesystemSnapshot]) -> Result<Collection> {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -143,8 +157,8 @@ impl HostFilesystem {
         Ok(removed)
     }
 
-    /// Checks that a snapshot was not [collected](collect_snapshots). Whether all its objects are there and sound, only a restore
-    /// finds out.
+    /// Checks that a snapshot was not [collected](collect_snapshots). Only a restore finds out
+    /// whether all its objects are present and intact.
     ///
     /// # Errors
     ///
@@ -160,7 +174,8 @@ impl HostFilesystem {
         Ok(())
     }
 
-    /// Returns a number that every collection of the store changes, and every doubt about it.
+    /// Returns a number that changes with every collection of the store, and with every doubt about
+    /// it.
     pub(super) fn mark(&self) -> [u8; 16] {
         let found = fs::symlink_metadata(self.objects.store().join(COLLECTED));
         let (inode, changed) = found.map_or((0, 0), |found| {
@@ -175,12 +190,14 @@ impl HostFilesystem {
     }
 }
 
-/// Has the store at `store` remember snapshots as collected, of which somebody gave it all that was left. What it has of them is passed
-/// over, and a directory that is no such store is left alone.
+/// Makes the store at `store` remember snapshots as collected, for snapshots whose remaining
+/// objects were given to it. Snapshots that it still has are skipped, and a directory that is not
+/// such a store is left unchanged.
 ///
 /// # Errors
 ///
-/// [`Error::Object`] if a snapshot names what is no object; [`Error::Io`] if the file that remembers them cannot be replaced.
+/// - [`Error::Object`] if a snapshot contains an invalid object id.
+/// - [`Error::Io`] if the file that remembers them cannot be replaced.
 pub fn remember_collected<'a>(
     store: &Path,
     snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>,
@@ -192,7 +209,8 @@ pub fn remember_collected<'a>(
     }
 }
 
-/// Adds the names of snapshots, but for those that `is_gone` denies, to the file that names what was collected.
+/// Adds the ids of snapshots, except those for which `is_gone` returns false, to the file of
+/// collected snapshots.
 fn remember<'a>(
     objects: &Objects,
     snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>,
@@ -211,7 +229,7 @@ fn remember<'a>(
     objects.replace(COLLECTED, lines.as_bytes())
 }
 
-/// Returns what a snapshot says of its tree alone.
+/// Returns the snapshot with its tree only.
 fn tree_of(snapshot: &FilesystemSnapshot) -> FilesystemSnapshot {
     FilesystemSnapshot {
         metadata: None,
@@ -255,7 +273,8 @@ fn needed_by(
             needed.insert(id);
             if let Some(repositories) = &snapshot.repositories {
                 let id = named_object(objects, repositories)?;
-                // A session and its fork may have captured the same files, and only one of them the same repositories.
+                // A session and its fork may have captured the same files, and only one of them the
+                // same repositories.
                 if objects.path(id).exists() {
                     needed.extend(Repositories::read(objects, id)?.copies().chain([id]));
                 }
@@ -267,9 +286,10 @@ fn needed_by(
     Ok(needed)
 }
 
-/// Lets everybody forget what they know of the store, and the store remember which snapshots it is about to give up.
+/// Makes all processes forget their knowledge of the store, and the store remember the snapshots
+/// that it is about to give up.
 fn give_up(objects: &Objects, snapshots: &[FilesystemSnapshot], needed: &HashSet<ObjectId>) -> Result<()> {
-    // Whoever knows of objects must forget them before the first one goes.
+    // Processes must forget known objects before the first object is removed.
     let cache = objects.store().join(CACHE);
     match fs::remove_file(&cache) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("remove", cache, error)),
@@ -306,7 +326,8 @@ fn sweep(
     Ok(removed)
 }
 
-/// Returns the ids in the file of a store that names what was collected, the oldest first. None if it cannot be read.
+/// Returns the ids in the file of collected snapshots of a store, the oldest first. None if it
+/// cannot be read.
 pub(super) fn read_collected(store: &Path) -> Vec<ObjectId> {
     let path = store.join(COLLECTED);
     let bytes = read_file(&path, (COLLECTED_MAX * LINE_LEN) as u64).unwrap_or_default();
@@ -314,12 +335,12 @@ pub(super) fn read_collected(store: &Path) -> Vec<ObjectId> {
     text.lines().filter_map(ObjectId::parse).collect()
 }
 
-/// Returns whether a snapshot was collected whose commit or metadata was the object `id`.
+/// Returns whether a snapshot with the commit or metadata `id` was collected.
 pub(super) fn was_collected(store: &Path, id: ObjectId) -> bool {
     read_collected(store).contains(&id)
 }
 
-/// Copies a directory's content, in which only the objects `kept` stay known.
+/// Copies a directory's content, in which only the objects `kept` remain known.
 fn without(directory: &Arc<ManifestDirectory>, kept: &HashSet<ObjectId>) -> Arc<ManifestDirectory> {
     let judge = |id: ObjectId| if kept.contains(&id) { id } else { ObjectId::UNKNOWN };
     let mut entries = directory.entries.clone();

@@ -1,9 +1,9 @@
-//! Walks through two snapshots side by side.
+//! Walks through two snapshots in parallel.
 //!
-//! Two directories of one tree hold the same contents. What a snapshot says of a path beside them, its permissions and
-//! the form of its content, stands outside of the trees: so such directories are passed over only where nothing of that
-//! differs below them either. A store may be hostile: the same few trees can stand under more paths than could ever be
-//! walked, so pairs of trees that were found not to differ are not walked again.
+//! Two directories with the same tree have the same contents. The permissions of a path and the
+//! form of its content are not in the trees. So equal directories are skipped only if these data do
+//! not differ below them either. A store may be hostile: the same few trees can occur under more
+//! paths than could ever be walked. So pairs of trees without a difference are not walked again.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -20,28 +20,28 @@ use super::trees::{Commit, Trees};
 use crate::error::{Error, Result};
 use crate::{ChangeKind, FileKind};
 
-/// A directory of two million files has a smaller tree than this.
+/// Larger than the tree of a directory of two million files.
 pub(super) const TREE_BYTES_MAX: u64 = 128 << 20;
 
 /// A commit's message has a line for each file of unusual permissions.
 const COMMIT_BYTES_MAX: u64 = 256 << 20;
 
-/// The directories around the one that is compared are held; they take so much memory at most.
+/// Greatest memory for the parent directories of the compared directory, in bytes.
 const OPEN_BYTES_MAX: u64 = 1 << 30;
 
-/// Trees that were read are held until they take so much memory.
+/// Greatest memory for cached trees, in bytes.
 const HELD_BYTES_MAX: u64 = 256 << 20;
 
-/// What a line of a tree takes in memory beside its name, about.
+/// Approximate memory of a tree entry in addition to its name, in bytes.
 const LINE_BYTES: u64 = 160;
 
-/// No path in a real directory comes near to this, even where it is deeper than a system call can name.
+/// Far longer than any path in a real directory, even one too deep for a system call.
 const PATH_BYTES_MAX: usize = 1 << 20;
 
-/// So many pairs of trees are remembered as not differing. More are walked again.
+/// Greatest number of pairs of trees remembered as equal. More are walked again.
 const UNCHANGED_MAX: usize = 1 << 20;
 
-/// Trees that were read, up to a bound on the memory that they take.
+/// Trees that were read, up to a bound on their memory.
 #[derive(Default)]
 pub(super) struct HeldTrees {
     trees: Trees,
@@ -49,7 +49,7 @@ pub(super) struct HeldTrees {
 }
 
 impl HeldTrees {
-    /// The lines of a tree, in the order of the paths that they stand for, and how much memory they take.
+    /// Returns the entries of a tree, in the order of their paths, and their size in memory.
     fn lines(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<(Vec<KeyedTreeEntry>, u64)> {
         let damaged = |reason: String| Error::Object {
             path: objects.path(id),
@@ -76,10 +76,9 @@ impl HeldTrees {
     }
 }
 
-/// One line of a tree.
 struct KeyedTreeEntry {
-    /// The name as paths have it, a directory's with a slash behind it: in the order of these keys, directory by directory, the
-    /// paths of all files come in their own order.
+    /// The name as in paths, with a trailing slash for a directory. In the order of these keys,
+    /// directory by directory, the paths of all files are in ascending order.
     key: String,
     entry: TreeEntry,
 }
@@ -94,7 +93,7 @@ impl KeyedTreeEntry {
     }
 }
 
-/// One of the two snapshots, as far as it stands outside of trees.
+/// The data of one of the two snapshots outside of trees.
 pub(super) struct ComparedCapture {
     pub(super) commit: ObjectId,
     tree: ObjectId,
@@ -119,7 +118,7 @@ impl ComparedCapture {
         Ok(ComparedCapture { commit, tree, permissions, forms })
     }
 
-    /// What the snapshot says of a file, but for its length.
+    /// Returns the facts of a file in the snapshot, except its length.
     fn file(&self, path: &[u8], entry: &TreeEntry) -> File {
         let is_link = entry.mode == GitMode::Link;
         let at = self.forms.binary_search_by(|(other, _)| other.as_slice().cmp(path));
@@ -131,14 +130,14 @@ impl ComparedCapture {
         }
     }
 
-    /// Whether it says anything of a path below a directory, beside what it says of most.
+    /// Returns whether the snapshot has data about a path below a directory that differ from those
+    /// of most paths.
     fn is_any_told_below(&self, directory: &[u8]) -> bool {
         is_any_below(self.permissions.others(), |(path, _)| path, directory)
             || is_any_below(&self.forms, |(path, _)| path, directory)
     }
 }
 
-/// A file or link of a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct File {
     kind: FileKind,
@@ -166,19 +165,20 @@ struct TreePair {
     after: Option<ObjectId>,
 }
 
-/// Two snapshots, and what a walk through them keeps.
+/// Two snapshots, and the state of a walk through them.
 pub(super) struct CaptureComparison<'a> {
     objects: &'a Objects,
     trees: &'a mut HeldTrees,
     before: Option<&'a ComparedCapture>,
     after: &'a ComparedCapture,
-    /// Paths of which the two say other permissions or another form, sorted.
+    /// Paths whose permissions or form differ between the two, sorted.
     told_apart: Vec<&'a [u8]>,
-    /// Whether files of which nothing is said have other permissions on the other side.
+    /// Whether the usual permissions, those of files without data of their own, differ between the
+    /// two.
     usual_differs: bool,
-    /// Pairs below which nothing differs, and of whose paths nothing is said.
+    /// Pairs below which nothing differs, and whose paths have no other data.
     unchanged: HashSet<TreePair>,
-    /// What the lines of the open directories take in memory.
+    /// Memory of the entries of the open directories, in bytes.
     open_bytes: u64,
     take: &'a mut dyn FnMut(FileChange) -> Result<()>,
 }
@@ -212,7 +212,7 @@ impl<'a> CaptureComparison<'a> {
         }
     }
 
-    /// Walks through all directories that may differ, and hands on what does.
+    /// Walks through all directories that may differ, and passes the differences on.
     pub(super) fn run(mut self) -> Result<()> {
         let pair = TreePair { before: self.before.map(|side| side.tree), after: Some(self.after.tree) };
         self.directory(b"", pair).map(drop)
@@ -261,7 +261,7 @@ impl<'a> CaptureComparison<'a> {
         }
     }
 
-    /// Compares what is in a directory, name by name.
+    /// Compares the entries of a directory, name by name.
     fn lines(
         &mut self,
         directory: &[u8],
@@ -281,7 +281,8 @@ impl<'a> CaptureComparison<'a> {
             let is = after.next_if(|_| order.is_ge()).map(|line| line.entry);
             let Some(entry) = was.as_ref().or(is.as_ref()) else { return Ok(differs) };
             let path = join(directory, &entry.name);
-            // A key tells a directory from a file, so that equal keys are of two directories or of two files.
+            // A key distinguishes a directory from a file, so equal keys belong to two directories
+            // or to two files.
             differs |= match entry.mode {
                 GitMode::Directory => {
                     let pair = TreePair { before: was.map(|was| was.id), after: is.map(|is| is.id) };
@@ -311,7 +312,8 @@ impl<'a> CaptureComparison<'a> {
     }
 }
 
-/// The paths that only one of two sorted lists has, or for which they have different values.
+/// Returns the paths that only one of two sorted lists has, or for which they have different
+/// values.
 fn apart<'a, T: PartialEq>(
     left: &'a [(Vec<u8>, T)],
     right: &'a [(Vec<u8>, T)],
@@ -325,14 +327,14 @@ fn apart<'a, T: PartialEq>(
     of_left.chain(of_right).map(|(path, _)| path.as_slice())
 }
 
-/// Whether one of the sorted paths of a list is below a directory.
+/// Returns whether one of the sorted paths of a list is below a directory.
 fn is_any_below<T>(list: &[T], path: impl Fn(&T) -> &[u8], directory: &[u8]) -> bool {
     let below = if directory.is_empty() { Vec::new() } else { [directory, b"/"].concat() };
     let at = list.partition_point(|one| path(one) < below.as_slice());
     list.get(at).is_some_and(|one| path(one).starts_with(&below))
 }
 
-/// Says of which file or directory of the workspace an object is.
+/// Adds the path of the object's file or directory in the workspace to an error.
 fn add_path(error: Error, what: &str, path: &[u8]) -> Error {
     match error {
         Error::Object { path: object, reason } => {

@@ -1,26 +1,29 @@
-//! Puts into a snapshot what was changed by hand since, for a rewind that goes back to that snapshot and keeps such changes.
+//! Merges changes by hand into an earlier snapshot, for a rewind to that snapshot that preserves
+//! such changes.
 //!
-//! Three snapshots are looked at: the *target* that the rewind goes back to, the *last* one that a tool call left, and the
-//! *present*. A file or link was changed by hand where the last and the present one differ, in content, kind or permissions.
+//! A merge compares three snapshots: the *target* of the rewind, the *last* one that a tool call
+//! left, and the *present*. A file or link was changed by hand if the last and the present one
+//! differ in content, kind or permissions.
 //!
-//! | in the workspace | the rewind |
+//! | in the workspace | result of the rewind |
 //! |---|---|
-//! | a file changed by hand, also in its permissions alone | is kept whole, as it is now |
+//! | a file changed by hand, even if only in its permissions | is kept whole, as it is now |
 //! | a file removed by hand | stays removed |
-//! | a file changed by hand that the target has as it is now | is no matter of the rewind |
-//! | a kept file where the target has a directory | stands there; the directory with all that is in it does not come back |
-//! | a kept file in a directory, where the target has a file in the place of the directory | stands there; the target's file does not come back |
-//! | a kept file whose directory the target does not have | keeps the directory, without what else is in it |
-//! | a directory of the target all of whose files were removed by hand, the directory too | does not come back |
-//! | directories otherwise; owners, extended attributes and times of files that are not kept | as in the target, whoever changed them |
-//! | after a restore to the target that was not finished: what is missing, what differs in permissions alone, a git repository | as in the target |
+//! | a file changed by hand to the state in the target | is not reported |
+//! | a kept file where the target has a directory | stays; the directory with all of its contents does not come back |
+//! | a kept file in a directory, where the target has a file in the place of the directory | stays; the target's file does not come back |
+//! | a kept file whose directory is not in the target | keeps the directory, without its other contents |
+//! | a directory of the target, if it and all of its files were removed by hand | does not come back |
+//! | other directories; owners, extended attributes and times of files that are not kept | as in the target, regardless of who changed them |
+//! | after an unfinished restore to the target: missing files, differences in permissions alone, a git repository | as in the target |
 //! | names of one file of which some are kept | the kept ones are one file, the others another |
-//! | a git repository that somebody worked in by hand | stays where it is, with its `HEAD`, refs and index |
-//! | in a git repository refs that keep lost commits, and times of files that `git status` noted in the index | are no work by hand |
-//! | anything, where the last snapshot is of another directory | stays as it is: nobody knows what was changed by hand |
-//! | what the target's or the present snapshot leaves out | stays as it is, and does not come back |
+//! | a git repository that was changed by hand | is unchanged, with its `HEAD`, refs and index |
+//! | in a git repository, refs that preserve lost commits, and times of files that `git status` noted in the index | do not count as changes by hand |
+//! | anything, if the last snapshot is of another directory | is unchanged: changes by hand are unknown |
+//! | paths that the target's or the present snapshot leaves out | are unchanged, and do not come back |
 //!
-//! The last line holds whatever is to be overwritten: what the present snapshot does not hold could not be brought back.
+//! The last line applies even if changes are to be overwritten: paths that the present snapshot
+//! does not contain could not be brought back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,28 +46,30 @@ use crate::unified_diff::unified_diff;
 /// Longer contents are not compared line by line.
 const TEXT_BYTES_MAX: u64 = 256 << 10;
 
-/// Diffs of one rewind take so many bytes at most; the files behind have none.
+/// Greatest number of bytes of all diffs of one rewind; the files after that have none.
 const DIFFS_BYTES_MAX: usize = 1 << 20;
 
-/// Names the snapshots between which a rewind goes.
+/// Contains the snapshots between which a rewind goes.
 #[derive(Debug, Clone, Copy)]
 pub struct RewindMergeInputs<'a> {
     /// Snapshot that the rewind goes back to.
     pub target: &'a FilesystemSnapshot,
-    /// Last snapshot that a tool call left: what differs from it was changed by hand.
+    /// Last snapshot that a tool call left: differences from it are changes by hand.
     pub last: &'a FilesystemSnapshot,
-    /// Snapshot of what the workspace holds now.
+    /// Snapshot of the workspace's present state.
     pub present: &'a FilesystemSnapshot,
-    /// Whether what was changed by hand goes back too.
+    /// Whether changes by hand are reverted too.
     pub overwrite: bool,
-    /// Whether a restore to the target was begun since `last`, and not finished. Then only files that differ in content from both
-    /// count as changed by hand: what is missing, and what is as in the target, may be the restore's work, and so may repositories.
+    /// Whether a restore to the target was started since `last`, and not finished. If so, only
+    /// files whose content differs from both count as changed by hand. Missing files, files that
+    /// equal the target, and repositories may be the restore's work.
     pub after_restore: bool,
 }
 
 impl FilesystemSnapshot {
-    /// Returns whether this snapshot was taken of the directory that another one was taken of, or of a copy that bears its token.
-    /// Earlier versions did not record the directory: theirs count as of any.
+    /// Returns whether this snapshot was taken of the same directory as another one, or of a copy
+    /// with the same token. Earlier versions did not record the directory: their snapshots match
+    /// any.
     pub fn is_of_directory_of(&self, other: &FilesystemSnapshot) -> bool {
         let directories = self.directory.as_ref().zip(other.directory.as_ref());
         directories.is_none_or(|(own, other)| {
@@ -73,32 +78,34 @@ impl FilesystemSnapshot {
     }
 }
 
-/// Describes what a rewind of a workspace restores.
+/// Contains the result of a merge: the snapshot that a rewind of a workspace restores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RewindMerge {
-    /// Snapshot to be restored: the target, with what is kept of the present. It is in the store, but not durable.
+    /// Snapshot to be restored: the target, with the kept parts of the present. It is in the store,
+    /// but not durable.
     pub snapshot: FilesystemSnapshot,
-    /// Files and links that are kept since somebody changed them by hand, in ascending order of their paths.
+    /// Files and links that are kept because they were changed by hand, in ascending order of their
+    /// paths.
     pub kept: Vec<KeptFile>,
-    /// Files and links that are kept since the last snapshot is of another directory, so that it does not say what was changed by
-    /// hand in this one; in ascending order of their paths.
+    /// Files and links that are kept because the last snapshot is of another directory, so that
+    /// changes by hand in this one are unknown; in ascending order of their paths.
     pub unknown: Vec<FileUnknown>,
-    /// Number of files and links that one of the two snapshots holds and the other leaves out. They stay as they are.
+    /// Number of files and links that one of the two snapshots contains and the other leaves out.
+    /// They are unchanged.
     pub left_out: u64,
 }
 
-/// What is to be done at a path of the target's tree.
+/// The edit at a path of the target's tree.
 #[derive(Clone)]
 enum Edit {
-    /// The present's line stands there, with the time of its last change.
+    /// The present's entry is placed there, with the time of its last change.
     Keep(TreeEntry, Option<i64>),
-    /// A file or link does not stand there.
+    /// There is no file or link there.
     Remove,
-    /// Nothing stands there that the snapshot speaks of.
+    /// The snapshot makes no statement about the path.
     LeaveAlone,
 }
 
-/// A snapshot whose trees are read.
 struct MergeSide {
     root: CapturedDirectory,
     commit: Commit,
@@ -129,26 +136,28 @@ impl MergeSide {
 }
 
 impl HostFilesystem {
-    /// Puts what was changed by hand into the snapshot that a rewind goes back to, as the table says, and returns what is to
-    /// be restored. Changes nothing in the workspace; new trees are written into the store.
+    /// Merges changes by hand into the target snapshot of a rewind, and returns the snapshot to be
+    /// restored. Changes nothing in the workspace; writes new trees into the store.
     ///
     /// | in the workspace | the rewind |
     /// |---|---|
-    /// | a file changed by hand, also in its permissions alone | keeps it whole, as it is now |
+    /// | a file changed by hand, even if only in its permissions | keeps it whole, as it is now |
     /// | a file removed by hand | leaves it removed |
-    /// | a kept file where the target has a directory, or in a directory where the target has a file | keeps it; what the target has there does not come back |
-    /// | a kept file whose directory the target does not have | keeps the directory, without what else is in it |
-    /// | a directory all of whose files were removed by hand, and the directory too | does not bring it back |
-    /// | directories otherwise; owners, extended attributes and times | brings them back, whoever changed them |
-    /// | anything, where the last snapshot is of another directory | leaves it as it is |
-    /// | what the target or the present snapshot leaves out | leaves it as it is, whatever is to be overwritten |
-    /// | a git repository that somebody worked in by hand | leaves it as it is, its `HEAD`, refs and index |
-    /// | a git repository that the target does not have | leaves it as it is, whatever is to be overwritten |
+    /// | a kept file where the target has a directory, or in a directory where the target has a file | keeps it; the target's entry does not come back |
+    /// | a kept file whose directory is not in the target | keeps the directory, without its other contents |
+    /// | a directory, if it and all of its files were removed by hand | does not bring it back |
+    /// | other directories; owners, extended attributes and times | brings them back, regardless of who changed them |
+    /// | anything, if the last snapshot is of another directory | leaves it unchanged |
+    /// | paths that the target or the present snapshot leaves out | leaves them unchanged, even with `overwrite` |
+    /// | a git repository that was changed by hand | leaves it unchanged, with its `HEAD`, refs and index |
+    /// | a git repository that is not in the target | leaves it unchanged, even with `overwrite` |
     ///
     /// # Errors
     ///
-    /// [`Error::Object`] if an object is missing or damaged; [`Error::Io`] or [`Error::Full`] if one cannot be written;
-    /// [`Error::Path`] if a file is to be kept and the target is of a version that kept no owners.
+    /// - [`Error::Object`] if an object is missing or damaged.
+    /// - [`Error::Io`] or [`Error::Full`] if one cannot be written.
+    /// - [`Error::Path`] if a file is to be kept and the target is of a version that captured no
+    ///   owners.
     pub fn merge_for_rewind(&self, inputs: &RewindMergeInputs<'_>) -> Result<RewindMerge> {
         self.or_doubt(self.merge(inputs))
     }
@@ -223,7 +232,8 @@ impl HostFilesystem {
         Ok(RewindMerge { snapshot, kept, unknown: Vec::new(), left_out })
     }
 
-    /// Puts repositories that somebody worked in by hand into what the target says of repositories, and returns its id.
+    /// Merges repositories that were changed by hand into the target's state of repositories, and
+    /// returns its id.
     fn merged_repositories(
         &self,
         inputs: &RewindMergeInputs<'_>,
@@ -247,7 +257,8 @@ impl HostFilesystem {
         Ok(id.map(|id| id.to_string()))
     }
 
-    /// Finds what one of the two snapshots holds and the other leaves out, and how many files that is.
+    /// Finds the paths that one of the two snapshots contains and the other leaves out, and counts
+    /// their files.
     fn left_out(
         &self,
         trees: &mut Trees,
@@ -284,7 +295,7 @@ impl HostFilesystem {
         Ok(left_out)
     }
 
-    /// Returns the line of the present at a path.
+    /// Returns the present's tree entry at a path.
     fn kept_line(&self, trees: &mut Trees, now: CapturedDirectory, path: &[u8]) -> Result<Edit> {
         let missing = || Error::Object {
             path: self.objects.path(now.tree),
@@ -346,8 +357,8 @@ impl HostFilesystem {
         Ok(FilesystemSnapshot { commit, metadata, files, ..inputs.target.clone() })
     }
 
-    /// Lists the files and links that differ between two snapshots of the workspace, with diffs of their contents, in
-    /// ascending order of their paths.
+    /// Lists the files and links that differ between two snapshots of the workspace, with diffs of
+    /// their contents, in ascending order of their paths.
     ///
     /// # Errors
     ///
@@ -373,7 +384,8 @@ fn by_path(changes: Vec<FileChange>) -> BTreeMap<Vec<u8>, FileChange> {
     changes.into_iter().filter_map(|change| Some((unshown(&change.path)?, change))).collect()
 }
 
-/// Compares two contents; a file that is missing has none. `left` is how many bytes diffs may still take.
+/// Compares two contents; a missing file has none. `left` is the number of bytes that diffs may
+/// still take.
 fn diff_of(
     reader: &mut SnapshotReader,
     before: Option<&FileFacts>,
@@ -402,7 +414,7 @@ fn diff_of(
     }
 }
 
-/// Finds what stands at a path below a directory, and its time where there are times.
+/// Finds the entry at a path below a directory, and its time if the snapshot has times.
 fn find(
     trees: &mut Trees,
     objects: &Objects,
@@ -442,17 +454,17 @@ struct Merger<'a> {
 /// Edits of one name in a directory.
 #[derive(Default)]
 struct OfName<'a> {
-    /// Of what stands under the name.
+    /// Edit of the entry itself.
     own: Option<&'a Edit>,
-    /// Of what stands below it, by whole paths.
+    /// Edits below the entry, by whole paths.
     below: Vec<(&'a [u8], &'a Edit)>,
 }
 
 type TimedTreeEntries = BTreeMap<Arc<[u8]>, (TreeEntry, Option<EntryTime>)>;
 
 impl Merger<'_> {
-    /// Writes the tree of a directory, of which the target may have none. Returns `None` if no directory is to stand there. `made`
-    /// gets the paths of what is as in the present.
+    /// Writes the tree of a directory, which may be missing in the target. Returns `None` if there
+    /// is to be no directory. Collects in `made` the paths of entries that are as in the present.
     fn directory(
         &mut self,
         path: &[u8],
@@ -501,8 +513,8 @@ impl Merger<'_> {
         Ok(Some(CapturedDirectory { tree: self.objects.write(ObjectKind::Tree, &bytes)?, times }))
     }
 
-    /// Returns what the target has in a directory, and when the directory was changed last: the target's or, where it has none,
-    /// the present's.
+    /// Returns the target's entries of a directory, and the time of its last change: the target's
+    /// or, if the target has no such directory, the present's.
     fn lines(
         &mut self,
         path: &[u8],
@@ -530,7 +542,7 @@ impl Merger<'_> {
         Ok((of_names.collect(), times.as_ref().map(|times| times.own_ns)))
     }
 
-    /// Edits what stands under a name in a directory, and below it.
+    /// Edits the entry with a name in a directory, and the entries below it.
     fn name(
         &mut self,
         lines: &mut TimedTreeEntries,
@@ -567,7 +579,7 @@ impl Merger<'_> {
                 };
                 Some(CapturedDirectory { tree: line.id, times })
             }
-            // Where nothing is kept below, the target's file stays.
+            // If nothing below is kept, the target's file stays.
             Some(_) if kept().next().is_none() => return Ok(()),
             Some(_) => {
                 kept().for_each(|(below, _)| self.tell(below, escape_path(path)));
@@ -586,7 +598,7 @@ impl Merger<'_> {
         Ok(())
     }
 
-    /// Says of a kept file in whose place something of the target does not come back.
+    /// Records for a kept file that an entry of the target does not come back in its place.
     fn tell(&mut self, path: &[u8], in_place_of: String) {
         if let Some(kept) = self.kept.get_mut(path) {
             kept.in_place_of = Some(in_place_of);

@@ -1,64 +1,68 @@
-//! A directory of the host as a workspace: a tool's operations on it, snapshots of it as git objects, and restores.
+//! A directory of the host as a workspace: a tool's operations on it, snapshots of it as git
+//! objects, and restores.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | `options` | what snapshots leave out and keep, as a host says it |
+//! | `options` | the host's options for snapshots |
 //! | `snapshot` | taking a snapshot, and making it durable |
 //! | `restore` | bringing a snapshot back: walk, plan, check, carry out |
-//! | `scratch` | a copy of a snapshot in a directory of its own, which goes with its value |
-//! | `audit` | whether all that snapshots need is in the store, and sound |
-//! | `changes` | snapshots read from their store alone: what differs, files, contents |
-//! | `merge` | a snapshot with what was changed by hand since put in, for a rewind |
-//! | `comparison` | the walk through two snapshots side by side |
-//! | `packs` | what snapshots need as bytes for another machine, and made objects of there |
-//! | `pool` | one file for what several stores hold |
-//! | `collect` | removing from the store what no snapshot needs |
-//! | `state` | what is known from one call to the next; when the stat cache is read and written |
-//! | `root` | the directory that a workspace is: open, and known again |
-//! | `directory_check` | which directory it is at the moment, and what a host is told of that |
+//! | `scratch` | a temporary copy of a snapshot in its own directory |
+//! | `audit` | verifying that the store has every object that snapshots need, intact |
+//! | `changes` | reading snapshots from their store alone: differences, files, contents |
+//! | `merge` | combining a snapshot with later changes by hand, for a rewind |
+//! | `comparison` | the walk through two snapshots in parallel |
+//! | `packs` | the objects of snapshots as bytes for another machine, and their import there |
+//! | `pool` | one file for equal objects of several stores |
+//! | `collect` | removing objects from the store that no snapshot needs |
+//! | `state` | knowledge from one call to the next; reading and writing the stat cache |
+//! | `root` | the workspace's directory: opening and recognizing it |
+//! | `directory_check` | checking which directory is at the path, and reporting it to the host |
 //! | `lease` | one holder at a time |
-//! | `mark` | who works on the workspace, where the process ends meanwhile |
-//! | `operations` | what a tool does with files |
+//! | `mark` | a note of the worker, in case its process ends |
+//! | `operations` | a tool's operations on files |
 //! | `resolve` | paths that never leave the workspace |
-//! | `step` | from an open directory to what it holds, through no link and into no mount |
-//! | `deep_directories` | deep directories, without holding all around them open |
-//! | `removal` | removing a directory, however deep |
-//! | `walk` | what is there, and what of it changed: the walk and its threads; scanning one directory (`scan`); directories and their objects (`assemble`) |
-//! | `parallel` | one thing done with each of many, in several threads |
-//! | `rules` | what is left out, and where that is said |
-//! | `leave_out` | lists of what is left out |
+//! | `step` | from an open directory to its entries, through no link and into no mount |
+//! | `deep_directories` | deep directories, without open handles on all their parents |
+//! | `removal` | removing a directory of any depth |
+//! | `walk` | finding all entries and their changes: the walk and its threads; scanning one directory (`scan`); directories and their objects (`assemble`) |
+//! | `parallel` | processing many items in several threads |
+//! | `rules` | which paths are left out, and where this is defined |
+//! | `leave_out` | leave-out lists |
 //! | `manifest` | a workspace's content in memory, and as trees and permissions |
 //! | `cache` | the stat cache's file |
-//! | `content` | from a file to its object, as far as a capture may go |
+//! | `content` | from a file to its object, within the limits of a capture |
 //! | `sparse` | files with holes |
 //! | `attributes` | owner, permissions, extended attributes and time of one file |
-//! | `metadata` | what a snapshot says of all files beside contents and permissions |
-//! | `times` | when files were last changed |
+//! | `metadata` | the data of a snapshot about all files in addition to contents and permissions |
+//! | `times` | times of the files' last changes |
 //! | `objects` | git objects in files |
-//! | `known_objects` | which objects are there and sound, and when a capture looks |
-//! | `object_files` | opening what lies in a store by its names, and reading the files of objects |
-//! | `listing` | what is in the directories of objects |
-//! | `trees` | trees and commits read back |
-//! | `uncapturable` | what keeps snapshots from being taken |
+//! | `known_objects` | which objects are known to be present and intact, and when a capture verifies them |
+//! | `object_files` | opening the files of a store by name, and reading those of objects |
+//! | `listing` | listing the directories of objects |
+//! | `trees` | reading trees and commits |
+//! | `uncapturable` | entries that prevent snapshots |
 //! | `unsynced_snapshots` | snapshots that are not durable yet |
-//! | `plan` | what differs between a snapshot and a workspace |
-//! | `checked_objects` | every object that a restore needs, read before anything is changed |
-//! | `pre_restore_removal` | what a restore removes before it writes |
-//! | `aside` | what a restore would replace and nothing can capture, moved out of its way |
+//! | `plan` | the differences between a snapshot and a workspace |
+//! | `checked_objects` | reading every object that a restore needs, before anything is changed |
+//! | `pre_restore_removal` | removals of a restore before it writes |
+//! | `aside` | moving entries aside that a restore would replace and that cannot be captured |
 //! | `restorer` | carrying a plan out |
-//! | `repositories` | the state of what is named `.git`: copies of it, and bringing it back |
+//! | `repositories` | the state of git repositories: copying it, and bringing it back |
 //!
 //! # Invariants
 //!
-//! 1. No git object of a repository in a workspace is written or removed, but with a repository that a call made, by the
-//!    rollback of that call. Of what is named `.git`, only `repositories` reads or writes anything.
-//! 2. The system never follows a link: every part of a path is opened through the directory that holds it.
-//! 3. An object's file is named only when it is whole; a commit is written after everything that it names.
+//! 1. No git object of a repository in a workspace is written or removed, except with a repository
+//!    that a call created, by the rollback of that call. Only `repositories` reads or writes
+//!    anything named `.git`.
+//! 2. The system never follows a link: every part of a path is opened through its parent directory.
+//! 3. An object's file gets its name only when it is complete. A commit is written after everything
+//!    that it names.
 //! 4. A restore has read every object that it needs before it changes anything.
-//! 5. Nothing depends on the stat cache: without it every answer is the same.
-//! 6. A mount inside the workspace is named by snapshots and restores, and never captured, entered or removed. Where
-//!    one stands over what the snapshot has, that path is [not restored](Error::NotRestored); elsewhere it stays, with
-//!    the directories around it. Tools' own operations go through mounts, but delete none.
+//! 5. Nothing depends on the stat cache: without it every result is the same.
+//! 6. A mount inside the workspace is reported by snapshots and restores, and never captured,
+//!    entered or removed. If a mount covers an entry of the snapshot, that path is [not
+//!    restored](Error::NotRestored). Otherwise the mount stays, with its parent directories. Tools'
+//!    own operations pass through mounts, but delete none.
 
 mod aside;
 mod attributes;
@@ -135,7 +139,8 @@ use state::WorkspaceState;
 pub use uncapturable::Uncapturable;
 use unsynced_snapshots::CaptureSyncQueue;
 
-/// Holds a directory of the host as a workspace, and keeps snapshots of it as git commits in a store of its own.
+/// Represents a directory of the host as a workspace, and stores snapshots of it as git commits in
+/// its own store.
 ///
 /// ```
 /// use foldlog_filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
@@ -149,7 +154,7 @@ use unsynced_snapshots::CaptureSyncQueue;
 /// work.write("src/main.rs", b"fn main() {}\n")?;
 /// let before = work.snapshot(Some("before the call"), true)?;
 ///
-/// // Whoever changes the directory, and however.
+/// // Any process may change the directory.
 /// std::fs::remove_dir_all(directory.join("src"))?;
 /// std::fs::write(directory.join("stray"), "")?;
 ///
@@ -159,45 +164,49 @@ use unsynced_snapshots::CaptureSyncQueue;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # What a restore gives back
+/// # What a restore brings back
 ///
-/// | of a workspace | after a tool that failed |
+/// | part of a workspace | state after a failed tool |
 /// |---|---|
 /// | names, contents, directories, symbolic links | as before |
-/// | permission bits | as before; the set-user-ID and set-group-ID bits are left off, and told, where the owner or the group is another one |
-/// | owner and group | as before where the process may give files away; else told |
-/// | extended attributes, access lists and capabilities, of files and directories | as before where the process may set them; else told; not captured: labels of security modules, and `user.foldlog.*` |
-/// | which names are one file, inside | as before |
-/// | a file that has other names outside | a file of its own with the old content; what was written to it stays under its names outside, and is told |
-/// | holes | as before in files of more than 1 MiB, where the file system tells of them |
-/// | times of the last change of content | as before where nothing but `.git` and `.aca` is left out of snapshots and `times` is not turned off; else of the restore |
-/// | other times, attributes of symbolic links | of the restore |
-/// | a file that others append to while it is captured | as the tool left it, and told; captured as far as it was at the beginning |
-/// | what the host leaves out | as the tool left it; so is the directory `.aca` in the root, which holds exports of sessions, unless the host includes it, and the directory `.foldlog-aside` there, into which goes what a rollback replaces and cannot capture |
-/// | `.git` | `HEAD`, refs, logs, index, config, hooks and the state of merges and rebases as before; git objects stay, and a commit that nothing names any more is kept under `refs/foldlog/lost` and told, or told alone if the refs are in the format reftable; moved to `.foldlog-aside` where the tool made it, as the repository of a submodule is; told where the tool removed it, and what it leads to outside |
-/// | mounts | as the tool left them, and told |
-/// | pipes, sockets, devices | removed where the tool made them; no tool begins where there are some |
-/// | directories in one another | as before down to 256, removed however many there are |
+/// | permission bits | as before; the set-user-ID and set-group-ID bits are dropped, and reported, if the owner or the group differs |
+/// | owner and group | as before if the process may give files away; otherwise reported |
+/// | extended attributes, access lists and capabilities, of files and directories | as before if the process may set them; otherwise reported; not captured: labels of security modules, and `user.foldlog.*` |
+/// | names of the same file, inside | as before |
+/// | a file that has other names outside | becomes a separate file with the old content; new content stays under its names outside, and is reported |
+/// | holes | as before in files of more than 1 MiB, if the file system reports them |
+/// | times of the last change of content | as before if only `.git` and `.aca` are left out of snapshots and `times` is not turned off; otherwise those of the restore |
+/// | other times, attributes of symbolic links | those of the restore |
+/// | a file that others append to while it is captured | as the tool left it, and reported; the capture has the content up to its length at the start |
+/// | paths that the host leaves out | as the tool left them. The same applies in the root to the directory `.aca`, which contains exports of sessions, unless the host includes it, and to the directory `.foldlog-aside`, which receives entries that a rollback replaces and that cannot be captured |
+/// | `.git` | `HEAD`, refs, logs, index, config, hooks and the state of merges and rebases as before. Git objects stay. A commit that is no longer referenced gets a ref under `refs/foldlog/lost` and is reported, or is only reported if the refs are in the format reftable. A repository that the tool created is moved to `.foldlog-aside`, like the repository of a submodule. A repository that the tool removed is reported, and so are links to the outside |
+/// | mounts | as the tool left them, and reported |
+/// | pipes, sockets, devices | removed if the tool created them; no tool starts if there are any |
+/// | nested directories | as before down to 256 levels, removed at any depth |
 ///
-/// What is told stands in [`WorkspaceRestoreReport::inexact`], and for a tool call in the engine's `ToolReport`.
+/// Reports are in [`WorkspaceRestoreReport::inexact`] and, for a tool call, in the engine's
+/// `ToolReport`.
 ///
 /// # Files
 ///
-/// Snapshots and restores never follow a link out of the workspace. They never enter a mount inside it: they name it
-/// ([`FilesystemSnapshot::mounts`], [`WorkspaceRestoreReport::mounts`]) and leave it alone. Names that consist of
-/// `.foldlog-restoring-` and sixteen characters belong to restores: no snapshot holds such a file, and a restore
-/// removes it. A store holds whatever the workspace once held, secrets as well, until it is
-/// [collected](HostFilesystem::collect); only its owner may read it. What a program writes through a memory mapping may
-/// show in a file's times only once the system writes it out; until then a snapshot may miss a second such change.
+/// Snapshots and restores never follow a link out of the workspace. They never enter a mount inside
+/// it: they report it ([`FilesystemSnapshot::mounts`], [`WorkspaceRestoreReport::mounts`]) and
+/// leave it unchanged. Names that consist of `.foldlog-restoring-` and sixteen characters belong to
+/// restores: no snapshot contains such a file, and a restore removes it. A store contains
+/// everything that the workspace ever contained, including secrets, until it is
+/// [collected](HostFilesystem::collect); only its owner may read it. A write through a memory
+/// mapping may appear in a file's times only once the system writes it out; until then a snapshot
+/// may miss a second such change.
 ///
 /// # Threads and processes
 ///
-/// Many threads may use one value: operations run at once, snapshots and restores one after the other. A
-/// [`lease`](HostFilesystem::lease) keeps everybody else out who asks for one. The engine's tool calls also set a
-/// [mark](WorkspaceLease::mark) on the root directory, the extended attribute `user.foldlog.work`, so that no other
-/// session works on what a killed call left half done before that call's session is recovered (`Error::ResourceDirty`
-/// of the engine). If the file system has no extended attributes, or the root may not be written, the host has to see
-/// to that.
+/// Many threads may use one value. Operations run concurrently; snapshots and restores run one
+/// after the other. A [`lease`](HostFilesystem::lease) excludes all others that request one. The
+/// engine's tool calls also set a [mark](WorkspaceLease::mark) on the root directory, the extended
+/// attribute `user.foldlog.work`. It prevents other sessions from working on the remains of a
+/// killed call before that call's session is recovered (`Error::ResourceDirty` of the engine). If
+/// the file system has no extended attributes, or the root is not writable, the host has to ensure
+/// this.
 pub struct HostFilesystem {
     root: PathBuf,
     objects: Objects,
@@ -206,7 +215,7 @@ pub struct HostFilesystem {
     bound: Mutex<Weak<Root>>,
     unsynced: CaptureSyncQueue,
     state: Mutex<WorkspaceState>,
-    /// Directory of a scratch copy, which is removed with it.
+    /// Directory of a scratch copy, which is removed when this value is dropped.
     scratch: Option<TempDir>,
 }
 
@@ -221,13 +230,14 @@ impl fmt::Debug for HostFilesystem {
 }
 
 impl HostFilesystem {
-    /// Opens the directory `root` as a workspace whose snapshots are kept in the directory `store`. Nothing is written: the
-    /// first snapshot creates the store.
+    /// Opens the directory `root` as a workspace whose snapshots are stored in the directory
+    /// `store`. Writes nothing: the first snapshot creates the store.
     ///
     /// # Errors
     ///
-    /// [`Error::Path`] if `root` is no directory, if `store` is a link or no directory, or if one of the two is inside the
-    /// other; [`Error::Io`] if one of them cannot be looked at.
+    /// - [`Error::Path`] if `root` is not a directory, if `store` is a link or not a directory, or
+    ///   if one of the two is inside the other.
+    /// - [`Error::Io`] if the metadata of one of them cannot be read.
     pub fn open(
         root: impl AsRef<Path>,
         store: impl AsRef<Path>,
@@ -256,7 +266,7 @@ impl HostFilesystem {
         Ok(HostFilesystem::at(root, Objects::new(store).with_pool(options.pool.clone()), options, None))
     }
 
-    /// Makes the value of a directory of which nothing is known yet.
+    /// Creates the value for a directory of which nothing is known yet.
     fn at(
         root: PathBuf,
         objects: Objects,
@@ -268,18 +278,18 @@ impl HostFilesystem {
         HostFilesystem { root, objects, options, bound, unsynced, state, scratch }
     }
 
-    /// Returns the workspace's path, its links resolved when the workspace was opened.
+    /// Returns the workspace's path, with its links resolved when the workspace was opened.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Returns the path of the directory that keeps the snapshots.
+    /// Returns the path of the directory with the snapshots.
     pub fn store(&self) -> &Path {
         self.objects.store()
     }
 
-    /// Returns whether `directory` is the workspace's directory or inside it, whichever path leads there. Returns `false` if
-    /// nothing stands at `directory`.
+    /// Returns whether `directory` is the workspace's directory or inside it, by any path. Returns
+    /// `false` if `directory` does not exist.
     pub fn holds(&self, directory: &Path) -> bool {
         fs::canonicalize(directory).is_ok_and(|directory| directory.starts_with(&self.root))
     }
@@ -287,7 +297,7 @@ impl HostFilesystem {
 
 impl Drop for HostFilesystem {
     fn drop(&mut self) {
-        // What is known of a copy goes with it.
+        // The state of a scratch copy is not saved.
         if self.scratch.is_none() {
             let mut state = std::mem::take(&mut *self.state.lock());
             self.save(&mut state, 0);

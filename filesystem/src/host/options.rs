@@ -1,53 +1,58 @@
-//! What a host asks of a workspace's snapshots.
+//! A host's options for the snapshots of a workspace.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Configures how a [`HostFilesystem`](super::HostFilesystem) takes snapshots. The default leaves out nothing but
-/// `.git` and exports of sessions, keeps times and sets no limit.
+/// Configures how a [`HostFilesystem`](super::HostFilesystem) takes snapshots. The default leaves
+/// out only `.git` and exports of sessions, captures times and sets no limit.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HostFilesystemOptions {
-    /// Patterns of paths that snapshots leave out and restores leave alone, written like lines of a `.gitignore`: a
-    /// pattern without `/` matches names in any directory, one with a `/` before its end matches paths relative to the
-    /// root, and one that ends in `/` matches directories only. Of several that match, the last decides, and `!` in front
-    /// of a pattern includes paths again. What is named `.git` is always left out, and the directory `.aca` in the root,
-    /// which holds exports of sessions, unless `!/.aca/` includes it. Each snapshot records the patterns and is restored by
-    /// them.
+    /// Patterns of paths that snapshots leave out and restores do not touch, written like lines of
+    /// a `.gitignore`. A pattern without `/` matches names in any directory, one with a `/` before
+    /// its end matches paths relative to the root, and one that ends in `/` matches only
+    /// directories. The last matching pattern decides, and a leading `!` includes paths again.
+    /// Entries named `.git` are always left out. The directory `.aca` in the root, which contains
+    /// exports of sessions, is left out unless `!/.aca/` includes it. Each snapshot records the
+    /// patterns and is restored by them.
     pub leave_out: Vec<String>,
-    /// Whether the workspace's `.gitignore` files leave paths out as well. Default: `false`.
+    /// Whether the workspace's `.gitignore` files also leave paths out. Default: `false`.
     pub gitignore: bool,
-    /// Whether snapshots keep the times of the last change of content, for restores to give back. Default: `true`. A
-    /// snapshot that leaves out anything but `.git` and `.aca` keeps no times: with old times beside a left-out `target/`, a build
-    /// would take stale files for fresh ones. Without times, equal content has equal snapshots.
+    /// Whether snapshots capture the times of the last change of content, for restores to bring
+    /// back. Default: `true`. A snapshot that leaves out anything but `.git` and `.aca` captures no
+    /// times: with old times next to a left-out `target/`, a build would take stale files for fresh
+    /// ones. Without times, equal content has equal snapshots.
     pub times: bool,
-    /// Largest number of bytes that one snapshot may read of contents, without their holes; `None`, the default, sets
-    /// no limit. A snapshot that would read more fails with [`Error::CaptureTooLarge`](crate::Error::CaptureTooLarge):
-    /// a tool call does not begin then, or it fails and is rolled back.
+    /// Largest number of bytes of contents, without their holes, that one snapshot may read.
+    /// `None`, the default, sets no limit. A snapshot that would read more fails with
+    /// [`Error::CaptureTooLarge`](crate::Error::CaptureTooLarge). A tool call then does not start,
+    /// or it fails and is rolled back.
     pub capture_bytes_max: Option<u64>,
-    /// Directory in which objects of several stores have further names, so that each is kept once: workspaces that hold the same files
-    /// take the room of one, and the first snapshot of the second links what it would write. It has to be on the file system of
-    /// the stores, and for the same user. `None`, the default, shares nothing.
+    /// Directory in which objects of several stores have additional names, so that each is stored
+    /// once. Workspaces with the same files take the space of one, and the first snapshot of the
+    /// second one links objects instead of writing them. The directory has to be on the same file
+    /// system as the stores, and for the same user. `None`, the default, shares nothing.
     pub pool: Option<PathBuf>,
-    /// Whether the [rollback](super::HostFilesystem::roll_back) of a call keeps each commit that the call made in a git repository of
-    /// the workspace, and that nothing names any more, by a ref within `refs/foldlog/lost`. Default: `true`. Otherwise the
-    /// commit is only reported, and git removes it in time.
+    /// Whether the [rollback](super::HostFilesystem::roll_back) of a call preserves commits that
+    /// the call made in a git repository of the workspace and that are no longer referenced, by
+    /// refs within `refs/foldlog/lost`. Default: `true`. Otherwise such a commit is only reported,
+    /// and git removes it in time.
     pub keep_lost_commits: bool,
     pub(super) progress: Option<OnProgress>,
 }
 
-/// Says how far a snapshot has come.
+/// Describes the progress of a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CaptureProgress {
-    /// Number of files and links that were read.
+    /// Number of files and links read.
     pub files: u64,
-    /// Number of bytes that were read of their contents, holes left out.
+    /// Number of bytes read of their contents, without holes.
     pub bytes: u64,
 }
 
-/// Holds what is called while a snapshot is taken.
+/// The callback for the progress of a snapshot.
 #[derive(Clone)]
 pub(super) struct OnProgress(pub(super) Arc<dyn Fn(CaptureProgress) + Send + Sync>);
 
@@ -72,21 +77,22 @@ impl Default for HostFilesystemOptions {
 }
 
 impl HostFilesystemOptions {
-    /// Sets whether snapshots keep [times](HostFilesystemOptions::times).
+    /// Sets whether snapshots capture [times](HostFilesystemOptions::times).
     #[must_use]
     pub fn times(mut self, kept: bool) -> Self {
         self.times = kept;
         self
     }
 
-    /// Sets the largest number of [bytes that a snapshot may read](HostFilesystemOptions::capture_bytes_max).
+    /// Sets the largest number of [bytes that a snapshot may
+    /// read](HostFilesystemOptions::capture_bytes_max).
     #[must_use]
     pub fn capture_bytes_max(mut self, bytes: u64) -> Self {
         self.capture_bytes_max = Some(bytes);
         self
     }
 
-    /// Sets whether [lost commits are kept](HostFilesystemOptions::keep_lost_commits).
+    /// Sets whether [lost commits are preserved](HostFilesystemOptions::keep_lost_commits).
     #[must_use]
     pub fn keep_lost_commits(mut self, kept: bool) -> Self {
         self.keep_lost_commits = kept;
@@ -100,9 +106,9 @@ impl HostFilesystemOptions {
         self
     }
 
-    /// Has `told` called while a snapshot is taken, for every few files that are read: of the first snapshot these are all
-    /// files, of a later one those that have changed. The calls come one after the other, from the threads that read; a
-    /// snapshot waits for each.
+    /// Calls `told` while a snapshot is taken, once for every few files that are read. A first
+    /// snapshot reads all files, a later one those that have changed. The calls come one after the
+    /// other, from the reading threads; a snapshot waits for each.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,5 +1,5 @@
-//! Bringing a workspace back to a snapshot: what is there is walked, what differs is planned, everything that is needed
-//! is read, and only then is the plan carried out ([`restorer`](super::restorer)).
+//! Brings a workspace back to a snapshot: walks the present files, plans the differences, reads
+//! every object that is needed, and only then carries the plan out ([`restorer`](super::restorer)).
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -29,25 +29,27 @@ use super::{FilesystemSnapshot, HostFilesystem, Rebind, WorkspaceNotice};
 use crate::error::{Error, Result, UnrestoredPath};
 use crate::sabotage::{self, Breakage};
 
-/// Reports what a restore changed, and what it left otherwise than the snapshot says.
+/// Describes what a restore changed, and how the result differs from the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WorkspaceRestoreReport {
-    /// Number of files, links and directories that were made, or were given their content or permissions back.
+    /// Number of files, links and directories that were created, or whose content or permissions
+    /// were restored.
     pub written: u64,
     /// Number of files, links and directories that were removed.
     pub removed: u64,
-    /// Paths of files and links that were there and were given other content or permissions, in ascending order.
+    /// Paths of existing files and links that got other content or permissions, in ascending order.
     pub changed_paths: Vec<String>,
-    /// Paths of files and links, and of empty directories with a `/` behind them, that were removed, in ascending order.
+    /// Paths of removed files and links, and of removed empty directories with a trailing `/`, in
+    /// ascending order.
     pub removed_paths: Vec<String>,
-    /// Paths of directories that the snapshot does not have and that remain, because something in them is left out of
-    /// snapshots or is a mount.
+    /// Paths of directories that are not in the snapshot but remain, because something in them is
+    /// left out of snapshots or is a mount.
     pub kept: Vec<String>,
-    /// Paths of mounts, which were left alone with all that is in them.
+    /// Paths of mounts, which were left unchanged with all of their contents.
     pub mounts: Vec<String>,
-    /// Paths that differ from the snapshot after the restore, each once, with the reason. The restore succeeded all the
-    /// same.
+    /// Paths that differ from the snapshot after the restore, each once, with the reason. The
+    /// restore succeeded nevertheless.
     pub inexact: Vec<UnrestoredPath>,
 }
 
@@ -64,26 +66,34 @@ impl WorkspaceRestoreReport {
 }
 
 impl HostFilesystem {
-    /// Makes the workspace what it was at `snapshot`, whoever changed it and how, and returns what was changed. Only
-    /// what differs is touched. A restore that was killed at any moment can be run again, with the same end. What it
-    /// changed is durable once [`sync_restored`](HostFilesystem::sync_restored) returns.
+    /// Brings the workspace back to `snapshot`, regardless of how it was changed, and returns the
+    /// changes. Only differing paths are touched. A restore that was killed at any moment can be
+    /// run again, with the same result. Its changes are durable once
+    /// [`sync_restored`](HostFilesystem::sync_restored) returns.
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] if the snapshot was taken of another directory, and [`Error::Object`] if the store lacks an
-    /// object that is needed or holds it damaged: nothing was changed then, nor with [`Error::Changed`], if the snapshot is to be
-    /// restored [only as long as the workspace is as it was](FilesystemSnapshot::unless_changed). [`Error::Full`] if the disk has no room,
-    /// although everything that is to go was removed first: make room, and restore again. [`Error::NotRestored`] if
-    /// some paths could not be restored: it names each of them, and all others are as they were. [`Error::Io`] and
-    /// [`Error::Path`] if the workspace cannot be read.
+    /// - [`Error::Replaced`] if the snapshot was taken of another directory. Nothing was changed.
+    /// - [`Error::Object`] if an object that is needed is missing from the store or damaged.
+    ///   Nothing was changed.
+    /// - [`Error::Changed`] if the snapshot is to be restored [only while the workspace is
+    ///   unchanged](FilesystemSnapshot::unless_changed), and it is not. Nothing was changed.
+    /// - [`Error::Full`] if the disk has no space, although all removals were done first. Free some
+    ///   space, and restore again.
+    /// - [`Error::NotRestored`] if some paths could not be restored: it names each of them. All
+    ///   others are restored.
+    /// - [`Error::Io`] and [`Error::Path`] if the workspace cannot be read.
     pub fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<WorkspaceRestoreReport> {
         self.restore_or_doubt(snapshot, None, false)
     }
 
-    /// Restores the workspace like [`restore`](HostFilesystem::restore) to what it was before a call, and [moves
-    /// aside](HostFilesystem::set_aside) the git repositories that were made since. `call` names it in the refs that keep commits of the call which
-    /// nothing names any more, `refs/foldlog/lost/CALL`; it has to be a part of a ref's name. If something was
-    /// [set aside](HostFilesystem::set_aside) for the call, [`WorkspaceRestoreReport::inexact`] says where it lies.
+    /// Restores the workspace like [`restore`](HostFilesystem::restore) to its state before a call,
+    /// and [moves aside](HostFilesystem::set_aside) the git repositories that were created since.
+    ///
+    /// `call` names the call in the refs that preserve its unreferenced commits,
+    /// `refs/foldlog/lost/CALL`; it has to be a valid part of a ref's name. If something was [set
+    /// aside](HostFilesystem::set_aside) for the call, [`WorkspaceRestoreReport::inexact`] contains
+    /// its location.
     ///
     /// # Errors
     ///
@@ -92,16 +102,21 @@ impl HostFilesystem {
         self.restore_or_doubt(snapshot, Some(call), false)
     }
 
-    /// Moves aside what a [rollback](HostFilesystem::roll_back) of the call to `snapshot` will replace or remove, for a workspace that
-    /// cannot be captured before: files, links, git repositories that the call made, and the files in other repositories, such as `HEAD`,
-    /// refs and the index, which get a second name. They lie in `.foldlog-aside/CALL` in the
-    /// workspace's root under the paths that they had, on the same file system, and take no room for contents. Snapshots leave that directory
-    /// out and restores leave it alone, so it stays until somebody removes it.
+    /// Moves aside the entries that a [rollback](HostFilesystem::roll_back) of the call to
+    /// `snapshot` will replace or remove, for a workspace that cannot be captured first.
+    ///
+    /// The entries are files, links, git repositories that the call created, and the files in other
+    /// repositories, such as `HEAD`, refs and the index, which get a second name. They are moved to
+    /// `.foldlog-aside/CALL` in the workspace's root, under their original paths, on the same file
+    /// system, and take no additional space for contents. Snapshots leave that directory out and
+    /// restores do not touch it, so it stays until a person removes it.
     ///
     /// # Errors
     ///
-    /// [`Error::Full`] if the disk has no room for what the rollback will write beside what is there, and [`Error::Io`] if something cannot
-    /// be moved: everything stays where it was. Else those of [`restore`](HostFilesystem::restore).
+    /// - [`Error::Full`] if the disk has no space for the files that the rollback will write in
+    ///   addition to the present ones. Everything stays in its place.
+    /// - [`Error::Io`] if something cannot be moved. Everything stays in its place.
+    /// - Otherwise those of [`restore`](HostFilesystem::restore).
     pub fn set_aside(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<()> {
         self.restore_or_doubt(snapshot, Some(call), true).map(drop)
     }
@@ -115,7 +130,7 @@ impl HostFilesystem {
         self.or_doubt(self.restore_for(snapshot, call, aside))
     }
 
-    /// Has later captures look at the whole store, if something of it proved damaged.
+    /// Makes later captures check the whole store, if one of its objects proved damaged.
     pub(super) fn or_doubt<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| {
             if matches!(error, Error::Object { .. }) {
@@ -124,7 +139,8 @@ impl HostFilesystem {
         })
     }
 
-    /// Restores a snapshot; with `aside`, moves what would be replaced aside, and restores nothing.
+    /// Restores a snapshot; with `aside`, moves the entries to be replaced aside, and restores
+    /// nothing.
     fn restore_for(
         &self,
         snapshot: &FilesystemSnapshot,
@@ -134,7 +150,7 @@ impl HostFilesystem {
         let mut state = self.state.lock();
         let state = &mut *state;
         let bound = match self.bound_root() {
-            // Its owner may take the right to open it from everyone, and give it back.
+            // Its owner may revoke all rights to open it, and grant them again.
             Err(Error::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
                 Arc::new(Root::open_again(&self.root, snapshot.directory.as_ref())?)
             }
@@ -168,7 +184,7 @@ impl HostFilesystem {
         if snapshot.unless_changed && !is_as_captured {
             return Err(Error::Changed { path: self.root.clone() });
         }
-        // Whatever bears a new time was not looked at since.
+        // Entries with a new time have not been checked since.
         let look = Look { root: &root, place: &self.root, keep: None, is_racy: &|_| true };
         let found = look.at(&walked.repositories, &mut RepositoryStatCache::new())?;
         let mut undoing = RepositoryRestore {
@@ -183,7 +199,7 @@ impl HostFilesystem {
             changed: 0,
             replaced_in: Vec::new(),
         };
-        // A copy of a `.git` that leads elsewhere would have git work there from two directories.
+        // A copy of a `.git` that leads elsewhere would let git work there from two directories.
         let is_here = directory_check::is_of(state, &bound, snapshot);
         let undoes = is_here && self.scratch.is_none() && metadata.is_some();
         let undoes = undoes && !sabotage::is(Breakage::RepositoryNotRestored);
@@ -242,7 +258,8 @@ impl HostFilesystem {
                 }
                 let mut touched = TouchedPaths::default();
                 plan.collect_touched(b"", &mut touched);
-                // From here on it is not empty, and no other restore into it is to be refused for that.
+                // From here on it is not empty, and no other restore into it may be refused for
+                // that.
                 state.rebound = state.rebound.map(|(place, _)| (place, Rebind::Overwrite));
                 state.unsynced = Some(Arc::clone(&bound));
                 let shared = RestoreContext::new(&root);
@@ -308,7 +325,8 @@ impl HostFilesystem {
         Ok(restored)
     }
 
-    /// Walks the workspace as it is, and gives the owner access to each directory that cannot be read without.
+    /// Walks the present workspace, and gives the owner access to each directory that is otherwise
+    /// unreadable.
     fn walk_all(
         &self,
         state: &mut WorkspaceState,
@@ -327,7 +345,8 @@ impl HostFilesystem {
                 return Ok(walked);
             }
             if !checked {
-                // What differs cannot be known without changing permissions, so everything is checked first.
+                // The differences cannot be determined without changing permissions, so everything
+                // is checked first.
                 let mut blobs = Vec::new();
                 state.trees.visit(&self.objects, commit.tree, None, &mut |line, _| {
                     if line.mode != GitMode::Directory {
@@ -345,7 +364,8 @@ impl HostFilesystem {
                 .unreadable
                 .iter()
                 .filter_map(|path| {
-                    // What does not open although its permissions were given back is not tried for ever.
+                    // A directory that does not open although its permissions were restored is not
+                    // retried for ever.
                     let again = if given.insert(path.clone()) { Ok(()) } else { Err(Errno::EACCES) };
                     let errno = again.and_then(|()| self.make_readable(root, path)).err()?;
                     Some(UnrestoredPath {
@@ -379,14 +399,15 @@ impl HostFilesystem {
         set_permissions(&directory, &name, present | 0o700)
     }
 
-    /// Makes durable what restores changed since the last call, wherever the workspace's path leads by now. It syncs
-    /// the whole file system once, since a restore changes names, owners, permissions and times in any number of
-    /// directories.
+    /// Makes durable the changes of restores since the last call, in the directory at the
+    /// workspace's current path. It syncs the whole file system once, since a restore changes
+    /// names, owners, permissions and times in any number of directories.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the file system cannot be synced. A second call promises nothing then, since the system may
-    /// take for written what never reached the disk, and neither does another restore, which writes only what differs.
+    /// [`Error::Io`] if the file system cannot be synced. After that, neither a second call nor
+    /// another restore, which writes only differences, promises anything, since the system may
+    /// regard data as written that never reached the disk.
     pub fn sync_restored(&self) -> Result<()> {
         let Some(root) = self.state.lock().unsynced.take() else { return Ok(()) };
         nix::unistd::syncfs(&**root.directory()).map_err(|errno| Error::io("sync", &self.root, errno.into()))

@@ -1,4 +1,5 @@
-//! Takes snapshots of a workspace and makes them durable; [`FilesystemSnapshot`] is what a log records of one.
+//! Takes snapshots of a workspace and makes them durable. A log records a [`FilesystemSnapshot`]
+//! for each.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
@@ -21,11 +22,12 @@ use super::{HostFilesystem, WorkspaceNotice, directory_check};
 use crate::DirectoryIdentity;
 use crate::error::{Error, Result};
 
-/// Names a snapshot of a [`HostFilesystem`], with all that a restore in another process needs beside the store. A log
-/// records it as JSON or MessagePack.
+/// Identifies a snapshot of a [`HostFilesystem`], with everything that a restore in another process
+/// needs in addition to the store. A log records it as JSON or MessagePack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesystemSnapshot {
-    /// Id of the git commit in the store, in hexadecimal. Equal content, permissions and tag have equal commits.
+    /// Id of the git commit in the store, in hexadecimal. Equal content, permissions and tag have
+    /// equal commits.
     pub commit: String,
     /// Patterns of the paths that the snapshot leaves out.
     pub leave_out: Vec<String>,
@@ -33,61 +35,72 @@ pub struct FilesystemSnapshot {
     pub gitignore: bool,
     /// Number of files and links in the snapshot.
     pub files: u64,
-    /// Paths of the mounts in the workspace, which the snapshot leaves out whole. Bytes that are not UTF-8 appear as
-    /// `\xNN`.
+    /// Paths of the mounts in the workspace, which the snapshot leaves out entirely. Bytes that are
+    /// not UTF-8 appear as `\xNN`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<String>,
-    /// Id of the object in the store that holds owners, extended attributes, times, holes, and which names are one
-    /// file, in hexadecimal. `None` in snapshots of versions that kept none of these.
+    /// Id of the object in the store with owners, extended attributes, times, holes, and names of
+    /// the same file, in hexadecimal. `None` in snapshots of versions that captured none of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<String>,
-    /// Id of the object in the store that holds the state of the git repositories in the workspace, in hexadecimal: which
-    /// copies of `HEAD`, refs, index and the like a restore brings back. `None` if there was no repository.
+    /// Id of the object in the store with the state of the git repositories in the workspace, in
+    /// hexadecimal: the copies of `HEAD`, refs, index and the like that a restore brings back.
+    /// `None` if there was no repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repositories: Option<String>,
-    /// Identity of the workspace's directory, the only one that the snapshot is restored into. `None` in snapshots of
-    /// earlier versions: they are restored only after [`HostFilesystem::rebind`].
+    /// Identity of the workspace's directory, the only one into which the snapshot is restored.
+    /// `None` in snapshots of earlier versions: they are restored only after
+    /// [`HostFilesystem::rebind`].
     #[serde(default, rename = "folder", skip_serializing_if = "Option::is_none")]
     pub directory: Option<DirectoryIdentity>,
-    /// Path of the workspace when the snapshot was taken, its links resolved: a hint for whoever looks for the directory,
-    /// and never a proof. Bytes that are not UTF-8 appear as `\xNN`. `None` in snapshots of earlier versions.
+    /// Path of the workspace when the snapshot was taken, with its links resolved. It is a hint for
+    /// finding the directory, and never a proof. Bytes that are not UTF-8 appear as `\xNN`. `None`
+    /// in snapshots of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Id of the git commit whose `.gitignore` files say what a restore leaves alone, in hexadecimal. `None` stands for
-    /// [`commit`](FilesystemSnapshot::commit); only what a [rewind](super::HostFilesystem::merged) restores has another one.
+    /// Id of the git commit whose `.gitignore` files determine which paths a restore does not
+    /// touch, in hexadecimal. `None` means [`commit`](FilesystemSnapshot::commit). Only the
+    /// snapshot that a [rewind](super::HostFilesystem::merge_for_rewind) restores has another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out_by: Option<String>,
-    /// Whether a restore is [refused](crate::Error::Changed) if the workspace is not as its last capture found it. Never recorded.
+    /// Whether a restore is [refused](crate::Error::Changed) if the workspace differs from its last
+    /// capture. Never recorded.
     #[serde(skip)]
     pub unless_changed: bool,
 }
 
 impl FilesystemSnapshot {
-    /// Returns the ids by which a collection knows the snapshot, in hexadecimal: those of its commit, of its metadata and of
-    /// what it says of repositories.
+    /// Returns the ids by which a collection identifies the snapshot, in hexadecimal: those of its
+    /// commit, of its metadata and of its state of repositories.
     pub(super) fn names(&self) -> impl Iterator<Item = &String> {
         [Some(&self.commit), self.metadata.as_ref(), self.repositories.as_ref()].into_iter().flatten()
     }
 }
 
 impl HostFilesystem {
-    /// Takes a snapshot of the workspace. If nothing changed since the last one, this walks the directory, looks at the objects that
-    /// it relies on, and reads and writes nothing. An object that is missing, or whose file has another length or time than when
-    /// it was last known to be sound, is read, and written anew if it is damaged; of more than 1,024 files, those of about 1,024 are
-    /// looked at by each snapshot, in turn. `tag` becomes a part of the commit's message, for readers who look into the store with git.
+    /// Takes a snapshot of the workspace.
     ///
-    /// With `durable`, everything that the snapshot needs is durable when this returns. Without it a power cut may take
-    /// the snapshot, though a kill does not; [`sync_captures`](HostFilesystem::sync_captures) makes it durable later.
+    /// If nothing changed since the last one, this walks the directory, checks the files of the
+    /// objects that it relies on, and reads and writes no content. If an object is missing, or its
+    /// file has another length or time than when it was last known to be intact, the object is
+    /// read, and written again if it is damaged. Of more than 1,024 files, each snapshot checks
+    /// about 1,024 in turn. `tag` becomes a part of the commit's message, for people who inspect
+    /// the store with git.
+    ///
+    /// With `durable`, everything that the snapshot needs is durable when this returns. Without it,
+    /// a power cut may destroy the snapshot, but a kill does not;
+    /// [`sync_captures`](HostFilesystem::sync_captures) makes it durable later.
     ///
     /// # Errors
     ///
-    /// No snapshot was taken, and all earlier ones are as they were:
+    /// No snapshot was taken, and all earlier ones are unchanged:
     ///
-    /// - [`Error::Path`] if something in the workspace cannot be a part of a snapshot (a pipe, a socket, a device, more
-    ///   than 256 directories in one another, a `.gitignore` of more than 1 MiB, content made to collide with another's
-    ///   SHA-1), changes each time it is read, or if the workspace is gone.
-    /// - [`Error::Io`] if a file cannot be read or an object cannot be written: [`uncapturable`](HostFilesystem::uncapturable) tells
-    ///   before which files cannot.
+    /// - [`Error::Path`] if an entry of the workspace cannot be a part of a snapshot (a pipe, a
+    ///   socket, a device, more than 256 nested directories, a `.gitignore` of more than 1 MiB,
+    ///   content crafted to collide with another SHA-1), if it changes each time it is read, or if
+    ///   the workspace no longer exists.
+    /// - [`Error::Io`] if a file cannot be read or an object cannot be written.
+    ///   [`uncapturable`](HostFilesystem::uncapturable) lists such files in advance.
     /// - [`Error::Full`] if the disk has no space for an object.
     /// - [`Error::CaptureTooLarge`] if the snapshot would read more than
     ///   [`capture_bytes_max`](super::HostFilesystemOptions::capture_bytes_max) bytes.
@@ -96,12 +109,13 @@ impl HostFilesystem {
         self.snapshot_until(tag, durable, None)
     }
 
-    /// Takes a snapshot like [`snapshot`](HostFilesystem::snapshot), but gives up at the moment `until`. `None` sets no
-    /// deadline.
+    /// Takes a snapshot like [`snapshot`](HostFilesystem::snapshot), but gives up at the moment
+    /// `until`. `None` sets no deadline.
     ///
     /// # Errors
     ///
-    /// [`Error::DeadlineExceeded`] if `until` passed; otherwise the errors of [`snapshot`](HostFilesystem::snapshot).
+    /// [`Error::DeadlineExceeded`] if `until` passed; otherwise the errors of
+    /// [`snapshot`](HostFilesystem::snapshot).
     pub fn snapshot_until(
         &self,
         tag: Option<&str>,
@@ -127,7 +141,7 @@ impl HostFilesystem {
         let mut last = match state.last.take() {
             Some(last) if Arc::ptr_eq(&last.root, &walked.root) => last,
             before => {
-                // Reading a file again that proved unchanged makes new entries for old content.
+                // Reading a file again that proves unchanged creates new entries for old content.
                 let same =
                     before.filter(|before| before.root.tree == walked.root.tree && before.commit.is_some());
                 state.unsaved += walked.read.max(1);
@@ -166,7 +180,7 @@ impl HostFilesystem {
         };
         last.commit = Some((commit, tag.map(str::to_owned)));
         let files = last.root.files;
-        // The object that names the copies comes after them, so that where it is durable it vouches for them.
+        // The object that names the copies comes after them, so that its durability implies theirs.
         let copies = found.copies().filter(|copy| !self.objects.is_durable(*copy));
         let beside: Vec<ObjectId> = copies.chain([metadata]).chain(repositories).collect();
         if durable {
@@ -183,7 +197,8 @@ impl HostFilesystem {
         let is_new = root.identity().token.is_none();
         let directory = root.ensure_token(|| state.token.take().unwrap_or_else(directory_check::entropic));
         if durable && is_new {
-            // Where it cannot be, or is lost, the directory is known by inode and birth.
+            // If this fails or the token is lost, the directory is recognized by inode and creation
+            // time.
             let _ = nix::unistd::fsync(&**root.directory());
         }
         root.set_captured();
@@ -202,8 +217,8 @@ impl HostFilesystem {
         })
     }
 
-    /// Writes the object of the workspace's metadata, unless nothing changed since it was last written, and returns its
-    /// id.
+    /// Writes the object of the workspace's metadata, unless nothing changed since it was last
+    /// written, and returns its id.
     fn keep_metadata(&self, last: &mut Last, walked: &WalkOutcome) -> Result<ObjectId> {
         if let Some((_, Some(id))) = &last.metadata
             && self.objects.is_sound(*id, ObjectKind::Blob)?
@@ -218,25 +233,27 @@ impl HostFilesystem {
         Ok(id)
     }
 
-    /// Starts to remember the snapshots that are not durable yet, for [`sync_captures`](Self::sync_captures) to sync.
+    /// Starts to remember the snapshots that are not durable yet, for
+    /// [`sync_captures`](Self::sync_captures) to sync.
     pub fn keep_unsynced(&self) {
         self.unsynced.keep();
     }
 
-    /// Makes durable all snapshots that were taken since [`keep_unsynced`](Self::keep_unsynced), and the snapshots
-    /// `earlier`, which other processes took. Snapshots and restores go on meanwhile.
+    /// Makes durable all snapshots that were taken since [`keep_unsynced`](Self::keep_unsynced),
+    /// and the snapshots `earlier`, which other processes took. Snapshots and restores can run at
+    /// the same time.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the store cannot be synced, now or in an earlier call: a sync that failed is not retried, since
-    /// the next one may succeed without having written anything.
+    /// [`Error::Io`] if the store cannot be synced, now or in an earlier call. A failed sync is not
+    /// retried, since the next one may succeed without having written anything.
     pub fn sync_captures(&self, earlier: &[FilesystemSnapshot]) -> Result<()> {
         self.unsynced.sync(|pending| {
             let mut earlier = earlier.iter().filter_map(|snapshot| self.commit_of(snapshot).ok());
             if earlier.any(|commit| !self.objects.is_durable(commit) && self.objects.path(commit).exists()) {
                 self.objects.sync_all()?;
             }
-            // One that was collected meanwhile is nobody's any more.
+            // A snapshot that was collected in the meantime needs no sync.
             let mut pending = pending.into_iter().filter(|one| self.objects.path(one.commit).exists());
             pending.try_for_each(|one| self.sync(one.commit, &one.beside, &one.root))
         })
@@ -268,7 +285,7 @@ impl HostFilesystem {
         ids.sort();
         ids.dedup();
         ids.retain(|id| !self.objects.is_durable(*id));
-        // These come last, so that where they are durable they vouch for the rest.
+        // These come last, so that their durability implies that of the rest.
         ids.extend(beside.iter().copied().chain([commit]));
         self.objects.sync(&ids)
     }
@@ -282,7 +299,7 @@ impl HostFilesystem {
     }
 }
 
-/// The object that a record names.
+/// Parses the id of an object in a record.
 pub(super) fn named_object(objects: &Objects, name: &str) -> Result<ObjectId> {
     ObjectId::parse(name).ok_or_else(|| Error::Object {
         path: objects.store().to_owned(),
