@@ -1,13 +1,15 @@
-//! Moves aside what a restore is about to replace or remove, where it cannot be captured.
+//! Moves entries aside that a restore is about to replace or remove, if they cannot be captured.
 //!
-//! Files are renamed into the directory [`ASIDE`] of the workspace's root, into one directory for each call, under the paths that they had.
-//! A rename takes no room for contents, and always stays on the file system. Snapshots leave the directory out, and restores leave it
-//! alone: whoever has looked at it removes it.
+//! Files are renamed into the directory [`ASIDE`] of the workspace's root, into one directory for
+//! each call, under their original paths. A rename takes no space for contents, and always stays on
+//! the file system. Snapshots leave the directory out, and restores do not touch it. A person
+//! removes it after inspecting it.
 //!
-//! A file of a git repository gets a second name there instead, a hard link, since the restore has yet to read it. It is the only one
-//! once the restore has replaced or removed the first, which it does by renaming and unlinking alone.
+//! A file of a git repository gets a second name there instead, a hard link, since the restore has
+//! yet to read it. It becomes the only name once the restore has replaced or removed the first,
+//! which it does only by renaming and unlinking.
 //!
-//! A restore that is cut short behind that is made once more as any other.
+//! If a restore is cut short after that, it is run again like any other.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -23,40 +25,40 @@ use super::rules::ASIDE;
 use super::step::{OPEN_DIRECTORY, list, open_around, open_at, stat_at};
 use crate::error::{Error, Result};
 
-/// What failed where something cannot be moved.
+/// The operation in the error if something cannot be moved.
 pub(crate) const SET_ASIDE: &str = "move into .foldlog-aside";
 
-/// Most names that are tried for what lies aside under the same path already.
+/// Greatest number of names to try if the same path is already in use.
 const NAMES_MAX: u32 = 1_000;
 
-/// What is set aside, by paths from the workspace's root.
+/// Entries to set aside, by paths from the workspace's root.
 #[derive(Default)]
 pub(super) struct Aside {
-    /// What is moved.
+    /// Entries to move.
     pub(super) moved: Vec<Vec<u8>>,
     /// Files that get a second name.
     pub(super) linked: Vec<Vec<u8>>,
 }
 
-/// A directory and a name in it.
 struct EntryPlace {
     directory: OwnedFd,
     name: Vec<u8>,
 }
 
-/// Something that was set aside: the place that it had, and the one that it has.
+/// An entry that was set aside: its previous and its new place.
 struct AsideMove {
     from: EntryPlace,
     to: EntryPlace,
     is_linked: bool,
 }
 
-/// Returns the path of what lies aside for a call, relative to the workspace's root.
+/// Returns the path of the entries that were set aside for a call, relative to the workspace's
+/// root.
 pub(super) fn directory_of(call: &str) -> String {
     format!("{}/{call}", String::from_utf8_lossy(ASIDE))
 }
 
-/// Returns the names of what lies aside for a call, directly in its directory.
+/// Returns the names of the entries directly in a call's directory.
 pub(super) fn names(root: &OwnedFd, call: &str) -> Vec<String> {
     let aside = open_at(root, ASIDE, OPEN_DIRECTORY, Mode::empty());
     let directory = aside.and_then(|aside| open_at(&aside, call.as_bytes(), OPEN_DIRECTORY, Mode::empty()));
@@ -66,7 +68,8 @@ pub(super) fn names(root: &OwnedFd, call: &str) -> Vec<String> {
     names
 }
 
-/// Finds what lies aside that had this path, of the call with the highest number: a path from the workspace's root.
+/// Finds the entry that had this path before it was set aside, of the call with the highest number.
+/// Returns a path from the workspace's root.
 pub(super) fn find(root: &OwnedFd, path: &[u8]) -> Option<String> {
     let aside = open_at(root, ASIDE, OPEN_DIRECTORY, Mode::empty()).ok()?;
     let calls = list(&aside).ok()?.into_iter().map(|(call, _)| call);
@@ -78,7 +81,7 @@ pub(super) fn find(root: &OwnedFd, path: &[u8]) -> Option<String> {
     Some(display_path(&join(&join(ASIDE, &call), path)))
 }
 
-/// Returns those of these repositories of which a part lies aside for a call, without objects.
+/// Returns those of these repositories of which a part, without objects, was set aside for a call.
 pub(super) fn parts<'a>(
     root: &OwnedFd,
     call: &str,
@@ -95,7 +98,7 @@ pub(super) fn parts<'a>(
     repositories.filter(is_part).collect()
 }
 
-/// Sets everything aside, or nothing. What is not there is passed over.
+/// Sets everything aside, or nothing. Skips missing entries.
 pub(super) fn set_all(root: &OwnedFd, place: &Path, call: &str, paths: &Aside) -> Result<()> {
     let mut moved: Vec<AsideMove> = Vec::new();
     let linked = paths.linked.iter().map(|path| (path, true));
@@ -104,13 +107,14 @@ pub(super) fn set_all(root: &OwnedFd, place: &Path, call: &str, paths: &Aside) -
             Ok(one) => moved.extend(one),
             Err(errno) => {
                 for AsideMove { from, to, is_linked } in moved.iter().rev() {
-                    // What cannot be moved back lies aside, and nothing of it is lost.
+                    // Entries that cannot be moved back stay aside, and nothing of them is lost.
                     let _ = match is_linked {
                         true => unlinkat(&to.directory, &*to.name, UnlinkatFlags::NoRemoveDir),
                         false => rename(to, from),
                     };
                 }
-                // Where something else is in the directory's place, that is what has to go.
+                // If another kind of entry is in the directory's place, that entry has to be
+                // removed.
                 let is_taken =
                     stat_at(root, ASIDE).is_ok_and(|found| found.kind() != ManifestKind::Directory);
                 let named = if is_taken { ASIDE } else { path };
@@ -136,7 +140,7 @@ fn set_one(root: &OwnedFd, call: &str, path: &[u8], is_linked: bool) -> Result<O
     for directory in directories.split(|byte| *byte == b'/').filter(|directory| !directory.is_empty()) {
         directory_there = open_or_create(&directory_there, directory)?;
     }
-    // What lies there is of an earlier attempt that was cut short.
+    // An entry there is from an earlier attempt that was cut short.
     let mut to = EntryPlace { directory: directory_there, name: Vec::new() };
     for number in 0..NAMES_MAX {
         let behind = if number == 0 { String::new() } else { format!(".{number}") };
@@ -154,7 +158,7 @@ fn set_one(root: &OwnedFd, call: &str, path: &[u8], is_linked: bool) -> Result<O
     Err(Errno::EEXIST)
 }
 
-/// Opens a directory, which is made where there is none.
+/// Opens a directory, and creates it if it does not exist.
 fn open_or_create(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     match mkdirat(directory, name, Mode::S_IRWXU) {
         Ok(()) | Err(Errno::EEXIST) => open_at(directory, name, OPEN_DIRECTORY, Mode::empty()),
@@ -162,7 +166,7 @@ fn open_or_create(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Gives a file a second name. It may have it since an earlier attempt.
+/// Gives a file a second name. An earlier attempt may have created it already.
 fn link(from: &EntryPlace, to: &EntryPlace) -> Result<(), Errno> {
     match linkat(&from.directory, &*from.name, &to.directory, &*to.name, AtFlags::empty()) {
         Err(Errno::EEXIST) => {

@@ -1,8 +1,10 @@
-//! What a file bears beside its content: owner, permissions, extended attributes and the time of its last change.
+//! The attributes of a file in addition to its content: owner, permissions, extended attributes and
+//! the time of its last change.
 //!
-//! They are given back in this order, since each may undo what follows it: owner, permissions, attributes, time. What
-//! this process may not give back is told, and nothing is given that means more under another owner: a file that cannot
-//! be given back to its owner loses its set-user-ID and set-group-ID bits and its capabilities.
+//! They are restored in this order, since each may undo those that follow: owner, permissions,
+//! attributes, time. Attributes that this process may not set are reported. No attribute is set
+//! that grants more under another owner: a file that cannot be given back to its owner loses its
+//! set-user-ID and set-group-ID bits and its capabilities.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -16,14 +18,15 @@ use rustix::io::Errno;
 use super::manifest::{Attributes, Owner, Stat, escape_path};
 use crate::sabotage::{self, Breakage};
 
-/// What Linux lets a file's list of attributes be long at most, and a value.
+/// Linux's limit for the length of a file's list of attributes, and of a value.
 const LIST_BYTES_MAX: usize = 64 << 10;
 
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// Whether an attribute is the file's own: not foldlog's mark, and not the label that a security module gives.
+/// Returns whether an attribute is the file's own: neither foldlog's mark nor the label of a
+/// security module.
 fn is_kept(name: &[u8]) -> bool {
     if name.starts_with(b"user.foldlog.") {
         return false;
@@ -32,7 +35,7 @@ fn is_kept(name: &[u8]) -> bool {
     !system || [CAPABILITY, b"system.posix_acl_access", b"system.posix_acl_default"].contains(&name)
 }
 
-/// Reads the extended attributes of what is open. A file system that has none is no error.
+/// Reads the extended attributes of an open file. A file system without them is not an error.
 pub(super) fn read(file: impl AsFd) -> Result<Attributes, Errno> {
     let mut short = [0; 512];
     let long;
@@ -57,7 +60,7 @@ pub(super) fn read(file: impl AsFd) -> Result<Attributes, Errno> {
                 value.shrink_to_fit();
                 found.push((name.to_vec(), value));
             }
-            // It went meanwhile, or is not this process's to read.
+            // It was removed in the meantime, or this process may not read it.
             Err(Errno::NODATA | Errno::ACCESS | Errno::PERM | Errno::OPNOTSUPP) => {}
             Err(errno) => return Err(errno),
         }
@@ -66,17 +69,17 @@ pub(super) fn read(file: impl AsFd) -> Result<Attributes, Errno> {
     Ok((!found.is_empty()).then(|| Arc::new(found)))
 }
 
-/// What something is to bear.
+/// The attributes that an entry is to have.
 #[derive(Clone, Debug)]
 pub(super) struct WantedAttributes {
     pub(super) permissions: u32,
-    /// `None`, as the next two, where the snapshot does not say.
+    /// `None`, like the next two, if the snapshot does not record it.
     pub(super) owner: Option<Owner>,
     pub(super) attributes: Option<Attributes>,
     pub(super) modified_ns: Option<i64>,
 }
 
-/// What is given something.
+/// The entry whose attributes are set.
 pub(super) enum Target<'a> {
     /// A file or a directory.
     Opened(BorrowedFd<'a>),
@@ -109,7 +112,7 @@ impl Target<'_> {
 }
 
 impl WantedAttributes {
-    /// Whether something bears it already.
+    /// Returns whether an entry already has these attributes.
     pub(super) fn is_borne_by(&self, stat: &Stat, attributes: &Attributes, is_link: bool) -> bool {
         let WantedAttributes { permissions, owner, attributes: wanted, modified_ns } = self;
         (is_link || stat.permissions() == *permissions)
@@ -118,11 +121,12 @@ impl WantedAttributes {
             && modified_ns.is_none_or(|ns| ns == stat.modified_ns)
     }
 
-    /// Gives it to something that bears `stat` and `attributes`, and tells what could not be given.
+    /// Sets the attributes on an entry that has `stat` and `attributes`, and returns descriptions
+    /// of those that could not be set.
     ///
     /// # Errors
     ///
-    /// Where the permissions cannot be changed.
+    /// Returns an error if the permissions cannot be changed.
     pub(super) fn give(
         &self,
         target: &Target<'_>,
@@ -137,7 +141,7 @@ impl WantedAttributes {
             if lost != 0 {
                 told.push("its set-user-ID and set-group-ID bits are left off".to_owned());
             }
-            // A new owner takes these bits away.
+            // A new owner clears these bits.
             if stat.permissions() != permissions || owner != stat.owner {
                 fchmod(file, Mode::from_raw_mode(permissions))?;
             }
@@ -149,7 +153,7 @@ impl WantedAttributes {
             }
         }
         match self.modified_ns {
-            // A capture keeps 64 bits of nanoseconds.
+            // A capture stores 64 bits of nanoseconds.
             Some(i64::MIN | i64::MAX) => {
                 told.push(
                     "its time of change was before 1677 or after 2262, which no capture keeps".to_owned(),
@@ -165,7 +169,7 @@ impl WantedAttributes {
         Ok(told)
     }
 
-    /// Gives a file its owner, tells if that fails, and returns whom the file belongs to then.
+    /// Sets a file's owner, adds a failure to `told`, and returns the resulting owner.
     fn give_owner(&self, target: &Target<'_>, present: Owner, told: &mut Vec<String>) -> Owner {
         let mut owner = present;
         let Some(wanted) = self.owner.filter(|owner| *owner != present) else { return owner };
@@ -177,7 +181,7 @@ impl WantedAttributes {
         match refused {
             Ok(()) => owner = wanted,
             Err(errno) => {
-                // One of the groups that one is in can be given without the right to give files away.
+                // A process can set one of its own groups without the right to give files away.
                 if gid != owner.gid && target.chown(None, Some(gid)).is_ok() {
                     owner.gid = gid;
                 }
@@ -190,7 +194,7 @@ impl WantedAttributes {
         owner
     }
 
-    /// The bits that would mean something else under this owner.
+    /// Returns the bits that would have another meaning under this owner.
     fn lost_bits(&self, owner: Owner) -> u32 {
         if sabotage::is(Breakage::SetuidKept) {
             return 0;

@@ -1,5 +1,5 @@
-//! Reads the objects of snapshots in a store, and tells which are damaged or missing. Changes nothing, but where some are, later
-//! captures into the store look at all of it.
+//! Reads the objects of snapshots in a store, and reports those that are damaged or missing.
+//! Changes nothing; but after a finding, later captures into the store check all of it.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
@@ -19,10 +19,10 @@ use super::snapshot::named_object;
 use super::trees::{Commit, Trees};
 use crate::error::{Error, Result};
 
-/// Most damaged objects that are named; the others are counted.
+/// Greatest number of damaged objects that are listed; the others are counted.
 const DAMAGED_MAX: usize = 100;
 
-/// Names an object of a snapshot that is damaged or missing.
+/// Identifies an object of a snapshot that is damaged or missing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DamagedObject {
     /// Path of the object's file.
@@ -31,27 +31,30 @@ pub struct DamagedObject {
     pub reason: String,
 }
 
-/// Says what an audit of snapshots found.
+/// Contains the results of an audit of snapshots.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SnapshotsAudited {
-    /// Number of snapshots whose objects were looked at.
+    /// Number of snapshots whose objects were checked.
     pub snapshots: u64,
     /// Number of snapshots that were [collected](super::collect_snapshots).
     pub collected: u64,
-    /// Paths at which the store has no commit of a snapshot that it does not remember as collected, in ascending order. A store
-    /// that keeps other snapshots of the workspace has lost it.
+    /// Paths of the missing commits of snapshots that the store does not remember as collected, in
+    /// ascending order. If the store has other snapshots of the workspace, it has lost these.
     pub absent: BTreeSet<PathBuf>,
     /// Objects that are damaged or missing, each once: the first 100.
     pub damaged: Vec<DamagedObject>,
-    /// Number of damaged or missing objects beside these.
+    /// Number of further damaged or missing objects.
     pub damaged_more: u64,
 }
 
-/// Looks at every object that these snapshots need, in the store at `store`. Commits, directories and what is said of files beside their
-/// contents are read and checked; contents are read where `is_to_be_read` says so of the object's file, and have to be there
-/// otherwise. What is read has to be the whole file, byte for byte: its length too. An object that several snapshots need is looked at once.
-/// If one is damaged, the next capture into the store reads all that it relies on, and writes anew what of it the workspace holds.
+/// Checks every object that these snapshots need, in the store at `store`.
+///
+/// Commits, directories and metadata are read and verified. Contents are read if `is_to_be_read`
+/// returns `true` for the object's file, and otherwise only have to exist. A file that is read has
+/// to match entirely, byte for byte, including its length. An object that several snapshots need is
+/// checked once. If one is damaged, the next capture into the store reads everything that it relies
+/// on, and writes damaged objects again from the workspace's contents.
 pub fn audit_snapshots<'a>(
     store: &Path,
     snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>,
@@ -103,7 +106,8 @@ fn given_up_by(store: &Path) -> HashSet<ObjectId> {
     read_collected(store).into_iter().collect()
 }
 
-/// Reads the object whose file is at `path`, and says what is wrong with it. `None` if it is sound, or if no object has such a path.
+/// Reads the object whose file is at `path`, and returns its damage. Returns `None` if it is
+/// intact, or if no object has such a path.
 pub fn damage_of_object(path: &Path) -> Option<DamagedObject> {
     let directory = path.parent()?;
     let name = [directory.file_name()?.to_str()?, path.file_name()?.to_str()?].concat();
@@ -113,7 +117,7 @@ pub fn damage_of_object(path: &Path) -> Option<DamagedObject> {
     for kind in [ObjectKind::Commit, ObjectKind::Tree, ObjectKind::Blob] {
         match objects.check(id, kind, 0) {
             Ok(_) => return None,
-            // Of an object of another kind it is known only that it is not of this one.
+            // For an object of another kind, this error only means that it is not of this kind.
             Err(Error::Object { reason: told, .. })
                 if reason.is_empty() || !told.starts_with("it is no ") =>
             {
@@ -132,9 +136,9 @@ struct Audit<'a> {
     trees: Trees,
     seen: HashSet<ObjectId>,
     seen_times: HashSet<ObjectId>,
-    /// Contents that were looked at.
+    /// Contents that were checked.
     looked_at: HashSet<ObjectId>,
-    /// Paths of the objects that were told of.
+    /// Paths of the objects that were reported.
     told: HashSet<PathBuf>,
     audited: SnapshotsAudited,
 }
@@ -143,7 +147,7 @@ impl Audit<'_> {
     fn tell(&mut self, error: Error) {
         let (path, reason) = match error {
             Error::Object { path, reason } => (path, reason),
-            // It was collected while it was looked at.
+            // It was collected during the check.
             Error::Collected { .. } => {
                 self.audited.collected += 1;
                 return;
@@ -179,7 +183,7 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Looks at all that is beneath a commit.
+    /// Checks everything beneath a commit.
     fn commit(&mut self, name: &str) -> Result<Commit> {
         let commit = Commit::read(self.objects, named_object(self.objects, name)?)?;
         let mut contents = Vec::new();
@@ -202,7 +206,8 @@ impl Audit<'_> {
     fn look_at(&mut self, id: ObjectId) {
         let path = self.objects.path(id);
         let is_file = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
-        // Opening what is no file says what it is, or that it is missing.
+        // Opening an entry that is not a file returns an error that names its kind, or that it is
+        // missing.
         if ((self.is_to_be_read)(&path) || !is_file)
             && let Err(error) = self.objects.check(id, ObjectKind::Blob, 0)
         {

@@ -1,20 +1,22 @@
-//! The stat cache's file: what the last walk found, so that another process need not read every file again.
+//! The stat cache's file: the result of the last walk, so that another process need not read every
+//! file again.
 //!
-//! It is a cache: written without a sync, checked as a whole, and ignored where anything about it is odd.
+//! It is a cache: written without a sync, checked as a whole, and ignored if anything about it is
+//! unexpected.
 //!
 //! ```text
-//! head      "foldlog stat cache 4\n", boot id (16), mark (16), the directory's inode (8) and when it was made (8)
+//! head      "foldlog stat cache 4\n", boot id (16), mark (16), the directory's inode (8) and creation time (8)
 //! directories   each before those in it: stat (56), time at which the attributes were read (8), attributes, tree (20),
 //!           stamp (16), durable (1), times (20), stamp (16), count of entries (4), entries
 //! entry     length of the name (2), name, then one of
 //!             0  a directory; the next of the directories not yet named, in order
 //!             1  a file or a link: stat (56), blob (20), stamp (16), bits: racy 1, durable 2, attributes follow 4, sparse 8, prefix 16;
 //!                of a sparse one the blob of its data (20), stamp (16)
-//! stat      device, inode, length (8 each), times of the last changes of content and of all (8 each), mode, user, group,
+//! stat      device, inode, length (8 each), times of the last changes of content and of metadata (8 each), mode, user, group,
 //!           names (4 each)
-//! stamp     length of the object's file (8), time of its last change (8); what `Stamp::UNKNOWN` says where it is not known to be sound
-//! attributes  count (4); of each the lengths of name and value (4 each), name, value
-//! tail      BLAKE3 of all before it (32)
+//! stamp     length of the object's file (8), time of its last change (8); `Stamp::UNKNOWN` if it is not known to be intact
+//! attributes  count (4); for each the lengths of name and value (4 each), name, value
+//! tail      BLAKE3 of all bytes before it (32)
 //! ```
 
 use std::sync::Arc;
@@ -39,28 +41,28 @@ const ATTRIBUTES: u8 = 4;
 const SPARSE: u8 = 8;
 const PREFIX: u8 = 16;
 
-/// What must be as it was when the file was written.
+/// Conditions that must be the same as when the file was written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct StatCacheKey {
-    /// Objects that were not synced are worth nothing after a power cut.
+    /// Objects that were not synced are not reliable after a power cut.
     pub(super) boot: [u8; 16],
-    /// Which collection of the store was the last.
+    /// The last collection of the store.
     pub(super) mark: [u8; 16],
-    /// The directory that was walked; where it is not known, whatever the file says of it is taken.
+    /// The directory that was walked. If it is unknown, any directory in the file is accepted.
     pub(super) directory: Option<DirectoryIdentity>,
 }
 
-/// What a file holds.
+/// The content of a cache file.
 pub(super) enum Cached {
     Here(Arc<ManifestDirectory>),
     /// It is of another directory.
     Elsewhere(DirectoryIdentity),
 }
 
-/// Stands where it is not known when a directory was made.
+/// Means that the creation time of a directory is unknown.
 const BORN_UNKNOWN: i64 = i64::MIN;
 
-/// A file's content.
+/// Encodes the content of a cache file.
 pub(super) fn encode(
     circumstances: StatCacheKey,
     root: &Arc<ManifestDirectory>,
@@ -80,7 +82,7 @@ pub(super) fn encode(
         put_attributes(&mut bytes, &directory.attributes);
         put_object(&mut bytes, directory.tree, objects);
         bytes.push(u8::from(objects.is_durable(directory.tree)));
-        // Of its times nothing is said where they may be lost before the tree is.
+        // The times are omitted if they may be lost before the tree is.
         let times = Some(directory.times)
             .filter(|times| objects.is_durable(*times) || !objects.is_durable(directory.tree));
         put_object(&mut bytes, times.unwrap_or(ObjectId::UNKNOWN), objects);
@@ -163,7 +165,7 @@ fn put_attributes(bytes: &mut Vec<u8>, attributes: &Attributes) {
     }
 }
 
-/// Reads a file's content, and tells the objects that it knows of.
+/// Reads the content of a cache file, and registers its objects in `objects`.
 pub(super) fn decode(bytes: &[u8], now: StatCacheKey, objects: &Objects) -> Option<Cached> {
     let (bytes, hash) = bytes.split_at_checked(bytes.len().checked_sub(HASH_BYTES)?)?;
     if blake3::hash(bytes).as_bytes() != hash {

@@ -10,17 +10,18 @@ use super::parallel::in_parallel;
 use super::plan::DirectoryPlan;
 use crate::error::{Error, Result};
 
-/// Contents that were checked are held until they are written, up to so many bytes; more are read twice.
+/// Checked contents are buffered until they are written, up to this many bytes; further ones are
+/// read twice.
 const HELD_BYTES_MAX: u64 = 32 << 20;
 
-/// Contents that were checked.
 pub(super) struct CheckedObjects<'a> {
     pub(super) objects: &'a Objects,
     pub(super) held: HashMap<ObjectId, Vec<u8>>,
 }
 
 impl<'a> CheckedObjects<'a> {
-    /// Reads every object that a plan needs, before anything is changed. Names a path that needs one which is damaged.
+    /// Reads every object that a plan needs, before anything is changed. The error for a damaged
+    /// object names a path that needs it.
     pub(super) fn new(objects: &'a Objects, plan: &DirectoryPlan) -> Result<CheckedObjects<'a>> {
         let mut blobs = Vec::new();
         plan.blobs(&mut blobs);

@@ -1,8 +1,9 @@
-//! From a file or a link to the object of its content.
+//! Reads a file or a link into the object of its content.
 //!
-//! A file that changes while it is read is read again, a few times. One that did nothing but grow by then is one that
-//! others append to: what it began with is kept, as its [`BlobForm::Prefix`] says, so that a log that somebody writes does
-//! not keep every tool from running. Such a file is in the snapshot for whoever looks at it; a restore leaves it alone.
+//! A file that changes while it is read is read again, a few times. If it only grew in that time,
+//! others append to it, and its initial part is stored, as its [`BlobForm::Prefix`] states. So a
+//! log that is being written does not prevent every tool from running. Such a file is in the
+//! snapshot for viewing; a restore leaves it unchanged.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -27,20 +28,19 @@ use super::step::{open_file, read_link, stat_at};
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
-/// How often a file is read that changes meanwhile.
+/// Number of attempts to read a file that changes meanwhile.
 const READ_TRIES: usize = 5;
 
-/// Up to this length a file is read into memory.
+/// Files up to this length are read into memory.
 const READ_WHOLE_BYTES_MAX: u64 = 1 << 20;
 
-/// What a capture may take, and what it took so far.
+/// The limits of a capture, and its consumption so far.
 #[derive(Debug, Default)]
 pub(super) struct CaptureLimits {
-    /// Until when.
     pub(super) until: Option<Instant>,
-    /// How many bytes of contents may be read, holes left out.
+    /// Greatest number of bytes of contents to read, without holes.
     pub(super) bytes_max: Option<u64>,
-    /// What is told how far the capture has come.
+    /// Callback for the progress of the capture.
     pub(super) progress: Option<OnProgress>,
     bytes: AtomicU64,
     files: Mutex<u64>,
@@ -58,7 +58,7 @@ impl CaptureLimits {
         CaptureLimits { until, bytes_max, ..CaptureLimits::default() }
     }
 
-    /// Notes that so many bytes more were read.
+    /// Records that this many more bytes were read.
     fn take(&self, bytes: u64) -> io::Result<()> {
         if self.until.is_some_and(|until| Instant::now() >= until)
             && !sabotage::is(Breakage::CaptureUnbounded)
@@ -77,7 +77,7 @@ impl CaptureLimits {
         Ok(())
     }
 
-    /// Notes that so many files more were read.
+    /// Records that this many more files were read.
     pub(super) fn read_files(&self, count: usize) {
         let Some(OnProgress(told)) = &self.progress else { return };
         let mut files = self.files.lock();
@@ -92,7 +92,7 @@ impl CaptureLimits {
         })
     }
 
-    /// Why the capture does not go on, where that is because of a limit.
+    /// Returns the reason why the capture stops, if it is a limit.
     fn limit_error(&self, path: &[u8]) -> Option<Error> {
         (*self.passed.lock()).map(|passed| match passed {
             ExceededLimit::Deadline => Error::DeadlineExceeded,
@@ -103,7 +103,7 @@ impl CaptureLimits {
     }
 }
 
-/// What is read, counted.
+/// Counts the bytes read from a source.
 struct MeteredReader<'a, R> {
     source: R,
     limits: &'a CaptureLimits,
@@ -117,28 +117,28 @@ impl<R: Read> Read for MeteredReader<'_, R> {
     }
 }
 
-/// What a file was found to hold.
+/// The content of a file.
 struct FileContent {
     blob: ObjectId,
     attributes: Attributes,
     form: BlobForm,
 }
 
-/// One file or link that is to be read.
+/// A file or link that is to be read.
 pub(super) struct ContentReader<'a> {
     pub(super) objects: &'a Objects,
     pub(super) limits: &'a CaptureLimits,
     pub(super) directory: &'a OwnedFd,
     pub(super) name: &'a [u8],
     pub(super) path: &'a dyn Fn() -> Vec<u8>,
-    /// Set where it is a mount, which is not read.
+    /// Set if it is a mount, which is not read.
     pub(super) mounted: &'a Cell<bool>,
     /// Whether a file may be written once more without a new time.
     pub(super) is_racy: &'a dyn Fn(&Stat) -> bool,
 }
 
 impl ContentReader<'_> {
-    /// Reads a file or a link into an object; `None` where it is gone, or is a mount.
+    /// Reads a file or a link into an object. Returns `None` if it no longer exists, or is a mount.
     pub(super) fn keep(&self, first: Stat) -> Result<Option<Leaf>> {
         let mut stat = first;
         let mut never_shrank = true;
@@ -150,7 +150,7 @@ impl ContentReader<'_> {
                         Some(FileContent { blob, attributes: None, form: BlobForm::Whole })
                     }
                     Err(Errno::ENOENT) => return Ok(None),
-                    // It is no link any more.
+                    // It is no longer a link.
                     Err(Errno::EINVAL) => None,
                     Err(errno) => return Err(self.io("read", errno.into())),
                 },
@@ -176,7 +176,7 @@ impl ContentReader<'_> {
             }
             let is_one =
                 (after.device, after.inode, after.kind()) == (stat.device, stat.inode, ManifestKind::File);
-            // A write sets a file's time before its length: looked at in between, it has a new time alone.
+            // A write sets a file's time before its length: in between, only the time is new.
             never_shrank &= is_one && after.len >= stat.len;
             stat = after;
         }
@@ -194,13 +194,13 @@ impl ContentReader<'_> {
         Error::io(op, OsStr::from_bytes(&(self.path)()), error)
     }
 
-    /// A limit that was passed says more than what reading failed with.
+    /// An exceeded limit is more informative than the resulting read error.
     fn prefer_limit_error<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| self.limits.limit_error(&(self.path)()).unwrap_or(error))
     }
 
-    /// Reads a file into an object, and says what it was when it was opened, which may be later than it was looked at; `None`
-    /// where it is no file, or has another length when it was read.
+    /// Reads a file into an object, and updates `stat` to its state at opening, which may be newer.
+    /// Returns `None` if it is not a file, or if its length changed while it was read.
     fn file(&self, file: OwnedFd, stat: &mut Stat) -> Result<Option<FileContent>> {
         let opened = fstat(file.as_fd()).map_err(|errno| self.io("look at", errno.into()))?;
         *stat = Stat::from(&opened);
@@ -238,7 +238,8 @@ impl ContentReader<'_> {
         self.prefer_limit_error(self.objects.write_from(&mut counted, len))
     }
 
-    /// Keeps what a file began with that others append to; `None` where that changes too.
+    /// Stores the initial part of a file that others append to. Returns `None` if that part changes
+    /// too.
     fn prefix(&self, first: Stat) -> Result<Option<Leaf>> {
         let Ok(file) = open_file(self.directory, self.name) else { return Ok(None) };
         let attributes =

@@ -1,8 +1,9 @@
-//! How deep directories are come to without holding all of those around them open.
+//! Reaches deep directories without open handles on all of their parents.
 //!
-//! Down to 32 directories in one another each is held open for as long as something in it is to be done. Below that every
-//! 16th is, and those between are opened again from there, step by step as [`step`](super::step) takes them. So a tree
-//! of the greatest depth that a snapshot takes needs about 50 descriptors.
+//! Down to 32 nested levels, each directory is held open while something in it is to be done. Below
+//! that, only every 16th is. Those in between are opened again from there, step by step as in
+//! [`step`](super::step). So a tree of the greatest depth that a snapshot accepts needs about 50
+//! descriptors.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -24,12 +25,12 @@ pub(super) struct Reach {
     names: Vec<Arc<[u8]>>,
 }
 
-/// How many directories lead to what a path names.
+/// Returns the number of names in a path.
 pub(super) fn depth(path: &[u8]) -> usize {
     if path.is_empty() { 0 } else { path.split(|byte| *byte == b'/').count() }
 }
 
-/// Whether a directory is not held open while something in it is to be done.
+/// Returns whether a directory is closed while something in it is to be done.
 pub(super) fn is_let_go(path: &[u8]) -> bool {
     let depth = depth(path);
     depth > HELD_MAX && !depth.is_multiple_of(HELD_EVERY) && !sabotage::is(Breakage::DeepTreeHeldOpen)
@@ -40,7 +41,6 @@ impl Reach {
         Reach { from: directory, names: Vec::new() }
     }
 
-    /// Opens the directory.
     pub(super) fn open(&self) -> Result<Arc<OwnedFd>, Errno> {
         let mut directory = Arc::clone(&self.from);
         for name in &self.names {
@@ -49,13 +49,13 @@ impl Reach {
         Ok(directory)
     }
 
-    /// The way to a directory in this one.
+    /// Returns the way to a directory in this one.
     pub(super) fn to(&self, name: &Arc<[u8]>) -> Reach {
         let names = self.names.iter().chain([name]).map(Arc::clone).collect();
         Reach { from: Arc::clone(&self.from), names }
     }
 
-    /// The way to go on from, now that the directory at a path is open.
+    /// Returns the way from which to continue, once the directory at a path is open.
     pub(super) fn advance_to(self, directory: &Arc<OwnedFd>, path: &[u8]) -> Reach {
         if is_let_go(path) { self } else { Reach::from_directory(Arc::clone(directory)) }
     }

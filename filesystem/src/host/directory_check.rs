@@ -1,4 +1,5 @@
-//! Binds a workspace to the directory that its path leads to, and reports to the host what changed about that directory.
+//! Binds a workspace to the directory at its path, and reports changes of that directory to the
+//! host.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,108 +21,120 @@ use crate::DirectoryIdentity;
 use crate::error::{Error, Result, UnrestoredPath};
 use crate::sabotage::{self, Breakage};
 
-/// Largest number of notices that are kept for the host to take.
+/// Greatest number of notices that are stored for the host.
 const NOTICES_MAX: usize = 256;
 
-/// Largest number of paths in one notice.
+/// Greatest number of paths in one notice.
 const TOLD_PATHS_MAX: usize = 100;
 
-/// Names the directories that a snapshot of another directory may be restored into, see [`HostFilesystem::rebind`].
+/// Names the directories into which a snapshot of another directory may be restored, see
+/// [`HostFilesystem::rebind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rebind {
-    /// An empty directory only.
+    /// Only an empty directory.
     IfEmpty,
-    /// Any directory. What it holds and the snapshot does not is removed.
+    /// Any directory. Contents that are not in the snapshot are removed.
     Overwrite,
 }
 
-/// Reports something about a workspace that fails no call and that a person may want to know.
+/// Describes a fact about a workspace that fails no call but may matter to a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkspaceNotice {
-    /// The workspace's path leads to another directory than at the last snapshot, and that directory is the workspace now. So it is at the first
-    /// call behind a takeover, or in a fork, whose directory nobody has filled: the last snapshot is the other worker's or the parent's. The next snapshot reads it whole; snapshots of the directory before are not restored into it, unless the workspace is
-    /// [rebound](HostFilesystem::rebind).
+    /// The workspace's path leads to another directory than at the last snapshot, and that
+    /// directory is the workspace now.
+    ///
+    /// This also happens at the first call after a takeover, or in a fork, if the directory has not
+    /// been filled: the last snapshot is that of the other worker or of the parent. The next
+    /// snapshot reads the directory entirely. Snapshots of the previous directory are not restored
+    /// into it, unless the workspace is [rebound](HostFilesystem::rebind).
     Replaced {
         /// Directory at the last snapshot.
         before: DirectoryIdentity,
-        /// Directory that the path leads to now.
+        /// Directory at the path now.
         now: DirectoryIdentity,
     },
-    /// File systems are mounted inside the workspace. A snapshot left them out, or a restore left them alone.
+    /// File systems are mounted inside the workspace. A snapshot left them out, or a restore left
+    /// them unchanged.
     Mounted {
         /// Paths of the mounts, relative to the root. Bytes that are not UTF-8 appear as `\xNN`.
         paths: Vec<String>,
     },
-    /// The rollback of a call left paths otherwise than they were before the call.
+    /// After the rollback of a call, some paths differ from their state before the call.
     NotUndone {
-        /// The paths, each with the reason: also refs that were made to keep commits of the call.
+        /// The paths, each with the reason. They include refs that were created to preserve commits
+        /// of the call.
         left: Vec<UnrestoredPath>,
     },
-    /// The session is held by a replica, and the captures of the workspace are not: they are kept in a directory where they are not looked
-    /// for. Whoever takes the session over has its records, and not what the workspace held.
+    /// The session is replicated, but the captures of the workspace are not: they are in a
+    /// directory that the replica does not cover. A worker that takes the session over has its
+    /// records, but not the contents of the workspace.
     CapturesNotHeld {
-        /// Directory that keeps the captures.
+        /// Directory with the captures.
         store: PathBuf,
-        /// Directory of which a replica holds them.
+        /// Directory whose captures the replica covers.
         held: PathBuf,
     },
-    /// The workspace is not what the session's last call left, which another process recorded: somebody worked on the directory since. The
-    /// first call has captured what is there as what it begins with. A [rewind](HostFilesystem::merged) to before that call brings back what the
-    /// last call left.
+    /// The workspace differs from the state that the session's last call left, which another
+    /// process recorded: the directory was changed since. The first call has captured the present
+    /// state as its start. A [rewind](HostFilesystem::merge_for_rewind) to before that call brings
+    /// back the state that the last call left.
     Changed {
         /// The first 100 paths that differ, sorted.
         paths: Vec<String>,
         /// Number of further paths that differ.
         more: u64,
     },
-    /// Whether the workspace is what the session's last call left cannot be known.
+    /// It is unknown whether the workspace is in the state that the session's last call left.
     Unknown {
-        /// Error that kept the two from being compared.
+        /// Error that prevented the comparison.
         reason: String,
     },
-    /// The machine was rebooted since the last snapshot, and the workspace is not what it was then: a power cut takes
-    /// what was not synced, and somebody may have worked on the directory since.
+    /// The machine was rebooted since the last snapshot, and the workspace has changed since: a
+    /// power cut destroys unsynced data, and the directory may have been changed by hand.
     ChangedSinceBoot {
         /// The first 100 paths that differ, sorted.
         paths: Vec<String>,
         /// Number of further paths that differ.
         more: u64,
     },
-    /// The machine was rebooted since the last snapshot, and whether the workspace is what it was then cannot be known:
-    /// a power cut may have taken the snapshot itself.
+    /// The machine was rebooted since the last snapshot, and it is unknown whether the workspace
+    /// has changed since: a power cut may have destroyed the snapshot itself.
     UnknownSinceBoot {
-        /// Error that kept the snapshot and the workspace from being compared.
+        /// Error that prevented the comparison of the snapshot and the workspace.
         reason: String,
     },
 }
 
 impl HostFilesystem {
-    /// Waits until nobody else holds the workspace, and holds it until the lease is dropped: among threads, sessions
-    /// and processes that ask for a lease. Returns `None` if `until` passes first. While the lease is held, this
-    /// workspace is the directory that its path led to when the lease was taken.
+    /// Waits for the lease of the workspace, and holds it until the returned value is dropped. The
+    /// lease excludes threads, sessions and processes that also use leases. Returns `None` if
+    /// `until` passes first. While the lease is held, this workspace is the directory to which its
+    /// path led when the lease was taken.
     ///
-    /// A lease says nothing of the [mark](WorkspaceLease::mark) that a killed process left on the directory; the engine
-    /// checks it before a tool call.
+    /// A lease is independent of the [mark](WorkspaceLease::mark) that a killed process left on the
+    /// directory; the engine checks the mark before a tool call.
     ///
     /// # Errors
     ///
-    /// [`Error::Path`] if the workspace is gone; [`Error::Io`] if its directory cannot be opened or its file system has no
-    /// locks; [`Error::Replaced`] if another lease of this value is held and the path leads to another directory by now,
-    /// or if the path changes meanwhile until `until` passes.
+    /// - [`Error::Path`] if the workspace does not exist.
+    /// - [`Error::Io`] if its directory cannot be opened or its file system has no locks.
+    /// - [`Error::Replaced`] if another lease of this value is held and the path leads to another
+    ///   directory now, or if the path keeps changing until `until` passes.
     pub fn lease(&self, until: Instant) -> Result<Option<WorkspaceLease>> {
         self.lease_for(until, entropic)
     }
 
-    /// Leases the workspace like [`lease`](HostFilesystem::lease), and gives its directory the token that `token` returns,
-    /// with the next snapshot, if the directory has none.
+    /// Leases the workspace like [`lease`](HostFilesystem::lease). If its directory has no token,
+    /// the next snapshot gives it the one that `token` returns.
     ///
     /// # Errors
     ///
     /// The errors of [`lease`](HostFilesystem::lease).
     pub fn lease_for(&self, until: Instant, token: impl FnOnce() -> Uuid) -> Result<Option<WorkspaceLease>> {
         loop {
-            // Who it is is asked once it is held: a token may be set meanwhile.
+            // The identity is read once the lease is held, since a token may be set in the
+            // meantime.
             let directory = open_directory(&self.root)?;
             if let Some(bound) = self.bound.lock().upgrade()
                 && bound.place() != DeviceInode::read(&directory, &self.root)?
@@ -131,7 +144,7 @@ impl HostFilesystem {
             }
             let Some(mut lease) = lease::take(directory, &self.root, until)? else { return Ok(None) };
             let root = Arc::new(Root::from_directory(lease.handle(&self.root)?, &self.root)?);
-            // It may have been replaced while this waited.
+            // The directory may have been replaced during the wait.
             if root.check_path(&self.root).is_err() && Instant::now() < until {
                 continue;
             }
@@ -143,7 +156,8 @@ impl HostFilesystem {
         }
     }
 
-    /// Returns the directory that a lease holds, or else the one that the path leads to, and whether it is leased.
+    /// Returns the leased directory or, without a lease, the one at the path, and whether it is
+    /// leased.
     fn root_of_lease(&self) -> Result<(Arc<Root>, bool)> {
         match self.bound.lock().upgrade().filter(|_| !sabotage::is(Breakage::WorkspaceByPath)) {
             Some(root) => Ok((root, true)),
@@ -156,7 +170,8 @@ impl HostFilesystem {
         Ok(Arc::clone(self.root_of_lease()?.0.directory()))
     }
 
-    /// Returns the directory that a snapshot or a restore is of, after checking that the path still leads to it.
+    /// Returns the directory for a snapshot or a restore, after checking that the path still leads
+    /// to it.
     pub(super) fn bound_root(&self) -> Result<Arc<Root>> {
         let (root, is_leased) = self.root_of_lease()?;
         if is_leased {
@@ -165,7 +180,7 @@ impl HostFilesystem {
         Ok(root)
     }
 
-    /// Checks that a snapshot is of this directory, or that another directory may take its place.
+    /// Checks that a snapshot is of this directory, or that another directory may replace it.
     pub(super) fn check_capture_of(
         &self,
         state: &WorkspaceState,
@@ -194,35 +209,41 @@ impl HostFilesystem {
         }
     }
 
-    /// Checks that `snapshot` may be restored into the directory that is there now: it was taken of that directory, or the
-    /// workspace was [rebound](HostFilesystem::rebind).
+    /// Checks that `snapshot` may be restored into the present directory: it was taken of that
+    /// directory, or the workspace was [rebound](HostFilesystem::rebind).
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] if the snapshot is of another directory; [`Error::Path`] if the workspace was rebound to an
-    /// empty directory and the directory is not empty, or if it is gone.
+    /// - [`Error::Replaced`] if the snapshot is of another directory.
+    /// - [`Error::Path`] if the workspace was rebound to an empty directory and the directory is
+    ///   not empty, or if it does not exist.
     pub fn check_directory(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
         let state = self.state.lock();
         let root = self.bound_root()?;
         self.check_capture_of(&state, &root, snapshot)
     }
 
-    /// Returns whether a snapshot was taken of another directory than the one that is there now, or of none that is known, whether or not
-    /// the workspace was [rebound](HostFilesystem::rebind). `false` if there is no directory.
+    /// Returns whether a snapshot was taken of another directory than the present one, or of an
+    /// unknown one, regardless of whether the workspace was [rebound](HostFilesystem::rebind).
+    /// Returns `false` if there is no directory.
     pub fn is_from_elsewhere(&self, snapshot: &FilesystemSnapshot) -> bool {
         let state = self.state.lock();
         self.bound_root().is_ok_and(|root| !is_of(&state, &root, snapshot))
     }
 
-    /// Takes the directory that is there now for the one that the snapshot of `last` was taken of, if it bears that one's token and is
-    /// as the snapshot says: a volume that was restored file by file, or moved. From then on all snapshots of directories with this token may
-    /// be restored into it. Where it has the inode or the time of making too, it is that directory, and takes the place of those that
-    /// bore its token before. Only the first call for a directory does anything. Reads every file where the tokens are equal and nothing
-    /// else is.
+    /// Accepts the present directory in place of the one of which the snapshot of `last` was taken,
+    /// if it has the same token and its contents match the snapshot. This is the case for a volume
+    /// that was restored file by file, or moved.
+    ///
+    /// From then on, all snapshots of directories with this token may be restored into it. If it
+    /// also has the same inode or creation time, it is that directory, and replaces others that had
+    /// its token before. Only the first call for a directory has an effect. Reads every file if
+    /// only the tokens are equal.
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] if the workspace is leased and its path leads to another directory; [`Error::Path`] if it is gone.
+    /// - [`Error::Replaced`] if the workspace is leased and its path leads to another directory.
+    /// - [`Error::Path`] if it does not exist.
     pub fn adopt(&self, last: impl FnOnce() -> Option<FilesystemSnapshot>) -> Result<()> {
         let (root, mut state) = (self.bound_root()?, self.state.lock());
         if state.adopted.is_some_and(|(place, _)| place == root.place()) {
@@ -234,7 +255,7 @@ impl HostFilesystem {
         let Some(recorded) = last.directory else { return Ok(()) };
         let found = root.identity();
         let is_token = recorded.token.is_some() && recorded.token == found.token;
-        // What cannot be compared is not known to be the same.
+        // A failed comparison does not count as equal.
         let is_same = || self.compare_directory(&root, &last).is_ok_and(|differing| differing.is_empty());
         if is_token && (recorded.is_borne_by(&found) || is_same()) {
             self.state.lock().adopted = Some((root.place(), recorded.token));
@@ -242,26 +263,31 @@ impl HostFilesystem {
         Ok(())
     }
 
-    /// Gives the owner back the right to open the workspace's directory, if a call took it from everyone and the directory is
-    /// the one that `snapshot` was taken of. The directory can be leased, and so restored, only then.
+    /// Gives the owner back the right to open the workspace's directory, if a call revoked it and
+    /// the directory is the one of which `snapshot` was taken. Only then can the directory be
+    /// leased, and so restored.
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] if the snapshot is of another directory: nothing was changed then. [`Error::Io`] if the
-    /// permissions cannot be changed; [`Error::Path`] if the workspace is gone.
+    /// - [`Error::Replaced`] if the snapshot is of another directory. Nothing was changed.
+    /// - [`Error::Io`] if the permissions cannot be changed.
+    /// - [`Error::Path`] if the workspace does not exist.
     pub fn make_openable(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
         Root::open_again(&self.root, snapshot.directory.as_ref()).map(drop)
     }
 
-    /// Allows snapshots of other directories to be restored into the directory that the path leads to now, if theirs is gone
-    /// or cannot be had: call it before a recovery that is refused with [`Error::Replaced`]. It holds for this value
-    /// and this directory. With [`Rebind::IfEmpty`] the directory has to be empty until the first such restore, and a restore
-    /// that is cut short needs [`Rebind::Overwrite`] to be run again by another process.
+    /// Allows snapshots of other directories to be restored into the present directory at the path,
+    /// if their own directory no longer exists or is not available. Call it before a recovery that
+    /// is refused with [`Error::Replaced`]. It applies to this value and this directory. With
+    /// [`Rebind::IfEmpty`], the directory has to be empty until the first such restore; if that
+    /// restore is cut short, another process needs [`Rebind::Overwrite`] to run it again.
     ///
     /// # Errors
     ///
-    /// [`Error::Path`] if the directory is gone, or if it is not empty and `rebind` is [`Rebind::IfEmpty`]; [`Error::Io`]
-    /// if it cannot be read; [`Error::Replaced`] if the workspace is leased and the path leads to another directory.
+    /// - [`Error::Path`] if the directory does not exist, or if it is not empty and `rebind` is
+    ///   [`Rebind::IfEmpty`].
+    /// - [`Error::Io`] if it cannot be read.
+    /// - [`Error::Replaced`] if the workspace is leased and the path leads to another directory.
     pub fn rebind(&self, rebind: Rebind) -> Result<()> {
         let mut state = self.state.lock();
         let root = self.bound_root()?;
@@ -272,9 +298,10 @@ impl HostFilesystem {
         Ok(())
     }
 
-    /// Compares the workspace with the snapshot that `last` returns, which was taken before the machine was rebooted,
-    /// and leaves a [notice](HostFilesystem::take_notices) of what differs or why that cannot be known. Only the first
-    /// call of this value does anything; `Ok(None)` from `last` compares nothing. Every file is read.
+    /// Compares the workspace with the snapshot that `last` returns, which was taken before the
+    /// machine was rebooted. Leaves a [notice](HostFilesystem::take_notices) with the differences,
+    /// or with the reason why they are unknown. Only the first call of this value has an effect;
+    /// with `Ok(None)` from `last` nothing is compared. Reads every file.
     pub fn tell_of_boot<E: fmt::Display>(
         &self,
         last: impl FnOnce() -> Result<Option<FilesystemSnapshot>, E>,
@@ -298,21 +325,24 @@ impl HostFilesystem {
         self.state.lock().notice(notice);
     }
 
-    /// Returns the paths at which the workspace is not what a snapshot says: names, contents, links, and which files may be
-    /// executed. It takes a snapshot of what is there, for which it reads every file whatever the stat cache says, and
-    /// compares the two tree by tree. Bytes of a path that are not UTF-8 appear as `\xNN`.
+    /// Returns the paths at which the workspace differs from a snapshot in names, contents, links,
+    /// or executable files. It takes a snapshot of the present state, for which it reads every file
+    /// regardless of the stat cache, and compares the two tree by tree. Bytes of a path that are
+    /// not UTF-8 appear as `\xNN`.
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] if the snapshot was taken of another directory; [`Error::Object`] if an object of it is missing or damaged;
-    /// else those of [`snapshot`](HostFilesystem::snapshot).
+    /// - [`Error::Replaced`] if the snapshot was taken of another directory.
+    /// - [`Error::Object`] if an object of it is missing or damaged.
+    /// - Otherwise those of [`snapshot`](HostFilesystem::snapshot).
     pub fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
         let root = self.bound_root()?;
         self.check_capture_of(&self.state.lock(), &root, snapshot)?;
         self.compare_directory(&root, snapshot)
     }
 
-    /// Does what [`differences`](HostFilesystem::differences) does, whatever directory the snapshot was taken of.
+    /// Compares like [`differences`](HostFilesystem::differences), but accepts a snapshot of any
+    /// directory.
     fn compare_directory(&self, root: &Arc<Root>, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
         {
             let mut state = self.state.lock();
@@ -323,10 +353,13 @@ impl HostFilesystem {
         self.find_differing_paths(&mut self.state.lock(), snapshot, &now)
     }
 
-    /// Leaves a [notice](HostFilesystem::take_notices) if `now`, which was just taken, is not what an earlier process recorded: `left` says what
-    /// the last call left, and `found` what a recovery found before it restored `left`, which may have been in another directory than that of
-    /// `left`. No file is read, but trees of both snapshots where they differ. Where the two leave out other paths, their contents are not
-    /// compared, and neither are they where [`tell_of_boot`](HostFilesystem::tell_of_boot) has compared them.
+    /// Leaves a [notice](HostFilesystem::take_notices) if `now`, which was just taken, differs from
+    /// the state that an earlier process recorded.
+    ///
+    /// `left` is the state after the last call. `found` is the state that a recovery found before
+    /// it restored `left`, possibly in another directory. This reads no file, only the differing
+    /// trees of both snapshots. It does not compare the contents of paths that only one of the two
+    /// leaves out, nor contents that [`tell_of_boot`](HostFilesystem::tell_of_boot) has compared.
     pub fn tell_of_changes(
         &self,
         left: &FilesystemSnapshot,
@@ -365,8 +398,9 @@ impl HostFilesystem {
         }
     }
 
-    /// Leaves a [notice](HostFilesystem::take_notices) if a replica holds the captures of the directory `held`, and this workspace has its own in
-    /// another one. Only the first call of this value does anything.
+    /// Leaves a [notice](HostFilesystem::take_notices) if a replica covers the captures of the
+    /// directory `held`, but the captures of this workspace are in another one. Only the first call
+    /// of this value has an effect.
     pub fn tell_unless_held(&self, held: &Path) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.is_held_told, true) {
@@ -419,21 +453,21 @@ impl HostFilesystem {
         Ok(differs.iter().map(|path| manifest::display_path(path)).collect())
     }
 
-    /// Returns the notices about the workspace since the last call, the oldest first, and forgets them. At most 256 are
-    /// kept; later ones are dropped.
+    /// Returns and removes the notices about the workspace since the last call, the oldest first.
+    /// At most 256 are stored; later ones are dropped.
     pub fn take_notices(&self) -> Vec<WorkspaceNotice> {
         std::mem::take(&mut self.state.lock().notices)
     }
 }
 
-/// Returns the paths that a notice names, and the number of the others.
+/// Returns the paths for a notice, and the number of the others.
 fn first_of(mut paths: Vec<String>) -> (Vec<String>, u64) {
     let more = u64::try_from(paths.len().saturating_sub(TOLD_PATHS_MAX)).unwrap_or(u64::MAX);
     paths.truncate(TOLD_PATHS_MAX);
     (paths, more)
 }
 
-/// Draws a token for a directory from the system's entropy.
+/// Creates a token for a directory from the system's entropy.
 pub(super) fn entropic() -> Uuid {
     Uuid::new_v4()
 }
@@ -445,7 +479,7 @@ impl WorkspaceState {
         }
     }
 
-    /// Forgets what was found in another directory, and leaves a notice if there was one.
+    /// Forgets the results from another directory, and leaves a notice if there was one.
     pub(super) fn look_at(&mut self, place: DeviceInode, now: DirectoryIdentity) {
         let before = self.directory.replace((place, now));
         if let Some((was, before)) = before
@@ -457,7 +491,7 @@ impl WorkspaceState {
     }
 }
 
-/// Returns whether a snapshot was taken of this directory, or of one whose place it takes.
+/// Returns whether a snapshot was taken of this directory, or of one that it replaces.
 pub(super) fn is_of(state: &WorkspaceState, root: &Root, snapshot: &FilesystemSnapshot) -> bool {
     snapshot.directory.as_ref().is_some_and(|directory| {
         let adopted = Some((root.place(), directory.token));

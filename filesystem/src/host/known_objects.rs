@@ -1,11 +1,12 @@
-//! What is known of the objects of a store: that they are there, sound and durable.
+//! Knowledge about the objects of a store: that they are present, intact and durable.
 //!
-//! An object that was written or read whole is known by the length of its file and the time of its last change, its
-//! [`Stamp`]. A capture that relies on it without reading it looks at that stamp, and reads the object where it differs:
-//! a file that was cut, removed or written by somebody is found so, and written anew of what the workspace holds. Looking
-//! costs as much as looking at a file of the workspace, so a capture does it for [`LOOKED_AT_MAX`] objects of files, in
-//! turn where there are more. Bytes that changed under the file system are found by whoever reads them, who
-//! [says so](doubt) to all later captures.
+//! An object that was written or read entirely is known by the length of its file and the time of
+//! its last change, its [`Stamp`]. A capture that relies on it without reading it checks that
+//! stamp, and reads the object if it differs. So a file that was truncated, removed or overwritten
+//! is found, and written again from the workspace's contents. A check costs as much as the stat of
+//! a file in the workspace. So a capture does it for [`LOOKED_AT_MAX`] objects of files, in turn if
+//! there are more. Bytes that changed under the file system are found when they are read; the
+//! reader then [informs](doubt) all later captures.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -20,11 +21,12 @@ use super::object_files::{is_file, open_file};
 use super::objects::{ObjectId, ObjectKind, Objects, create_new};
 use crate::error::{Error, Result};
 
-/// What is known of more objects than this is forgotten, which costs nothing but time.
+/// Beyond this number, all known objects are forgotten, which costs only time.
 const KNOWN_MAX: usize = 1 << 21;
 
-/// At so many objects a capture looks that it relies on without reading them, about. Of 10,000 unchanged files, 4,096 looks cost half as
-/// much as the walk, 1 to 5 us each; these an eighth.
+/// Approximate number of objects that a capture relies on and checks without reading them. For
+/// 10,000 unchanged files, 4,096 checks cost half as much as the walk, 1 to 5 us each; these cost
+/// an eighth.
 const LOOKED_AT_MAX: u64 = 1024;
 
 /// Length of an object's file, and the time of its last change.
@@ -35,11 +37,11 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
-    /// The stamp of no file.
+    /// The stamp of a missing file.
     pub(super) const UNKNOWN: Stamp = Stamp { len: 0, modified_ns: i64::MIN };
 }
 
-/// What is known of an object that was found sound.
+/// Knowledge about an object that was found intact.
 #[derive(Clone, Copy)]
 pub(super) struct KnownObject {
     is_durable: bool,
@@ -47,7 +49,7 @@ pub(super) struct KnownObject {
 }
 
 impl Objects {
-    /// Forgets what is known, where somebody else may have changed the store.
+    /// Forgets all known objects, because another process may have changed the store.
     pub(super) fn forget(&self) {
         self.known.lock().clear();
     }
@@ -64,12 +66,13 @@ impl Objects {
         self.known.lock().get(&id).is_some_and(|known| known.is_durable)
     }
 
-    /// The stamp of an object when it was last found sound.
+    /// Returns the stamp of an object when it was last found intact.
     pub(super) fn known_stamp(&self, id: ObjectId) -> Stamp {
         self.known.lock().get(&id).map_or(Stamp::UNKNOWN, |known| known.stamp)
     }
 
-    /// Takes objects for known: whether they are durable, if they were not before, and their stamps.
+    /// Registers objects as known: their stamps, and whether they are durable, unless they were
+    /// durable before.
     pub(super) fn learn(&self, ids: impl IntoIterator<Item = (ObjectId, bool, Stamp)>) {
         let mut known = self.known.lock();
         if known.len() > KNOWN_MAX {
@@ -82,7 +85,7 @@ impl Objects {
         }
     }
 
-    /// Takes an object for known that was written or read just now.
+    /// Registers an object as known that was just written or read.
     pub(super) fn learn_sound(&self, id: ObjectId) {
         self.learn(self.stamp(id).map(|stamp| (id, false, stamp)));
     }
@@ -96,35 +99,35 @@ impl Objects {
         }
     }
 
-    /// Forgets an object that is missing or was written by somebody else. What names it vouches for it no more, so all of that is
-    /// synced again.
+    /// Forgets an object that is missing or was overwritten. Objects that name it are no longer
+    /// evidence for it, so all of them are synced again.
     fn distrust(&self, id: ObjectId) {
         let mut known = self.known.lock();
         known.remove(&id);
-        // Of many damaged objects only the first finds any that counts as durable.
+        // Of many damaged objects, only the first finds any that counts as durable.
         if self.has_durable.swap(false, Ordering::Relaxed) {
             known.values_mut().for_each(|known| known.is_durable = false);
         }
     }
 
-    /// The stamp of an object's file; `None` if there is none.
+    /// Returns the stamp of an object's file, or `None` if there is none.
     fn stamp(&self, id: ObjectId) -> Option<Stamp> {
         let found = fs::symlink_metadata(self.locate_object(id)).ok().filter(fs::Metadata::is_file)?;
         let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
         Some(Stamp { len: found.len(), modified_ns })
     }
 
-    /// Begins a capture of a workspace of so many files, as far as it is known.
+    /// Starts a capture of a workspace with this number of files, as far as it is known.
     pub(super) fn begin_capture(&self, files: u64) {
         let turns = files.div_ceil(LOOKED_AT_MAX).max(1);
         if self.turns.swap(turns, Ordering::Relaxed) != turns {
-            // Processes that take one capture each do not all look at the same objects.
+            // Processes that take one capture each should not all check the same objects.
             self.turn.store(directory_check::entropic().as_u64_pair().0 >> 1, Ordering::Relaxed);
         }
         self.turn.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether it is this capture's turn to look at an object.
+    /// Returns whether it is this capture's turn to check an object.
     pub(super) fn is_due(&self, id: ObjectId) -> bool {
         let turns = self.turns.load(Ordering::Relaxed);
         let [first, second, ..] = id.0;
@@ -132,20 +135,22 @@ impl Objects {
         at % turns == self.turn.load(Ordering::Relaxed) % turns
     }
 
-    /// Whether a capture may rely on an object without reading it: its turn did not come, or it is there and sound.
+    /// Returns whether a capture may rely on an object without reading it: either it is not its
+    /// turn, or it is present and intact.
     pub(super) fn stands(&self, id: ObjectId, kind: ObjectKind) -> bool {
-        // What is in its place and no file is named by whoever writes it.
+        // An entry of another kind in its place is reported by the later write.
         !self.is_due(id) || self.is_sound(id, kind).unwrap_or(false)
     }
 
-    /// Whether an object is there, as it was known if it was.
+    /// Returns whether an object is present and, if its stamp is known, has that stamp.
     pub(super) fn is_there(&self, id: ObjectId) -> bool {
         let known = self.known_stamp(id);
         self.stamp(id).is_some_and(|stamp| known == Stamp::UNKNOWN || stamp == known)
     }
 
-    /// Whether an object is there and sound. One that a power cut left damaged, or that somebody changed, is not, and is written
-    /// anew. Fails where no file stands in its place, but something else, which is nobody's to replace.
+    /// Returns whether an object is present and intact. An object that a power cut damaged, or that
+    /// was overwritten, is not, and is written again. Fails if an entry of another kind is in its
+    /// place, which must not be replaced.
     pub(super) fn is_sound(&self, id: ObjectId, kind: ObjectKind) -> Result<bool> {
         let known = self.known.lock().get(&id).copied();
         if known.is_some_and(|known| self.stamp(id) == Some(known.stamp)) {
@@ -165,14 +170,15 @@ impl Objects {
     }
 }
 
-/// Has later captures into a store look at all that they rely on, since something of it was found damaged: whoever knows of its
-/// objects forgets them, as behind a collection. Where that cannot be, they look in turn.
+/// Makes later captures into a store check everything that they rely on, because something in it
+/// was found damaged: all processes forget their known objects, as after a collection. If this
+/// fails, captures check the objects in turn.
 pub(super) fn doubt(store: &Path) {
     let path = store.join(COLLECTED);
     let opened = match create_new(&path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => open_file(&path),
         created => created,
     };
-    // Its time, and so the store's mark, is another one.
+    // This changes the file's time, and so the store's mark.
     let _ = opened.and_then(|file| file.set_modified(SystemTime::now()));
 }

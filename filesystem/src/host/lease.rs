@@ -1,8 +1,8 @@
-//! Gives a workspace to one holder at a time: among the threads of a process by a table, among processes by the
-//! system's lock on the workspace's directory, which ends with its process.
+//! Gives a workspace to one holder at a time: among the threads of a process by a table, among
+//! processes by the system's lock on the workspace's directory, which ends with its process.
 //!
-//! A process that is killed within a call therefore holds the half-done directory no longer. A [mark](super::mark) on the
-//! directory keeps others away until the process's session is recovered.
+//! So a process that is killed within a call no longer holds the unfinished directory. A
+//! [mark](super::mark) on the directory excludes others until the process's session is recovered.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -18,10 +18,11 @@ use parking_lot::{Condvar, Mutex};
 use super::root::Root;
 use crate::error::{Error, Result};
 
-/// Interval at which another process's lock is asked for. The system has no way to wait for one with a deadline.
+/// Interval between attempts to take another process's lock. The system has no way to wait for one
+/// with a deadline.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 
-/// Names a directory within one process, whichever paths lead to it, by its device and its inode.
+/// Identifies a directory within one process, by any path, by its device and its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct DeviceInode {
     pub(super) device: u64,
@@ -35,14 +36,14 @@ impl From<&FileStat> for DeviceInode {
 }
 
 impl DeviceInode {
-    /// Returns the place of an open directory.
+    /// Returns the device and inode of an open directory.
     pub(super) fn read(directory: &OwnedFd, path: &Path) -> Result<DeviceInode> {
         let stat = fstat(directory).map_err(|errno| Error::io("look at", path, errno.into()))?;
         Ok(DeviceInode::from(&stat))
     }
 }
 
-/// Holds the places of the workspaces that this process holds.
+/// Contains the directories for which this process holds leases.
 struct Table {
     held: Mutex<Option<HashSet<DeviceInode>>>,
     changed: Condvar,
@@ -55,17 +56,17 @@ static TABLE: Table = Table { held: Mutex::new(None), changed: Condvar::new() };
 #[derive(Debug)]
 #[must_use = "dropping a lease releases the workspace"]
 pub struct WorkspaceLease {
-    // Released in this order: the system's lock before the place in the table, so that the next thread finds both
-    // free.
+    // Dropped in this order: the system's lock before the entry in the table, so that the next
+    // thread finds both free.
     root: Flock<OwnedFd>,
     seat: LeaseTableGuard,
     path: PathBuf,
-    /// Directory that the workspace is for as long as this is held, wherever its path leads.
+    /// Directory of the workspace while this is held, regardless of its path.
     _bound: Option<Arc<Root>>,
 }
 
 impl WorkspaceLease {
-    /// Returns the directory that is held.
+    /// Returns the leased directory.
     pub(super) fn root(&self) -> &OwnedFd {
         &self.root
     }
@@ -75,7 +76,8 @@ impl WorkspaceLease {
         &self.path
     }
 
-    /// Returns the number of the directory's device. The next boot or mount may give the device another number.
+    /// Returns the number of the directory's device. The next boot or mount may give the device
+    /// another number.
     pub fn device(&self) -> u64 {
         self.seat.0.device
     }
@@ -85,7 +87,7 @@ impl WorkspaceLease {
         self.seat.0.inode
     }
 
-    /// Returns a second handle of the directory.
+    /// Returns a second handle on the directory.
     pub(super) fn handle(&self, path: &Path) -> Result<OwnedFd> {
         self.root.try_clone().map_err(|error| Error::io("open", path, error))
     }
@@ -95,7 +97,7 @@ impl WorkspaceLease {
     }
 }
 
-/// Holds a place in the table until it is dropped.
+/// Holds an entry in the table until it is dropped.
 #[derive(Debug)]
 struct LeaseTableGuard(DeviceInode);
 
@@ -108,7 +110,8 @@ impl Drop for LeaseTableGuard {
     }
 }
 
-/// Waits until nobody else holds the directory, and holds it. Returns `None` if `until` passes first.
+/// Waits until no other holder has the directory, and takes it. Returns `None` if `until` passes
+/// first.
 pub(super) fn take(root: OwnedFd, path: &Path, until: Instant) -> Result<Option<WorkspaceLease>> {
     let place = DeviceInode::read(&root, path)?;
     let mut held = TABLE.held.lock();

@@ -1,20 +1,20 @@
-//! Lists of what is left out: the host's, and those in `.gitignore` files.
+//! Leave-out lists: the host's, and those in `.gitignore` files.
 
 use crate::pattern::Pattern;
 
-/// One line of a list of what is left out.
+/// One line of a leave-out list.
 #[derive(Debug, Clone)]
 struct Rule {
     pattern: Pattern,
-    /// Whether the pattern is for the whole path, or for the name alone.
+    /// Whether the pattern is for the whole path, or only for the name.
     whole_path: bool,
     directories_only: bool,
     leaves_out: bool,
 }
 
-/// A list of what is left out, as git reads one: the last line that matches decides, a line that begins with
-/// `!` includes paths again, one that ends in `/` is for directories, and one with a `/` elsewhere is for the whole path
-/// below the list's directory.
+/// A leave-out list in git's format. The last matching line decides. A line that starts with `!`
+/// includes paths again, one that ends in `/` is for directories, and one with a `/` elsewhere is
+/// for the whole path below the list's directory.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeaveOut {
     rules: Vec<Rule>,
@@ -25,7 +25,7 @@ impl LeaveOut {
         LeaveOut { rules: lines.into_iter().filter_map(Rule::new).collect() }
     }
 
-    /// The lines of a `.gitignore`.
+    /// Parses the lines of a `.gitignore`.
     pub(super) fn of_file(bytes: &[u8]) -> LeaveOut {
         let lines = bytes.split(|byte| *byte == b'\n');
         LeaveOut::new(
@@ -37,7 +37,8 @@ impl LeaveOut {
         self.rules.is_empty()
     }
 
-    /// Whether a path below the list's directory is left out; `None` where no line speaks of it.
+    /// Returns whether a path below the list's directory is left out, or `None` if no line matches
+    /// it.
     pub(super) fn says(&self, path: &[u8], is_directory: bool) -> Option<bool> {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
         let applies = |rule: &&Rule| {

@@ -1,4 +1,4 @@
-//! Lists what is in the directories of a store's objects, and removes some of it.
+//! Lists the entries in the directories of a store's objects, and removes some of them.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -8,7 +8,7 @@ use super::objects::{ObjectId, Objects, TEMPORARY};
 use crate::error::{Error, Result};
 
 impl Objects {
-    /// All objects' names.
+    /// Returns the names of all objects.
     pub(super) fn list(&self) -> Result<Vec<ObjectId>> {
         let mut ids = Vec::new();
         for (directory, path, _) in names(&self.directory())? {
@@ -20,8 +20,9 @@ impl Objects {
         Ok(ids)
     }
 
-    /// Returns, in ascending order, the paths at which something stands that is no regular file where an object, or what a kill left
-    /// behind, would be one, or no directory where these would be in one.
+    /// Returns, in ascending order, the paths of unexpected entries: entries other than regular
+    /// files in the place of an object or of a leftover of a kill, or other than directories in the
+    /// place of their directories.
     pub(super) fn irregular(&self) -> Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         let mut directories = vec![(String::new(), self.directory())];
@@ -48,7 +49,6 @@ impl Objects {
         Ok(found)
     }
 
-    /// Removes an object.
     pub(super) fn remove(&self, id: ObjectId) -> Result<()> {
         self.forget_one(id);
         let path = self.path(id);
@@ -58,7 +58,7 @@ impl Objects {
         }
     }
 
-    /// Removes what kills left behind.
+    /// Removes leftovers of kills.
     pub(super) fn remove_temporaries(&self) -> Result<()> {
         let mut found = names(&self.directory())?;
         for (name, path, _) in found.clone() {
@@ -74,8 +74,8 @@ impl Objects {
     }
 }
 
-/// What is in a directory of the store, and whether it is a regular file; nothing where there is no such directory. What a link leads to is
-/// not the store's.
+/// Returns the entries of a directory of the store, and whether each is a regular file. Returns
+/// none if there is no such directory, since the target of a link does not belong to the store.
 fn names(directory: &Path) -> Result<Vec<(String, PathBuf, bool)>> {
     let failed = |error| Error::io("list", directory, error);
     if !fs::symlink_metadata(directory).is_ok_and(|found| found.is_dir()) {

@@ -1,4 +1,5 @@
-//! What a workspace holds: the walk's result, the stat cache, and what a snapshot says, in one shape.
+//! The contents of a workspace: the walk's result, the stat cache, and the data of a snapshot, in
+//! one form.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -11,21 +12,20 @@ use nix::sys::stat::FileStat as SystemStat;
 use super::objects::ObjectId;
 use crate::path::DEPTH_MAX;
 
-/// What the system says of a file, as far as it changes with the file's content.
+/// The system's metadata of a file, as far as they change with the file's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stat {
     pub(super) device: u64,
     pub(super) inode: u64,
     pub(super) mode: u32,
     pub(super) owner: Owner,
-    /// How many names the file has, in the workspace or outside.
+    /// Number of names of the file, in the workspace or outside.
     pub(super) names: u32,
     pub(super) len: u64,
     pub(super) modified_ns: i64,
     pub(super) changed_ns: i64,
 }
 
-/// A user's and a group's number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(super) struct Owner {
     pub(super) uid: u32,
@@ -54,7 +54,6 @@ impl From<&SystemStat> for Stat {
     }
 }
 
-/// What stands under a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ManifestKind {
     File,
@@ -64,7 +63,7 @@ pub(super) enum ManifestKind {
 }
 
 impl Stat {
-    /// Of what could not be looked at: nothing is ever found to be so.
+    /// For entries that could not be examined: no entry ever has this state.
     pub(super) const UNKNOWN: Stat = Stat {
         device: 0,
         inode: 0,
@@ -94,23 +93,25 @@ impl Stat {
 #[derive(Debug)]
 pub(super) struct ManifestDirectory {
     pub(super) stat: Stat,
-    /// Its extended attributes.
     pub(super) attributes: Attributes,
-    /// The time of the last change at which the attributes were as they are here; nothing where they are to be read
-    /// again. Beside the rest, since the attributes can be found to be the same after a change of something else.
+    /// The time of the last change at which the attributes were as they are here; 0 if they have to
+    /// be read again. It is separate from `stat`, since the attributes can prove to be the same
+    /// after a change of something else.
     pub(super) checked_ns: AtomicI64,
-    /// The tree object that says the same, unless it is unknown or no longer kept.
+    /// The tree object for the directory, unless it is unknown or was collected.
     pub(super) tree: ObjectId,
-    /// The object of the times of all that is in the tree, unless it is unknown or was not asked for.
+    /// The object of the times of everything in the tree, unless it is unknown or was not
+    /// requested.
     pub(super) times: ObjectId,
-    /// In the order in which the system lists them, in which the next walk will most likely find them again.
+    /// In the order of the system's listing, in which the next walk will most likely find them
+    /// again.
     pub(super) entries: Vec<ManifestEntry>,
-    /// How many files and links are in here and below.
+    /// Number of files and links in the directory and below.
     pub(super) files: u64,
 }
 
 impl ManifestDirectory {
-    /// Returns whether all files and links are as they were, as far as their times and lengths tell.
+    /// Returns whether all files and links are unchanged, as far as their times and lengths show.
     pub(super) fn is_as(self: &Arc<ManifestDirectory>, before: &Arc<ManifestDirectory>) -> bool {
         if Arc::ptr_eq(self, before) {
             return true;
@@ -128,7 +129,7 @@ impl ManifestDirectory {
     }
 }
 
-/// Extended attributes, sorted by their names; nothing where there are none.
+/// Extended attributes, sorted by their names; `None` if there are none.
 pub(super) type Attributes = Option<Arc<Vec<(Vec<u8>, Vec<u8>)>>>;
 
 #[derive(Clone, Debug)]
@@ -144,31 +145,32 @@ pub(super) enum ManifestNode {
     Directory(Arc<ManifestDirectory>),
     /// A pipe, a socket or a device.
     Special,
-    /// A directory on which something is mounted, where a restore looks at it: what is in it is none of the workspace's.
+    /// A mount point, in the walk of a restore: its contents do not belong to the workspace.
     Mount,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Leaf {
     pub(super) stat: Stat,
-    /// Its extended attributes, where its content is known.
+    /// Its extended attributes, if its content is known.
     pub(super) attributes: Attributes,
     pub(super) form: BlobForm,
-    /// Its content, unless that is unknown or no longer kept.
+    /// Its content, unless it is unknown or was collected.
     pub(super) blob: ObjectId,
-    /// Whether it may change once more without its times showing it.
+    /// Whether it may change once more without a change of its times.
     pub(super) racy: bool,
 }
 
-/// What a blob says of a file.
+/// The relation between a blob and a file's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum BlobForm {
-    /// It is the file's content.
+    /// The blob is the file's content.
     #[default]
     Whole,
-    /// It says where the file has data, and which blob that is.
+    /// The blob lists the ranges of the file's data, and names the blob with the data.
     Sparse,
-    /// It is what the file began with while others appended to it: enough to look at, and never restored.
+    /// The blob is a prefix of a file that others appended to: enough to look at, and never
+    /// restored.
     Prefix,
 }
 
@@ -186,7 +188,7 @@ impl ManifestDirectory {
 }
 
 impl Leaf {
-    /// One of which nothing but its state is known.
+    /// A leaf with known metadata and unknown content.
     pub(super) fn unread(stat: Stat) -> Leaf {
         Leaf { stat, attributes: None, form: BlobForm::Whole, blob: ObjectId::UNKNOWN, racy: true }
     }
@@ -201,7 +203,7 @@ impl ManifestNode {
         }
     }
 
-    /// The mode that git's trees have for it.
+    /// Returns its mode in git's trees.
     pub(super) fn git_mode(&self) -> GitMode {
         match self {
             ManifestNode::Directory(_) => GitMode::Directory,
@@ -235,7 +237,6 @@ impl GitMode {
     }
 }
 
-/// One line of a tree object.
 #[derive(Clone, Debug)]
 pub(super) struct TreeEntry {
     pub(super) mode: GitMode,
@@ -243,7 +244,7 @@ pub(super) struct TreeEntry {
     pub(super) id: ObjectId,
 }
 
-/// A directory's entries in the order of its tree object, with their modes there.
+/// Returns a directory's entries in the order of its tree object, with their modes there.
 pub(super) fn in_order(entries: &[ManifestEntry]) -> Vec<(GitMode, &ManifestEntry)> {
     let mut ordered: Vec<_> = entries.iter().map(|entry| (entry.node.git_mode(), entry)).collect();
     ordered.sort_by(|(left_mode, left), (right_mode, right)| {
@@ -252,12 +253,13 @@ pub(super) fn in_order(entries: &[ManifestEntry]) -> Vec<(GitMode, &ManifestEntr
     ordered
 }
 
-/// The bytes by which Git sorts the lines of a tree object: a directory stands as if its name ended in a slash.
+/// Returns the bytes by which Git sorts the lines of a tree object: a directory sorts as if its
+/// name ended in a slash.
 fn line_key(mode: GitMode, name: &[u8]) -> impl Iterator<Item = u8> + '_ {
     name.iter().copied().chain((mode == GitMode::Directory).then_some(b'/'))
 }
 
-/// The tree object of a directory, of its entries in order.
+/// Encodes the tree object of a directory from its ordered entries.
 pub(super) fn encode_tree(ordered: &[(GitMode, &ManifestEntry)]) -> (Vec<u8>, Vec<TreeEntry>) {
     let line = |(mode, entry): &(GitMode, &ManifestEntry)| {
         let id = match &entry.node {
@@ -278,7 +280,7 @@ pub(super) fn sort_lines<T>(lines: &mut [(TreeEntry, T)]) {
     });
 }
 
-/// The tree object of these lines, which are in order.
+/// Encodes the tree object of these lines, which are in order.
 pub(super) fn encode_lines<'a>(lines: impl IntoIterator<Item = &'a TreeEntry>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for line in lines {
@@ -291,7 +293,8 @@ pub(super) fn encode_lines<'a>(lines: impl IntoIterator<Item = &'a TreeEntry>) -
     bytes
 }
 
-/// Reads a tree object. A name that would lead out of its directory, or into a `.git`, is damage.
+/// Reads a tree object. A name that would lead out of its directory, or into a `.git`, counts as
+/// damage.
 pub(super) fn decode_tree(bytes: &[u8]) -> Option<Vec<TreeEntry>> {
     let mut lines = Vec::new();
     let mut rest = bytes;
@@ -313,8 +316,8 @@ pub(super) fn decode_tree(bytes: &[u8]) -> Option<Vec<TreeEntry>> {
     Some(lines)
 }
 
-/// The permissions of everything in a workspace, of which git's trees keep one bit: what most have, and each
-/// path that has others.
+/// The permissions of everything in a workspace, of which git's trees store one bit: the usual
+/// ones, and each path that has others.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Permissions {
     directory: u32,
@@ -350,19 +353,21 @@ impl Permissions {
         all
     }
 
-    /// The permissions of these paths, where most are as they are here. The paths come sorted, each with its permissions.
+    /// Returns the permissions of these paths, with the same usual ones. The paths are sorted, each
+    /// with its permissions.
     pub(super) fn with_others(&self, paths: impl Iterator<Item = (Vec<u8>, GitMode, u32)>) -> Permissions {
         let others = paths.filter(|(_, mode, permissions)| *permissions != self.usual(*mode));
         let others = others.map(|(path, _, permissions)| (path, permissions)).collect();
         Permissions { others, ..self.clone() }
     }
 
-    /// The paths with other permissions than most, sorted; the root's is empty.
+    /// Returns the paths with unusual permissions, sorted; the root's is empty.
     pub(super) fn others(&self) -> &[(Vec<u8>, u32)] {
         &self.others
     }
 
-    /// Whether most files have the same permissions on both sides. Where there is no executable, a side has 0 for them.
+    /// Returns whether most files have the same permissions on both sides. A side without
+    /// executables has 0 for them.
     pub(super) fn is_usual_same_for_files(&self, other: &Permissions) -> bool {
         let (was, is) = (self.executable, other.executable);
         self.file == other.file && (was == is || was == 0 || is == 0)
@@ -383,7 +388,7 @@ impl Permissions {
         }
     }
 
-    /// As lines of text, any byte of a path that is not plain written as `\xNN`.
+    /// Encodes them as lines of text, with each byte of a path that is not plain as `\xNN`.
     pub(super) fn encode(&self, text: &mut String) {
         let Permissions { directory, file, executable, others } = self;
         let _ = writeln!(
@@ -425,7 +430,7 @@ fn class(mode: GitMode) -> usize {
     }
 }
 
-/// How often each of a few values came.
+/// Counts the occurrences of a few values.
 pub(super) struct ValueCounts<T>(Vec<(T, u64)>);
 
 impl<T> Default for ValueCounts<T> {
@@ -442,7 +447,8 @@ impl<T: Ord + Copy + Default> ValueCounts<T> {
         }
     }
 
-    /// Of those that came most often, the smallest, so that the order in which they came does not show.
+    /// Returns the smallest of the most frequent values, so that the result does not depend on the
+    /// order of insertion.
     pub(super) fn most(self) -> T {
         self.0
             .into_iter()
@@ -451,7 +457,7 @@ impl<T: Ord + Copy + Default> ValueCounts<T> {
     }
 }
 
-/// Something in a workspace, or its root, whose directory and name are both empty.
+/// An entry of a workspace, or its root, whose directory and name are both empty.
 pub(super) struct VisitedNode<'a> {
     pub(super) mode: GitMode,
     directory: &'a [u8],
@@ -472,7 +478,7 @@ impl VisitedNode<'_> {
     }
 }
 
-/// Shows every directory, file and link.
+/// Calls `show` for every directory, file and link.
 pub(super) fn visit(root: &ManifestDirectory, show: &mut dyn FnMut(&VisitedNode<'_>)) {
     let of_directory = |found: &ManifestDirectory,
                         directory: &[u8],
@@ -515,12 +521,13 @@ pub(super) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether so deep a path can be walked.
+/// Returns whether a path is too deep to be walked.
 pub(super) fn is_too_deep(path: &[u8]) -> bool {
     path.iter().filter(|byte| **byte == b'/').count() >= DEPTH_MAX
 }
 
-/// A path as text that can be read back: what is neither printable nor UTF-8 as `\xNN`.
+/// Formats a path as text that can be read back: bytes that are neither printable nor UTF-8 appear
+/// as `\xNN`.
 pub(super) fn escape_path(path: &[u8]) -> String {
     let mut text = String::new();
     for chunk in path.utf8_chunks() {
@@ -554,7 +561,7 @@ pub(super) fn unshown(text: &str) -> Option<Vec<u8>> {
     Some(path)
 }
 
-/// A path for a message; the root is `.`.
+/// Formats a path for a message; the root is `.`.
 pub(super) fn display_path(path: &[u8]) -> String {
     if path.is_empty() { ".".to_owned() } else { escape_path(path) }
 }

@@ -1,7 +1,9 @@
-//! Keeps the mark on a workspace's root directory: an extended attribute that names who works there, for others to find
-//! should that process end. The engine decides what a mark says and what follows from it; this module only stores it.
+//! Stores the mark on a workspace's root directory: an extended attribute that names the worker,
+//! for others to find if that process ends. The engine decides the content of a mark and its
+//! consequences; this module only stores it.
 //!
-//! A file system without extended attributes, or a directory that may not be written, takes no mark.
+//! A file system without extended attributes, or a directory that is not writable, supports no
+//! mark.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -19,18 +21,19 @@ use crate::sabotage::{self, Breakage};
 /// Name of the attribute.
 const NAME: &str = "user.foldlog.work";
 
-/// Length of the longest mark in bytes: a path of 4,096, and what stands beside it.
+/// Length of the longest mark in bytes: a path of 4,096, and the other fields.
 const BYTES_MAX: usize = 4352;
 
 /// Length of the longest attribute in bytes.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// Reports what the root directory of a workspace bears as its mark, see [`WorkspaceLease::mark`].
+/// Contains the mark of a workspace's root directory, see [`WorkspaceLease::mark`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkspaceMark {
-    /// The directory can bear no mark: its file system has no extended attributes, or it may not be written.
+    /// The directory supports no mark: its file system has no extended attributes, or it is not
+    /// writable.
     Unsupported,
-    /// The directory bears no mark.
+    /// The directory has no mark.
     Absent,
     /// Content of the mark.
     Bytes(Vec<u8>),
@@ -38,16 +41,17 @@ pub enum WorkspaceMark {
     TooLong,
 }
 
-/// Returns whether an error says that the directory can bear no mark, for its file system or its permissions.
+/// Returns whether an error means that the directory supports no mark, because of its file system
+/// or its permissions.
 fn takes_none(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::ROFS | Errno::ACCESS | Errno::PERM)
 }
 
 impl WorkspaceLease {
-    /// Name of the extended attribute that holds the mark.
+    /// Name of the extended attribute with the mark.
     pub const MARK: &'static str = NAME;
 
-    /// Returns the mark that the directory bears.
+    /// Returns the mark of the directory.
     ///
     /// # Errors
     ///
@@ -56,13 +60,13 @@ impl WorkspaceLease {
         mark_of(self.root(), self.path())
     }
 
-    /// Replaces the directory's mark by `bytes`. Returns `false` if the directory can bear no mark. The mark is durable once
-    /// [`sync`](WorkspaceLease::sync) returns.
+    /// Replaces the directory's mark by `bytes`. Returns `false` if the directory supports no mark.
+    /// The mark is durable once [`sync`](WorkspaceLease::sync) returns.
     ///
     /// # Errors
     ///
-    /// [`Error::Full`] if the file system has no space for the mark; [`Error::Io`] if it refuses the mark for another
-    /// reason.
+    /// - [`Error::Full`] if the file system has no space for the mark.
+    /// - [`Error::Io`] if it refuses the mark for another reason.
     pub fn set_mark(&self, bytes: &[u8]) -> Result<bool> {
         match fsetxattr(self.root(), NAME, bytes, XattrFlags::empty()) {
             Ok(()) => Ok(true),
@@ -71,8 +75,8 @@ impl WorkspaceLease {
         }
     }
 
-    /// Makes the directory itself durable, with its mark and the names in it. Returns `false` if its file system syncs no
-    /// directories.
+    /// Makes the directory itself durable, with its mark and the names in it. Returns `false` if
+    /// its file system does not sync directories.
     ///
     /// # Errors
     ///
@@ -86,7 +90,6 @@ impl WorkspaceLease {
     }
 }
 
-/// Returns the mark that an open directory bears.
 fn mark_of(directory: &OwnedFd, path: &Path) -> Result<WorkspaceMark> {
     let mut bytes = Vec::with_capacity(BYTES_MAX);
     match fgetxattr(directory, NAME, spare_capacity(&mut bytes)) {
@@ -99,29 +102,34 @@ fn mark_of(directory: &OwnedFd, path: &Path) -> Result<WorkspaceMark> {
 }
 
 impl HostFilesystem {
-    /// Returns the mark of the workspace's directory, without a lease: it may change meanwhile.
+    /// Returns the mark of the workspace's directory, without a lease: it may change at any time.
     ///
     /// # Errors
     ///
-    /// [`Error::Path`] if the workspace is gone; [`Error::Io`] if its directory cannot be opened or the attribute not be read.
+    /// - [`Error::Path`] if the workspace does not exist.
+    /// - [`Error::Io`] if its directory cannot be opened or the attribute cannot be read.
     pub fn mark_now(&self) -> Result<WorkspaceMark> {
         mark_of(&*self.directory()?, self.root())
     }
 
-    /// Removes the mark from the workspace's directory and returns its text; `None` if there was none. Use it for a mark
-    /// that is not true: a recovery is refused because of a session that left nothing half done, or that nobody can
-    /// recover. If the mark is true, others then work on files that its session still has to roll back.
+    /// Removes the mark from the workspace's directory and returns its text, or `None` if there was
+    /// none.
+    ///
+    /// Use it for a mark that is wrong: a recovery is refused because of a session that left
+    /// nothing unfinished, or that cannot be recovered. If the mark is right, others then work on
+    /// files that its session still has to roll back.
     ///
     /// Waits for the lease of the workspace, but not past `until`.
     ///
     /// # Errors
     ///
-    /// [`Error::DeadlineExceeded`] if somebody else holds the workspace until `until`; [`Error::Io`] if the attribute
-    /// cannot be removed; otherwise the errors of [`lease`](HostFilesystem::lease).
+    /// - [`Error::DeadlineExceeded`] if another holder has the lease until `until`.
+    /// - [`Error::Io`] if the attribute cannot be removed.
+    /// - Otherwise the errors of [`lease`](HostFilesystem::lease).
     pub fn remove_mark(&self, until: Instant) -> Result<Option<String>> {
         let Some(lease) = self.lease(until)? else { return Err(Error::DeadlineExceeded) };
         let failed = |errno: Errno| Error::io("remove the mark of", self.root(), errno.into());
-        // A longer one than any that is written is shown in part.
+        // A mark longer than any that is written is returned in part.
         let mut bytes = vec![0; XATTR_BYTES_MAX];
         let said = match fgetxattr(lease.root(), NAME, &mut bytes[..]) {
             Ok(len) => {

@@ -1,24 +1,24 @@
-//! What a snapshot says of a workspace beside contents and permissions: owners, extended attributes, which names are
-//! one file, which files have holes, which were still being written. It is an object in the store, which the capture
-//! names.
+//! The data of a snapshot in addition to contents and permissions: owners, extended attributes,
+//! names of the same file, files with holes, and files that were still being written. It is an
+//! object in the store, which the capture names.
 //!
 //! ```text
 //! foldlog-metadata 1
-//! owner UID:GID               whom most belongs to
-//! times ID                    the object of the root directory's times, where times are kept (`times.rs`)
-//! WORDS ./PATH                each path of which more is to be said, sorted; any byte of it that is not plain as \xNN
+//! owner UID:GID               the most frequent owner
+//! times ID                    the object of the root directory's times, if times are captured (`times.rs`)
+//! WORDS ./PATH                each path with data of its own, sorted; each byte of it that is not plain as \xNN
 //! ```
 //!
-//! | word | says |
+//! | word | meaning |
 //! |---|---|
-//! | `owner=UID:GID` | whom the path belongs to |
-//! | `link=N` | names of one number are one file; they count from 0, in the order of their first paths |
-//! | `sparse` | the blob says where the file has data (`sparse.rs`) |
-//! | `prefix` | the blob is what the file began with while others appended to it |
+//! | `owner=UID:GID` | owner of the path |
+//! | `link=N` | names with one number are one file; they count from 0, in the order of their first paths |
+//! | `sparse` | the blob lists the ranges of the file's data (`sparse.rs`) |
+//! | `prefix` | the blob is a prefix of the file, which others appended to |
 //! | `x:NAME=VALUE` | an extended attribute, both in hexadecimal |
 //!
-//! The words stand in this order, each once but for the last. What is written in another way than [`Metadata::encode`]
-//! writes it is no metadata, so that equal metadata has equal bytes.
+//! The words are in this order, each once except the last. Any other form than that of
+//! [`Metadata::encode`] is invalid, so that equal metadata has equal bytes.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -32,10 +32,10 @@ use crate::error::{Error, Result};
 
 const HEAD: &str = "foldlog-metadata 1";
 
-/// So many bytes of metadata are written and read; more are refused when the capture is taken.
+/// Greatest length of metadata in bytes. More is rejected when the capture is taken.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// What is said of all paths of a workspace.
+/// The metadata of all paths of a workspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Metadata {
     owner: Owner,
@@ -44,7 +44,7 @@ pub(super) struct Metadata {
     others: Vec<(Vec<u8>, PathMetadata)>,
 }
 
-/// What is said of one path.
+/// The metadata of one path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PathMetadata {
     owner: Option<Owner>,
@@ -53,8 +53,8 @@ pub(super) struct PathMetadata {
     pub(super) attributes: Attributes,
 }
 
-/// Which names are one file: for each path of such a file, which of those files it is, and how many names each has
-/// within.
+/// The files with several names: the number of the file for each path, and the number of names of
+/// each file within the workspace.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     of_path: HashMap<Vec<u8>, u32>,
@@ -62,7 +62,7 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Of all paths of files with several names, inside or outside.
+    /// Takes all paths of files with several names, inside or outside of the workspace.
     pub(super) fn new(found: Vec<(u64, u64, Vec<u8>)>) -> Links {
         let mut files: HashMap<(u64, u64), Vec<Vec<u8>>> = HashMap::new();
         for (device, inode, path) in found {
@@ -82,14 +82,14 @@ impl Links {
         Links { of_path, within }
     }
 
-    /// How many names a file has within the workspace.
+    /// Returns the number of names of a file within the workspace.
     pub(super) fn names_within(&self, device: u64, inode: u64) -> u32 {
         self.within.get(&(device, inode)).copied().unwrap_or(1)
     }
 }
 
 impl Metadata {
-    /// Of what a walk found.
+    /// Takes the metadata from the result of a walk.
     pub(super) fn from_manifest(
         root: &ManifestDirectory,
         links: &Links,
@@ -116,8 +116,9 @@ impl Metadata {
         Metadata { owner, times, others }
     }
 
-    /// What is to be said of paths of which some are as `now` says, those with `true`, and the others as `self` does. The
-    /// paths come sorted. Names of one file stay names of one file where both are of one side.
+    /// Returns the metadata of paths from two sides: paths with `true` take those of `now`, the
+    /// others those of `self`. The paths are sorted. Names of one file stay so if both are from one
+    /// side.
     pub(super) fn merge_with(
         &self,
         now: &Metadata,
@@ -151,36 +152,36 @@ impl Metadata {
         Metadata { owner: self.owner, times, others }
     }
 
-    /// What is said of a path beside its owner.
+    /// Returns the recorded data of a path, if any.
     pub(super) fn get(&self, path: &[u8]) -> Option<&PathMetadata> {
         let at = self.others.binary_search_by(|(other, _)| other.as_slice().cmp(path)).ok()?;
         self.others.get(at).map(|(_, other)| other)
     }
 
-    /// Whom a path belonged to.
+    /// Returns the owner of a path.
     pub(super) fn owner(&self, path: &[u8]) -> Owner {
         self.get(path).and_then(|other| other.owner).unwrap_or(self.owner)
     }
 
-    /// The paths of files with holes.
+    /// Returns the paths of files with holes.
     pub(super) fn sparse(&self) -> impl Iterator<Item = &[u8]> {
         let sparse = self.others.iter().filter(|(_, other)| other.form == BlobForm::Sparse);
         sparse.map(|(path, _)| path.as_slice())
     }
 
-    /// The files whose blob is not their content, sorted by path.
+    /// Returns the files whose blob is not their content, sorted by path.
     pub(super) fn into_forms(self) -> Vec<(Vec<u8>, BlobForm)> {
         let forms = self.others.into_iter().map(|(path, other)| (path, other.form));
         forms.filter(|(_, form)| *form != BlobForm::Whole).collect()
     }
 
-    /// Whether all but times is the same.
+    /// Returns whether everything except times is the same.
     pub(super) fn is_same_but_for_times(&self, other: &Metadata) -> bool {
         self.owner == other.owner && self.others == other.others
     }
 
-    /// Which of the files of several names each such path is, as long as both sides number them alike: by all their
-    /// paths.
+    /// Returns all paths of its file for each path of a file with several names. Unlike numbers,
+    /// paths can be compared between two sides.
     pub(super) fn links(&self) -> HashMap<&[u8], Arc<Vec<&[u8]>>> {
         let mut files: HashMap<u32, Vec<&[u8]>> = HashMap::new();
         for (path, other) in &self.others {
@@ -196,7 +197,7 @@ impl Metadata {
         of_path
     }
 
-    /// Keeps the metadata in the store.
+    /// Writes the metadata to the store.
     pub(super) fn write(&self, objects: &Objects) -> Result<ObjectId> {
         let text = self.encode();
         if u64::try_from(text.len()).is_ok_and(|len| len > BYTES_MAX) {
@@ -330,7 +331,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands in the object is metadata or is not, and metadata is read as it was written.
+        /// An object is either valid metadata or rejected, and metadata is read as it was written.
         #[test]
         fn metadata_is_read_as_it_was_written(
             owner in owner(),

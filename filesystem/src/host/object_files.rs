@@ -1,6 +1,7 @@
-//! Opens what lies in a store by its names, and reads the files of objects.
+//! Opens the entries of a store by name, and reads the files of objects.
 //!
-//! What stands in the place of a file or a directory and is none is refused and named: no link is followed, and nobody waits for a pipe.
+//! An entry of another kind in the place of a file or a directory is rejected and named in the
+//! error. No link is followed, and no call blocks on a pipe.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
@@ -14,9 +15,9 @@ use nix::fcntl::OFlag;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidInput`], which says what stands there, if it is no regular file.
+/// [`ErrorKind::InvalidInput`], which names the kind of the entry, if it is not a regular file.
 pub(super) fn open_file(path: &Path) -> io::Result<File> {
-    // For a regular file the last two mean nothing.
+    // The last two flags have no effect on a regular file.
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
     let file = opened.map_err(|error| is_file(path).err().unwrap_or(error))?;
@@ -28,7 +29,7 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidInput`], which says what stands there, if it is no directory.
+/// [`ErrorKind::InvalidInput`], which names the kind of the entry, if it is not a directory.
 pub(super) fn open_directory(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
@@ -38,7 +39,7 @@ pub(super) fn open_directory(path: &Path) -> io::Result<File> {
     })
 }
 
-/// Reads a regular file whole that is not longer than this.
+/// Reads a regular file of at most `bytes_max` bytes.
 ///
 /// # Errors
 ///
@@ -52,11 +53,11 @@ pub(super) fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Returns whether a regular file stands at a path.
+/// Returns whether there is a regular file at a path.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidInput`], which says what stands there, if it is something else.
+/// [`ErrorKind::InvalidInput`], which names the kind of the entry, if it is something else.
 pub(super) fn is_file(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => Ok(true),
@@ -100,7 +101,7 @@ pub(super) type ObjectContentReader = BufReader<Inflater>;
 pub(super) struct Inflater {
     file: BufReader<File>,
     state: Decompress,
-    /// Whether what was compressed is over.
+    /// Whether the end of the compressed data was reached.
     is_over: bool,
 }
 
@@ -109,7 +110,8 @@ impl Inflater {
         Inflater { file: BufReader::new(file), state: Decompress::new(true), is_over: false }
     }
 
-    /// Returns whether other bytes follow in the file on the content, which was read to its end.
+    /// Returns whether other bytes follow the content in the file. The content has to be read to
+    /// its end.
     pub(super) fn has_more(&mut self) -> io::Result<bool> {
         Ok(!self.file.fill_buf()?.is_empty())
     }

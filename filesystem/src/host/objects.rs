@@ -1,9 +1,11 @@
-//! Git objects, each in a file of its own, as any git reads them.
+//! Git objects, each in its own file, as any git reads them.
 //!
-//! An object is `<kind> <length>\0<content>`; its name is the SHA-1 of that, and its file holds that, compressed.
-//! Written under a temporary name and renamed, so that a name never stands for half an object.
+//! An object is `<kind> <length>\0<content>`. Its name is the SHA-1 of that, and its file contains
+//! that, compressed. The file is written under a temporary name and renamed, so that a name never
+//! refers to a partial object.
 //!
-//! A store holds what the workspace held, so its files are 0600 and its directories 0700, whatever the umask says.
+//! A store contains the workspace's contents, so its files are 0600 and its directories 0700,
+//! regardless of the umask.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,16 +26,16 @@ use super::object_files::{Inflater, ObjectContentReader, is_file, open_directory
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
-/// Lower levels cost little less time, and a third more space.
+/// Lower levels save little time, and take a third more space.
 const COMPRESSION: Compression = Compression::new(1);
 
-/// The longest head that an object can have: `commit `, a length, NUL.
+/// Length of the longest head of an object: `commit `, a length, NUL.
 pub(super) const HEAD_BYTES_MAX: u64 = 32;
 
-/// A tree or a commit is read into memory whole; no sound one comes near to this.
+/// A tree or a commit is read into memory entirely; no valid one comes near this size.
 pub(super) const STRUCTURE_BYTES_MAX: u64 = 1 << 30;
 
-/// From so many objects on, one sync of the whole file system takes less time than one for each.
+/// For more objects than this, one sync of the whole file system takes less time than one for each.
 const SYNC_SINGLY_MAX: usize = 64;
 
 /// Larger pieces are not read faster, and must be cleared for every small object.
@@ -44,12 +46,11 @@ pub(super) const TEMPORARY: &str = "tmp_obj_";
 const CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n\
     [gc]\n\tauto = 0\n\tpruneExpire = never\n[receive]\n\tdenyCurrentBranch = refuse\n";
 
-/// The name of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub(super) struct ObjectId(pub(super) [u8; 20]);
 
 impl ObjectId {
-    /// Stands where no object is known.
+    /// Means that no object is known.
     pub(super) const UNKNOWN: ObjectId = ObjectId([0; 20]);
 
     pub(super) fn parse(text: &str) -> Option<ObjectId> {
@@ -101,8 +102,8 @@ impl ObjectKind {
     }
 }
 
-/// The hash of an object while its content comes in. Content that was made to collide with other content is
-/// refused, so that no object can stand for another.
+/// The hash of an object, computed while its content is read. Content that was crafted to collide
+/// with other content is rejected, so that no object can pass for another.
 pub(super) struct Hasher(Sha1);
 
 impl Hasher {
@@ -139,7 +140,7 @@ struct OpenedObject {
     id: ObjectId,
     kind: ObjectKind,
     content: ObjectContentReader,
-    /// How long the head says the content to be.
+    /// Length of the content according to the head.
     len: u64,
 }
 
@@ -147,23 +148,24 @@ pub(super) fn len(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-/// A directory of git objects. It is made with the first object.
+/// A directory of git objects. It is created with the first object.
 pub(super) struct Objects {
     store: PathBuf,
-    /// Directory in which the objects have further names.
+    /// Directory in which the objects have additional names.
     pub(super) pool: Option<PathBuf>,
-    /// Another store, which is only read: where an object is looked for that this one lacks.
+    /// Another store, which is only read: it is searched for objects that this one lacks.
     borrowed: Option<PathBuf>,
-    /// Whether an object whose file holds other bytes beside the content is taken for damaged, as git takes it.
+    /// Whether an object is damaged if its file contains bytes after the content. git regards it
+    /// so.
     is_exact: bool,
-    /// The objects that are known to be there and sound.
+    /// The objects that are known to be present and intact.
     pub(super) known: Mutex<HashMap<ObjectId, KnownObject>>,
     /// Whether one of them may count as durable. Changed under their lock.
     pub(super) has_durable: AtomicBool,
-    /// How many captures have begun, and in how many turns they look at all objects.
+    /// Number of captures that were started, and number of turns in which they check all objects.
     pub(super) turn: AtomicU64,
     pub(super) turns: AtomicU64,
-    /// Compressors at rest. To make one costs more than to compress a small object.
+    /// Idle compressors. Creating one costs more than compressing a small object.
     compressors: Mutex<Vec<Compress>>,
     temporaries: AtomicU64,
 }
@@ -184,12 +186,13 @@ impl Objects {
         }
     }
 
-    /// Keeps objects in `store`, and reads those of `other` that are not there.
+    /// Writes objects to `store`, and reads those of `other` that are not there.
     pub(super) fn with_borrowed(store: PathBuf, other: &Objects) -> Objects {
         Objects { borrowed: Some(other.store.clone()), ..Objects::new(store) }
     }
 
-    /// Takes an object for damaged whose file holds other bytes beside the content, which stands in no restore's way.
+    /// Also regards an object as damaged if its file contains bytes after the content, which would
+    /// not prevent a restore.
     pub(super) fn exactly(self) -> Objects {
         Objects { is_exact: true, ..self }
     }
@@ -229,12 +232,12 @@ impl Objects {
         self.store.join("objects")
     }
 
-    /// Where an object is kept by this store.
+    /// Returns the path of an object in this store.
     pub(super) fn path(&self, id: ObjectId) -> PathBuf {
         path_in(&self.store, id)
     }
 
-    /// Where an object is that is to be read.
+    /// Returns the path from which an object is read.
     pub(super) fn locate_object(&self, id: ObjectId) -> PathBuf {
         let own = self.path(id);
         match &self.borrowed {
@@ -243,7 +246,8 @@ impl Objects {
         }
     }
 
-    /// Makes the store where there is none, in such a way that a kill leaves one that can be gone on with.
+    /// Creates the store if it does not exist. A kill leaves a store that a later call can
+    /// complete.
     pub(super) fn prepare(&self) -> Result<()> {
         let head = self.store.join("HEAD");
         if is_file(&head).map_err(|error| Error::io("read", &head, error))? {
@@ -252,14 +256,14 @@ impl Objects {
         for directory in [self.store.clone(), self.directory(), self.store.join("refs")] {
             create_directory(&directory).map_err(|error| Error::io("create", directory, error))?;
         }
-        // `HEAD` comes last, since what has one is taken for whole.
+        // `HEAD` comes last, since a store with one is regarded as complete.
         for (name, text) in [("config", CONFIG), ("HEAD", "ref: refs/heads/none\n")] {
             self.replace(name, text.as_bytes())?;
         }
         Ok(())
     }
 
-    /// Writes a file of the store's own. What stands in its place and is no file stays.
+    /// Writes one of the store's own files. An entry of another kind in its place stays.
     pub(super) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.store.join(name);
         is_file(&path).map_err(|error| Error::io("write", &path, error))?;
@@ -276,26 +280,27 @@ impl Objects {
         self.directory().join(self.temporary_name())
     }
 
-    /// A name that git, too, takes for a leftover.
+    /// Creates a name that git also regards as a leftover.
     fn temporary_name(&self) -> String {
         let count = self.temporaries.fetch_add(1, Ordering::Relaxed);
         format!("{TEMPORARY}{}_{count}", std::process::id())
     }
 
-    /// Reads an object, and checks its content and that nothing else is in its file.
+    /// Reads an object, and checks its content and that its file contains nothing else.
     pub(super) fn verify(&self, id: ObjectId, kind: ObjectKind) -> Result<()> {
         let opened = self.open(id, kind)?;
         self.drain(opened, &mut io::sink(), true).map(drop)
     }
 
-    /// Keeps an object that is held in memory.
+    /// Stores an object from memory.
     pub(super) fn write(&self, kind: ObjectKind, bytes: &[u8]) -> Result<ObjectId> {
         let named = |error| Error::io("hash", self.directory(), error);
         let id = Hasher::hash_bytes(kind, bytes).map_err(named)?;
         if !self.is_sound(id, kind)? && !self.link_pooled(id, kind) {
             let head = kind.head(len(bytes));
             let compressed = self.compress(head.as_bytes(), bytes);
-            // In the directory of its name: a rename within one directory takes less than one between two.
+            // In the directory of its name: a rename within one directory is faster than one
+            // between two.
             let temporary = self.path(id).with_file_name(self.temporary_name());
             let kept = compressed
                 .and_then(|compressed| create_with_directory(&temporary)?.write_all(&compressed))
@@ -306,7 +311,7 @@ impl Objects {
         Ok(id)
     }
 
-    /// Keeps a blob that is read as it is written. `None` where it was not of the length it was said to have.
+    /// Stores a blob while it is read. Returns `None` if it did not have the stated length.
     pub(super) fn write_from(&self, source: &mut dyn Read, len: u64) -> Result<Option<ObjectId>> {
         let temporary = self.temporary();
         let named = |error| Error::io("write", &temporary, error);
@@ -359,7 +364,6 @@ impl Objects {
         }
     }
 
-    /// Opens an object and reads its head.
     fn open(&self, id: ObjectId, kind: ObjectKind) -> Result<OpenedObject> {
         let path = self.locate_object(id);
         let damaged = |reason: String| Error::Object { path: path.clone(), reason };
@@ -382,12 +386,12 @@ impl Objects {
         Ok(OpenedObject { id, kind, content, len })
     }
 
-    /// How long an object says to be.
+    /// Returns the length of an object according to its head.
     pub(super) fn said_len(&self, id: ObjectId, kind: ObjectKind) -> Result<u64> {
         Ok(self.open(id, kind)?.len)
     }
 
-    /// Copies an object's content, and says at its end whether that was what its name stands for.
+    /// Copies an object's content, and checks at the end whether it matches the object's name.
     pub(super) fn copy(&self, id: ObjectId, kind: ObjectKind, into: &mut dyn Write) -> Result<u64> {
         let opened = self.open(id, kind)?;
         self.drain(opened, into, self.is_exact)
@@ -398,7 +402,7 @@ impl Objects {
         let damaged = |reason: String| Error::Object { path: self.path(id), reason };
         let mut hash = Hasher::new(kind, len);
         let mut write_error = None;
-        // What is behind the length that it says would be read only to be refused.
+        // Bytes beyond the stated length would be read only to be rejected.
         let read = pump(&mut (&mut content).take(len.saturating_add(1)), &mut |bytes| {
             hash.update(bytes);
             if write_error.is_none() {
@@ -420,7 +424,7 @@ impl Objects {
         Ok(read)
     }
 
-    /// Checks an object; its content, where it is not longer than this.
+    /// Checks an object. Returns its content if it is not longer than `bytes_max`.
     pub(super) fn check(&self, id: ObjectId, kind: ObjectKind, bytes_max: u64) -> Result<Option<Vec<u8>>> {
         let opened = self.open(id, kind)?;
         if opened.len > bytes_max {
@@ -432,7 +436,7 @@ impl Objects {
         Ok(Some(bytes))
     }
 
-    /// A tree's or a commit's content.
+    /// Reads the content of a tree or a commit.
     pub(super) fn read(&self, id: ObjectId, kind: ObjectKind, bytes_max: u64) -> Result<Vec<u8>> {
         let opened = self.open(id, kind)?;
         if opened.len > bytes_max {
@@ -446,7 +450,7 @@ impl Objects {
 
     /// Syncs these objects, and all names that lead to them.
     pub(super) fn sync(&self, ids: &[ObjectId]) -> Result<()> {
-        // Some of them may be another store's.
+        // Some of them may be in the other store.
         if ids.len() > SYNC_SINGLY_MAX || self.borrowed.is_some() {
             self.sync_all()?;
         } else {
@@ -470,7 +474,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Syncs whatever the store holds, by one sync of its whole file system.
+    /// Syncs everything in the store, by one sync of its whole file system.
     pub(super) fn sync_all(&self) -> Result<()> {
         let store = open_directory(&self.store).map_err(|error| Error::io("open", &self.store, error))?;
         nix::unistd::syncfs(&store).map_err(|error| Error::io("sync", &self.store, error.into()))?;
@@ -483,7 +487,7 @@ impl Objects {
     }
 }
 
-/// Where an object is in the store at this directory.
+/// Returns the path of an object in the store at this directory.
 pub(super) fn path_in(store: &Path, id: ObjectId) -> PathBuf {
     let name = id.to_string();
     let (directory, file) = name.split_at_checked(2).unwrap_or_default();
@@ -512,7 +516,8 @@ fn create_with_directory(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Makes a directory for nobody but its owner, whatever the umask says. One that is there stays as it is.
+/// Creates a directory only for its owner, regardless of the umask. An existing one is left
+/// unchanged.
 pub(super) fn create_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -522,10 +527,10 @@ pub(super) fn create_directory(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Makes a file for nobody but its owner, whatever the umask says.
+/// Creates a file only for its owner, regardless of the umask.
 pub(super) fn create(path: &Path) -> io::Result<File> {
     match create_new(path) {
-        // A process of the same id was killed at it.
+        // A process with the same id was killed while it wrote this file.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             fs::remove_file(path)?;
             create_new(path)
@@ -541,7 +546,7 @@ pub(super) fn create_new(path: &Path) -> io::Result<File> {
     Ok(created)
 }
 
-/// Reads all there is, piece by piece, and says how much that was.
+/// Reads everything, piece by piece, and returns the number of bytes.
 pub(super) fn pump(source: &mut dyn Read, take: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<u64> {
     let mut buffer = vec![0; PIECE_BYTES];
     let mut total = 0;

@@ -1,4 +1,4 @@
-//! What a tool does with the files of a real directory.
+//! A tool's operations on the files of a real directory.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -30,7 +30,7 @@ impl HostFilesystem {
         resolve(self.directory()?, &self.root, path, &parts, purpose, follow_last)
     }
 
-    /// Opens a file to be written; one that is no file is left as it is.
+    /// Opens a file for writing; leaves other kinds of entries unchanged.
     fn open_to_write(&self, path: &str, flags: OFlag) -> Result<File> {
         let place = self.place(path, Purpose::Make, true)?;
         let flags = flags
@@ -145,7 +145,7 @@ impl Filesystem for HostFilesystem {
         while let Some((path, around, name)) = left.pop() {
             let opened = match openat(&*around, &*name, OPEN_DIRECTORY, Mode::empty()) {
                 Ok(opened) => Arc::new(opened),
-                // It is gone, or became something else, since its name was read.
+                // It was removed or replaced since its name was read.
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => continue,
                 Err(errno) => {
                     return Err(Error::io("list", super::manifest::display_path(&path), errno.into()));
@@ -203,7 +203,7 @@ fn kind(stat: &Stat) -> FileKind {
     }
 }
 
-/// Whether anything in a directory is named `.git`.
+/// Returns whether anything in a directory is named `.git`.
 fn holds_git(around: &OwnedFd, name: &[u8], depth: usize) -> Result<bool, Errno> {
     if depth > DEPTH_MAX {
         return Err(Errno::ENAMETOOLONG);

@@ -1,6 +1,7 @@
-//! Packs: what snapshots need, as bytes that somebody else keeps and another machine makes a store of.
+//! Packs: the objects that snapshots need, as bytes that can be stored elsewhere and turned into a
+//! store on another machine.
 //!
-//! A *pack* holds pieces of the files of objects, as they lie in a store, one behind the other:
+//! A *pack* contains pieces of the files of objects, as they are in a store, one after the other:
 //!
 //! ```text
 //!  0  8  magic "FOLDPCK\n"
@@ -12,17 +13,20 @@
 //!       40  …  the piece
 //! ```
 //!
-//! All integers are little-endian. A file that does not fit into the rest of a pack goes on in the next one, so no pack is longer than
-//! [`PACK_BYTES_MAX`], however large a file is, and neither side holds more than one pack in memory. Packs are taken in the order in
-//! which they were made.
+//! All integers are little-endian. A file that does not fit into the rest of a pack continues in
+//! the next one. So no pack is longer than [`PACK_BYTES_MAX`], regardless of the size of a file,
+//! and neither side has more than one pack in memory. Packs are received in the order in which they
+//! were created.
 //!
 //! # Invariants
 //!
-//! 1. An object is in a pack only if its content was read and is what its name stands for.
-//! 2. A commit comes behind everything that it names, as it is written.
-//! 3. An object that was received gets its name only once its file is whole, and its content was read and is what the name stands
-//!    for. The name is made of the twenty bytes alone, so nothing of a pack is a path.
-//! 4. What a pack says of a length decides how much is read from it, and never how much memory is taken.
+//! 1. An object is in a pack only if its content was read and matches its name.
+//! 2. A commit comes after everything that it names, as it is written.
+//! 3. A received object gets its name only once its file is complete, and its content was read and
+//!    matches the name. The name is derived from the twenty bytes alone, so nothing in a pack is a
+//!    path.
+//! 4. A length in a pack determines how much is read from it, and never how much memory is
+//!    allocated.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -49,10 +53,11 @@ const MAGIC: [u8; 8] = *b"FOLDPCK\n";
 /// Number of bytes before each piece.
 const PIECE_HEAD: usize = 40;
 
-/// What is known of more objects than this is forgotten: they are packed again.
+/// Greatest number of known objects. Beyond that, they are forgotten and packed again.
 const KNOWN_MAX: usize = 1 << 21;
 
-/// Knows which objects of a store's snapshots somebody holds, and packs those that are missing there.
+/// Tracks which objects of a store's snapshots a replica already has, and packs those that are
+/// missing there.
 ///
 /// ```
 /// use foldlog_filesystem::{
@@ -70,7 +75,7 @@ const KNOWN_MAX: usize = 1 << 21;
 /// let mut packs = Vec::new();
 /// let rest = packer.pack([&snapshot], &mut |pack| Ok::<(), Error>(packs.push(pack.to_vec())))?;
 /// packs.push(rest);
-/// // What is held is not packed again.
+/// // Objects that are replicated already are not packed again.
 /// assert!(packer.pack([&snapshot], &mut |_| Ok::<(), Error>(()))?.is_empty());
 ///
 /// let mut receiver = PackReceiver::new(&elsewhere);
@@ -81,9 +86,9 @@ const KNOWN_MAX: usize = 1 << 21;
 /// ```
 pub struct SnapshotPacker {
     objects: Objects,
-    /// Objects that are held. Where a tree is, all beneath it is.
+    /// Replicated objects. If a tree is one of them, so is everything beneath it.
     held: HashSet<ObjectId>,
-    /// Commits and metadata of the snapshots that are held whole.
+    /// Commits and metadata of the snapshots that are replicated completely.
     whole: HashSet<(ObjectId, ObjectId)>,
     trees: Trees,
 }
@@ -95,7 +100,7 @@ impl std::fmt::Debug for SnapshotPacker {
 }
 
 impl SnapshotPacker {
-    /// Packs snapshots of the store at `store`, of which nobody holds any.
+    /// Creates a packer for the snapshots of the store at `store`, none of which is replicated yet.
     pub fn new(store: &Path) -> SnapshotPacker {
         SnapshotPacker {
             objects: Objects::new(store.to_owned()).exactly(),
@@ -105,9 +110,10 @@ impl SnapshotPacker {
         }
     }
 
-    /// Notes that somebody holds all that these snapshots need. What the store lacks of one is passed over: it is packed again where
-    /// another snapshot needs it. So is one that was collected: it was not packed if that was before, though a later snapshot with the
-    /// same content has made its objects anew.
+    /// Records that everything that these snapshots need is replicated. Objects of a snapshot that
+    /// the store lacks are skipped: they are packed again if another snapshot needs them. A
+    /// collected snapshot is skipped too: it may not have been packed, even if a later snapshot
+    /// with the same content has created its objects again.
     pub fn note_held<'a>(&mut self, snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>) {
         let collected: HashSet<ObjectId> = read_collected(self.objects.store()).into_iter().collect();
         for snapshot in snapshots {
@@ -119,14 +125,17 @@ impl SnapshotPacker {
         self.trees.forget();
     }
 
-    /// Packs what these snapshots need and nobody holds. Hands each full pack to `put`, and returns the last one, which is shorter;
-    /// empty if nothing is left for it. A snapshot that the store does not have, or no longer, is passed over.
+    /// Packs the objects that these snapshots need and that are not replicated yet. Passes each
+    /// full pack to `put`, and returns the last, shorter one; it is empty if nothing remains for
+    /// it. Skips a snapshot that the store does not have, or no longer has.
     ///
-    /// After an error the packer must not be used any more: it takes for held what was to be packed.
+    /// After an error the packer must not be used any more: it regards objects as replicated that
+    /// were not packed.
     ///
     /// # Errors
     ///
-    /// [`Error::Object`] if the store has a snapshot and an object of it is missing or damaged; those of `put`.
+    /// - [`Error::Object`] if the store has a snapshot and an object of it is missing or damaged.
+    /// - The errors of `put`.
     pub fn pack<'a, E: From<Error>>(
         &mut self,
         snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>,
@@ -135,8 +144,9 @@ impl SnapshotPacker {
         let mut pack = Vec::new();
         for snapshot in snapshots {
             if let Err(unread) = self.pack_one(snapshot, &mut pack, put)? {
-                // A collection removes a snapshot's commit first: nobody is to need that one any more. It may be back, where a later
-                // snapshot has the same content, and then the metadata are gone.
+                // A collection removes a snapshot's commit first, because the snapshot is no longer
+                // needed. The commit may exist again if a later snapshot has the same content; then
+                // the metadata are missing.
                 let is_gone =
                     |id: ObjectId| !self.objects.path(id).exists() && was_collected(self.objects.store(), id);
                 let has_commit = named_object(&self.objects, &snapshot.commit)
@@ -160,7 +170,8 @@ impl SnapshotPacker {
         self.whole.clear();
     }
 
-    /// Packs what one snapshot needs. The inner error says that something of it could not be read, of which nothing was packed.
+    /// Packs the objects that one snapshot needs. The inner error means that an object could not be
+    /// read; nothing of it was packed.
     fn pack_one<E: From<Error>>(
         &mut self,
         snapshot: &FilesystemSnapshot,
@@ -183,7 +194,6 @@ impl SnapshotPacker {
         Ok(Ok(()))
     }
 
-    /// Adds the file of an object.
     fn add<E: From<Error>>(
         &self,
         id: ObjectId,
@@ -219,8 +229,9 @@ impl SnapshotPacker {
         Ok(())
     }
 
-    /// Returns the objects that a snapshot needs and nobody holds, each behind those that it names, and takes them for held from now
-    /// on. None, if the store does not have the snapshot.
+    /// Returns the objects that a snapshot needs and that are not replicated yet, each after those
+    /// that it names, and regards them as replicated from now on. Returns none if the store does
+    /// not have the snapshot.
     fn missing(&mut self, snapshot: &FilesystemSnapshot) -> Result<Vec<(ObjectId, ObjectKind)>> {
         let named =
             |name: &Option<String>| name.as_ref().map(|name| named_object(&self.objects, name)).transpose();
@@ -249,7 +260,7 @@ impl SnapshotPacker {
         Ok(found)
     }
 
-    /// Finds a commit and all that is beneath it, and returns its tree.
+    /// Finds a commit and everything beneath it, and returns its tree.
     fn commit(&mut self, id: ObjectId, found: &mut Vec<(ObjectId, ObjectKind)>) -> Result<ObjectId> {
         let root = Commit::read(&self.objects, id)?.tree;
         let mut left = vec![(Vec::new(), root)];
@@ -273,7 +284,7 @@ impl SnapshotPacker {
         Ok(root)
     }
 
-    /// Finds what is said of a commit's files beside their contents, and the data of its files with holes.
+    /// Finds the metadata of a commit's files, and the data of its files with holes.
     fn metadata(
         &mut self,
         id: ObjectId,
@@ -306,11 +317,11 @@ impl SnapshotPacker {
     }
 }
 
-/// Makes the objects of packs, in a store that need not be there yet.
+/// Creates the objects of packs in a store, which need not exist yet.
 pub struct PackReceiver {
     objects: Objects,
     partial: Option<Partial>,
-    /// Whether an object was made that may not be durable.
+    /// Whether an object was created that may not be durable.
     has_new: bool,
 }
 
@@ -319,7 +330,7 @@ struct Partial {
     id: ObjectId,
     length: u64,
     received: u64,
-    /// The file, under a temporary name; `None` where the store has the object.
+    /// The file, under a temporary name; `None` if the store has the object.
     file: Option<(PathBuf, File)>,
 }
 
@@ -329,7 +340,6 @@ impl std::fmt::Debug for PackReceiver {
     }
 }
 
-/// One piece of a pack.
 struct Piece<'a> {
     id: ObjectId,
     length: u64,
@@ -338,17 +348,21 @@ struct Piece<'a> {
 }
 
 impl PackReceiver {
-    /// Makes objects in the store at `store`. Makes nothing yet.
+    /// Creates a receiver that writes objects to the store at `store`. Writes nothing yet.
     pub fn new(store: &Path) -> PackReceiver {
         PackReceiver { objects: Objects::new(store.to_owned()).exactly(), partial: None, has_new: false }
     }
 
-    /// Makes the objects of the next pack. An object that the store has is left as it is.
+    /// Creates the objects of the next pack. An object that the store already has is left
+    /// unchanged.
     ///
     /// # Errors
     ///
-    /// [`Error::Object`] if the bytes are no pack, do not follow on the pack before, or an object's content is not what its name stands
-    /// for; [`Error::Io`] and [`Error::Full`] if a file cannot be made. What was made stays.
+    /// Objects that were created before the error remain.
+    ///
+    /// - [`Error::Object`] if the bytes are not a pack, do not continue the previous pack, or an
+    ///   object's content does not match its name.
+    /// - [`Error::Io`] and [`Error::Full`] if a file cannot be created.
     pub fn take(&mut self, pack: &[u8]) -> Result<()> {
         let damaged = |reason: &str| Error::Object {
             path: self.objects.store().to_owned(),
@@ -377,16 +391,18 @@ impl PackReceiver {
         Ok(())
     }
 
-    /// Returns whether the store lacks what a snapshot names, its commit or what is said of its files: no pack so far had it.
+    /// Returns whether the store lacks an object that a snapshot names, its commit or its metadata:
+    /// no pack so far had it.
     pub fn lacks(&self, snapshot: &FilesystemSnapshot) -> bool {
         snapshot.names().any(|name| ObjectId::parse(name).is_none_or(|id| !self.objects.path(id).exists()))
     }
 
-    /// Makes durable what was made.
+    /// Makes the created objects durable.
     ///
     /// # Errors
     ///
-    /// [`Error::Object`] if the last pack ended within an object; [`Error::Io`] if the store cannot be synced.
+    /// - [`Error::Object`] if the last pack ended within an object.
+    /// - [`Error::Io`] if the store cannot be synced.
     pub fn finish(mut self) -> Result<()> {
         if let Some(partial) = &self.partial {
             let path = self.objects.path(partial.id);
@@ -411,7 +427,7 @@ impl PackReceiver {
         Ok(Partial { id, length, received: 0, file })
     }
 
-    /// Adds a piece to the file of an object, and names the file that is whole by that.
+    /// Adds a piece to the file of an object, and gives the file its name if it is complete.
     fn go_on(&mut self, mut partial: Partial, bytes: &[u8]) -> Result<()> {
         partial.received += len(bytes);
         let is_whole = partial.received == partial.length;
@@ -460,7 +476,7 @@ fn next_piece<'a>(rest: &mut &'a [u8]) -> Option<Piece<'a>> {
     (!bytes.is_empty() && ends <= length).then_some(Piece { id: ObjectId(*id), length, offset, bytes })
 }
 
-/// Reads the file of an object of whatever kind, and says what is wrong with it.
+/// Reads the file of an object of any kind, and returns the reason if it is damaged.
 fn verify(path: &Path, id: ObjectId) -> Result<(), String> {
     let shown = |error: io::Error| error.to_string();
     let mut content = BufReader::with_capacity(4096, Inflater::new(open_file(path).map_err(shown)?));

@@ -1,13 +1,13 @@
-//! The same work on many things, in several threads.
+//! Processes many items in several threads.
 
 use crate::error::Result;
 
 const THREADS_MAX: usize = 4;
 
-/// Fewer things than this are done by one thread.
+/// Fewer items are processed by one thread.
 const IN_PARALLEL_MIN: usize = 32;
 
-/// Does the same with each of many, in several threads where they are enough.
+/// Applies a function to each item, in several threads if there are enough items.
 pub(super) fn in_parallel<T: Sync, U: Send>(
     items: &[T],
     each: &(dyn Fn(&T) -> Result<U> + Sync),

@@ -1,4 +1,4 @@
-//! What differs between a snapshot and a workspace, found without changing anything.
+//! The differences between a snapshot and a workspace, found without changing anything.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,36 +23,36 @@ use super::trees::Trees;
 use crate::error::{Error, Result, UnrestoredPath};
 use crate::sabotage::{self, Breakage};
 
-/// Of a longer file than this the length is compared before its content.
+/// For files longer than this, the length is compared before the content.
 const ASK_LENGTH_BYTES_MIN: u64 = 64 << 10;
 
-/// What is to be done in one directory.
+/// The steps in one directory.
 pub(super) struct DirectoryPlan {
     pub(super) wanted: WantedAttributes,
-    /// What the directory is now, where it is there.
+    /// Present state of the directory, if it exists.
     pub(super) present: Option<Arc<ManifestDirectory>>,
-    /// The tree that it is to have, unless something in it stays as it is.
+    /// The tree that it is to have, unless an entry in it is left unchanged.
     pub(super) tree: ObjectId,
-    /// What is as it should be.
+    /// Entries that already match.
     pub(super) entries: Vec<ManifestEntry>,
     pub(super) steps: Vec<(Arc<[u8]>, RestoreStep)>,
 }
 
 pub(super) enum RestoreStep {
     Remove(ManifestKind),
-    /// Something is mounted where the snapshot has something else, or nothing. It stays.
+    /// There is a mount in the place of another entry of the snapshot, or of none. It stays.
     Mounted {
         wanted: bool,
     },
-    /// A file or a link is written, in the place of something else or of nothing.
+    /// A file or a link is written, with or without an entry to replace.
     Write {
         content: PlannedContent,
         wanted: WantedAttributes,
         replaces: Option<ManifestKind>,
-        /// Which of the files of several names it is.
+        /// Number of the file among those with several names.
         link: Option<u32>,
     },
-    /// A file or a link is given what it bears beside its content.
+    /// Attributes other than the content are set on a file or a link.
     Attributes(Leaf, WantedAttributes),
     Directory {
         plan: DirectoryPlan,
@@ -74,17 +74,17 @@ impl RestoreStep {
     }
 }
 
-/// What is to be written.
+/// Content to be written.
 #[derive(Clone)]
 pub(super) enum PlannedContent {
     File(ObjectId),
-    /// A file with holes: its blob, where its data is, and the blob of that.
+    /// A file with holes: its blob, the ranges of its data, and the blob of the data.
     Sparse(ObjectId, Arc<Sparse>, ObjectId),
     Link(ObjectId),
 }
 
 impl PlannedContent {
-    /// The blob that the snapshot names.
+    /// Returns the blob in the snapshot.
     pub(super) fn blob(&self) -> ObjectId {
         match self {
             PlannedContent::File(blob) | PlannedContent::Sparse(blob, ..) | PlannedContent::Link(blob) => {
@@ -93,7 +93,7 @@ impl PlannedContent {
         }
     }
 
-    /// The blob that is written: of a file with holes what is between them.
+    /// Returns the blob to be written: for a file with holes, that of the data between them.
     pub(super) fn data(&self) -> ObjectId {
         match self {
             PlannedContent::Sparse(_, _, data) => *data,
@@ -110,7 +110,7 @@ impl PlannedContent {
     }
 }
 
-/// What became of a comparison.
+/// Result of a comparison.
 pub(super) enum DirectoryPlanOutcome {
     Same(Arc<ManifestDirectory>),
     Differs(DirectoryPlan),
@@ -124,41 +124,41 @@ pub(super) struct Planner<'a> {
     objects: &'a Objects,
     trees: &'a mut Trees,
     permissions: &'a Permissions,
-    /// `None` where the snapshot was taken before there was any.
+    /// `None` if the snapshot was taken by a version without metadata.
     metadata: Option<&'a Metadata>,
-    /// Whether all paths bear the same on both sides but for times, so that equal trees are equal in all.
+    /// Whether all paths have the same attributes on both sides except times, so that equal trees
+    /// are equal in everything.
     same: bool,
-    /// Whether times are given back.
+    /// Whether times are restored.
     times: bool,
     names_then: HardLinkPaths<'a>,
     names_now: HardLinkPaths<'a>,
     links: &'a Links,
-    /// What a restore leaves otherwise.
+    /// Paths that a restore cannot bring back exactly.
     pub(super) inexact: Vec<UnrestoredPath>,
 }
 
-/// A directory of the snapshot.
 #[derive(Clone, Copy)]
 pub(super) struct CapturedDirectory {
     pub(super) tree: ObjectId,
     pub(super) times: Option<ObjectId>,
 }
 
-/// What is there now under a name, and the directory that holds it.
+/// The present entry of a name, and its directory.
 type PresentEntry<'a> = Option<(&'a ManifestEntry, &'a OwnedFd)>;
 
 fn io_error(op: &'static str, path: &[u8], errno: Errno) -> Error {
     Error::io(op, display_path(path), errno.into())
 }
 
-/// What a snapshot says beside contents, and what a walk found of it.
+/// The data of a snapshot in addition to contents, and the result of a walk.
 pub(super) struct Sides<'a> {
     pub(super) permissions: &'a Permissions,
     pub(super) metadata: Option<&'a Metadata>,
     pub(super) now: &'a Metadata,
     pub(super) links: &'a Links,
     pub(super) same_permissions: bool,
-    /// Whether something of the workspace is left out.
+    /// Whether a part of the workspace is left out.
     pub(super) leaves_out: bool,
 }
 
@@ -185,7 +185,7 @@ impl<'a> Planner<'a> {
         self.same && directory.tree == then.tree && times.is_none_or(|times| times == directory.times)
     }
 
-    /// What a path is to bear.
+    /// Returns the attributes that a path is to have.
     fn wanted_attributes(&self, path: &[u8], mode: GitMode, modified_ns: Option<i64>) -> WantedAttributes {
         let attributes = |metadata: &Metadata| {
             metadata.get(path).map(|other| other.attributes.clone()).unwrap_or_default()
@@ -307,9 +307,9 @@ impl<'a> Planner<'a> {
         self.leaf(plan, &line.name, content, wanted, path, found)
     }
 
-    /// Leaves what stands at a path as it is, whatever that is.
+    /// Leaves any entry at a path unchanged.
     fn leave(&mut self, plan: &mut DirectoryPlan, path: &[u8], found: PresentEntry<'_>) {
-        // The directory is not what its tree says.
+        // The directory no longer matches its tree.
         plan.tree = ObjectId::UNKNOWN;
         if let Some((entry, _)) = found {
             let mut entry = entry.clone();
@@ -383,7 +383,7 @@ impl<'a> Planner<'a> {
                         .push(ManifestEntry { name: Arc::clone(name), node: ManifestNode::Leaf(leaf) });
                     return Ok(());
                 }
-                // Another name of the same file may be outside, where nothing is to be changed.
+                // Another name of the same file may be outside, where nothing may be changed.
                 if !is_outside {
                     plan.steps.push((Arc::clone(name), RestoreStep::Attributes(leaf, wanted)));
                     return Ok(());
@@ -400,13 +400,13 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Whether a path's file has the names that it had.
+    /// Returns whether a path's file has the same names as in the snapshot.
     fn has_its_names(&self, path: &[u8]) -> bool {
         self.metadata.is_none() || self.names_then.get(path) == self.names_now.get(path)
     }
 
-    /// What is known of a file or a link that has this content; `None` of one that has not. One that cannot be read has
-    /// not: it is written anew.
+    /// Returns the state of a file or link if it has this content, otherwise `None`. One that
+    /// cannot be read counts as different: it is written again.
     fn match_leaf(
         &self,
         directory: &OwnedFd,
@@ -428,7 +428,7 @@ impl<'a> Planner<'a> {
                 );
             }
             PlannedContent::Sparse(_, sparse, data) => (*data, Some(sparse.length)),
-            // To read a small file takes less time than to ask the object for its length.
+            // Reading a small file is faster than reading the object's length.
             PlannedContent::File(_) if leaf.stat.len <= ASK_LENGTH_BYTES_MIN => (blob, None),
             PlannedContent::File(_) => (blob, Some(self.objects.said_len(blob, ObjectKind::Blob)?)),
         };
@@ -454,7 +454,7 @@ impl<'a> Planner<'a> {
             Ok(())
         });
         let same = count.is_ok_and(|count| count == length) && hash.finish().ok() == Some(expected);
-        // What changed while it was read is written anew, whatever was read of it.
+        // A file that changed while it was read is written again, regardless of its content.
         Ok((same && stat_at(directory, name) == Ok(leaf.stat)).then(|| read(attributes)))
     }
 }
@@ -467,17 +467,18 @@ pub(super) fn kind_of(node: &ManifestNode) -> ManifestKind {
     }
 }
 
-/// Paths of files, links and other things that a restore replaces or removes.
+/// Paths of files, links and special entries that a restore replaces or removes.
 #[derive(Default)]
 pub(super) struct TouchedPaths {
     pub(super) changed: Vec<String>,
     pub(super) removed: Vec<String>,
-    /// Paths of files and links among them of which the restore leaves no content.
+    /// Paths of those files and links whose content does not survive the restore.
     pub(super) contents: Vec<Vec<u8>>,
 }
 
 impl TouchedPaths {
-    /// Adds a node that is removed with everything in it. A directory is named only if it is empty.
+    /// Adds a node that is removed with everything in it. A directory is listed only if it is
+    /// empty.
     fn remove(&mut self, path: &[u8], node: Option<&ManifestNode>) {
         match node {
             Some(ManifestNode::Directory(directory)) if !directory.entries.is_empty() => {
@@ -496,7 +497,8 @@ impl TouchedPaths {
 }
 
 impl DirectoryPlan {
-    /// Names what the plan replaces or removes. What it creates in the place of nothing is not named, and neither are times.
+    /// Lists the paths that the plan replaces or removes. Does not list new entries that replace
+    /// nothing, nor changes of times.
     pub(super) fn collect_touched(&self, path: &[u8], touched: &mut TouchedPaths) {
         let mut present: Option<HashMap<&[u8], &ManifestNode>> = None;
         for (name, step) in &self.steps {
@@ -542,7 +544,7 @@ impl DirectoryPlan {
         }
     }
 
-    /// The contents that will be written.
+    /// Collects the contents that will be written.
     pub(super) fn blobs(&self, blobs: &mut Vec<ObjectId>) {
         for (_, step) in &self.steps {
             match step {
@@ -552,7 +554,8 @@ impl DirectoryPlan {
         }
     }
 
-    /// Returns the path below the plan's directory of something to which such a content will be written.
+    /// Returns the path, below the plan's directory, of an entry to which such a content will be
+    /// written.
     pub(super) fn path_of(&self, is_wanted: &dyn Fn(ObjectId) -> bool) -> Option<Vec<u8>> {
         self.steps.iter().find_map(|(name, step)| match step {
             RestoreStep::Directory { plan, .. } => plan.path_of(is_wanted).map(|below| join(name, &below)),
@@ -565,7 +568,6 @@ impl DirectoryPlan {
     }
 }
 
-/// What something that was just made bears.
 pub(super) fn stat_of(file: &OwnedFd) -> std::result::Result<Stat, Errno> {
     fstat(file).map(|stat| Stat::from(&stat))
 }

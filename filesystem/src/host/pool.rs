@@ -1,11 +1,13 @@
-//! The pool: a directory in which objects of several stores have further names, so that each is kept once.
+//! The pool: a directory in which objects of several stores have additional names, so that each is
+//! stored once.
 //!
 //! 1. An object gets a name in the pool once it is durable, and its file is never written again.
-//! 2. A store that keeps the same content gives the pool's file the object's name, after it has read it and found it sound.
-//! 3. Nothing is read from the pool otherwise, and nothing is lost with it: where a name cannot be given, the object is written
-//!    into a file of its own.
-//! 4. A collection takes a name out of the pool when it is the file's last one ([`collect_pool`]), or the last but one and the
-//!    other is about to go.
+//! 2. A store that needs the same content links the pool's file, after it has read it and found it
+//!    intact.
+//! 3. Nothing else is read from the pool, and nothing is lost with it: if a link fails, the object
+//!    is written into its own file.
+//! 4. A collection removes a name from the pool if it is the file's last one ([`collect_pool`]), or
+//!    the last but one and the other is about to be removed.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -17,20 +19,21 @@ use super::objects::{ObjectId, ObjectKind, Objects, create_directory, path_in};
 use crate::error::{Error, Result};
 
 impl Objects {
-    /// Keeps further names of the objects in the directory `pool`.
+    /// Stores additional names of the objects in the directory `pool`.
     pub(super) fn with_pool(mut self, pool: Option<PathBuf>) -> Objects {
         self.pool = pool;
         self
     }
 
-    /// Gives the pool's file of an object the object's name in the store, if there is a sound one. Returns whether it did.
+    /// Links the pool's file of an object into the store, if there is an intact one. Returns
+    /// whether it did.
     pub(super) fn link_pooled(&self, id: ObjectId, kind: ObjectKind) -> bool {
         let Some(pooled) = self.pool.as_ref().map(|pool| path_in(pool, id)) else { return false };
         let path = self.path(id);
         if !fs::symlink_metadata(&pooled).is_ok_and(|found| found.is_file()) {
             return false;
         }
-        // What is there is not sound.
+        // An existing file is damaged.
         let _ = fs::remove_file(&path);
         let linked = link(&pooled, &path).is_ok();
         if linked && self.verify(id, kind).is_err() {
@@ -43,7 +46,8 @@ impl Objects {
         linked
     }
 
-    /// Gives objects that have become durable names in the pool. One that gets none costs room and nothing else.
+    /// Gives names in the pool to objects that have become durable. An object without one only
+    /// costs space.
     pub(super) fn pool_durable(&self, ids: &[ObjectId]) {
         let Some(pool) = &self.pool else { return };
         for id in ids {
@@ -51,8 +55,8 @@ impl Objects {
         }
     }
 
-    /// Takes an object out of the pool whose only names are that one and the one in the store, which is about to go. Returns whether
-    /// it was, or would be.
+    /// Removes an object from the pool if its only names are that one and the one in the store,
+    /// which is about to be removed. Returns whether it was removed, or would be.
     pub(super) fn unpool(&self, id: ObjectId, dry_run: bool) -> bool {
         let Some(pooled) = self.pool.as_ref().map(|pool| path_in(pool, id)) else { return false };
         let (Ok(own), Ok(found)) = (fs::symlink_metadata(self.path(id)), fs::symlink_metadata(&pooled))
@@ -64,7 +68,7 @@ impl Objects {
     }
 }
 
-/// Gives a file a further name, in a directory that is made where there is none.
+/// Gives a file an additional name. Creates the directory if it does not exist.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -77,8 +81,8 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Takes out of the pool in the directory `pool` the objects that the store in the directory `store` has, and no other store. For a store
-/// that is about to be deleted.
+/// Removes from the pool in the directory `pool` the objects that only the store in the directory
+/// `store` has. Use it for a store that is about to be deleted.
 ///
 /// # Errors
 ///
@@ -94,11 +98,12 @@ pub fn unpool(store: &Path, pool: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes out of the pool in the directory `pool` every object that no store has. Stores may take from it and add to it meanwhile.
+/// Removes from the pool in the directory `pool` every object that no store has. Stores may read
+/// from it and add to it at the same time.
 ///
 /// # Errors
 ///
-/// [`Error::Io`] if the pool cannot be listed, or an object cannot be removed.
+/// [`Error::Io`] if the pool cannot be listed, or if an object cannot be removed.
 pub fn collect_pool(pool: &Path, dry_run: bool) -> Result<Collection> {
     let objects = Objects::new(pool.to_owned());
     let mut removed = Collection::default();
@@ -124,7 +129,7 @@ pub fn collect_pool(pool: &Path, dry_run: bool) -> Result<Collection> {
     Ok(removed)
 }
 
-/// Returns whether a pool is a directory, and no link to somebody else's.
+/// Returns whether a pool is a directory, and not a link to another user's.
 pub(super) fn is_pool(pool: &Path) -> bool {
     fs::symlink_metadata(pool).is_ok_and(|found| found.is_dir())
 }

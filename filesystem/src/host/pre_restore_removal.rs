@@ -1,10 +1,12 @@
-//! What a restore removes before it writes anything, so that a disk which a tool has filled takes what is written then.
+//! The removals of a restore before it writes anything, so that a disk that a tool has filled has
+//! space for the writes.
 //!
-//! In all directories what the snapshot does not have goes first, and with it what stands where something of another kind
-//! is to be. Files that are only replaced stay until what replaces them is whole, unless the file system has less room
-//! than all that is to be written needs: then they go first too. Very deep directories are cleared when their turn comes.
-//! What is removed here is in no snapshot that is to be kept, or in the one that is restored, so a restore that is cut
-//! short is made once more as any other.
+//! In all directories, entries that are not in the snapshot are removed first, and so are entries
+//! in the place of another kind. Files that are only replaced stay until their replacement is
+//! complete. But if the file system has less space than all writes need, they are removed first
+//! too. Very deep directories are cleared when their turn comes. The removed contents are not in
+//! any snapshot that is to be kept, or they are in the one that is restored. So a restore that is
+//! cut short can be run again like any other.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -25,16 +27,17 @@ use super::step::open_at;
 use crate::error::Error;
 use crate::sabotage::{self, Breakage};
 
-/// What a file system may take for a file beside its content.
+/// Space that a file system may need for a file in addition to its content, in bytes.
 const BESIDE_BYTES: u64 = 8 << 10;
 
-/// The bytes that a file system still takes.
+/// Returns the free space of a file system, in bytes.
 fn room_of(root: &OwnedFd) -> u64 {
     fstatvfs(root).map_or(u64::MAX, |found| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 impl Restorer<'_> {
-    /// Removes what is to go, from the workspace's root on, and takes it out of the plan.
+    /// Removes obsolete entries, from the workspace's root on, and deletes these steps from the
+    /// plan.
     pub(super) fn clear(&mut self, plan: &mut DirectoryPlan, root: &OwnedFd) {
         if sabotage::is(Breakage::RestoreWritesFirst) {
             return;
@@ -43,11 +46,11 @@ impl Restorer<'_> {
         self.clear_directory(plan, root, b"", None, is_short);
     }
 
-    /// Checks that the file system takes what is to be written although nothing is removed.
+    /// Checks that the file system has space for all writes without any removal.
     ///
     /// # Errors
     ///
-    /// [`Error::Full`] if it does not.
+    /// [`Error::Full`] if it has not.
     pub(super) fn check_room(&self, plan: &DirectoryPlan, root: &OwnedFd, place: &Path) -> Result<(), Error> {
         let bytes = self.needed_bytes(plan);
         match room_of(root) < bytes {
@@ -56,7 +59,7 @@ impl Restorer<'_> {
         }
     }
 
-    /// What the contents take that are to be written.
+    /// Returns the space that the contents to be written need, in bytes.
     fn needed_bytes(&self, plan: &DirectoryPlan) -> u64 {
         let mut blobs = Vec::new();
         plan.blobs(&mut blobs);
@@ -86,7 +89,7 @@ impl Restorer<'_> {
         }
     }
 
-    /// Removes what one step removes. Whether that was all of it.
+    /// Carries out the removals of one step. Returns whether the step is then complete.
     fn clear_step(
         &mut self,
         step: &mut RestoreStep,
@@ -105,7 +108,7 @@ impl Restorer<'_> {
                 Some(ManifestKind::Directory) => {
                     self.make_way(directory, name, replaces.take(), path, scope)?;
                 }
-                // Where this fails, so does what comes next, with the better reason.
+                // If this fails, the next operation fails too, with a better reason.
                 Some(_) if is_short => match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {
                     Ok(()) | Err(Errno::ENOENT) => *replaces = None,
                     Err(_) => {}
@@ -116,7 +119,7 @@ impl Restorer<'_> {
                 self.make_way(directory, name, replaces.take(), path, scope)?;
             }
             RestoreStep::Directory { plan, replaces: None } if plan.present.is_some() && !is_let_go(path) => {
-                // One that cannot be opened is named by the step itself.
+                // If it cannot be opened, the step itself reports it.
                 if let Ok(opened) = open_at(directory, name, OPEN_DIRECTORY, Mode::empty()) {
                     self.clear_directory(plan, &opened, path, scope.cloned(), is_short);
                 }

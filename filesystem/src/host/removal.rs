@@ -1,8 +1,8 @@
-//! Removing a directory with all that is in it, however deep that goes.
+//! Removes a directory of any depth with all of its contents.
 //!
-//! One directory is open at a time, and one more while another is entered: the way up leads by `..`, and is believed where
-//! the directory that it leads to is the one that was come from. So neither the stack nor the process's descriptors bound
-//! how deep a tree may be that a tool left.
+//! Only one directory is open at a time, and one more while another is entered. The way up leads by
+//! `..`, and is trusted if it leads to the directory from which the walk came. So neither the stack
+//! nor the process's descriptors limit the depth of a tree that a tool left.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::error::UnrestoredPath;
 
 const OWNER_ALL: u32 = 0o700;
 
-/// A removal, and what came of it.
+/// A removal and its results.
 pub(super) struct Removal<'a> {
     rules: &'a Rules,
     scope: Option<&'a Arc<Scope>>,
     pub(super) removed: u64,
-    /// Where something is mounted, which stays.
+    /// Paths of mounts, which stay.
     pub(super) mounts: Vec<String>,
     pub(super) failures: Vec<UnrestoredPath>,
 }
@@ -34,11 +34,11 @@ pub(super) struct Removal<'a> {
 /// A directory that is being emptied.
 struct Level {
     stat: Stat,
-    /// Its permissions, where it was given others to be emptied.
+    /// Its original permissions, if they were changed to empty it.
     permissions: Option<u32>,
-    /// How long the path of the directory around it is.
+    /// Length of the path of its parent directory.
     around: usize,
-    /// What is still to be removed from it.
+    /// Entries still to be removed from it.
     left: Vec<(Vec<u8>, Stat)>,
     /// Whether nothing in it stays.
     empty: bool,
@@ -53,7 +53,8 @@ impl<'a> Removal<'a> {
         Removal { rules, scope, removed: 0, mounts: Vec::new(), failures: Vec::new() }
     }
 
-    /// Removes what stands under a name; whether nothing remained that is left out of snapshots.
+    /// Removes the entry with a name. Returns whether nothing remained that is left out of
+    /// snapshots.
     pub(super) fn remove(
         &mut self,
         directory: &OwnedFd,
@@ -107,7 +108,7 @@ impl<'a> Removal<'a> {
                     path.truncate(around);
                     level.empty &= gone;
                 }
-                // The innermost path that stayed is the one that is named.
+                // Only the innermost path that stayed is reported.
                 Err(reason) => {
                     self.failures.push(UnrestoredPath { path: display_path(&path), reason });
                     path.truncate(around);
@@ -132,7 +133,7 @@ impl<'a> Removal<'a> {
         Ok(true)
     }
 
-    /// Makes a directory in the current one the current one, unless it is a mount.
+    /// Changes into a directory of the current one, unless it is a mount.
     fn enter(
         &mut self,
         current: &mut OwnedFd,
@@ -156,7 +157,7 @@ impl<'a> Removal<'a> {
         let stat = stat_of(&opened).map_err(describe_errno)?;
         let permissions = Some(stat.permissions()).filter(|present| present & OWNER_ALL != OWNER_ALL);
         if let Some(present) = permissions {
-            // Where this fails, so does what comes next, with the better reason.
+            // If this fails, the next operation fails too, with a better reason.
             let _ = fchmod(&opened, bits(present | OWNER_ALL));
         }
         let left = list(&opened).map_err(describe_errno)?;
@@ -164,7 +165,7 @@ impl<'a> Removal<'a> {
         Ok(Some(Level { stat, permissions, around, left, empty: true }))
     }
 
-    /// Goes back to the directory around, and removes the one that was left where it is empty.
+    /// Changes back to the parent directory, and removes the one that was left if it is empty.
     fn leave(
         &mut self,
         current: &mut OwnedFd,

@@ -1,8 +1,8 @@
-//! From a path to the directory that holds its last part, without ever leaving the workspace.
+//! Resolves a path to the directory of its last part, without ever leaving the workspace.
 //!
-//! Each part is opened through the one before it, and no link is ever followed by the system: links are read,
-//! and what they say is walked in the same way. `..` in a link goes back along the directories that the walk came
-//! through, and never above the root.
+//! Each part is opened through the previous one, and the system never follows a link: links are
+//! read, and their targets are walked in the same way. `..` in a link goes back along the
+//! directories of the walk, and never above the root.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -23,26 +23,27 @@ const LINKS_MAX: usize = 40;
 const PASS_THROUGH: OFlag =
     OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// What a path is wanted for.
+/// The purpose of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// What is there is looked at; `.git` directories may be.
+    /// Read access; `.git` directories are allowed.
     Look,
-    /// What is there is changed; nothing in a `.git` directory may be.
+    /// Write access; nothing in a `.git` directory is allowed.
     Change,
-    /// What is there is changed, and missing directories on the way are made; nothing in a `.git` directory may be.
+    /// Write access that creates missing directories on the way; nothing in a `.git` directory is
+    /// allowed.
     Make,
 }
 
-/// The directory that holds a path's last part, and that part: `.` where the path leads to a directory that was come
-/// to by a link, or to the root.
+/// The directory of a path's last part, and that part. It is `.` for a directory that was reached
+/// by a link, and for the root.
 pub(super) struct ResolvedPath {
     pub(super) directory: Arc<OwnedFd>,
     pub(super) name: Vec<u8>,
 }
 
-/// Walks a path. Whether a link at its end is followed is for the caller to say; what is missing at the end is
-/// no error.
+/// Walks a path. The caller decides whether a link at its end is followed. A missing entry at the
+/// end is not an error.
 pub(super) fn resolve(
     root: Arc<OwnedFd>,
     root_path: &Path,
@@ -104,7 +105,7 @@ pub(super) fn resolve(
                 todo.extend(target.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
             }
             _ if is_last => return Ok(ResolvedPath { directory, name }),
-            // Of whatever else it is, the system says that it is no directory.
+            // For any other kind, the system reports that it is not a directory.
             _ => {
                 let next = openat(&*directory, &*name, PASS_THROUGH, Mode::empty()).map_err(failed)?;
                 opened.push(Arc::new(next));

@@ -26,23 +26,23 @@ use super::rules::{Rules, Scope, TEMPORARY};
 use super::step::{A_MOUNT, bits, open_at, open_file, stat_at};
 use crate::error::{Error, Result, UnrestoredPath};
 
-/// So many steps in one directory are shared between two threads.
+/// Smallest number of steps in one directory that are shared between two threads.
 const SHARED_STEPS_MIN: usize = 32;
 
-/// Where the temporary names of a second thread begin.
+/// First number of the temporary names of a second thread.
 const OTHERS_TEMPORARIES: u64 = 1 << 30;
 
-/// Where those of files of several names begin, which stand in the root.
+/// First number of the temporary names, in the root, of files with several names.
 const LINKS_TEMPORARIES: u64 = 1 << 31;
 
 const OWNER_ALL: u32 = 0o700;
 
-/// What the threads of a restore share.
+/// The state that the threads of a restore share.
 pub(super) struct RestoreContext<'a> {
     root: &'a OwnedFd,
-    /// The files of several names that are written by now.
+    /// The files with several names that are already written.
     links: Mutex<BTreeSet<u32>>,
-    /// Whether something had no room, and how many bytes of contents were not written since.
+    /// Whether the disk was full, and the number of bytes of contents that were not written since.
     is_full: AtomicBool,
     unwritten_bytes: AtomicU64,
 }
@@ -53,14 +53,13 @@ impl<'a> RestoreContext<'a> {
         RestoreContext { root, links: Mutex::default(), is_full, unwritten_bytes }
     }
 
-    /// How many bytes had no room, where anything had none.
+    /// Returns the number of bytes that had no space, if the disk was full.
     pub(super) fn unwritten_bytes(&self) -> Option<u64> {
         let is_full = self.is_full.load(Ordering::Relaxed);
         is_full.then(|| self.unwritten_bytes.load(Ordering::Relaxed))
     }
 }
 
-/// Carries a plan out.
 pub(super) struct Restorer<'a> {
     rules: &'a Rules,
     checked: &'a CheckedObjects<'a>,
@@ -100,7 +99,7 @@ impl<'a> Restorer<'a> {
             .map_or_else(|| objects.said_len(blob, ObjectKind::Blob).unwrap_or(0), |held| len(held))
     }
 
-    /// Says why an operation failed, and takes note if that is a lack of room.
+    /// Returns the reason why an operation failed, and records a lack of space.
     fn describe_failure(&self, errno: Errno) -> String {
         if matches!(errno, Errno::ENOSPC | Errno::EDQUOT) {
             self.shared.is_full.store(true, Ordering::Relaxed);
@@ -108,7 +107,7 @@ impl<'a> Restorer<'a> {
         describe_errno(errno)
     }
 
-    /// Says why a content was not written, and takes note if that is a lack of room.
+    /// Returns the reason why a content was not written, and records a lack of space.
     fn unwritten(&self, error: &Error) -> String {
         if error.is_full() {
             self.shared.is_full.store(true, Ordering::Relaxed);
@@ -120,7 +119,8 @@ impl<'a> Restorer<'a> {
         self.failures.push(UnrestoredPath { path: display_path(path), reason: reason.to_string() });
     }
 
-    /// Makes a directory what it should be. Whatever fails is noted, and the rest done.
+    /// Brings a directory into its wanted state. Records failures, and carries out the remaining
+    /// steps.
     pub(super) fn directory(
         &mut self,
         plan: DirectoryPlan,
@@ -132,7 +132,7 @@ impl<'a> Restorer<'a> {
         self.open_up(&plan, &directory, path);
         let DirectoryPlan { wanted, present, tree, mut entries, steps } = plan;
         let scope = self.scope(&directory, path, around);
-        // What is to go makes room first.
+        // Removals come first, since they free space.
         let (remove, others): (Vec<_>, Vec<_>) =
             steps.into_iter().partition(|(_, step)| matches!(step, RestoreStep::Remove(_)));
         self.steps(remove, &directory, path, scope.as_ref(), &mut entries);
@@ -148,11 +148,13 @@ impl<'a> Restorer<'a> {
         } else if steps.len() >= SHARED_STEPS_MIN {
             let half = steps.split_off(steps.len() / 2);
             let (rules, checked, shared) = (self.rules, self.checked, self.shared);
-            // Two threads get most of what there is to get: the file system's own locks leave no more.
+            // Two threads gain most of the possible speed; the file system's own locks limit the
+            // rest.
             let other = std::thread::scope(|threads| {
                 let other = threads.spawn(|| {
                     let mut other = Restorer::new(rules, checked, shared);
-                    // Temporary names differ between the two, since both may write into this directory.
+                    // Temporary names differ between the two, since both may write into this
+                    // directory.
                     other.temporaries = OTHERS_TEMPORARIES;
                     let mut entries = Vec::new();
                     other.steps(half, &directory, path, scope.as_ref(), &mut entries);
@@ -183,7 +185,8 @@ impl<'a> Restorer<'a> {
         ))
     }
 
-    /// Takes the steps in a directory that is too deep to be held open while those in it are done, and opens it again.
+    /// Carries out the steps in a directory that is too deep to be held open during nested steps,
+    /// and opens it again.
     fn deep(
         &mut self,
         steps: Vec<(Arc<[u8]>, RestoreStep)>,
@@ -237,7 +240,8 @@ impl<'a> Restorer<'a> {
         Ok(())
     }
 
-    /// Gives a directory what it is to bear, once all that is in it is done, and says what it bears then.
+    /// Sets a directory's attributes, once everything in it is done, and returns the resulting
+    /// attributes.
     fn finish(
         &mut self,
         directory: &OwnedFd,
@@ -248,7 +252,7 @@ impl<'a> Restorer<'a> {
         let given = stat_of(directory).and_then(|stat| {
             let attributes = match present {
                 Some(present) => present.attributes.clone(),
-                // The directory around it may hand some on, and its group's bit.
+                // The parent directory may pass some on, and its group bit.
                 None => attributes::read(directory).unwrap_or_default(),
             };
             if wanted.is_borne_by(&stat, &attributes, false) {
@@ -294,7 +298,7 @@ impl<'a> Restorer<'a> {
         self.rules.enter(directory, path, around).unwrap_or_default()
     }
 
-    /// What was done, and what could not be.
+    /// Returns the completed changes and the failures.
     pub(super) fn into_results(self) -> (WorkspaceRestoreReport, Vec<UnrestoredPath>) {
         (self.restored, self.failures)
     }
@@ -352,8 +356,8 @@ impl<'a> Restorer<'a> {
                     Some(link) => self.link(link, directory, &temporary, &content, &wanted),
                     None => self.write(directory, &temporary, &content, &wanted),
                 };
-                // A file system may write out at once what replaces a file by a rename. What is whole under its
-                // temporary name needs that no more than what is new.
+                // A file system may write a file out at once if it replaces another by a rename. A
+                // complete file under a temporary name needs this no more than a new one.
                 if written.is_ok() && replaces.is_some() {
                     let _ = unlinkat(&**directory, &**name, UnlinkatFlags::NoRemoveDir);
                 }
@@ -396,8 +400,8 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// Removes what stands under a name. What is left out of snapshots keeps the directories that it is in, which are
-    /// noted.
+    /// Removes the entry with a name. Entries that are left out of snapshots keep their parent
+    /// directories, which are recorded.
     pub(super) fn take_away(
         &mut self,
         directory: &OwnedFd,
@@ -428,7 +432,8 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// Removes what stands under a name; whether nothing remained that is left out of snapshots.
+    /// Removes the entry with a name. Returns whether nothing remained that is left out of
+    /// snapshots.
     fn remove(
         &mut self,
         directory: &OwnedFd,
@@ -445,13 +450,15 @@ impl<'a> Restorer<'a> {
         removed
     }
 
-    /// The name of what is not whole yet. One of an earlier restore that was killed was removed by the plan.
+    /// Returns a name for an incomplete entry. The plan has removed names of an earlier restore
+    /// that was killed.
     fn temporary(&mut self) -> String {
         self.temporaries += 1;
         format!("{TEMPORARY}{:08x}{:08x}", std::process::id(), self.temporaries)
     }
 
-    /// Writes a file or a link under a temporary name, and tells what of it could not be given back.
+    /// Writes a file or a link under a temporary name, and returns descriptions of the attributes
+    /// that could not be restored.
     fn write(
         &self,
         directory: &OwnedFd,
@@ -481,12 +488,13 @@ impl<'a> Restorer<'a> {
         .map_err(|error| self.unwritten(&error))?;
         let file = OwnedFd::from(file);
         let stat = stat_of(&file).map_err(|errno| self.describe_failure(errno))?;
-        // A directory may hand some on to what is made in it.
+        // A directory may pass some on to new entries in it.
         let attributes = attributes::read(&file).unwrap_or_default();
         wanted.give(&Target::Opened(file.as_fd()), &stat, &attributes).map_err(|errno| errno.to_string())
     }
 
-    /// Makes one more name of a file of several names: it is written once, in the root, and linked from there.
+    /// Creates one more name of a file with several names. The file is written once, in the root,
+    /// and linked from there.
     fn link(
         &mut self,
         link: u32,
@@ -520,7 +528,7 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// Removes the names by which files of several names were linked.
+    /// Removes the temporary names through which files with several names were linked.
     fn drop_links(&mut self) {
         for link in std::mem::take(&mut *self.shared.links.lock()) {
             let first =
@@ -531,7 +539,7 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// Gives a file or a link of the workspace what it is to bear.
+    /// Sets the wanted attributes of a file or a link in the workspace.
     fn give(
         &mut self,
         directory: &OwnedFd,

@@ -1,25 +1,29 @@
-//! The directory that a workspace is: held open, and known again.
+//! The directory of a workspace: an open handle on it, and its recognition.
 //!
 //! | term | meaning |
 //! |---|---|
-//! | place | a directory's device and inode: tells open directories of one process apart |
-//! | identity | what tells a directory from all others in other processes too: [`DirectoryIdentity`] |
-//! | bound | for as long as a lease is held, a workspace is the directory that its path led to when the lease was taken |
+//! | place | a directory's device and inode: distinguishes open directories of one process |
+//! | identity | distinguishes a directory from all others, in other processes too: [`DirectoryIdentity`] |
+//! | bound | while a lease is held, a workspace is the directory to which its path led when the lease was taken |
 //!
 //! # Invariants
 //!
-//! 1. Within a lease everything happens beneath the handle that was opened with it, and nothing by the path. Before a
-//!    capture and before a restore the path is looked at, and has to lead to that directory still: else both are refused
-//!    with [`Error::Replaced`], and nothing is read, written or removed.
-//! 2. A restore is refused in the same way unless its capture was taken of that very directory: through the same handle,
-//!    or by the identity that the capture recorded. A capture that recorded none is of no directory that could be known.
-//! 3. Between leases the path may come to lead to another directory, as a new clone does. The next lease is of that one,
-//!    it is captured as if nothing were known of it, and this is [told](super::WorkspaceNotice::Replaced).
+//! 1. Within a lease everything happens beneath the handle that was opened with it, and nothing by
+//!    the path. Before a capture and before a restore, the path is checked, and still has to lead
+//!    to that directory. Otherwise both are refused with [`Error::Replaced`], and nothing is read,
+//!    written or removed.
+//! 2. A restore is refused in the same way unless its capture was taken of that very directory:
+//!    through the same handle, or by the identity that the capture recorded. A capture without an
+//!    identity matches no directory.
+//! 3. Between leases the path may change to another directory, such as a new clone. The next lease
+//!    is on that one, it is captured as if nothing were known of it, and this is
+//!    [reported](super::WorkspaceNotice::Replaced).
 //!
-//! # What this does not do
+//! # Limits
 //!
-//! A directory inside the workspace that is moved out of it *while* a restore works on it is still written where it is by
-//! then: the restore has it open. It was the workspace's when the restore came to it, and no other one is entered.
+//! If a directory inside the workspace is moved out of it *while* a restore works on it, the
+//! restore still writes to it in its new place, since it has it open. The directory belonged to the
+//! workspace when the restore entered it, and no other one is entered.
 
 use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -40,10 +44,10 @@ use super::step::{OPEN_DIRECTORY, list};
 use crate::DirectoryIdentity;
 use crate::error::{Error, Result};
 
-/// The attribute of a directory that holds its token, as text.
+/// The attribute of a directory with its token, as text.
 const TOKEN: &str = "user.foldlog.token";
 
-/// A token is no longer than this, in bytes.
+/// Greatest length of a token, in bytes.
 const TOKEN_BYTES_MAX: usize = 36;
 
 /// A workspace's directory, open.
@@ -52,7 +56,8 @@ pub(super) struct Root {
     directory: Arc<OwnedFd>,
     place: DeviceInode,
     identity: Mutex<DirectoryIdentity>,
-    /// Whether a snapshot was taken through this handle, which is then known to be of this directory.
+    /// Whether a snapshot was taken through this handle, which proves that the snapshot is of this
+    /// directory.
     is_captured: AtomicBool,
 }
 
@@ -62,8 +67,8 @@ impl Root {
         Root::from_directory(open_directory(path)?, path)
     }
 
-    /// Opens a directory whose owner took all rights to it from everyone: gives these back first, if it is the directory that
-    /// a snapshot is of.
+    /// Opens a directory whose owner revoked all rights to it: restores the rights first, if it is
+    /// the directory of which a snapshot was taken.
     pub(super) fn open_again(path: &Path, expected: Option<&DirectoryIdentity>) -> Result<Root> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let shut = open(path, flags, Mode::empty()).map_err(|errno| open_error(path, errno))?;
@@ -81,7 +86,6 @@ impl Root {
         Root::from_directory(directory.map_err(|errno| open_error(path, errno))?, path)
     }
 
-    /// The directory that is open.
     pub(super) fn from_directory(directory: OwnedFd, path: &Path) -> Result<Root> {
         let place = DeviceInode::read(&directory, path)?;
         let identity = Mutex::new(look(&directory, path)?);
@@ -96,7 +100,8 @@ impl Root {
         self.place
     }
 
-    /// Returns the identity of the directory. A directory without a token gets this one, if it can bear one.
+    /// Returns the identity of the directory. If the directory has no token, sets this one if
+    /// possible.
     pub(super) fn ensure_token(&self, token: impl FnOnce() -> Uuid) -> DirectoryIdentity {
         let mut identity = self.identity.lock();
         if identity.token.is_none() {
@@ -114,8 +119,8 @@ impl Root {
         self.is_captured.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a capture that recorded this identity was taken of this directory.
-    /// A token that was lost is given back, so that the directory is known by it from then on.
+    /// Returns whether a capture with this recorded identity was taken of this directory. Restores
+    /// a lost token, so that the directory is recognized by it from then on.
     pub(super) fn bears(&self, recorded: &DirectoryIdentity) -> bool {
         let found = self.identity();
         if !recorded.is_borne_by(&found) {
@@ -127,7 +132,7 @@ impl Root {
         true
     }
 
-    /// Checks that the path leads to this directory still.
+    /// Checks that the path still leads to this directory.
     pub(super) fn check_path(&self, path: &Path) -> Result<()> {
         let found = fstatat(AT_FDCWD, path, AtFlags::AT_SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| self.place == DeviceInode::from(&found)) {
@@ -137,7 +142,6 @@ impl Root {
         Err(replaced_error(path, Some(&self.identity()), found))
     }
 
-    /// Returns whether the directory is empty.
     pub(super) fn is_empty(&self, path: &Path) -> Result<bool> {
         let listed = list(&self.directory).map_err(|errno| Error::io("list", path, errno.into()))?;
         Ok(listed.is_empty())
@@ -170,7 +174,7 @@ pub(super) fn replaced_error(
     }
 }
 
-/// Who an open directory is.
+/// Returns the identity of an open directory.
 pub(super) fn look(directory: &OwnedFd, path: &Path) -> Result<DirectoryIdentity> {
     let flags = StatxFlags::INO | StatxFlags::BTIME;
     let found = statx(directory, c"", rustix::fs::AtFlags::EMPTY_PATH, flags);
@@ -181,7 +185,7 @@ pub(super) fn look(directory: &OwnedFd, path: &Path) -> Result<DirectoryIdentity
             let ns = born.tv_sec.saturating_mul(1_000_000_000).saturating_add(born.tv_nsec.into());
             (found.stx_ino, told.then_some(ns))
         }
-        // A system without this call tells no times.
+        // A system without this call provides no creation times.
         Err(_) => {
             let found = fstat(directory).map_err(|errno| Error::io("look at", path, errno.into()))?;
             (found.st_ino, None)
@@ -197,7 +201,7 @@ fn set_token(directory: impl AsFd, token: Uuid) -> bool {
     fsetxattr(directory, TOKEN, &text, XattrFlags::empty()).is_ok()
 }
 
-/// The token that a directory bears. What is no token counts for nothing, and is replaced.
+/// Returns the token of a directory. An invalid token is ignored, and replaced later.
 fn token(directory: impl AsFd) -> Option<Uuid> {
     let mut bytes = Vec::with_capacity(TOKEN_BYTES_MAX);
     fgetxattr(directory, TOKEN, spare_capacity(&mut bytes)).ok()?;

@@ -1,4 +1,4 @@
-//! What is left out of snapshots, and left alone by a restore.
+//! The rules for paths that are left out of snapshots and not touched by restores.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
@@ -16,47 +16,48 @@ use crate::error::{Error, Result};
 
 pub(super) const GITIGNORE: &[u8] = b".gitignore";
 
-/// Longer lists of what is left out are an error.
+/// Longer leave-out lists are an error.
 pub(super) const GITIGNORE_BYTES_MAX: u64 = 1 << 20;
 
-/// What a restore writes is named so until it is whole. No snapshot holds such a file, and the next restore
-/// removes those that a kill left behind.
+/// Prefix of the name of an entry that a restore writes, until it is complete. No snapshot contains
+/// such a file, and the next restore removes leftovers of a kill.
 pub(super) const TEMPORARY: &str = ".foldlog-restoring-";
 
 pub(super) fn is_temporary(name: &[u8]) -> bool {
     name.strip_prefix(TEMPORARY.as_bytes()).is_some_and(|rest| rest.len() == 16)
 }
 
-/// Directory of a workspace's root that holds exports of sessions.
+/// Directory in a workspace's root with exports of sessions.
 const EXPORTS: &[u8] = b".aca";
 
-/// Directory of a workspace's root into which is moved what a rollback replaces and cannot capture.
+/// Directory in a workspace's root to which entries are moved that a rollback replaces and that
+/// cannot be captured.
 pub(super) const ASIDE: &[u8] = b".foldlog-aside";
 
-/// Where `.gitignore` files are read.
+/// Source of the `.gitignore` files.
 pub(super) enum Gitignore {
-    /// They do not count.
+    /// They are ignored.
     Unread,
-    /// In the workspace, as it is now.
+    /// In the present workspace.
     Present,
-    /// In the snapshot, by directory: what it left out was never its to restore, whatever the files say now.
+    /// In the snapshot, by directory: a restore never touches paths that the snapshot left out,
+    /// regardless of the present files.
     Recorded(HashMap<Vec<u8>, LeaveOut>),
 }
 
-/// What is left out.
 pub(super) struct Rules {
     pub(super) host: LeaveOut,
     pub(super) gitignore: Gitignore,
-    /// Paths that a snapshot left out since something was mounted there, whatever is there now.
+    /// Paths that a snapshot left out because they were mounts, regardless of their present state.
     mounts: HashSet<Vec<u8>>,
-    /// Whether not even what is named `.git` is left out.
+    /// Whether nothing is left out, not even entries named `.git`.
     nothing: bool,
 }
 
-/// The list of one directory, and of those around it.
+/// The list of one directory, and those of its parents.
 pub(super) struct Scope {
     around: Option<Arc<Scope>>,
-    /// How many bytes of a path lead to the list's directory, the slash included.
+    /// Length in bytes of the part of a path up to the list's directory, including the slash.
     prefix: usize,
     list: LeaveOut,
 }
@@ -67,17 +68,17 @@ impl Rules {
         Rules { host, gitignore, mounts: HashSet::new(), nothing: false }
     }
 
-    /// Leaves out nothing, not even what is named `.git`.
+    /// Leaves out nothing, not even entries named `.git`.
     pub(super) fn keep_all() -> Rules {
         Rules { nothing: true, ..Rules::new(&[], Gitignore::Unread) }
     }
 
-    /// Leaves out these paths as well, on which something is mounted.
+    /// Also leaves out these paths, which are mounts.
     pub(super) fn without_mounts(self, mounts: HashSet<Vec<u8>>) -> Rules {
         Rules { mounts, ..self }
     }
 
-    /// The lists that count within a directory.
+    /// Returns the lists that apply within a directory.
     pub(super) fn enter(
         &self,
         directory: &OwnedFd,
@@ -94,7 +95,8 @@ impl Rules {
         Ok(Some(Arc::new(Scope { around, prefix, list })))
     }
 
-    /// Whether something in a snapshot, or a directory around it, is left out. Lists in a workspace do not count.
+    /// Returns whether an entry of a snapshot, or a parent directory of it, is left out. Ignores
+    /// lists in a workspace.
     pub(super) fn leave_out_path(&self, path: &[u8], is_directory: bool) -> bool {
         let mut scope = self.recorded_scope(b"", None);
         let mut from = 0;
@@ -112,7 +114,7 @@ impl Rules {
         }
     }
 
-    /// The lists that count within a directory of a snapshot.
+    /// Returns the lists that apply within a directory of a snapshot.
     fn recorded_scope(&self, path: &[u8], around: Option<Arc<Scope>>) -> Option<Arc<Scope>> {
         let Gitignore::Recorded(lists) = &self.gitignore else { return around };
         let Some(list) = lists.get(path).filter(|list| !list.is_empty()) else { return around };
@@ -120,7 +122,7 @@ impl Rules {
         Some(Arc::new(Scope { around, prefix, list: list.clone() }))
     }
 
-    /// Whether what stands in a directory under a name is left out.
+    /// Returns whether the entry with a name in a directory is left out.
     pub(super) fn leave_out(
         &self,
         directory: &[u8],
@@ -156,7 +158,7 @@ impl Rules {
     }
 }
 
-/// Whether something is a directory in a workspace's root that foldlog makes itself, beside the workspace's tools.
+/// Returns whether an entry is a directory in a workspace's root that foldlog creates itself.
 pub(super) fn is_own(directory: &[u8], name: &[u8], is_directory: bool) -> bool {
     is_directory && directory.is_empty() && [EXPORTS, ASIDE].contains(&name)
 }
@@ -165,7 +167,7 @@ fn read_present(directory: &OwnedFd, path: &[u8]) -> Result<Option<LeaveOut>> {
     let path = || display_path(&join(path, GITIGNORE));
     let file = match open_file(directory, GITIGNORE) {
         Ok(file) => file,
-        // As with git, a link is no list.
+        // As with git, a link is not a list.
         Err(Errno::ENOENT | Errno::ELOOP | MOUNT) => return Ok(None),
         Err(errno) => return Err(Error::io("read", path(), errno.into())),
     };

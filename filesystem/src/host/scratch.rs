@@ -1,4 +1,5 @@
-//! Copies of snapshots in directories of their own: somebody may work there, and neither the workspace nor its store changes.
+//! Copies of snapshots in their own directories. Work there changes neither the workspace nor its
+//! store.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,18 +13,20 @@ use crate::DirectoryIdentity;
 use crate::error::{Error, Result};
 
 impl HostFilesystem {
-    /// Makes a workspace of its own in the system's directory for temporary files, which holds what the workspace held at
-    /// `snapshot`. Whatever is done there changes neither this workspace nor its store. The directory is removed when the returned
-    /// value is dropped; a killed process leaves it behind, readable for its owner only.
+    /// Creates a separate workspace in the system's directory for temporary files, with the
+    /// workspace's contents at `snapshot`. Changes there affect neither this workspace nor its
+    /// store. The directory is removed when the returned value is dropped. A killed process leaves
+    /// it there, readable only for its owner.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the directory cannot be made; else those of [`restore`](HostFilesystem::restore).
+    /// - [`Error::Io`] if the directory cannot be created.
+    /// - Otherwise those of [`restore`](HostFilesystem::restore).
     pub fn scratch(&self, snapshot: &FilesystemSnapshot) -> Result<HostFilesystem> {
         let directory = tempfile::Builder::new().prefix("foldlog-scratch-").tempdir();
         let directory =
             directory.map_err(|error| Error::io("create a folder in", std::env::temp_dir(), error))?;
-        // Its path is compared with others, which have no links in them.
+        // Its path is compared with others, which contain no links.
         let whole =
             fs::canonicalize(directory.path()).map_err(|error| Error::io("open", directory.path(), error))?;
         let (root, store) = (whole.join("workspace"), whole.join("store"));
@@ -35,12 +38,14 @@ impl HostFilesystem {
         Ok(copy)
     }
 
-    /// Checks that nobody who works in this copy of `snapshot` gets by a link into the directory that the snapshot is of.
+    /// Checks that no link in this copy of `snapshot` leads into the original directory of the
+    /// snapshot.
     ///
     /// # Errors
     ///
-    /// [`Error::Path`] names the first link that leads there, also if nothing stands there yet; [`Error::Io`] if the copy cannot
-    /// be read.
+    /// - [`Error::Path`] names the first link that leads there, even if its target does not exist
+    ///   yet.
+    /// - [`Error::Io`] if the copy cannot be read.
     pub fn check_apart(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
         let Some(original) = &snapshot.directory else { return Ok(()) };
         let mut known = HashMap::new();
@@ -68,7 +73,7 @@ impl HostFilesystem {
     }
 }
 
-/// Returns whether a path leads into a directory. What cannot be opened leads nowhere.
+/// Returns whether a path leads into a directory. Returns `false` if it cannot be opened.
 fn leads_into(path: &Path, into: &DirectoryIdentity, known: &mut HashMap<PathBuf, bool>) -> bool {
     path.ancestors().any(|directory| {
         if let Some(is_it) = known.get(directory) {

@@ -1,15 +1,16 @@
-//! Files with holes: a blob that says where a file has data, and another that holds the data without the holes, one
-//! piece behind the other. A file of 200 GiB without data costs two small objects, and no reading.
+//! Files with holes: one blob lists the ranges of the file's data, and another contains the data
+//! without the holes, piece after piece. A file of 200 GiB without data costs two small objects,
+//! and no reading.
 //!
 //! ```text
 //! foldlog-sparse 1
 //! length BYTES
 //! data ID                     the blob of all data
-//! OFFSET BYTES                each piece of data, in ascending order; none touches the one before it
+//! OFFSET BYTES                each piece of data, in ascending order; none touches the previous one
 //! ```
 //!
-//! Files of up to 1 MiB are kept whole, and so is all of a file behind its 65,536th piece. Where a file system does not
-//! tell where holes are, files are read.
+//! Files of up to 1 MiB are stored whole, and so is everything in a file after its 65,536th piece.
+//! If a file system does not report holes, files are read.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -25,14 +26,14 @@ use crate::sabotage::{self, Breakage};
 
 const HEAD: &str = "foldlog-sparse 1";
 
-/// Smaller files are kept whole.
+/// Smaller files are stored whole.
 pub(super) const LENGTH_MIN: u64 = (1 << 20) + 1;
 
 const PIECES_MAX: usize = 1 << 16;
 
 const BYTES_MAX: u64 = 4 << 20;
 
-/// Where a file has data.
+/// The ranges of a file's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sparse {
     pub(super) length: u64,
@@ -41,7 +42,7 @@ pub(super) struct Sparse {
 }
 
 impl Sparse {
-    /// Finds where a file has data; `None` where it has no holes that the file system tells of.
+    /// Finds the ranges of a file's data. Returns `None` if the file system reports no holes.
     pub(super) fn detect(file: &File, length: u64, blocks: i64) -> io::Result<Option<Sparse>> {
         let occupied = u64::try_from(blocks).unwrap_or(0).saturating_mul(512);
         if length < LENGTH_MIN || occupied >= length || sabotage::is(Breakage::HolesRead) {
@@ -69,25 +70,25 @@ impl Sparse {
         Ok((pieces != [(0, length)]).then_some(Sparse { length, pieces }))
     }
 
-    /// How many bytes of data there are.
+    /// Returns the number of bytes of data.
     pub(super) fn data_len(&self) -> u64 {
         self.pieces.iter().map(|(_, len)| len).sum()
     }
 
-    /// The data, one piece behind the other.
+    /// Returns a reader of the data, piece after piece.
     pub(super) fn data<'a>(&'a self, file: &'a File) -> impl Read + 'a {
         Data { file, pieces: &self.pieces, done: 0 }
     }
 
-    /// Takes the data, one piece behind the other, and writes each where it belongs. The file is made as long as it is
-    /// to be first.
+    /// Returns a writer that accepts the data, piece after piece, and writes each to its offset.
+    /// Sets the length of the file first.
     pub(super) fn writer<'a>(&'a self, file: &'a File) -> io::Result<impl Write + 'a> {
         file.set_len(self.length)?;
         Ok(Data { file, pieces: &self.pieces, done: 0 })
     }
 
-    /// Returns the content, its data where it belongs and zeros in its holes; `None` where the data is of another
-    /// length, or there is no memory for the content.
+    /// Returns the content, with the data at its offsets and zeros in the holes. Returns `None` if
+    /// the data has another length, or if there is not enough memory for the content.
     pub(super) fn fill_holes(&self, data: &[u8]) -> Option<Vec<u8>> {
         let length = usize::try_from(self.length).ok()?;
         let mut content = Vec::new();
@@ -111,7 +112,7 @@ impl Sparse {
         text
     }
 
-    /// Reads what a blob says of a file, and which blob holds its data.
+    /// Reads a blob that lists ranges of data, and returns them with the blob of the data.
     pub(super) fn read(objects: &Objects, id: ObjectId) -> Result<(Sparse, ObjectId)> {
         let bytes = objects.read(id, ObjectKind::Blob, BYTES_MAX)?;
         std::str::from_utf8(&bytes).ok().and_then(Sparse::decode).ok_or_else(|| Error::Object {
@@ -144,12 +145,12 @@ impl Sparse {
 struct Data<'a> {
     file: &'a File,
     pieces: &'a [(u64, u64)],
-    /// How much of the first piece is done.
+    /// Number of bytes of the first piece that are done.
     done: u64,
 }
 
 impl Data<'_> {
-    /// Where to go on, and how much of so many bytes fits there; `None` at the end.
+    /// Returns the next offset, and how many of `bytes` bytes fit there; `None` at the end.
     fn next(&mut self, bytes: usize) -> Option<(u64, usize)> {
         while let Some((offset, length)) = self.pieces.first() {
             let left = length.saturating_sub(self.done);

@@ -1,5 +1,5 @@
-//! What a [`HostFilesystem`] knows of its directory from one call to the next, and when it reads and writes the stat
-//! cache.
+//! The knowledge of a [`HostFilesystem`] about its directory from one call to the next, and when it
+//! reads and writes the stat cache.
 
 use std::fs;
 use std::sync::Arc;
@@ -24,61 +24,64 @@ pub(super) const CACHE: &str = "stat-cache";
 /// Largest stat cache that is read, in bytes.
 const CACHE_BYTES_MAX: u64 = 1 << 30;
 
-/// The stat cache is written at the end, and before that once an eighth of it and 64 files are new: that of a large
-/// workspace is itself large.
+/// The stat cache is written at the end, and before that once an eighth of it and 64 files are new:
+/// the cache of a large workspace is itself large.
 pub(super) const UNSAVED_PART: u64 = 8;
 pub(super) const UNSAVED_FILES: u64 = 64;
 
-/// Holds what a workspace is known to be, under the workspace's lock.
+/// Contains the knowledge about a workspace, under the workspace's lock.
 #[derive(Default)]
 pub(super) struct WorkspaceState {
-    /// What the last walk or restore found: the stat cache. Every object that it names is in the store.
+    /// Result of the last walk or restore: the stat cache. Every object that it names is in the
+    /// store.
     pub(super) last: Option<Last>,
     pub(super) trees: Trees,
     /// The last known collection of the store, see [`HostFilesystem::mark`].
     pub(super) mark: Option<[u8; 16]>,
-    /// Number of files that the stat cache's file does not hold as they are.
+    /// Number of files whose state in the stat cache's file is out of date.
     pub(super) unsaved: u64,
-    /// What the last snapshot or restore found in the workspace's repositories.
+    /// State of the workspace's repositories at the last snapshot or restore.
     pub(super) seen: RepositoryStatCache,
-    /// The directory that the rest was found in.
+    /// The directory to which the other fields refer.
     pub(super) directory: Option<(DeviceInode, DirectoryIdentity)>,
-    /// The directory that snapshots of other directories may be restored into.
+    /// The directory into which snapshots of other directories may be restored.
     pub(super) rebound: Option<(DeviceInode, Rebind)>,
-    /// Directory for which [`HostFilesystem::adopt`] was asked, and the token of those whose place it takes, if it does.
+    /// Directory for which [`HostFilesystem::adopt`] was called, and the token of the directories
+    /// that it replaces, if any.
     pub(super) adopted: Option<(DeviceInode, Option<Uuid>)>,
     /// The token that the holder of the lease gives to a directory without one.
     pub(super) token: Option<Uuid>,
     /// The directory in which a restore changed something that is not synced yet.
     pub(super) unsynced: Option<Arc<Root>>,
-    /// Whether the host was told what a reboot left of the workspace.
+    /// Whether the notice about the state after a reboot was given.
     pub(super) is_boot_told: bool,
-    /// Whether the host was told if nobody holds the captures.
+    /// Whether the notice about captures without a replica was given.
     pub(super) is_held_told: bool,
     /// Notices that the host has not taken yet.
     pub(super) notices: Vec<WorkspaceNotice>,
 }
 
-/// Holds what the workspace was last found to be.
+/// Contains the last known contents of the workspace.
 pub(super) struct Last {
     pub(super) root: Arc<ManifestDirectory>,
     pub(super) permissions: Option<Arc<Permissions>>,
     pub(super) metadata: Option<(Arc<Metadata>, Option<ObjectId>)>,
-    /// The commit of the last snapshot, where nothing changed since, and its tag.
+    /// The commit of the last snapshot, if nothing changed since, and its tag.
     pub(super) commit: Option<(ObjectId, Option<String>)>,
 }
 
 impl HostFilesystem {
-    /// Removes the stat cache from the store, to free its space: the next process reads every file again. A failure
-    /// leaves the cache and is not reported.
+    /// Removes the stat cache from the store, to free its space: the next process reads every file
+    /// again. A failure leaves the cache and is not reported.
     pub fn free_caches(&self) {
         let mut state = self.state.lock();
         let _ = fs::remove_file(self.objects.store().join(CACHE));
-        // Not to be written again before there is more to say.
+        // It is not written again before there are new entries.
         state.unsaved = 0;
     }
 
-    /// Reads the stat cache the first time, and forgets everything if another process collected the store since.
+    /// Reads the stat cache the first time, and forgets everything if another process collected the
+    /// store since.
     pub(super) fn begin(&self, state: &mut WorkspaceState, root: Option<&Root>) {
         if let Some(root) = root {
             state.look_at(root.place(), root.identity());
@@ -115,8 +118,8 @@ impl HostFilesystem {
         StatCacheKey { boot: boot.into_bytes(), mark, directory }
     }
 
-    /// Writes the stat cache if more than `new_max` of its files are new. A failure costs the next process time and
-    /// nothing else.
+    /// Writes the stat cache if more than `new_max` of its files are new. A failure only costs the
+    /// next process time.
     pub(super) fn save(&self, state: &mut WorkspaceState, new_max: u64) {
         let Some(last) = &state.last else { return };
         if state.unsaved <= new_max {

@@ -1,11 +1,12 @@
-//! Opens, lists and looks at what stands under one name in an open directory: never through a link, never out of that
-//! directory, and never into a mount.
+//! Opens, lists and examines the entry with one name in an open directory: never through a link,
+//! never out of that directory, and never into a mount.
 //!
-//! One step is one `openat2` with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and `RESOLVE_NO_XDEV`. A system before
-//! Linux 5.6 answers `ENOSYS` to it, and one whose sandbox does not know it `ENOSYS` or `EPERM`; there the step is an
-//! `openat` with `O_NOFOLLOW`, and the mount of what it opened is compared with the directory's. Mounts are told apart by
-//! their ids and not by their devices: a directory that is bound to another place of one file system keeps its device.
-//! Before Linux 5.8 there are no ids, and such a mount is not noticed.
+//! One step is one `openat2` with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and `RESOLVE_NO_XDEV`. A
+//! system before Linux 5.6 returns `ENOSYS` for it, and one whose sandbox does not know it `ENOSYS`
+//! or `EPERM`. There the step is an `openat` with `O_NOFOLLOW`, and the mount of the opened entry
+//! is compared with the directory's. Mounts are distinguished by their ids and not by their
+//! devices: a bind mount within one file system has the same device. Before Linux 5.8 there are no
+//! ids, and such a mount is not detected.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,16 +21,16 @@ use rustix::fs::{AtFlags, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 use super::manifest::Stat;
 use crate::sabotage::{self, Breakage};
 
-/// The system answers `EAGAIN` where something was renamed at the wrong moment.
+/// The system returns `EAGAIN` if something was renamed at the wrong moment.
 const TRIES: usize = 64;
 
 const BENEATH: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_XDEV);
 
-/// What a step onto a mount is answered with.
+/// The error of a step onto a mount.
 pub(super) const MOUNT: Errno = Errno::EXDEV;
 
-/// What is said of a path where a mount is in the way.
+/// The reason in the report if a mount is in the way.
 pub(super) const A_MOUNT: &str = "a file system is mounted there, which is never entered";
 
 /// Opens a directory to list it.
@@ -43,7 +44,7 @@ pub(super) const OPEN_FILE: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_NOCTTY)
     .union(OFlag::O_CLOEXEC);
 
-/// Opens what stands under a name, [`MOUNT`] where that is a mount.
+/// Opens the entry with a name; returns [`MOUNT`] if it is a mount.
 pub(super) fn open_at<F: AsFd>(
     directory: F,
     name: &[u8],
@@ -72,7 +73,8 @@ pub(super) fn open_at<F: AsFd>(
     Err(Errno::EAGAIN)
 }
 
-/// Opens the directory around a path beneath `root`, step by step, and returns the path's last name.
+/// Opens the parent directory of a path beneath `root`, step by step, and returns the path's last
+/// name.
 pub(super) fn open_around(root: &OwnedFd, path: &[u8]) -> Result<(OwnedFd, Vec<u8>), Errno> {
     let mut directory = open_at(root, b".", OPEN_DIRECTORY, Mode::empty())?;
     let mut names = path.split(|byte| *byte == b'/').peekable();
@@ -85,7 +87,8 @@ pub(super) fn open_around(root: &OwnedFd, path: &[u8]) -> Result<(OwnedFd, Vec<u
     Err(Errno::EINVAL)
 }
 
-/// Opens what stands under a name on a system without `openat2`, and compares its mount with the directory's.
+/// Opens the entry with a name on a system without `openat2`, and compares its mount with the
+/// directory's.
 fn open_and_compare<F: AsFd>(directory: F, name: &[u8], flags: OFlag, mode: Mode) -> Result<OwnedFd, Errno> {
     if name == b".." {
         return Err(MOUNT);
@@ -95,7 +98,7 @@ fn open_and_compare<F: AsFd>(directory: F, name: &[u8], flags: OFlag, mode: Mode
     if mount(&opened)? == around { Ok(opened) } else { Err(MOUNT) }
 }
 
-/// Which mount something open is in: its id, or, where the system tells none, its device.
+/// Returns the mount of an open entry: its id or, if the system provides none, its device.
 pub(super) fn mount(opened: impl AsFd) -> Result<(u64, u32, u32), Errno> {
     let found = statx(opened, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
     let found = found.map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
@@ -107,7 +110,7 @@ pub(super) fn stat_at(directory: &OwnedFd, name: &[u8]) -> Result<Stat, Errno> {
     fstatat(directory, name, NixAtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| Stat::from(&stat))
 }
 
-/// Opens a file to be read, unless it is a mount; what became a pipe meanwhile does not block.
+/// Opens a file for reading, unless it is a mount. If it has become a pipe, this does not block.
 pub(super) fn open_file(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     open_at(directory, name, OPEN_FILE, Mode::empty())
 }
@@ -120,13 +123,13 @@ pub(super) fn bits(permissions: u32) -> Mode {
     Mode::from_bits_truncate(permissions)
 }
 
-/// Sets the permissions of what stands under a name, unless that is a link or a mount.
+/// Sets the permissions of the entry with a name, unless it is a link or a mount.
 pub(super) fn set_permissions(directory: impl AsFd, name: &[u8], permissions: u32) -> Result<(), Errno> {
     open_at(&directory, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
     fchmodat(directory, name, bits(permissions), FchmodatFlags::NoFollowSymlink)
 }
 
-/// What is in a directory, `.` and `..` apart.
+/// Returns the entries of a directory, except `.` and `..`.
 pub(super) fn list(directory: &OwnedFd) -> Result<Vec<(Vec<u8>, Stat)>, Errno> {
     let mut listed = Dir::from_fd(openat(directory, c".", OPEN_DIRECTORY, Mode::empty())?)?;
     let mut entries = Vec::new();
@@ -154,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// Both ways answer alike.
+    /// Both implementations give the same results.
     #[test]
     fn a_step_leads_beneath_its_directory_with_openat2_and_without() {
         let place = tempfile::tempdir().unwrap();
@@ -170,7 +173,7 @@ mod tests {
             assert_eq!(step(b"missing"), Err(Errno::ENOENT));
         }
         assert_eq!(open_at(&root, b"inner/.", OPEN_DIRECTORY, Mode::empty()).map(drop), Err(Errno::EINVAL));
-        // The system's own files are another mount wherever there are any.
+        // The system's own files are another mount on any system that has them.
         let top = open(c"/", OPEN_DIRECTORY, Mode::empty()).unwrap();
         for step in [open_at::<&OwnedFd>, open_and_compare::<&OwnedFd>] {
             assert_eq!(step(&top, b"proc", OPEN_DIRECTORY, Mode::empty()).map(drop), Err(MOUNT));

@@ -1,14 +1,16 @@
-//! When the files of a workspace were last changed: one object for each directory, beside its tree object, so that a
-//! change of one file makes new objects for the directories around it alone.
+//! The times of the last changes of a workspace's files. There is one object for each directory,
+//! next to its tree object, so that a change of one file creates new objects only for its parent
+//! directories.
 //!
 //! ```text
 //! head      "foldlog times 1\n"
 //! directory    nanoseconds since 1970 (8, little-endian), of the directory itself
-//! lines     for each line of the directory's tree object, in its order: of a file or a link nanoseconds (8); of a directory
+//! lines     for each line of the directory's tree object, in its order: for a file or a link nanoseconds (8); for a directory
 //!           the name of its own object (20)
 //! ```
 //!
-//! Such an object means something beside its tree alone: how many lines there are, and of which kind, the tree says.
+//! Such an object has a meaning only together with its tree, which determines the number and the
+//! kinds of the lines.
 
 use super::manifest::{GitMode, ManifestEntry, ManifestNode, Stat, TreeEntry};
 use super::objects::{ObjectId, ObjectKind, Objects};
@@ -16,7 +18,7 @@ use crate::error::{Error, Result};
 
 const HEAD: &[u8] = b"foldlog times 1\n";
 
-/// The times of one directory and of what is in it.
+/// The times of one directory and of its entries.
 pub(super) struct Times {
     pub(super) own_ns: i64,
     /// In the order of the tree.
@@ -29,7 +31,8 @@ pub(super) enum EntryTime {
     Directory(ObjectId),
 }
 
-/// The object of a directory, of its entries in the order of its tree. `None` where a directory in it has none.
+/// Encodes the object of a directory from its entries in the order of its tree. Returns `None` if a
+/// directory in it has none.
 pub(super) fn encode(own: &Stat, ordered: &[(GitMode, &ManifestEntry)]) -> Option<Vec<u8>> {
     let mut bytes = HEAD.to_vec();
     bytes.extend_from_slice(&own.modified_ns.to_le_bytes());
@@ -45,7 +48,7 @@ pub(super) fn encode(own: &Stat, ordered: &[(GitMode, &ManifestEntry)]) -> Optio
     Some(bytes)
 }
 
-/// The object of a directory whose tree has these lines.
+/// Encodes the object of a directory whose tree has these lines.
 pub(super) fn encode_lines(own_ns: i64, lines: impl IntoIterator<Item = EntryTime>) -> Vec<u8> {
     let mut bytes = HEAD.to_vec();
     bytes.extend_from_slice(&own_ns.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Tree objects and commits, read once and held.
+//! Tree objects and commits, with a cache of trees.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::sparse::Sparse;
 use super::times::{EntryTime, Times};
 use crate::error::{Error, Result};
 
-/// So many lines are held, of whatever trees.
+/// Greatest number of cached lines, over all trees.
 const LINES_MAX: usize = 1 << 20;
 
-/// Trees by name. They cannot change, so what is held stays right.
+/// Trees by name. They are immutable, so the cache stays valid.
 #[derive(Default)]
 pub(super) struct Trees {
     held: HashMap<ObjectId, Arc<[TreeEntry]>>,
@@ -41,7 +41,7 @@ impl Trees {
         *self = Trees::default();
     }
 
-    /// The lines of a tree, whose directory's path is for the error alone.
+    /// Returns the lines of a tree. The directory's path is only for the error.
     pub(super) fn get(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<Arc<[TreeEntry]>> {
         if let Some(lines) = self.held.get(&id) {
             return Ok(Arc::clone(lines));
@@ -60,7 +60,7 @@ impl Trees {
         Ok(self.hold(id, lines))
     }
 
-    /// What stands at a path below a tree.
+    /// Returns the entry at a path below a tree.
     pub(super) fn find(
         &mut self,
         objects: &Objects,
@@ -77,7 +77,7 @@ impl Trees {
         Ok(found)
     }
 
-    /// The blobs that hold the data of the files with holes below a tree.
+    /// Returns the data blobs of the files with holes below a tree.
     pub(super) fn sparse_data(
         &mut self,
         objects: &Objects,
@@ -93,7 +93,7 @@ impl Trees {
         Ok(data)
     }
 
-    /// The objects of all times below a directory, of those that were not seen yet.
+    /// Returns the objects of all times below a directory that are not in `seen` yet.
     pub(super) fn times(
         &mut self,
         objects: &Objects,
@@ -117,8 +117,8 @@ impl Trees {
         Ok(())
     }
 
-    /// Shows every object below a tree, and each one's path, directories before what is in them. A tree that was
-    /// shown at another path already is passed over where `once`.
+    /// Calls a function for every object below a tree, with its path, directories before their
+    /// contents. With `once`, skips a tree that was visited at another path already.
     pub(super) fn visit(
         &mut self,
         objects: &Objects,
@@ -145,7 +145,7 @@ impl Trees {
         Ok(())
     }
 
-    /// The lists of what is left out that a snapshot holds, by directory.
+    /// Returns the leave-out lists in a snapshot, by directory.
     pub(super) fn gitignores(
         &mut self,
         objects: &Objects,
@@ -167,8 +167,8 @@ impl Trees {
     }
 }
 
-/// A snapshot's commit. It has no parents, so that it can be kept without the ones before it; and no time, so
-/// that the same content always has the same commit.
+/// A snapshot's commit. It has no parents, so that it can be kept without earlier ones; and no
+/// time, so that the same content always has the same commit.
 pub(super) struct Commit {
     pub(super) tree: ObjectId,
     pub(super) permissions: Permissions,
@@ -179,7 +179,7 @@ const UNTAGGED: &str = "workspace snapshot";
 
 pub(super) fn encode_commit(tree: ObjectId, permissions: &Permissions, tag: Option<&str>) -> String {
     let tag = match tag {
-        // Git takes an empty first line away.
+        // Git removes an empty first line.
         None | Some("") => UNTAGGED.to_owned(),
         Some(tag) => display_path(tag.as_bytes()),
     };

@@ -1,4 +1,4 @@
-//! Finds what stands in a workspace and cannot be captured.
+//! Finds the entries of a workspace that cannot be captured.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -14,10 +14,10 @@ use super::step::{open_around, open_file};
 use super::walk::WorkspaceWalk;
 use crate::error::{Error, Result};
 
-/// The permissions of a file that everybody may read.
+/// The permissions of a file that every user may read.
 const READ_BY_ALL: u32 = 0o444;
 
-/// Says why something in a workspace cannot be captured.
+/// Names the reasons why an entry of a workspace cannot be captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Uncapturable {
@@ -28,13 +28,14 @@ pub enum Uncapturable {
 }
 
 impl HostFilesystem {
-    /// Returns what is in the workspace and keeps every snapshot from being taken, sorted by path, below its root. What is left out
-    /// of snapshots is not looked at. No file's content is read, and nothing is written.
+    /// Returns the entries of the workspace that prevent every snapshot, sorted by path, relative
+    /// to its root. Skips entries that are left out of snapshots. Reads no file's content, and
+    /// writes nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Path`] if the workspace is gone or a `.gitignore` has more than 1 MiB; [`Error::Io`] if a directory cannot be looked
-    /// at.
+    /// - [`Error::Path`] if the workspace does not exist or a `.gitignore` has more than 1 MiB.
+    /// - [`Error::Io`] if a directory cannot be read.
     pub fn uncapturable(&self) -> Result<Vec<(PathBuf, Uncapturable)>> {
         let gitignore = if self.options.gitignore { Gitignore::Present } else { Gitignore::Unread };
         let rules = Rules::new(&self.options.leave_out, gitignore);
@@ -68,7 +69,8 @@ impl HostFilesystem {
         Ok(found.into_iter().map(|(path, why)| (PathBuf::from(OsString::from_vec(path)), why)).collect())
     }
 
-    /// Names what the file system refused by its whole path, where the walk knows only what is below the workspace's root.
+    /// Completes the path in an error of the file system, since the walk only knows paths below the
+    /// workspace's root.
     pub(super) fn add_workspace_root<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| match error {
             Error::Io { op, path, source } => Error::Io { op, path: self.root.join(path), source },

@@ -1,4 +1,4 @@
-//! Snapshots that were taken without being synced, and that a record names which is to become durable.
+//! Snapshots that were taken without a sync, and that a record names which is to become durable.
 
 use std::sync::Arc;
 
@@ -11,28 +11,29 @@ use crate::error::{Error, Result};
 /// A snapshot that is not known to be durable.
 pub(super) struct UnsyncedCapture {
     pub(super) commit: ObjectId,
-    /// What it needs beside what the workspace holds.
+    /// Objects that it needs in addition to the workspace's contents.
     pub(super) beside: Vec<ObjectId>,
     pub(super) root: Arc<ManifestDirectory>,
 }
 
-/// What is to be synced before the next log is that names it. Sessions may share it.
+/// The snapshots to sync before the next sync of a log that names them. Sessions may share it.
 #[derive(Default)]
 pub(super) struct CaptureSyncQueue {
-    /// The snapshots in the order in which they were taken; `None` as long as nobody asks for them.
+    /// The snapshots in the order in which they were taken; `None` until they are requested.
     pending: Mutex<Option<Vec<UnsyncedCapture>>>,
-    /// Held while snapshots are synced, so that whoever asks meanwhile goes on once they are durable. The first failure
-    /// stays: a sync that failed is not tried again, since the next one may succeed without having written anything.
+    /// Locked while snapshots are synced, so that concurrent callers continue once they are
+    /// durable. Stores the first failure: a failed sync is not retried, since the next one may
+    /// succeed without having written anything.
     failed: Mutex<Option<Error>>,
 }
 
 impl CaptureSyncQueue {
-    /// Remembers them from now on.
+    /// Starts to remember snapshots.
     pub(super) fn keep(&self) {
         self.pending.lock().get_or_insert_default();
     }
 
-    /// Remembers a snapshot, unless it was the last one too.
+    /// Remembers a snapshot, unless it equals the last one.
     pub(super) fn add(&self, pending: UnsyncedCapture) {
         if let Some(kept) = self.pending.lock().as_mut()
             && kept.last().is_none_or(|last| (last.commit, &last.beside) != (pending.commit, &pending.beside))
@@ -41,7 +42,7 @@ impl CaptureSyncQueue {
         }
     }
 
-    /// Hands the snapshots to `sync`, one caller at a time.
+    /// Passes the snapshots to `sync`, one caller at a time.
     pub(super) fn sync(&self, sync: impl FnOnce(Vec<UnsyncedCapture>) -> Result<()>) -> Result<()> {
         let mut failed = self.failed.lock();
         if let Some(error) = &*failed {

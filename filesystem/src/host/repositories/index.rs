@@ -1,24 +1,25 @@
-//! What an index of git says beside what files were like when git looked at them, which `git status` notes anew.
+//! Compares indexes of git without the cached stat data of files, which `git status` updates.
 //!
 //! ```text
 //! header      "DIRC", version (4), number of entries (4)
-//! entry       times, device and inode (24), mode (4), owner and length (12), id, flags (2; 2 more if bit 14 is set), the name behind its
-//!             prefix's length in version 4, a zero; padded with zeros to 8 bytes before version 4
+//! entry       times, device and inode (24), mode (4), owner and length (12), id, flags (2; 2 more if bit 14 is set), the name, after
+//!             its prefix's length in version 4, a zero; padded with zeros to 8 bytes before version 4
 //! extension   name (4), length (4), content
 //! checksum    as long as an id
 //! ```
 
-/// Where the mode is in an entry, and how long all that is before the id.
+/// Range of the mode in an entry, and length of the part before the id.
 const MODE: std::ops::Range<usize> = 24..28;
 const STAT: usize = 40;
 
-/// Bit of the first byte of flags that says that there are more.
+/// Bit of the first byte of flags that announces two more.
 const IS_EXTENDED: u8 = 0x40;
 
-/// Extensions that git works out from entries and the files: trees, untracked files, what changed, and where entries and extensions are.
+/// Extensions that git derives from entries and files: trees, untracked files, changes, and offsets
+/// of entries and extensions.
 const DERIVED: [&[u8]; 5] = [b"TREE", b"UNTR", b"FSMN", b"IEOT", b"EOIE"];
 
-/// Returns what is left of an index without that. `None` if it is none that can be read.
+/// Returns an index without its stat data and derived extensions, or `None` if it cannot be read.
 pub(super) fn without_stats(index: &[u8]) -> Option<Vec<u8>> {
     [20, 32].into_iter().find_map(|id_len| read(index, id_len))
 }

@@ -1,9 +1,11 @@
-//! Commits that nothing names any more once a repository is back where it was, and refs that keep them.
+//! Commits that are no longer referenced once a repository is restored, and refs that preserve
+//! them.
 //!
-//! A commit counts as lost if a ref, a `HEAD`, or an entry that a call added to the log of `HEAD` or of `refs/stash` named it,
-//! and no ref, `HEAD` or log of the capture does. No commit is read, so that one of them may be an ancestor of a commit that
-//! stays; of those that the log shows to be parents of the next one only the last is kept. What `refs/remotes` names can be
-//! fetched again.
+//! A commit counts as lost if it was named by a ref, a `HEAD`, or an entry that a call added to the
+//! log of `HEAD` or of `refs/stash`, but is named by no ref, `HEAD` or log of the capture. No
+//! commit is read, so one of them may be an ancestor of a commit that stays. Of commits that the
+//! log shows to be parents of the next one, only the last is preserved. Commits in `refs/remotes`
+//! can be fetched again.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
@@ -21,20 +23,20 @@ use super::read_start;
 /// Start and version of an index of a pack.
 const PACK_INDEX: [u8; 8] = [0xff, b't', b'O', b'c', 0, 0, 0, 2];
 
-/// Length of what stands before the ids in an index: the above, and 256 counts.
+/// Length of the part before the ids in an index: the above, and 256 counts.
 const PACK_INDEX_HEAD: u64 = 8 + 256 * 4;
 
-/// The refs under which lost commits are kept.
+/// The prefix of the refs that preserve lost commits.
 pub(super) const LOST: &[u8] = b"refs/foldlog/lost";
 
-/// Returns the id that stands alone in a file, in hexadecimal.
+/// Returns the id, in hexadecimal, if it is the only content of a file.
 pub(super) fn id_in(content: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(content).ok()?.trim();
     let is_id = matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_id.then_some(text)
 }
 
-/// Returns what a ref's file names: its id, or each line of `packed-refs`, with the ref's name.
+/// Returns the id in a ref's file, or those in the lines of `packed-refs`, with the ref's name.
 pub(super) fn ids_in(path: &str, content: &[u8]) -> Vec<(String, String)> {
     if path != "packed-refs" {
         return id_in(content).map(|id| (id.to_owned(), path.to_owned())).into_iter().collect();
@@ -47,8 +49,8 @@ pub(super) fn ids_in(path: &str, content: &[u8]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns the ids that lines of a log lead to which `before` does not have, the newest first, without those that are parents of
-/// others.
+/// Returns the resulting ids of log lines that are not in `before`, the newest first, without those
+/// that are parents of others.
 pub(super) fn ids_in_log(now: &[u8], before: &[u8]) -> Vec<String> {
     let (now, before) = (String::from_utf8_lossy(now), String::from_utf8_lossy(before));
     let known: HashSet<&str> = before.lines().collect();
@@ -69,8 +71,8 @@ pub(super) fn ids_in_log(now: &[u8], before: &[u8]) -> Vec<String> {
     found.filter(|id| seen.insert(*id)).map(str::to_owned).collect()
 }
 
-/// Returns whether a repository has a git object. One that borrows objects, or has a pack that cannot be read, counts as having
-/// all of them.
+/// Returns whether a repository has a git object. A repository that borrows objects, or has a pack
+/// that cannot be read, counts as having all of them.
 pub(super) fn has_object(repository: &OwnedFd, id: &str) -> bool {
     let directory = |around: &OwnedFd, name: &[u8]| open_at(around, name, OPEN_DIRECTORY, Mode::empty());
     let Ok(objects) = directory(repository, b"objects") else { return false };
@@ -93,7 +95,7 @@ fn bytes_of(id: &str) -> Option<Vec<u8>> {
     digits.map(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok()).collect()
 }
 
-/// Returns whether the index of a pack has an id; `None` if it cannot be read.
+/// Returns whether the index of a pack has an id, or `None` if it cannot be read.
 fn is_in_index(file: &File, id: &[u8]) -> Option<bool> {
     let mut head = [0; 8];
     file.read_exact_at(&mut head, 0).ok()?;
@@ -114,10 +116,10 @@ fn is_in_index(file: &File, id: &[u8]) -> Option<bool> {
     Some(bytes.chunks_exact(id.len()).any(|one| one == id))
 }
 
-/// The refs of a repository that keep lost commits: names within [`LOST`], and the commits that they name.
+/// The refs of a repository that preserve lost commits: names within [`LOST`], and their commits.
 #[derive(Default)]
 pub(super) struct LostCommitRefs {
-    /// Those in files of their own, as a restore writes them.
+    /// Those in their own files, as a restore writes them.
     pub(super) loose: BTreeSet<(String, String)>,
     /// Those in `packed-refs`.
     pub(super) packed: BTreeSet<(String, String)>,
@@ -149,31 +151,31 @@ impl LostCommitRefs {
         self.loose.iter().chain(&self.packed)
     }
 
-    /// The name of the ref that keeps a commit.
+    /// Returns the name of the ref that preserves a commit.
     pub(super) fn name_of(&self, id: &str) -> Option<String> {
         self.all().find(|(_, kept)| kept == id).map(|(name, _)| name.clone())
     }
 
-    /// A name that no ref has: `base`, or that with a number.
+    /// Returns an unused name: `base`, or `base` with a number.
     pub(super) fn free_name(&self, base: &str) -> String {
         let is_free = |name: &String| !self.all().any(|(taken, _)| taken == name);
         let mut further = (2_u32..).map(|number| format!("{base}-{number}"));
         Some(base.to_owned()).filter(is_free).or_else(|| further.find(is_free)).unwrap_or_default()
     }
 
-    /// Those in `packed-refs` alone, which a restore of that file may take away.
+    /// Returns those that are only in `packed-refs`. A restore of that file may remove them.
     pub(super) fn packed_alone(&self) -> Vec<(String, String)> {
         let is_loose = |name: &str| self.loose.iter().any(|(loose, _)| loose == name);
         self.packed.iter().filter(|(name, _)| !is_loose(name)).cloned().collect()
     }
 }
 
-/// Returns the path of a ref that keeps lost commits.
+/// Returns the path of a ref that preserves lost commits.
 pub(super) fn path_of(repository: &[u8], name: &str) -> Vec<u8> {
     join(&join(repository, LOST), name.as_bytes())
 }
 
-/// Opens the directory [`LOST`] of a repository, and makes it where it is missing.
+/// Opens the directory [`LOST`] of a repository, and creates it if it is missing.
 pub(super) fn make_directory(
     repository: &OwnedFd,
     give: &dyn Fn(&OwnedFd) -> Result<(), Errno>,
@@ -193,7 +195,8 @@ pub(super) fn make_directory(
     Ok(directory)
 }
 
-/// Whether a ref is one of those that keep lost commits, or a directory around them: none is removed.
+/// Returns whether a ref preserves lost commits, or is a parent directory of such refs. None of
+/// these is removed.
 pub(super) fn is_kept_ref(path: &[u8]) -> bool {
     let lost = [&b"/"[..], LOST].concat();
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
@@ -201,12 +204,12 @@ pub(super) fn is_kept_ref(path: &[u8]) -> bool {
     (path.ends_with(b"/refs/foldlog") || is_within) && !is_temporary(name)
 }
 
-/// Whether a name is that of a file in the repository of a linked worktree.
+/// Returns whether a name is that of a file in the repository of a linked worktree.
 pub(super) fn is_of_worktree(name: &str, file: &str) -> bool {
     name.starts_with("worktrees/") && name.ends_with(file)
 }
 
-/// Whether what a file of a repository names, or a ref, is not to be lost.
+/// Returns whether the commits of a file of a repository, or of a ref, must not be lost.
 pub(super) fn is_head_or_ref(name: &str) -> bool {
     let is_ref = name.starts_with("refs/")
         && !name.starts_with("refs/remotes/")

@@ -1,33 +1,35 @@
-//! The state of the git repositories in a workspace: what a capture keeps of each, and what a restore makes of it.
+//! The state of the git repositories in a workspace: the copies in a capture, and their restore.
 //!
-//! A capture keeps copies of what decides where a repository stands: every file that lies directly in it (`HEAD`, `index`,
-//! `packed-refs`, `config`, `MERGE_HEAD`, ...) and what is in the directories of [`DIRECTORYS`], also in the repositories of
-//! submodules (`modules`) and of linked worktrees (`worktrees`). It keeps no git objects: a restore leaves them alone. A lock
-//! (`*.lock`) is known by its name alone. `config` may hold a password, as any file of the workspace may: a host that wants
-//! no copy of it leaves it out (`.git/config`), and changes of it are told and not undone then.
+//! A capture contains copies of the files that determine the state of a repository: every file
+//! directly in it (`HEAD`, `index`, `packed-refs`, `config`, `MERGE_HEAD`, ...) and the contents of
+//! [`DIRECTORIES`], also in the repositories of submodules (`modules`) and of linked worktrees
+//! (`worktrees`). It contains no git objects: a restore does not touch them. Of a lock (`*.lock`)
+//! only the name is recorded. `config` may contain a password, like any file of the workspace. A
+//! host that wants no copy of it leaves it out (`.git/config`); its changes are then reported and
+//! not undone.
 //!
-//! Where `.git` is a file or a link that leads out of the workspace, what is there is digested, so that its changes are told:
-//! a restore writes nothing outside.
+//! If `.git` is a file or a link that leads out of the workspace, its target is digested, so that
+//! its changes are reported: a restore writes nothing outside.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
 //! | `undo` | bringing repositories back to a capture |
-//! | `lost_commits` | commits that nothing names any more after that, and refs that keep them |
-//! | `index` | what an index says beside what files were like |
+//! | `lost_commits` | commits that are no longer referenced after that, and refs that preserve them |
+//! | `index` | comparing indexes without the stat data of files |
 //! | `reftable` | refs in the format reftable |
 //!
 //! ```text
 //! foldlog-repositories 2
 //! DIGEST MODE USER GROUP TIME COPY ./PATH
-//!     sorted by path, any byte of it that is not plain as \xNN
-//!     DIGEST  BLAKE3, 16 bytes, in hexadecimal: of the mode and the content, or of where a link leads; zero of a lock; ones
-//!             of a repository that could not be looked at whole, of which nothing else is listed
+//!     sorted by path, each byte of it that is not plain as \xNN
+//!     DIGEST  BLAKE3, 16 bytes, in hexadecimal: of the mode and the content, or of the target of a link; zero for a lock; ones
+//!             for a repository that could not be examined entirely, of which nothing else is listed
 //!     MODE    kind and permissions, octal
-//!     TIME    of the last change of content, in nanoseconds: by that of `index` git tells which files it has to read again
+//!     TIME    of the last change of content, in nanoseconds: git uses that of `index` to decide which files it reads again
 //!     COPY    id of the blob of the content, or `-`
 //! ```
 //!
-//! Version 1 held digests alone. It is read as a capture of which nothing can be restored.
+//! Version 1 contained only digests. It is read as a capture of which nothing can be restored.
 
 mod index;
 mod lost_commits;
@@ -59,17 +61,19 @@ const HEAD_BEFORE: &str = "foldlog-repositories 1\n";
 
 const BYTES_MAX: u64 = 64 << 20;
 
-/// So many files are looked at, of all repositories.
+/// Greatest number of files that are examined, over all repositories.
 const FILES_MAX: usize = 100_000;
 
-/// Directories within a repository, refs' names among them, are looked through so deep.
+/// Greatest depth of directories that are examined within a repository, including those in refs'
+/// names.
 const DEPTH_MAX: usize = 32;
 
-/// A longer file is not copied: its length and its beginning are digested.
+/// A longer file is not copied: its length and its start are digested.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 const DIGESTED_BYTES_MAX: u64 = 1 << 20;
 
-/// The directories of a repository whose content is looked at, beside those that hold further repositories.
+/// The directories of a repository whose content is examined, in addition to those that contain
+/// further repositories.
 const DIRECTORIES: &[&[u8]] = &[
     b"branches",
     b"hooks",
@@ -83,7 +87,7 @@ const DIRECTORIES: &[&[u8]] = &[
     b"sequencer",
 ];
 
-/// What is looked at in a repository that lies outside of the workspace.
+/// The entries that are examined in a repository outside of the workspace.
 const OUTSIDE: &[&[u8]] = &[
     b"BISECT_LOG",
     b"CHERRY_PICK_HEAD",
@@ -97,7 +101,7 @@ const OUTSIDE: &[&[u8]] = &[
     b"sequencer",
 ];
 
-/// What is looked at in the repository that such a one shares with other worktrees.
+/// The entries that are examined in the repository that such a one shares with other worktrees.
 const OUTSIDE_SHARED: &[&[u8]] = &[b"config", b"hooks", b"info", b"packed-refs", b"refs", b"reftable"];
 
 type Digest = [u8; 16];
@@ -105,7 +109,7 @@ type Digest = [u8; 16];
 const LOCK: Digest = [0; 16];
 const NOT_WHOLE: Digest = [0xff; 16];
 
-/// What was found at a path.
+/// The state of one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RepositoryEntry {
     digest: Digest,
@@ -120,7 +124,7 @@ impl RepositoryEntry {
         Stat { mode: self.mode, ..Stat::UNKNOWN }.kind()
     }
 
-    /// Whether both are an index that differs in no more than what files were like.
+    /// Returns whether both are an index, and differ only in the stat data of files.
     fn is_same_index(&self, other: &RepositoryEntry, objects: &Objects) -> bool {
         let left = |entry: &RepositoryEntry| {
             let content = objects.read(entry.copy?, ObjectKind::Blob, COPY_BYTES_MAX).ok()?;
@@ -130,15 +134,15 @@ impl RepositoryEntry {
     }
 }
 
-/// What was looked at, by path.
+/// The examined entries, by path.
 #[derive(Default)]
 pub(super) struct Repositories {
     found: BTreeMap<Vec<u8>, RepositoryEntry>,
-    /// Whether it was captured by an earlier version, which kept no copies.
+    /// Whether it was captured by an earlier version, which stored no copies.
     is_older: bool,
 }
 
-/// What the last snapshot found, by path, so that a file that is as it was need not be read again.
+/// The results of the last snapshot, by path, so that an unchanged file need not be read again.
 pub(super) type RepositoryStatCache = BTreeMap<Vec<u8>, (Stat, RepositoryEntry)>;
 
 fn is_repository(path: &[u8]) -> bool {
@@ -154,25 +158,26 @@ impl Repositories {
         self.found.is_empty()
     }
 
-    /// The blobs that copies are kept in.
+    /// Returns the blobs of the copies.
     pub(super) fn copies(&self) -> impl Iterator<Item = ObjectId> + '_ {
         self.found.values().filter_map(|entry| entry.copy)
     }
 
-    /// The paths of the repositories themselves.
+    /// Returns the paths of the repositories themselves.
     pub(super) fn roots(&self) -> impl Iterator<Item = &Vec<u8>> {
         self.found.keys().filter(|path| is_repository(path))
     }
 
-    /// What is within a repository, sorted by path.
+    /// Returns the entries within a repository, sorted by path.
     fn entries_within(&self, root: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &RepositoryEntry)> {
         let prefix = join(root, b"");
         let from = self.found.range(prefix.clone()..);
         from.take_while(move |(path, _)| path.starts_with(&prefix))
     }
 
-    /// Whether nobody worked in a repository between the two, its index and its logs included. Refs that keep lost commits are no work of
-    /// anybody, and neither is what `git status` notes in an index.
+    /// Returns whether a repository is unchanged between the two, including its index and its logs.
+    /// Ignores refs that preserve lost commits, and the stat data that `git status` notes in an
+    /// index.
     fn is_same_at(&self, other: &Repositories, root: &[u8], objects: &Objects) -> bool {
         fn all<'a>(of: &'a Repositories, root: &[u8]) -> BTreeMap<&'a Vec<u8>, &'a RepositoryEntry> {
             let within = of.entries_within(root).filter(|(path, _)| !lost_commits::is_kept_ref(path));
@@ -186,8 +191,9 @@ impl Repositories {
         is_known && own.keys().eq(others.keys()) && own.values().zip(others.values()).all(is_same)
     }
 
-    /// What a rewind to `target` restores: of each repository that is as `last` found it, what the target has, and of
-    /// each other one what is there `now`. Returns as well which ones are kept so, although the target has them otherwise.
+    /// Returns the state that a rewind to `target` restores: for each repository that is unchanged
+    /// since `last`, the target's state, and for each other one the state in `now`. Also returns
+    /// the repositories that are kept in this way, although the target has another state of them.
     pub(super) fn merge(
         target: &Repositories,
         last: &Repositories,
@@ -261,23 +267,23 @@ impl Repositories {
     }
 }
 
-/// Which part of a repository a directory is.
+/// Names the role of a directory in a repository.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RepositoryPart {
     /// A repository itself, or that of a submodule or of a linked worktree.
     Repository,
-    /// What holds the repositories of submodules, under names that may have several parts.
+    /// Contains the repositories of submodules, under names that may have several parts.
     Modules,
-    /// What holds those of linked worktrees.
+    /// Contains those of linked worktrees.
     Worktrees,
-    /// Where git objects are: nothing is looked at but locks.
+    /// Contains git objects: only locks are examined.
     Objects,
-    /// Anything else: all of it is looked at.
+    /// Any other directory: all of it is examined.
     Inner,
 }
 
 impl RepositoryPart {
-    /// Which part of a repository the directory `name` in it is; `None` of one that is not looked at.
+    /// Returns the role of the directory `name` in a repository, or `None` if it is not examined.
     fn from_name(name: &[u8]) -> Option<RepositoryPart> {
         match name {
             b"modules" => Some(RepositoryPart::Modules),
@@ -288,19 +294,20 @@ impl RepositoryPart {
     }
 }
 
-/// A look at the repositories of a workspace.
+/// An examination of the repositories of a workspace.
 pub(super) struct Look<'a> {
-    /// The workspace's directory, and its path, from which links to directories outside are followed.
+    /// The workspace's directory, and its path, from which links to directories outside are
+    /// followed.
     pub(super) root: &'a OwnedFd,
     pub(super) place: &'a Path,
-    /// Where copies are kept, and what the host leaves out of them. Nothing is copied without it.
+    /// The store for copies, and the host's leave-out list for them. Without it nothing is copied.
     pub(super) keep: Option<(&'a Objects, &'a LeaveOut)>,
     /// Whether a file may change once more without a new time.
     pub(super) is_racy: &'a dyn Fn(&Stat) -> bool,
 }
 
 impl Look<'_> {
-    /// Looks at the repositories at these paths, each with the directory that holds it.
+    /// Examines the repositories at these paths, each with its parent directory.
     pub(super) fn at(&self, paths: &[Vec<u8>], seen: &mut RepositoryStatCache) -> Result<Repositories> {
         let before = std::mem::take(seen);
         let mut looking = RepositoryScan {
@@ -333,9 +340,9 @@ struct RepositoryScan<'a> {
     before: RepositoryStatCache,
     seen: &'a mut RepositoryStatCache,
     found: BTreeMap<Vec<u8>, RepositoryEntry>,
-    /// Whether all of the repository was looked at.
+    /// Whether the repository was examined entirely.
     is_whole: bool,
-    /// Whether that is outside of the workspace, where nothing is copied.
+    /// Whether it is outside of the workspace, where nothing is copied.
     is_outside: bool,
 }
 
@@ -427,7 +434,7 @@ impl RepositoryScan<'_> {
         Ok(())
     }
 
-    /// Looks at what a `.git` that is a file or a link leads to outside of the workspace.
+    /// Examines the target of a `.git` that is a file or a link, outside of the workspace.
     fn outside(&mut self, around: &OwnedFd, name: &[u8], path: &[u8]) -> Result<()> {
         let leads_to = match self.found.get(path).map(RepositoryEntry::kind) {
             Some(ManifestKind::Link) => read_link(around, name).ok(),
@@ -482,7 +489,8 @@ fn digest(mode: u32, content: &[u8], len: u64) -> Digest {
     hash.finalize().as_bytes().first_chunk().copied().unwrap_or_default()
 }
 
-/// Digests a file or a link, and copies it into `keep`. Of what cannot be read the mode alone counts.
+/// Digests a file or a link, and copies it into `keep`. If it cannot be read, only the mode is
+/// digested.
 fn content(
     around: &OwnedFd,
     name: &[u8],
@@ -505,7 +513,7 @@ fn content(
     Ok((digest(stat.mode, &bytes, len), copy))
 }
 
-/// Reads the beginning of a small file.
+/// Reads the start of a small file.
 fn read_start(around: &OwnedFd, name: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::from(open_file(around, name)?).take(4096).read_to_end(&mut bytes)?;

@@ -1,21 +1,22 @@
-//! Reads the refs of a repository that keeps them in the format reftable.
+//! Reads the refs of a repository in the format reftable.
 //!
-//! The file `tables.list` names the tables that count, the oldest first. A ref is what the last table says that has it. Of a table its
-//! ref blocks are read:
+//! The file `tables.list` lists the valid tables, the oldest first. The last table that contains a
+//! ref determines its value. Of a table, the ref blocks are read:
 //!
 //! ```text
 //! header   "REFT", version (1), block size (3), two update indices (8 each); in version 2 the hash, "sha1" or "s256"
-//! block    "r", length (3), records, restart offsets (3 each), their count (2); the first one holds the header too, and its length
-//!          counts it; each is padded to the block size, unless that is 0
-//! record   length of the prefix that it shares with the one before, length of the rest * 8 + kind, the rest of the name, update index;
-//!          then by kind: 0 (removed) nothing, 1 an id, 2 two ids, 3 the name of another ref behind its length
+//! block    "r", length (3), records, restart offsets (3 each), their count (2); the first one also contains the header, and its
+//!          length includes it; each is padded to the block size, unless that is 0
+//! record   length of the prefix that it shares with the previous one, length of the rest * 8 + kind, the rest of the name, update
+//!          index; then by kind: 0 (removed) nothing, 1 an id, 2 two ids, 3 the name of another ref after its length
 //! ```
 //!
-//! Lengths in records have 7 bits in each byte, the highest first. What is read of a table that is not sound ends at its first odd byte.
+//! Lengths in records have 7 bits in each byte, the highest first. Reading a damaged table stops at
+//! the first invalid byte.
 
 use std::collections::BTreeMap;
 
-/// The file that names the tables.
+/// The file that lists the tables.
 const TABLES: &str = "reftable/tables.list";
 
 const MAGIC: &[u8] = b"REFT";
@@ -23,12 +24,12 @@ const MAGIC: &[u8] = b"REFT";
 /// Length of the header in version 1.
 const HEADER: usize = 24;
 
-/// Returns the refs of a repository, whose files `read` returns, and the ids that they name, in hexadecimal.
+/// Returns the refs of a repository, whose files `read` returns, and their ids, in hexadecimal.
 pub(super) fn refs(read: impl Fn(&str) -> Vec<u8>) -> BTreeMap<String, String> {
     let (list, mut refs) = (read(TABLES), BTreeMap::new());
     let names = std::str::from_utf8(&list).unwrap_or_default().lines();
     for name in names.filter(|name| !name.contains('/')) {
-        // What was read before the table proved damaged counts.
+        // Refs that were read before the table proved damaged are valid.
         let _ = add_table(&read(&format!("reftable/{name}")), &mut refs);
     }
     refs

@@ -1,24 +1,25 @@
 //! Brings the repositories of a workspace back to a capture.
 //!
-//! | of a repository | becomes |
+//! | part of a repository | result |
 //! |---|---|
-//! | one that was made since the call began, or one of a submodule in it | is moved aside; told if no call is rolled back |
-//! | one that the call made in place of a file `.git` | is moved aside |
-//! | one that the call removed, or replaced by one without its objects | told |
-//! | a file or directory that the call made in it, a lock among them | is removed |
-//! | a file or directory that the call changed or removed | is as it was captured; told if there is no copy |
-//! | a lock that was there before | stays as it is |
-//! | git objects, and what else is not looked at | stay as they are |
-//! | a commit that nothing names any more | is kept by a ref within `refs/foldlog/lost`, and told; told alone if the refs are in the format reftable |
-//! | what is outside of the workspace | told |
+//! | a repository that was created since the call started, or one of a submodule in it | is moved aside; reported if no call is rolled back |
+//! | a repository that the call created in place of a file `.git` | is moved aside |
+//! | a repository that the call removed, or replaced by one without its objects | reported |
+//! | a file or directory that the call created in it, including a lock | is removed |
+//! | a file or directory that the call changed or removed | is as it was captured; reported if there is no copy |
+//! | a lock that existed before | is unchanged |
+//! | git objects, and other parts that are not examined | are unchanged |
+//! | a commit that is no longer referenced | is preserved by a ref within `refs/foldlog/lost`, and reported; only reported if the refs are in the format reftable |
+//! | anything outside of the workspace | reported |
 //!
 //! # Invariants
 //!
-//! 1. Repositories that a call made go before anything else is restored, so that the directories around them can go; the rest is
-//!    restored after the workspace's files, so that the directories around a `.git` are there.
-//! 2. Refs that keep lost commits are written before anything that names these commits is removed or replaced. So a
-//!    restore that is cut short at any step can be run again.
-//! 3. A file is replaced by a rename. What fails is told, and the rest done.
+//! 1. Repositories that a call created are moved before anything else is restored, so that their
+//!    parent directories can be removed. The rest is restored after the workspace's files, so that
+//!    the parent directories of a `.git` exist.
+//! 2. Refs that preserve lost commits are written before anything that names these commits is
+//!    removed or replaced. So a restore that is cut short at any step can be run again.
+//! 3. A file is replaced by a rename. Failures are reported, and the remaining steps carried out.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
@@ -52,13 +53,12 @@ use crate::error::UnrestoredPath;
 /// Why a repository stays.
 const MADE: &str = "it was made, and a repository is removed only with the call that made it";
 
-/// So many lost commits of a repository are kept at once.
+/// Greatest number of lost commits of a repository that are preserved at once.
 const LOST_MAX: usize = 20;
 
-/// So many ids of a `packed-refs` that is to be written are looked for.
+/// Greatest number of ids of a `packed-refs` to be written that are searched for.
 const LOOKED_FOR_MAX: usize = 200;
 
-/// A restore of repositories.
 pub(in crate::host) struct RepositoryRestore<'a> {
     pub(in crate::host) objects: &'a Objects,
     pub(in crate::host) root: &'a Arc<OwnedFd>,
@@ -66,22 +66,21 @@ pub(in crate::host) struct RepositoryRestore<'a> {
     pub(in crate::host) place: &'a Path,
     pub(in crate::host) then: &'a Repositories,
     pub(in crate::host) now: &'a Repositories,
-    /// The call that is rolled back; `None` of another restore, which removes no repository.
+    /// The call that is rolled back; `None` for another restore, which removes no repository.
     pub(in crate::host) call: Option<&'a str>,
-    /// Whether lost commits are kept.
+    /// Whether lost commits are preserved.
     pub(in crate::host) keeps_lost: bool,
-    /// What was not undone.
+    /// Changes that were not undone.
     pub(in crate::host) told: Vec<UnrestoredPath>,
-    /// How many files and directories were changed.
+    /// Number of files and directories that were changed.
     pub(in crate::host) changed: u64,
-    /// Repositories that were there before, and in which something was replaced or removed.
+    /// Repositories that existed before, and in which something was replaced or removed.
     pub(in crate::host) replaced_in: Vec<Vec<u8>>,
 }
 
-/// What was found at a path.
 type RepositoryPathEntry<'a> = (&'a Vec<u8>, &'a RepositoryEntry);
 
-/// A commit that nothing names any more, and what named it.
+/// A commit that is no longer referenced, and its former reference.
 struct LostCommit {
     id: String,
     named_by: String,
@@ -92,14 +91,15 @@ impl<'a> RepositoryRestore<'a> {
         self.told.push(UnrestoredPath { path: display_path(path), reason: reason.into() });
     }
 
-    /// Returns the paths of the repositories that were made since.
+    /// Returns the paths of the repositories that were created since.
     pub(in crate::host) fn created_roots(&self) -> impl Iterator<Item = &'a Vec<u8>> + use<'a> {
         let (then, now) = (self.then, self.now);
         now.roots().filter(|root| !then.is_older && !then.found.contains_key(*root))
     }
 
-    /// Moves the repositories that the call made aside: a person may have made them or worked in them meanwhile, and no capture holds
-    /// their objects, nor anything of a repository that was not there at the capture.
+    /// Moves the repositories that the call created aside. A person may have created them or worked
+    /// in them in the meantime, and no capture contains their objects, nor any part of a repository
+    /// that did not exist at the capture.
     pub(in crate::host) fn remove_made(&mut self) {
         for root in self.created_roots() {
             match (self.now.found.get(root), self.call) {
@@ -120,7 +120,7 @@ impl<'a> RepositoryRestore<'a> {
         }
     }
 
-    /// Restores the repositories that were there.
+    /// Restores the repositories that existed before.
     pub(in crate::host) fn restore(&mut self) {
         if self.then.is_older {
             self.tell(b".git", "it was captured by an earlier version, which kept no copies of its refs");
@@ -136,7 +136,7 @@ impl<'a> RepositoryRestore<'a> {
                 Some(now) if then.kind() != ManifestKind::Directory => {
                     match self.call {
                         _ if now.kind() == then.kind() => {}
-                        // The call made a repository there, whose objects no capture holds.
+                        // The call created a repository there, whose objects are in no capture.
                         Some(call) if now.kind() == ManifestKind::Directory => self.move_aside(root, call),
                         _ => self.remove(root, now.kind()),
                     }
@@ -156,7 +156,7 @@ impl<'a> RepositoryRestore<'a> {
         }
     }
 
-    /// Tells of a repository whose objects are missing, and of one that was moved aside from its place.
+    /// Reports a repository whose objects are missing, and one that was moved aside from its place.
     fn tell_of_missing(&mut self, repository: &[u8], reason: &str) {
         let aside = aside::find(self.root, repository);
         let aside =
@@ -165,7 +165,7 @@ impl<'a> RepositoryRestore<'a> {
     }
 
     fn tell_of_outside(&mut self, root: &[u8]) {
-        // Where it leads to now that it is back.
+        // The target of the link after the restore.
         let look = Look { root: self.root, place: self.place, keep: None, is_racy: &|_| true };
         let now = look.at(&[root.to_vec()], &mut RepositoryStatCache::new()).unwrap_or_default();
         let (then, now): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -185,8 +185,9 @@ impl<'a> RepositoryRestore<'a> {
         }
     }
 
-    /// Returns what is to be set aside before a restore, where it cannot be captured: repositories that were made since, and the files that
-    /// the restore replaces or removes in those that were there before.
+    /// Returns the entries to set aside before a restore, if they cannot be captured: repositories
+    /// that were created since, and the files that the restore replaces or removes in those that
+    /// existed before.
     pub(in crate::host) fn aside(&self) -> Aside {
         let mut aside = Aside { moved: self.created_roots().cloned().collect(), linked: Vec::new() };
         let then = self.then.found.iter().filter(|(path, _)| is_repository(path));
@@ -204,7 +205,8 @@ impl<'a> RepositoryRestore<'a> {
         aside
     }
 
-    /// Returns the paths of files and links that a restore of a repository, and of those of submodules in it, replaces or removes.
+    /// Returns the paths of files and links that a restore of a repository, and of those of
+    /// submodules in it, replaces or removes.
     fn replaced_in(&self, root: &[u8]) -> Vec<Vec<u8>> {
         let (mut removals, writes) = self.changes(root);
         let repositories = self.repositories_in(root);
@@ -219,8 +221,8 @@ impl<'a> RepositoryRestore<'a> {
         files.map(|(path, _)| path).filter(|path| is_gone(path) || is_replaced(path)).cloned().collect()
     }
 
-    /// Whether a path that was made is, or holds, a submodule's repository or a part of one that `repositories` do not have: no capture holds
-    /// its objects.
+    /// Returns whether a newly created path is, or contains, a submodule's repository or a part of
+    /// one that is not in `repositories`: its objects are in no capture.
     fn holds_objects(&self, repositories: &[Vec<u8>], path: &[u8]) -> bool {
         let Some(repository) = repository_of(repositories, path) else { return false };
         let is_of_submodule = |path: &[u8]| {
@@ -235,7 +237,8 @@ impl<'a> RepositoryRestore<'a> {
         is_of_submodule(path) || self.now.entries_within(path).any(|(path, _)| is_of_submodule(path))
     }
 
-    /// Returns what of a repository, and of those of submodules in it, a restore removes, and what it writes, each sorted by path.
+    /// Returns the removals and the writes of a restore in a repository, and in those of submodules
+    /// in it, each sorted by path.
     fn changes(&self, root: &[u8]) -> (Vec<RepositoryPathEntry<'a>>, Vec<RepositoryPathEntry<'a>>) {
         let (then, now) = (self.then, self.now);
         let mut removals: Vec<RepositoryPathEntry<'a>> = Vec::new();
@@ -283,7 +286,8 @@ impl<'a> RepositoryRestore<'a> {
         self.write_all(&writes);
     }
 
-    /// The repository at `root` and those of submodules in it, also of its linked worktrees, as they were.
+    /// Returns the captured repositories: the one at `root`, and those of submodules in it and of
+    /// its linked worktrees.
     fn repositories_in(&self, root: &[u8]) -> Vec<Vec<u8>> {
         let prefix = join(root, b"");
         let heads = self.then.entries_within(root).filter_map(|(path, _)| path.strip_suffix(b"/HEAD"));
@@ -301,7 +305,7 @@ impl<'a> RepositoryRestore<'a> {
         std::iter::once(root.to_vec()).chain(submodules).collect()
     }
 
-    /// Whether a repository lacks objects that refs name which are to be written.
+    /// Returns whether a repository lacks objects that the refs to be written name.
     fn is_replaced(
         &self,
         repository: &[u8],
@@ -333,7 +337,8 @@ impl<'a> RepositoryRestore<'a> {
         )
     }
 
-    /// Keeps the commits of a repository that nothing names any more once it is restored, and tells of them.
+    /// Preserves and reports the commits of a repository that are no longer referenced once it is
+    /// restored.
     fn keep_lost(&mut self, repository: &[u8], is_own: &dyn Fn(&[u8]) -> bool) {
         let found = self.find_lost_commits(repository, is_own);
         let Some(opened) = self.open(repository) else { return };
@@ -372,7 +377,7 @@ impl<'a> RepositoryRestore<'a> {
         }
     }
 
-    /// The refs of a repository in the format reftable as they are, and as they were.
+    /// Returns the present and the captured refs of a repository in the format reftable.
     fn reftable_now(&self, repository: &[u8]) -> BTreeMap<String, String> {
         reftable::refs(|name| self.present(&join(repository, name.as_bytes())))
     }
@@ -408,7 +413,8 @@ impl<'a> RepositoryRestore<'a> {
         named
     }
 
-    /// Finds what refs, heads and logs of a repository name now and did not when it was captured.
+    /// Finds the commits that refs, heads and logs of a repository name now and did not name when
+    /// it was captured.
     fn find_lost_commits(&self, repository: &[u8], is_own: &dyn Fn(&[u8]) -> bool) -> Vec<LostCommit> {
         let (mut named, mut logged) = (Vec::new(), Vec::new());
         for (path, now) in self.now.entries_within(repository).filter(|(path, _)| is_own(path)) {
@@ -450,7 +456,7 @@ impl<'a> RepositoryRestore<'a> {
         named
     }
 
-    /// Writes files, links and directories as they were captured, those around others first.
+    /// Writes files, links and directories as they were captured, parents first.
     fn write_all(&mut self, writes: &[(&Vec<u8>, &RepositoryEntry)]) {
         for (path, entry) in writes {
             match self.write(path, entry) {
@@ -515,7 +521,7 @@ impl<'a> RepositoryRestore<'a> {
         named
     }
 
-    /// Removes what stands at a path, with all that is in it.
+    /// Removes the entry at a path, with all of its contents.
     fn remove(&mut self, path: &[u8], kind: ManifestKind) {
         let (directory, name) = match open_around(self.root, path) {
             Ok(found) => found,
@@ -539,7 +545,7 @@ impl<'a> RepositoryRestore<'a> {
         open_at(&directory, &name, OPEN_DIRECTORY, Mode::empty()).ok()
     }
 
-    /// What a file in a repository contains now; nothing if it cannot be read.
+    /// Returns the present content of a file in a repository; empty if it cannot be read.
     fn present(&self, path: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         if let Ok((directory, name)) = open_around(self.root, path)
@@ -550,13 +556,13 @@ impl<'a> RepositoryRestore<'a> {
         bytes
     }
 
-    /// What a copy contains; nothing if it cannot be read.
+    /// Returns the content of a copy; empty if it cannot be read.
     fn copy(&self, copy: ObjectId) -> Vec<u8> {
         self.objects.read(copy, ObjectKind::Blob, COPY_BYTES_MAX).unwrap_or_default()
     }
 }
 
-/// The innermost repository that a path is in.
+/// Returns the innermost repository that contains a path.
 fn repository_of<'a>(repositories: &'a [Vec<u8>], path: &[u8]) -> Option<&'a Vec<u8>> {
     let around = repositories.iter().filter(|one| path == *one || path.starts_with(&join(one, b"")));
     around.max_by_key(|one| one.len())
@@ -571,7 +577,7 @@ fn temporary() -> String {
 }
 
 fn create(directory: &OwnedFd, temporary: &str) -> Result<OwnedFd, Errno> {
-    // One that a killed restore left.
+    // A leftover of a killed restore.
     let _ = unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir);
     let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     open_at(directory, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR)
@@ -582,7 +588,7 @@ fn give(wanted: &WantedAttributes, opened: &OwnedFd) -> Result<Vec<String>, Stri
     wanted.give(&Target::Opened(opened.as_fd()), &stat, &None).map_err(|errno| errno.to_string())
 }
 
-/// Changes a name in a directory, whose own time stays.
+/// Changes a name in a directory without changing the directory's time.
 fn keeping_time(directory: &OwnedFd, change: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     let before = stat_of(directory)?;
     change()?;

@@ -1,4 +1,4 @@
-//! From what the scans found to directories and their objects, those within before those around them.
+//! Builds directories and their objects from the results of the scans, children before parents.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::host::parallel::in_parallel;
 use crate::host::times;
 
 impl WorkspaceWalk<'_> {
-    /// From what the scans found to directories, those within before those around them.
+    /// Builds directories from the results of the scans, children before parents.
     pub(super) fn assemble(&self, results: Results) -> Result<(Arc<ManifestDirectory>, Vec<TreeObject>)> {
         let Results { mut scanned, read, mounts, .. } = results;
         let mounts: HashSet<usize> = mounts.into_iter().filter_map(|(scan, _)| scan).collect();
@@ -31,7 +31,7 @@ impl WorkspaceWalk<'_> {
         scanned.sort_by_key(|scanned| std::cmp::Reverse(scanned.depth));
         let mut trees = Vec::new();
         let mut done: HashMap<usize, Arc<ManifestDirectory>> = HashMap::new();
-        // Those of one depth do not need each other, and may be many.
+        // Directories of one depth are independent of each other, and may be many.
         for level in scanned.chunk_by(|left, right| left.depth == right.depth) {
             let directories = in_parallel(level, &|scanned| self.directory(scanned, &done, &mounts))?;
             for (scanned, (directory, tree)) in level.iter().zip(directories) {
@@ -99,13 +99,14 @@ impl WorkspaceWalk<'_> {
         Ok((Arc::new(directory), made))
     }
 
-    /// Whether the store has the objects of an unchanged directory, as far as they are looked at.
+    /// Returns whether the store has the objects of an unchanged directory, as far as they are
+    /// checked.
     fn has_objects_of(&self, last: &ManifestDirectory) -> bool {
         let has = |id, kind| id == ObjectId::UNKNOWN || self.keep.is_none_or(|keep| keep.stands(id, kind));
         has(last.tree, ObjectKind::Tree) && has(last.times, ObjectKind::Blob)
     }
 
-    /// Keeps an object, or says what it is called.
+    /// Writes an object, or only computes its name.
     fn object(&self, kind: ObjectKind, bytes: &[u8]) -> Result<ObjectId> {
         match self.keep {
             Some(objects) => objects.write(kind, bytes),

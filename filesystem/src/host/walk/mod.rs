@@ -1,11 +1,14 @@
-//! One walk over a workspace: what is there, and what of it is not as the last walk found it.
+//! One walk over a workspace: all entries, and their changes since the last walk.
 //!
-//! Directories wait in one stack, from which several threads take. A directory is open for as long as a directory in it
-//! waits, which a stack keeps to one directory for each level, and [`deep_directories`](super::deep_directories) to few of the deep ones. Links
-//! are never followed: each directory is opened through the one that holds it. Mounts are never entered: a snapshot leaves
-//! them out and names them, and a restore finds a [`ManifestNode::Mount`](super::manifest::ManifestNode::Mount) there.
+//! Directories wait on one stack, from which several threads take them. A directory is open while a
+//! directory in it waits. The stack limits this to one directory for each level, and
+//! [`deep_directories`](super::deep_directories) to few of the deep ones. Links are never followed:
+//! each directory is opened through its parent. Mounts are never entered: a snapshot leaves them
+//! out and reports them, and a restore finds a
+//! [`ManifestNode::Mount`](super::manifest::ManifestNode::Mount) there.
 //!
-//! `scan` looks at one directory; `assemble` makes directories and their objects of what all scans found.
+//! `scan` examines one directory; `assemble` builds directories and their objects from the results
+//! of all scans.
 
 mod assemble;
 mod scan;
@@ -26,22 +29,22 @@ use super::rules::{Rules, Scope};
 use crate::error::{Error, Result};
 use scan::ScannedDirectory;
 
-/// A workspace of so few files is walked in less time than it takes to start a thread.
+/// A workspace of up to this many files is walked faster than a thread is started.
 const ALONE_FILES_MAX: u64 = 256;
 
-/// What a walk is to do.
+/// The configuration of a walk.
 pub(super) struct WorkspaceWalk<'a> {
     pub(super) root: Arc<OwnedFd>,
-    /// What the last walk found.
+    /// Result of the last walk.
     pub(super) last: Option<Arc<ManifestDirectory>>,
     pub(super) rules: &'a Rules,
-    /// Where contents and trees are kept that the last walk did not find. Without it they are not read, and
-    /// stay unknown.
+    /// Store for contents and trees that the last walk did not find. Without it they are not read,
+    /// and stay unknown.
     pub(super) keep: Option<&'a Objects>,
-    /// Whether times are kept as well, where nothing is left out.
+    /// Whether times are captured too, if nothing is left out.
     pub(super) times: bool,
     pub(super) limits: CaptureLimits,
-    /// Whether something is left out, other than what is named `.git`.
+    /// Whether anything is left out, other than entries named `.git`.
     leaves_out: AtomicBool,
     now: OnceLock<Option<(u64, i64)>>,
 }
@@ -49,22 +52,23 @@ pub(super) struct WorkspaceWalk<'a> {
 /// A tree object and its lines.
 pub(super) type TreeObject = (ObjectId, Vec<TreeEntry>);
 
-/// What a walk found.
+/// The result of a walk.
 pub(super) struct WalkOutcome {
     pub(super) root: Arc<ManifestDirectory>,
-    /// The trees that were made for it.
+    /// The trees that were created for it.
     pub(super) trees: Vec<TreeObject>,
-    /// How many files and links were read.
+    /// Number of files and links that were read.
     pub(super) read: u64,
-    /// The directories that could not be opened, where contents are not kept; else that is an error.
+    /// The directories that could not be opened, if contents are not stored; otherwise this is an
+    /// error.
     pub(super) unreadable: Vec<Vec<u8>>,
-    /// Where something is mounted that was not entered, sorted.
+    /// Paths of mounts that were not entered, sorted.
     pub(super) mounts: Vec<Vec<u8>>,
-    /// The paths of all that is named `.git`, sorted.
+    /// The paths of all entries named `.git`, sorted.
     pub(super) repositories: Vec<Vec<u8>>,
-    /// Which names are one file.
+    /// The names of the same files.
     pub(super) links: Links,
-    /// Whether something is left out, other than what is named `.git`.
+    /// Whether anything is left out, other than entries named `.git`.
     pub(super) leaves_out: bool,
 }
 
@@ -93,9 +97,9 @@ struct Results {
     scanned: Vec<ScannedDirectory>,
     read: Vec<(usize, usize, Option<Leaf>)>,
     unreadable: Vec<Vec<u8>>,
-    /// The scans that came to a mount, and the paths of these and of files that are mounts.
+    /// The scans that reached a mount, and the paths of these and of files that are mounts.
     mounts: Vec<(Option<usize>, Vec<u8>)>,
-    /// The paths of all that is named `.git`.
+    /// The paths of all entries named `.git`.
     repositories: Vec<Vec<u8>>,
     /// Device, inode and path of each file that has several names.
     links: Vec<(u64, u64, Vec<u8>)>,
@@ -103,7 +107,7 @@ struct Results {
 
 struct Queue {
     tasks: Vec<WalkTask>,
-    /// How many tasks are being worked on, each of which may bring further ones.
+    /// Number of tasks in progress, each of which may add further ones.
     working: usize,
     next_id: usize,
     failed: Option<Error>,

@@ -1,5 +1,5 @@
-//! Scanning one directory: what is under each of its names, and the contents of those files that are not as the last walk
-//! found them.
+//! Scans one directory: all of its entries, and the contents of those files that changed since the
+//! last walk.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -28,10 +28,11 @@ use crate::host::rules::{Scope, is_own, is_temporary};
 use crate::host::sparse::Sparse;
 use crate::host::step::{MOUNT, OPEN_DIRECTORY};
 
-/// Two writes within the grain of a file system's clock leave the same time behind.
+/// Two writes within the granularity of a file system's clock result in the same time.
 const CLOCK_GRAIN_NS: i64 = 20_000_000;
 
-/// So many files of a directory are read by the thread that found them; another may take the next ones.
+/// Number of files of a directory that the thread that found them reads; another thread may take
+/// the next ones.
 const BATCH: usize = 16;
 
 pub(super) struct ScannedDirectory {
@@ -45,9 +46,9 @@ pub(super) struct ScannedDirectory {
     pub(super) found: Vec<ScannedEntry>,
 }
 
-/// What a scan found under a name.
+/// The result of a scan for one name.
 pub(super) enum ScannedEntry {
-    /// The last walk's entry of this place, unchanged.
+    /// The unchanged entry with this index in the last walk.
     Same(usize),
     Leaf(Arc<[u8]>, Leaf),
     Directory {
@@ -69,7 +70,8 @@ impl WorkspaceWalk<'_> {
         self.limits.check(&path)?;
         if is_too_deep(&path) {
             if self.keep.is_none() {
-                // No snapshot goes so deep: what a restore removes, it removes with what is in it.
+                // No snapshot is so deep: a restore removes such a directory with all of its
+                // contents.
                 let (stat, depth) = (Stat::UNKNOWN, depth(&path));
                 let found = Vec::new();
                 results.scanned.push(ScannedDirectory {
@@ -101,7 +103,7 @@ impl WorkspaceWalk<'_> {
         let at = at.advance_to(&directory, &path);
         let (stat, attributes, racy) = self.look_at_directory(&directory, &path, last.as_deref())?;
         let scope = self.rules.enter(&directory, &path, scope)?;
-        // Read through a descriptor of its own: the one that entries are opened through is shared.
+        // Uses its own descriptor, because the one through which entries are opened is shared.
         let listed = openat(&*directory, c".", OPEN_DIRECTORY, Mode::empty()).and_then(Dir::from_fd);
         let mut listed = match listed {
             Err(Errno::EACCES) if self.keep.is_none() => {
@@ -121,7 +123,7 @@ impl WorkspaceWalk<'_> {
                 results.repositories.push(join(&path, b".git"));
             }
             let stat = match self.look_at(&directory, &path, name, scope.as_deref()) {
-                // It may be listed and not entered.
+                // It may be listed but not entered.
                 Err(Error::Io { source, .. })
                     if self.keep.is_none() && source.kind() == std::io::ErrorKind::PermissionDenied =>
                 {
@@ -181,7 +183,7 @@ impl WorkspaceWalk<'_> {
                 files: files.to_vec(),
             };
             let mut batches = to_read.chunks(BATCH).map(batch);
-            // What waits to be read holds its directory open.
+            // A file that waits to be read keeps its directory open.
             let own = if is_let_go(&path) { usize::MAX } else { 1 };
             let own: Vec<FileReadBatch> = batches.by_ref().take(own).collect();
             shared.push(batches.map(WalkTask::Read).collect());
@@ -212,7 +214,8 @@ impl WorkspaceWalk<'_> {
         Ok(())
     }
 
-    /// Whether the store has what a snapshot needs of an unchanged file, as far as it is looked at.
+    /// Returns whether the store has the objects that a snapshot needs for an unchanged file, as
+    /// far as they are checked.
     fn is_kept(&self, leaf: &Leaf) -> bool {
         let Some(objects) = self.keep else { return true };
         let has_data = || Sparse::read(objects, leaf.blob).is_ok_and(|(_, data)| objects.is_there(data));
@@ -220,8 +223,8 @@ impl WorkspaceWalk<'_> {
             && (leaf.form != BlobForm::Sparse || !objects.is_due(leaf.blob) || has_data())
     }
 
-    /// A directory's own state, its attributes read where they may have changed, and whether they may do so once more
-    /// without a new time.
+    /// Returns a directory's own state, its attributes, which are read if they may have changed,
+    /// and whether they may change once more without a new time.
     fn look_at_directory(
         &self,
         directory: &OwnedFd,
@@ -242,7 +245,7 @@ impl WorkspaceWalk<'_> {
         Ok((stat, attributes, racy))
     }
 
-    /// What stands under a name, unless it is gone by now or left out.
+    /// Returns the entry with a name, unless it no longer exists or is left out.
     fn look_at(
         &self,
         directory: &OwnedFd,
@@ -261,7 +264,7 @@ impl WorkspaceWalk<'_> {
         let stat = Stat::from(&stat);
         let is_directory = stat.kind() == ManifestKind::Directory;
         let left_out = self.rules.leave_out(path, bytes, is_directory, scope);
-        // Nothing in a workspace is made of what is exported.
+        // Nothing in a workspace depends on exports.
         if left_out && !is_own(path, bytes, is_directory) {
             self.leaves_out.store(true, Ordering::Relaxed);
         }
@@ -283,7 +286,7 @@ impl WorkspaceWalk<'_> {
                 is_racy: &|stat| self.is_racy(stat),
             };
             let read = reading.keep(*stat).map_err(|error| match error {
-                // Objects know contents and no paths.
+                // Objects know contents but no paths.
                 Error::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => {
                     Error::path(display_path(&path()), source.to_string())
                 }
@@ -298,8 +301,8 @@ impl WorkspaceWalk<'_> {
         Ok(())
     }
 
-    /// Whether a file may be written once more without a new time. Asked before the file is read: what is
-    /// written later has the file system's time of now or a later one.
+    /// Returns whether a file may be written once more without a new time. This is determined
+    /// before the file is read: a later write gets the file system's present time or a later one.
     pub(in crate::host) fn is_racy(&self, stat: &Stat) -> bool {
         match self.now.get_or_init(|| now_of(&self.root)) {
             Some((device, now_ns)) if *device == stat.device => {
@@ -310,7 +313,7 @@ impl WorkspaceWalk<'_> {
     }
 }
 
-/// Finds names among the last walk's, which mostly come in the same order.
+/// Finds names among those of the last walk, which are mostly in the same order.
 struct NameLookup<'a> {
     last: Option<&'a ManifestDirectory>,
     next: usize,
@@ -338,8 +341,8 @@ impl<'a> NameLookup<'a> {
     }
 }
 
-/// The device and the time of the file system, by a file without a name. `None` where it makes none: then every
-/// file is read again at the next walk.
+/// Returns the device and the time of the file system, from a file without a name. Returns `None`
+/// if it supports no such file; then every file is read again at the next walk.
 fn now_of(root: &OwnedFd) -> Option<(u64, i64)> {
     let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
     let file = openat(root, c".", flags, Mode::S_IRUSR | Mode::S_IWUSR).ok()?;
@@ -355,7 +358,7 @@ mod tests {
     use crate::host::rules::{Gitignore, Rules};
     use crate::host::step::stat_at;
 
-    /// Where a file system's clock is coarse, a second write leaves the first one's time behind.
+    /// With a coarse file system clock, a second write does not change the time.
     #[test]
     fn what_was_written_within_the_clocks_grain_is_read_again() {
         let directory = tempfile::tempdir().unwrap();
