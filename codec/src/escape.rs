@@ -305,7 +305,7 @@ fn unit_at(json: &str, at: usize) -> Option<u16> {
 ///
 /// # Errors
 ///
-/// Returns the error of the original JSON if it is invalid for another reason.
+/// Returns the error of the original JSON if it is invalid for a different reason.
 ///
 /// ```
 /// use foldlog_codec::escape;

@@ -31,7 +31,7 @@
 //! | `replicated` | the body of the valid `replicated` record; omitted if there is none |
 //! | `unsupported` | array of sequence number and kind of the first record that could not be folded; omitted if there is none |
 //! | `slices` | array with one element for each slice, by id: the number of its items if the image contains them; if the items stay in the log, an array of their number, packed marks and packed ranges |
-//! | `open` | array of [operations](OpenOperation) that had started and not ended, in the order of their start records; omitted if empty |
+//! | `open` | array of [operations](OpenOperation) that have started but not ended, in the order of their start records; omitted if empty |
 //! | `unsettled` | array of [operations](UnsettledOperation) that were interrupted and neither run again nor settled, by operation id; omitted if empty |
 //! | `suspended` | array of [operations](SuspendedOperation) that wait, by operation id; omitted if empty |
 //! | `begun` | array of STATE at the start records of open operations that may change something; omitted if empty. Each element is an array of the start record's sequence number and an array of slices; each slice is an array of its id, the number of its first items that are those of `slices`, and the number of the items that follow them |
@@ -63,7 +63,6 @@ pub use operations::{
 
 const MAGIC: &[u8; 8] = b"foldimg1";
 const DIGEST_LEN: usize = 32;
-/// Length in bytes of everything before the map.
 const FRONT_LEN: usize = MAGIC.len() + DIGEST_LEN + 8;
 const KIND: &str = "image";
 
@@ -104,7 +103,7 @@ pub struct Image<'a> {
     pub replicated: Option<Replicated>,
     /// Sequence number and kind of the first record that could not be folded.
     pub unsupported: Option<(SequenceNumber, RecordKind)>,
-    /// Operations that had started and not ended, in the order of their start records.
+    /// Operations that have started but not ended, in the order of their start records.
     pub open: Vec<OpenOperation<&'a str>>,
     /// Operations that were interrupted and neither run again nor settled, by operation id.
     pub unsettled: Vec<UnsettledOperation<&'a str>>,
@@ -401,7 +400,6 @@ impl<'a> SliceImage<'a> {
     }
 }
 
-/// Collects the fields of an image's map while it is decoded.
 #[derive(Default)]
 struct Fields<'a> {
     numbers: BTreeMap<&'static str, u64>,
@@ -428,7 +426,6 @@ fn ordinals_and_salts(value: &mut MsgpackReader<'_>) -> Result<Vec<(u32, u64)>, 
     PackedReader(value.bin()?).all(|packed| Ok((packed.u32()?, packed.u64()?)))
 }
 
-/// Names of the fields that are plain integers of 0 or more.
 const NUMBERS: [&str; 8] = ["next", "segment", "salt", "last", "end", "crc", "epoch", "synced"];
 
 impl<'a> Fields<'a> {

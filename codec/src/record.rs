@@ -337,7 +337,6 @@ impl Serialize for RecordJson<'_> {
     }
 }
 
-/// Represents a part of a record's JSON form.
 #[derive(Debug)]
 enum Part<'a> {
     Value(Value),
@@ -446,7 +445,6 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Builds an array of exact capacity.
 fn array<'a, T>(
     items: impl ExactSizeIterator<Item = T>,
     part: impl FnMut(T) -> Result<Part<'a>, Error>,

@@ -85,7 +85,7 @@ pub enum Error {
     },
     /// The directory at the workspace's path is not the directory of the lease, or not the
     /// directory of which the snapshot was taken. Nothing was changed. Move that directory back to
-    /// the path, or accept another one with `HostFilesystem::rebind`.
+    /// the path, or accept a different one with `HostFilesystem::rebind`.
     #[error(
         "workspace {} is {}: expected {}; move that folder back, or rebind the workspace to another one",
         escape::path(workspace),
@@ -161,7 +161,7 @@ impl Error {
         }
     }
 
-    /// Returns whether the failure means that something could not be [set
+    /// Returns whether the failure means that an entry could not be [set
     /// aside](crate::HostFilesystem::set_aside), although a restore would not be refused.
     #[cfg(feature = "host")]
     pub fn is_not_set_aside(&self) -> bool {

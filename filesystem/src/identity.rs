@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// Identifies a workspace's directory across processes and reboots, independently of its path. A
-/// snapshot records the identity, so that no restore changes another directory that has taken the
-/// workspace's path since.
+/// snapshot records the identity, so that no restore changes a different directory that has taken
+/// the workspace's path since.
 ///
-/// Path, device or inode alone are not enough: a directory can be replaced, a device gets another
-/// number at the next mount, and the inode of a removed directory is given to a new one.
+/// Path, device or inode alone are not enough: a directory can be replaced, a device gets a
+/// different number at the next mount, and the inode of a removed directory is given to a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DirectoryIdentity {

@@ -37,7 +37,7 @@
 //!
 //! This crate knows neither logs nor sessions: `foldlog` decides when a workspace is captured and
 //! restored, and records it. The crate makes only the files of a snapshot durable and, on request,
-//! the files that a restore changed. A lease excludes only those who also use leases.
+//! the files that a restore changed. A lease excludes only holders of other leases.
 
 mod error;
 #[cfg(feature = "host")]

@@ -192,7 +192,6 @@ impl InMemoryDirectory {
     }
 }
 
-/// Decides whether missing directories above a path are created.
 #[derive(Clone, Copy)]
 enum Missing {
     Make(i64),
@@ -241,7 +240,6 @@ fn find(root: Arc<InMemoryDirectory>, parts: &[&str]) -> Result<InMemoryNode, Er
     Ok(found)
 }
 
-/// Returns the number of levels of a node, including itself.
 fn depth(node: &InMemoryNode) -> usize {
     let mut deepest = 0;
     let mut left = vec![(node.clone(), 1)];

@@ -20,7 +20,6 @@ enum PatternPart {
 }
 
 impl Pattern {
-    /// A pattern that is matched from the root on.
     pub(super) fn new(pattern: &str) -> Result<Pattern> {
         let parts = path::parts(pattern)?;
         if parts.is_empty() {

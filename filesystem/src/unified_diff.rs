@@ -36,7 +36,6 @@ mod tests {
         assert_eq!(unified_diff(before, before), "");
     }
 
-    /// Applies a diff to its original lines.
     fn applied(before: &str, diff: &str) -> String {
         let old: Vec<&str> = before.split_inclusive('\n').collect();
         let (mut made, mut at) = (String::new(), 0);

@@ -8,7 +8,6 @@ use super::{ItemId, ObjectId, Observed, Payload, SLICES_MAX};
 use crate::msgpack::MsgpackWriter;
 use crate::{Error, Record, RecordKind, SequenceNumber};
 
-/// Length in bytes of a packed [`ItemRun`].
 const RUN_LEN: usize = 8 + 4 + 4 + 4;
 
 /// Replaces a record whose body a compaction has dropped.
@@ -51,7 +50,7 @@ impl Dropped {
     ///
     /// # Errors
     ///
-    /// Those of [`decode`](Dropped::decode).
+    /// The errors of [`decode`](Dropped::decode).
     pub fn decode_known(bytes: &[u8]) -> Result<Option<ObjectId>, Error> {
         const KIND: &str = "dropped";
         let mut known = None;
@@ -69,8 +68,8 @@ impl Dropped {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Dropped, Error> {
         const KIND: &str = "dropped";
         let (mut kind, mut len, mut hash) = (None, None, None);
@@ -136,8 +135,8 @@ impl Compacted {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Compacted, Error> {
         const KIND: &str = "compacted";
         let (mut through, mut end, mut was, mut crc) = (None, None, None, None);
@@ -227,9 +226,9 @@ impl Base {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, if a field is missing or malformed, or if an item
-    /// belongs to a record after the position.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, if a field is missing or malformed, or if an item belongs to
+    /// a record after the position.
     pub fn decode(bytes: &[u8]) -> Result<Base, Error> {
         const KIND: &str = "base";
         let (mut position, mut goes_on, mut slices) = (None, false, Vec::new());
@@ -299,9 +298,9 @@ impl KnownPositions {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, if a field is missing or malformed, or if the
-    /// positions are not in order.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, if a field is missing or malformed, or if the positions are
+    /// not in order.
     pub fn decode(bytes: &[u8]) -> Result<KnownPositions, Error> {
         const KIND: &str = "known positions";
         let (mut ends, mut bases) = (None, None);
@@ -335,8 +334,8 @@ pub const DROPPED_BODIES: &str = "foldlog.compacted";
 pub struct DroppedBodies {
     /// Positions at which the slices are known.
     pub known: KnownPositions,
-    /// First record and number of records of each run of records whose bodies were dropped, in
-    /// ascending order.
+    /// First record and number of records of each run of records with dropped bodies, in ascending
+    /// order.
     pub runs: Vec<(SequenceNumber, u64)>,
 }
 
@@ -349,7 +348,7 @@ impl DroppedBodies {
         (observed.name == DROPPED_BODIES).then_some(observed.data)
     }
 
-    /// Adds the next record whose body was dropped.
+    /// Adds the next record with a dropped body.
     pub fn push(&mut self, sequence: SequenceNumber) {
         match self.runs.last_mut() {
             Some((first, count)) if *first + *count == sequence => *count += 1,
@@ -364,17 +363,17 @@ impl DroppedBodies {
         run.is_some_and(|(first, count)| sequence.since(*first) < *count)
     }
 
-    /// Returns the first record whose body was dropped, or `None` if there is none.
+    /// Returns the first record with a dropped body, or `None` if there is none.
     pub fn first(&self) -> Option<SequenceNumber> {
         self.runs.first().map(|(first, _)| *first)
     }
 
-    /// Returns the records whose bodies were dropped, in ascending order.
+    /// Returns the records with dropped bodies, in ascending order.
     pub fn sequences(&self) -> impl Iterator<Item = SequenceNumber> {
         self.runs.iter().flat_map(|(first, count)| (0..*count).map(|at| *first + at))
     }
 
-    /// Returns the number of records whose bodies were dropped.
+    /// Returns the number of records with dropped bodies.
     pub fn count(&self) -> u64 {
         self.runs.iter().map(|(_, count)| *count).sum()
     }
@@ -444,9 +443,9 @@ impl DroppedBodies {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, if a field is missing or malformed, or if a record
-    /// is after the last position.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, if a field is missing or malformed, or if a record is after
+    /// the last position.
     pub fn decode(bytes: &[u8]) -> Result<DroppedBodies, Error> {
         const KIND: &str = "dropped bodies";
         let (mut known, mut runs) = (None, None);

@@ -25,7 +25,7 @@ pub struct Declare {
 pub struct EventDeclaration {
     /// Integer that identifies the event in records.
     pub id: u32,
-    /// Name that the host gave the event.
+    /// The host's name for the event.
     pub name: String,
     /// Version of the payloads that are recorded under this id.
     pub version: u32,
@@ -124,8 +124,8 @@ impl Declare {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Declare, Error> {
         let mut declare = Declare::default();
         walk(KIND, bytes, |name, value| {

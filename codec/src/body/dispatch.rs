@@ -52,7 +52,7 @@ pub enum Action<'a> {
         /// Payload of the event.
         data: Payload<'a>,
     },
-    /// The engine gave slices their first items.
+    /// The engine filled slices with their first items.
     Seed,
     /// The engine removed items from a slice.
     Clear,
@@ -307,7 +307,6 @@ impl<'a> Dispatch<'a> {
         Some((event, Payload::new(data)))
     }
 
-    /// Counts the items that the effects of a body list.
     pub(super) fn listed_items(bytes: &[u8]) -> Result<u64, Error> {
         let mut listed = 0;
         walk(KIND, bytes, |name, effects| {
@@ -335,10 +334,10 @@ impl<'a> Dispatch<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, if a field is missing or malformed, if it contains
-    /// neither an event nor a known action, if it has more than [`SLICES_MAX`] effects, or if an
-    /// effect adds the event although there is none.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, if a field is missing or malformed, if it contains neither an
+    /// event nor a known action, if it has more than [`SLICES_MAX`] effects, or if an effect adds
+    /// the event although there is none.
     pub fn decode(bytes: &'a [u8]) -> Result<Dispatch<'a>, Error> {
         if let Some((event, data)) = Dispatch::plain_event(bytes) {
             return Ok(Dispatch { action: Action::Event { event, data }, effects: None });

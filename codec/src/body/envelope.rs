@@ -55,8 +55,8 @@ impl Resumed {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Resumed, Error> {
         let (mut epoch, mut boot_id, mut clock_us, mut recovered) = (None, None, 0, None);
         let mut began = Vec::new();
@@ -99,8 +99,8 @@ impl Seal {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Seal, Error> {
         let (mut next, mut records, mut hash) = (None, None, None);
         walk("seal", bytes, |name, value| {

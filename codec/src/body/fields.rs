@@ -69,7 +69,6 @@ pub(crate) fn require_field<T>(kind: &'static str, field: &str, value: Option<T>
     value.ok_or_else(|| bad(kind, format!("field `{field}` is missing")))
 }
 
-/// Decodes a byte string of exactly `N` bytes.
 pub(crate) fn fixed<const N: usize>(reader: &mut MsgpackReader<'_>) -> Result<[u8; N], Error> {
     let bytes = reader.bin()?;
     bytes.try_into().map_err(|_| Error::Malformed {
@@ -96,7 +95,6 @@ impl FieldWriter {
         self.fields.str(name)
     }
 
-    /// Writes a text if there is one.
     pub(crate) fn text(&mut self, name: &str, text: Option<&str>) {
         if let Some(text) = text {
             self.field(name).str(text);

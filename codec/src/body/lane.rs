@@ -39,7 +39,7 @@ pub struct Lane<'a> {
     /// written from outside of a tool, and for a `tool_begin`, which names its parent operation
     /// instead.
     pub within: Option<SequenceNumber>,
-    /// Name that the host gave the lane; `None` for the handle without one.
+    /// The host's name for the lane; `None` for the handle without one.
     pub name: Option<Cow<'a, str>>,
 }
 
@@ -55,9 +55,9 @@ impl<'a> Lane<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the body is not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field of the lane is malformed. A body that
-    /// decodes as one of its kind has no malformed lane.
+    /// Returns [`Error::Body`] if the body is not one MessagePack map within the default limits, if
+    /// its version is unsupported, or if a field of the lane is malformed. A body that decodes as
+    /// one of its kind has no malformed lane.
     pub fn decode(kind: RecordKind, body: &'a [u8]) -> Result<Lane<'a>, Error> {
         let has_lane = match kind {
             // An event has two fields of its own, and nearly all events have no others.
@@ -119,7 +119,6 @@ impl<'a> Lane<'a> {
         usize::from(self.within.is_some()) + usize::from(self.name.is_some())
     }
 
-    /// Writes the fields of the lane into a body under construction.
     pub(super) fn write(&self, fields: &mut FieldWriter) {
         fields.sequence(WITHIN, self.within);
         fields.text(NAME, self.name.as_deref());

@@ -137,7 +137,6 @@ impl Policy {
     }
 }
 
-/// MessagePack extension type of a reference to the object directory.
 const OBJECT_EXT: i8 = 1;
 
 /// Length in bytes of a reference: the BLAKE3 of the object and its length.

@@ -29,8 +29,8 @@ impl<'a> Observed<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Observed<'a>, Error> {
         let (mut observed, mut data) = (None, None);
         walk(OBSERVED, bytes, |name, value| {

@@ -18,7 +18,7 @@ pub struct SessionOpening {
     pub session: Uuid,
     /// Seed of the session's random generator.
     pub seed: u64,
-    /// Tags that the host gave the session at its creation.
+    /// Tags of the session at its creation.
     pub tags: BTreeMap<String, String>,
     /// Session from which this one derives, or `None` if there is none.
     pub parent: Option<Parent>,
@@ -89,8 +89,8 @@ impl SessionOpening {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<SessionOpening, Error> {
         let (mut session, mut seed, mut tags, mut parent) = (None, None, BTreeMap::new(), None);
         walk(KIND, bytes, |name, value| {

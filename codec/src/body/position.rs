@@ -16,7 +16,7 @@ const SNAPSHOT: &str = "snapshot";
 /// Marks a position, that of the record itself, for a later rollback.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SnapshotBody<'a> {
-    /// Tag that the host gave the snapshot.
+    /// The host's tag for the snapshot.
     pub tag: Option<String>,
     /// Policies of the slices that the snapshot covers, in ascending order.
     pub policies: Vec<Policy>,
@@ -56,8 +56,8 @@ impl<'a> SnapshotBody<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<SnapshotBody<'a>, Error> {
         let (mut tag, mut policies, mut resources) = (None, vec![Policy::State], Vec::new());
         walk(SNAPSHOT, bytes, |name, value| {
@@ -83,7 +83,7 @@ fn read_policy(reader: &mut MsgpackReader<'_>) -> Result<Policy, Error> {
 pub struct Rollback {
     /// Target: the sequence number of the last record whose changes are preserved.
     pub to: SequenceNumber,
-    /// Whether LOG is unchanged. Only tests roll LOG back too.
+    /// Whether LOG is unchanged. Only tests also roll LOG back.
     pub preserve_logs: bool,
 }
 
@@ -102,8 +102,8 @@ impl Rollback {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Rollback, Error> {
         let (mut to, mut preserve_logs) = (None, true);
         walk("rollback", bytes, |name, value| {
@@ -176,7 +176,6 @@ impl<'a> Import<'a> {
         writer.finish()
     }
 
-    /// Counts the items that a body lists.
     pub(super) fn listed_items(bytes: &[u8]) -> Result<u64, Error> {
         let mut listed = 0;
         walk("import", bytes, |name, slices| {
@@ -196,8 +195,8 @@ impl<'a> Import<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Import<'a>, Error> {
         let mut import =
             Import { from: None, exported_at_us: None, tags: BTreeMap::new(), slices: Vec::new() };

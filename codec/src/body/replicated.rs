@@ -32,8 +32,8 @@ impl Replicated {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Replicated, Error> {
         let (mut at, mut by, mut epoch) = (None, None, None);
         walk(REPLICATED, bytes, |name, value| {

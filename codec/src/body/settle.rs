@@ -71,8 +71,8 @@ impl<'a> Settle<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Settle<'a>, Error> {
         let (mut operation, mut decision) = (None, None);
         // Optional fields are decoded in place. Required ones are checked after all fields are

@@ -16,7 +16,7 @@ use crate::{Error, OperationId};
 pub struct ToolBegin<'a> {
     /// Name of the tool.
     pub tool: Cow<'a, str>,
-    /// Id that the provider gave the call.
+    /// The provider's id of the call.
     pub call_id: Option<Cow<'a, str>>,
     /// Arguments of the call as they arrived: JSON text, in one MessagePack string.
     pub arguments: Payload<'a>,
@@ -30,7 +30,7 @@ pub struct ToolBegin<'a> {
     pub reads_only: bool,
     /// Whether the tool acts only outside: it changes neither STATE nor resources. Unlike a tool
     /// that only reads, it may run again only if its idempotency permits it. `reads_only` is then
-    /// set too.
+    /// also set.
     pub outside_only: bool,
     /// Operation that runs again with this record; `None` if this record starts a new operation.
     pub again: Option<OperationId>,
@@ -164,8 +164,8 @@ impl<'a> ToolBegin<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<ToolBegin<'a>, Error> {
         let (mut tool, mut call_id, mut arguments, mut origin) = (None, None, None, None);
         let (mut parent, mut again, mut undoes, mut idempotency) = (None, None, None, Idempotency::Manual);

@@ -29,7 +29,7 @@ pub struct ToolEnd<'a> {
     pub again: Option<OperationId>,
     /// Name of the tool, repeated from the start record for readers that see only end records.
     pub tool: Cow<'a, str>,
-    /// Id that the provider gave the call.
+    /// The provider's id of the call.
     pub call_id: Option<Cow<'a, str>>,
     /// Model answer that requested the call; `None` if the host requested it.
     pub origin: Option<CallOrigin>,
@@ -258,9 +258,9 @@ impl<'a> ToolEnd<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, if a field is missing or malformed, if a committed
-    /// operation is rolled back, or if only one of a suspended outcome and a suspension is present.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, if a field is missing or malformed, if a committed operation
+    /// is rolled back, or if only one of a suspended outcome and a suspension is present.
     pub fn decode(bytes: &'a [u8]) -> Result<ToolEnd<'a>, Error> {
         let (mut begin, mut tool, mut outcome, mut slice) = (None, None, None, None);
         // Optional fields are decoded in place. Required ones are checked after all fields are

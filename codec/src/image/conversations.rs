@@ -85,7 +85,7 @@ pub struct ConversationEntry {
     /// - answer: number of its calls
     /// - end of a call, or decision about an interrupted call: its operation
     /// - decision about a suspended call: sequence number of the end that suspended it
-    /// - input: hash of the id that the host gave it
+    /// - input: hash of the host's id of it
     /// - turn: its number
     /// - otherwise: 0
     pub number: u64,
@@ -117,7 +117,6 @@ pub struct ConversationsImage<'a> {
     pub rollbacks: Vec<(SequenceNumber, SequenceNumber)>,
 }
 
-/// Encodes a missing sequence number.
 const NONE: u64 = u64::MAX;
 
 fn optional(number: u64) -> Option<SequenceNumber> {

@@ -30,13 +30,13 @@ pub struct OpenOperation<T> {
     pub parent: Option<OperationId>,
     /// Name of the tool.
     pub tool: T,
-    /// Id that the provider gave the call.
+    /// The provider's id of the call.
     pub call_id: Option<T>,
     /// How the operation may run again if it is interrupted.
     pub idempotency: Idempotency,
     /// Whether the tool changes nothing.
     pub reads_only: bool,
-    /// Whether the tool acts only outside. `reads_only` is then set too.
+    /// Whether the tool acts only outside. `reads_only` is then also set.
     pub outside_only: bool,
     /// Id of the operation whose effects this one undoes.
     pub undoes: Option<OperationId>,
@@ -45,7 +45,7 @@ pub struct OpenOperation<T> {
     /// Model answer that requested the call; `None` if the host requested it.
     pub origin: Option<CallOrigin>,
     /// Whether a nested operation may have had effects outside. If this operation runs again, the
-    /// nested one runs again too, as a new operation.
+    /// nested one also runs again, as a new operation.
     pub had_effects_within: bool,
 }
 
@@ -69,7 +69,7 @@ pub struct UnsettledOperation<T> {
     pub begin: SequenceNumber,
     /// Name of the tool.
     pub tool: T,
-    /// Id that the provider gave the call.
+    /// The provider's id of the call.
     pub call_id: Option<T>,
     /// How the operation may run again.
     pub idempotency: Idempotency,
@@ -106,7 +106,7 @@ pub struct SuspendedOperation<T> {
     pub parent: Option<OperationId>,
     /// Name of the tool.
     pub tool: T,
-    /// Id that the provider gave the call.
+    /// The provider's id of the call.
     pub call_id: Option<T>,
     /// Model answer that requested the call; `None` if the host requested it.
     pub origin: Option<CallOrigin>,
@@ -372,7 +372,6 @@ impl SuspensionDecision {
     }
 }
 
-/// Collects the fields of an operation while it is decoded.
 #[derive(Default)]
 struct Fields<'a> {
     operation: Option<OperationId>,

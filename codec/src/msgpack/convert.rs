@@ -71,7 +71,6 @@ impl Value {
     }
 }
 
-/// Locates a value within its parents.
 enum JsonPath<'a> {
     Root,
     Field(&'a JsonPath<'a>, &'a str),

@@ -42,10 +42,8 @@ pub(super) fn key_text(key: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string(key).map(|json| format!("{KEY}{json}"))
 }
 
-/// Number of bytes that are written as hexadecimal digits at a time.
 const HEX_PIECE: usize = 1_024;
 
-/// Displays and serializes bytes as hexadecimal digits.
 pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {

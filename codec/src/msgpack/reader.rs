@@ -358,7 +358,6 @@ pub fn scan(bytes: &[u8], limits: ValueLimits) -> Result<usize, Error> {
     }
 }
 
-/// Depth of the values that need only a small stack.
 const SHALLOW: usize = 16;
 
 /// Returns the length of a value that is complete, within the limits and at most `LEVELS` deep.

@@ -62,8 +62,8 @@ impl Serialize for JsonStream<'_> {
     }
 }
 
-/// Serializes the next value of the reader. The pre-scan has bounded the depth, so the recursion is
-/// bounded too.
+/// Serializes the next value of the reader. The pre-scan has bounded the depth, which also bounds
+/// the recursion.
 struct Next<'r, 'a> {
     reader: &'r RefCell<MsgpackReader<'a>>,
     /// Whether the value is within a key that is not text, where a map is written as its

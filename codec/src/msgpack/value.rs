@@ -74,7 +74,7 @@ impl Value {
         if end != bytes.len() {
             return Err(Error::Malformed { offset: end, reason: "bytes follow the value" });
         }
-        // The scan has bounded the depth, so the recursion below is bounded too.
+        // The scan has bounded the depth, which also bounds the recursion below.
         Value::read(&mut MsgpackReader::new(bytes))
     }
 

@@ -153,7 +153,6 @@ pub(super) fn adapter_state<'a>(object: &mut Object<'a>, state: AdapterState<'a>
     Ok(())
 }
 
-/// Sets the common fields of all records of a conversation.
 fn scope(object: &mut Object<'_>, scope: ConversationScope<'_>) {
     object.set("evaluation_id", Value::from(scope.evaluation.into_owned()));
     object.set("within", sequence(scope.lane.within));

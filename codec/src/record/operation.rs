@@ -93,7 +93,6 @@ pub(super) fn tool_end<'a>(
     Ok(())
 }
 
-/// Sets the common fields of the start and the end record of a call.
 fn call(
     object: &mut Object<'_>,
     tool: Cow<'_, str>,

@@ -9,7 +9,7 @@
 //! yet to read it. It becomes the only name once the restore has replaced or removed the first,
 //! which it does only by renaming and unlinking.
 //!
-//! If a restore is cut short after that, it is run again like any other.
+//! If a restore is interrupted after that, it is run again like any other.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -25,7 +25,6 @@ use super::rules::ASIDE;
 use super::step::{OPEN_DIRECTORY, list, open_around, open_at, stat_at};
 use crate::error::{Error, Result};
 
-/// The operation in the error if something cannot be moved.
 pub(crate) const SET_ASIDE: &str = "move into .foldlog-aside";
 
 /// Greatest number of names to try if the same path is already in use.
@@ -34,7 +33,6 @@ const NAMES_MAX: u32 = 1_000;
 /// Entries to set aside, by paths from the workspace's root.
 #[derive(Default)]
 pub(super) struct Aside {
-    /// Entries to move.
     pub(super) moved: Vec<Vec<u8>>,
     /// Files that get a second name.
     pub(super) linked: Vec<Vec<u8>>,
@@ -58,7 +56,6 @@ pub(super) fn directory_of(call: &str) -> String {
     format!("{}/{call}", String::from_utf8_lossy(ASIDE))
 }
 
-/// Returns the names of the entries directly in a call's directory.
 pub(super) fn names(root: &OwnedFd, call: &str) -> Vec<String> {
     let aside = open_at(root, ASIDE, OPEN_DIRECTORY, Mode::empty());
     let directory = aside.and_then(|aside| open_at(&aside, call.as_bytes(), OPEN_DIRECTORY, Mode::empty()));
@@ -113,7 +110,7 @@ pub(super) fn set_all(root: &OwnedFd, place: &Path, call: &str, paths: &Aside) -
                         false => rename(to, from),
                     };
                 }
-                // If another kind of entry is in the directory's place, that entry has to be
+                // If a different kind of entry is in the directory's place, that entry has to be
                 // removed.
                 let is_taken =
                     stat_at(root, ASIDE).is_ok_and(|found| found.kind() != ManifestKind::Directory);
@@ -140,7 +137,7 @@ fn set_one(root: &OwnedFd, call: &str, path: &[u8], is_linked: bool) -> Result<O
     for directory in directories.split(|byte| *byte == b'/').filter(|directory| !directory.is_empty()) {
         directory_there = open_or_create(&directory_there, directory)?;
     }
-    // An entry there is from an earlier attempt that was cut short.
+    // An entry there is from an earlier attempt that was interrupted.
     let mut to = EntryPlace { directory: directory_there, name: Vec::new() };
     for number in 0..NAMES_MAX {
         let behind = if number == 0 { String::new() } else { format!(".{number}") };
@@ -158,7 +155,6 @@ fn set_one(root: &OwnedFd, call: &str, path: &[u8], is_linked: bool) -> Result<O
     Err(Errno::EEXIST)
 }
 
-/// Opens a directory, and creates it if it does not exist.
 fn open_or_create(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     match mkdirat(directory, name, Mode::S_IRWXU) {
         Ok(()) | Err(Errno::EEXIST) => open_at(directory, name, OPEN_DIRECTORY, Mode::empty()),

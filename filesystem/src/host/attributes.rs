@@ -3,8 +3,8 @@
 //!
 //! They are restored in this order, since each may undo those that follow: owner, permissions,
 //! attributes, time. Attributes that this process may not set are reported. No attribute is set
-//! that grants more under another owner: a file that cannot be given back to its owner loses its
-//! set-user-ID and set-group-ID bits and its capabilities.
+//! that grants more under a different owner: a file that cannot be given back to its owner loses
+//! its set-user-ID and set-group-ID bits and its capabilities.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -69,7 +69,6 @@ pub(super) fn read(file: impl AsFd) -> Result<Attributes, Errno> {
     Ok((!found.is_empty()).then(|| Arc::new(found)))
 }
 
-/// The attributes that an entry is to have.
 #[derive(Clone, Debug)]
 pub(super) struct WantedAttributes {
     pub(super) permissions: u32,
@@ -79,7 +78,6 @@ pub(super) struct WantedAttributes {
     pub(super) modified_ns: Option<i64>,
 }
 
-/// The entry whose attributes are set.
 pub(super) enum Target<'a> {
     /// A file or a directory.
     Opened(BorrowedFd<'a>),
@@ -112,7 +110,6 @@ impl Target<'_> {
 }
 
 impl WantedAttributes {
-    /// Returns whether an entry already has these attributes.
     pub(super) fn is_borne_by(&self, stat: &Stat, attributes: &Attributes, is_link: bool) -> bool {
         let WantedAttributes { permissions, owner, attributes: wanted, modified_ns } = self;
         (is_link || stat.permissions() == *permissions)
@@ -194,7 +191,7 @@ impl WantedAttributes {
         owner
     }
 
-    /// Returns the bits that would have another meaning under this owner.
+    /// Returns the bits that would have a different meaning under this owner.
     fn lost_bits(&self, owner: Owner) -> u32 {
         if sabotage::is(Breakage::SetuidKept) {
             return 0;

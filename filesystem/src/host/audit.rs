@@ -19,7 +19,6 @@ use super::snapshot::named_object;
 use super::trees::{Commit, Trees};
 use crate::error::{Error, Result};
 
-/// Greatest number of damaged objects that are listed; the others are counted.
 const DAMAGED_MAX: usize = 100;
 
 /// Identifies an object of a snapshot that is damaged or missing.
@@ -117,7 +116,7 @@ pub fn damage_of_object(path: &Path) -> Option<DamagedObject> {
     for kind in [ObjectKind::Commit, ObjectKind::Tree, ObjectKind::Blob] {
         match objects.check(id, kind, 0) {
             Ok(_) => return None,
-            // For an object of another kind, this error only means that it is not of this kind.
+            // For an object of a different kind, this error only means that it is not of this kind.
             Err(Error::Object { reason: told, .. })
                 if reason.is_empty() || !told.starts_with("it is no ") =>
             {
@@ -136,9 +135,7 @@ struct Audit<'a> {
     trees: Trees,
     seen: HashSet<ObjectId>,
     seen_times: HashSet<ObjectId>,
-    /// Contents that were checked.
     looked_at: HashSet<ObjectId>,
-    /// Paths of the objects that were reported.
     told: HashSet<PathBuf>,
     audited: SnapshotsAudited,
 }
@@ -183,7 +180,6 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Checks everything beneath a commit.
     fn commit(&mut self, name: &str) -> Result<Commit> {
         let commit = Commit::read(self.objects, named_object(self.objects, name)?)?;
         let mut contents = Vec::new();

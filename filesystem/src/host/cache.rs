@@ -34,7 +34,6 @@ use crate::path::DEPTH_MAX;
 const HEAD: &[u8] = b"foldlog stat cache 4\n";
 const HASH_BYTES: usize = 32;
 
-/// The bits of a file or a link.
 const RACY: u8 = 1;
 const DURABLE: u8 = 2;
 const ATTRIBUTES: u8 = 4;
@@ -52,17 +51,14 @@ pub(super) struct StatCacheKey {
     pub(super) directory: Option<DirectoryIdentity>,
 }
 
-/// The content of a cache file.
 pub(super) enum Cached {
     Here(Arc<ManifestDirectory>),
-    /// It is of another directory.
+    /// It is of a different directory.
     Elsewhere(DirectoryIdentity),
 }
 
-/// Means that the creation time of a directory is unknown.
 const BORN_UNKNOWN: i64 = i64::MIN;
 
-/// Encodes the content of a cache file.
 pub(super) fn encode(
     circumstances: StatCacheKey,
     root: &Arc<ManifestDirectory>,

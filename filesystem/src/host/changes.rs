@@ -172,7 +172,7 @@ impl SnapshotReader {
     /// - an object that is needed is missing, damaged, or larger than any that a snapshot writes;
     /// - a directory contains two files with one name, or directories are nested more than 256
     ///   deep;
-    /// - without `before`, the snapshot contains another number of files than
+    /// - without `before`, the snapshot contains a different number of files than
     ///   [`FilesystemSnapshot::files`];
     /// - the changes would take more than about 1 GiB.
     pub fn changes(
@@ -300,7 +300,6 @@ mod tests {
             self.objects.write(ObjectKind::Tree, &bytes).unwrap()
         }
 
-        /// `depth` nested directories around `inmost`.
         fn nested(&self, depth: usize, names: &[&str], inmost: ObjectId) -> ObjectId {
             (0..depth).fold(inmost, |id, _| {
                 self.tree(&names.iter().map(|name| ("40000", *name, id)).collect::<Vec<_>>())
@@ -329,7 +328,6 @@ mod tests {
             SnapshotReader::open(self.objects.store())
         }
 
-        /// The error message for the files of a tree.
         fn refusal(&self, tree: ObjectId) -> String {
             self.reader().changes(None, &self.snapshot(tree, 9, None)).unwrap_err().to_string()
         }
@@ -384,7 +382,7 @@ mod tests {
         for (before, after) in [(None, &one), (Some(&one), &two), (Some(&two), &one)] {
             assert_eq!(forged.reader().changes(before, after).unwrap(), []);
         }
-        // With files in them, the walk ends too.
+        // With files in them, the walk also ends.
         let file = forged.tree(&[("100644", "file", forged.blob("x"))]);
         let many = forged.nested(200, &["a", "b"], file);
         assert!(forged.refusal(many).contains("said to hold 9 files, and holds 10"));

@@ -44,10 +44,8 @@ use crate::error::{Error, Result};
 /// The file that each collection replaces.
 pub(super) const COLLECTED: &str = "collected";
 
-/// Greatest number of ids in the file.
 const COLLECTED_MAX: usize = 1 << 20;
 
-/// Length of a line of the file.
 const LINE_LEN: usize = 41;
 
 /// Counts the objects that a collection removed, or would remove, and lists the paths that it did
@@ -73,7 +71,7 @@ pub struct CaptureCollectOptions<'a> {
     /// kept: a session and its fork may have captured the same files.
     pub keep: &'a [FilesystemSnapshot],
     /// Known snapshots to give up, which the store remembers as collected. Snapshots in neither
-    /// list are collected too.
+    /// list are also collected.
     pub give_up: &'a [FilesystemSnapshot],
     /// Pool of the store, from which collected objects are also removed, unless other stores have
     /// them.
@@ -102,8 +100,8 @@ pub fn collect_snapshots(store: &Path, asked: &CaptureCollectOptions<'_>) -> Res
         let Some(path) = ObjectId::parse(&snapshot.commit).map(|commit| objects.path(commit)) else {
             continue;
         };
-        // If another kind of entry is in the commit's place, the objects that the snapshot needs
-        // cannot be determined.
+        // If a different kind of entry is in the commit's place, the objects that the snapshot
+        // needs cannot be determined.
         match is_file(&path) {
             Ok(true) => {
                 let named = snapshot.metadata.as_ref().and_then(|name| ObjectId::parse(name));
@@ -244,7 +242,6 @@ fn is_store(objects: &Objects) -> bool {
     objects.store().join("HEAD").is_file()
 }
 
-/// Returns the objects that these snapshots need.
 fn needed_by(
     objects: &Objects,
     trees: &mut Trees,
@@ -298,7 +295,6 @@ fn give_up(objects: &Objects, snapshots: &[FilesystemSnapshot], needed: &HashSet
     remember(objects, snapshots, |id| !needed.contains(&id) && objects.path(id).is_file())
 }
 
-/// Removes every object that is not needed.
 fn sweep(
     objects: &Objects,
     needed: &HashSet<ObjectId>,

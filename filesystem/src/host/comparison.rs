@@ -165,7 +165,6 @@ struct TreePair {
     after: Option<ObjectId>,
 }
 
-/// Two snapshots, and the state of a walk through them.
 pub(super) struct CaptureComparison<'a> {
     objects: &'a Objects,
     trees: &'a mut HeldTrees,
@@ -261,7 +260,6 @@ impl<'a> CaptureComparison<'a> {
         }
     }
 
-    /// Compares the entries of a directory, name by name.
     fn lines(
         &mut self,
         directory: &[u8],
@@ -327,7 +325,6 @@ fn apart<'a, T: PartialEq>(
     of_left.chain(of_right).map(|(path, _)| path.as_slice())
 }
 
-/// Returns whether one of the sorted paths of a list is below a directory.
 fn is_any_below<T>(list: &[T], path: impl Fn(&T) -> &[u8], directory: &[u8]) -> bool {
     let below = if directory.is_empty() { Vec::new() } else { [directory, b"/"].concat() };
     let at = list.partition_point(|one| path(one) < below.as_slice());

@@ -28,19 +28,16 @@ use super::step::{open_file, read_link, stat_at};
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
-/// Number of attempts to read a file that changes meanwhile.
 const READ_TRIES: usize = 5;
 
 /// Files up to this length are read into memory.
 const READ_WHOLE_BYTES_MAX: u64 = 1 << 20;
 
-/// The limits of a capture, and its consumption so far.
 #[derive(Debug, Default)]
 pub(super) struct CaptureLimits {
     pub(super) until: Option<Instant>,
     /// Greatest number of bytes of contents to read, without holes.
     pub(super) bytes_max: Option<u64>,
-    /// Callback for the progress of the capture.
     pub(super) progress: Option<OnProgress>,
     bytes: AtomicU64,
     files: Mutex<u64>,
@@ -58,7 +55,6 @@ impl CaptureLimits {
         CaptureLimits { until, bytes_max, ..CaptureLimits::default() }
     }
 
-    /// Records that this many more bytes were read.
     fn take(&self, bytes: u64) -> io::Result<()> {
         if self.until.is_some_and(|until| Instant::now() >= until)
             && !sabotage::is(Breakage::CaptureUnbounded)
@@ -77,7 +73,6 @@ impl CaptureLimits {
         Ok(())
     }
 
-    /// Records that this many more files were read.
     pub(super) fn read_files(&self, count: usize) {
         let Some(OnProgress(told)) = &self.progress else { return };
         let mut files = self.files.lock();
@@ -85,7 +80,6 @@ impl CaptureLimits {
         told(CaptureProgress { files: *files, bytes: self.bytes.load(Ordering::Relaxed) });
     }
 
-    /// Checks the deadline, between files.
     pub(super) fn check(&self, path: &[u8]) -> Result<()> {
         self.take(0).map_err(|error| {
             self.limit_error(path).unwrap_or_else(|| Error::io("read", display_path(path), error))
@@ -103,7 +97,6 @@ impl CaptureLimits {
     }
 }
 
-/// Counts the bytes read from a source.
 struct MeteredReader<'a, R> {
     source: R,
     limits: &'a CaptureLimits,
@@ -117,14 +110,12 @@ impl<R: Read> Read for MeteredReader<'_, R> {
     }
 }
 
-/// The content of a file.
 struct FileContent {
     blob: ObjectId,
     attributes: Attributes,
     form: BlobForm,
 }
 
-/// A file or link that is to be read.
 pub(super) struct ContentReader<'a> {
     pub(super) objects: &'a Objects,
     pub(super) limits: &'a CaptureLimits,

@@ -1,7 +1,7 @@
 //! Reaches deep directories without open handles on all of their parents.
 //!
-//! Down to 32 nested levels, each directory is held open while something in it is to be done. Below
-//! that, only every 16th is. Those in between are opened again from there, step by step as in
+//! Down to 32 nested levels, each directory is held open while work in it is pending. Below that,
+//! only every 16th is. Those in between are opened again from there, step by step as in
 //! [`step`](super::step). So a tree of the greatest depth that a snapshot accepts needs about 50
 //! descriptors.
 
@@ -25,12 +25,11 @@ pub(super) struct Reach {
     names: Vec<Arc<[u8]>>,
 }
 
-/// Returns the number of names in a path.
 pub(super) fn depth(path: &[u8]) -> usize {
     if path.is_empty() { 0 } else { path.split(|byte| *byte == b'/').count() }
 }
 
-/// Returns whether a directory is closed while something in it is to be done.
+/// Returns whether a directory is closed while work in it is pending.
 pub(super) fn is_let_go(path: &[u8]) -> bool {
     let depth = depth(path);
     depth > HELD_MAX && !depth.is_multiple_of(HELD_EVERY) && !sabotage::is(Breakage::DeepTreeHeldOpen)
@@ -49,7 +48,6 @@ impl Reach {
         Ok(directory)
     }
 
-    /// Returns the way to a directory in this one.
     pub(super) fn to(&self, name: &Arc<[u8]>) -> Reach {
         let names = self.names.iter().chain([name]).map(Arc::clone).collect();
         Reach { from: Arc::clone(&self.from), names }

@@ -21,13 +21,11 @@ use crate::DirectoryIdentity;
 use crate::error::{Error, Result, UnrestoredPath};
 use crate::sabotage::{self, Breakage};
 
-/// Greatest number of notices that are stored for the host.
 const NOTICES_MAX: usize = 256;
 
-/// Greatest number of paths in one notice.
 const TOLD_PATHS_MAX: usize = 100;
 
-/// Names the directories into which a snapshot of another directory may be restored, see
+/// Names the directories into which a snapshot of a different directory may be restored, see
 /// [`HostFilesystem::rebind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rebind {
@@ -41,7 +39,7 @@ pub enum Rebind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkspaceNotice {
-    /// The workspace's path leads to another directory than at the last snapshot, and that
+    /// The workspace's path leads to a different directory than at the last snapshot, and that
     /// directory is the workspace now.
     ///
     /// This also happens at the first call after a takeover, or in a fork, if the directory has not
@@ -119,8 +117,8 @@ impl HostFilesystem {
     ///
     /// - [`Error::Path`] if the workspace does not exist.
     /// - [`Error::Io`] if its directory cannot be opened or its file system has no locks.
-    /// - [`Error::Replaced`] if another lease of this value is held and the path leads to another
-    ///   directory now, or if the path keeps changing until `until` passes.
+    /// - [`Error::Replaced`] if another lease of this value is held and the path leads to a
+    ///   different directory now, or if the path keeps changing until `until` passes.
     pub fn lease(&self, until: Instant) -> Result<Option<WorkspaceLease>> {
         self.lease_for(until, entropic)
     }
@@ -180,7 +178,7 @@ impl HostFilesystem {
         Ok(root)
     }
 
-    /// Checks that a snapshot is of this directory, or that another directory may replace it.
+    /// Checks that a snapshot is of this directory, or that a different directory may replace it.
     pub(super) fn check_capture_of(
         &self,
         state: &WorkspaceState,
@@ -214,7 +212,7 @@ impl HostFilesystem {
     ///
     /// # Errors
     ///
-    /// - [`Error::Replaced`] if the snapshot is of another directory.
+    /// - [`Error::Replaced`] if the snapshot is of a different directory.
     /// - [`Error::Path`] if the workspace was rebound to an empty directory and the directory is
     ///   not empty, or if it does not exist.
     pub fn check_directory(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
@@ -223,7 +221,7 @@ impl HostFilesystem {
         self.check_capture_of(&state, &root, snapshot)
     }
 
-    /// Returns whether a snapshot was taken of another directory than the present one, or of an
+    /// Returns whether a snapshot was taken of a different directory than the present one, or of an
     /// unknown one, regardless of whether the workspace was [rebound](HostFilesystem::rebind).
     /// Returns `false` if there is no directory.
     pub fn is_from_elsewhere(&self, snapshot: &FilesystemSnapshot) -> bool {
@@ -242,7 +240,8 @@ impl HostFilesystem {
     ///
     /// # Errors
     ///
-    /// - [`Error::Replaced`] if the workspace is leased and its path leads to another directory.
+    /// - [`Error::Replaced`] if the workspace is leased and its path leads to a different
+    ///   directory.
     /// - [`Error::Path`] if it does not exist.
     pub fn adopt(&self, last: impl FnOnce() -> Option<FilesystemSnapshot>) -> Result<()> {
         let (root, mut state) = (self.bound_root()?, self.state.lock());
@@ -269,7 +268,7 @@ impl HostFilesystem {
     ///
     /// # Errors
     ///
-    /// - [`Error::Replaced`] if the snapshot is of another directory. Nothing was changed.
+    /// - [`Error::Replaced`] if the snapshot is of a different directory. Nothing was changed.
     /// - [`Error::Io`] if the permissions cannot be changed.
     /// - [`Error::Path`] if the workspace does not exist.
     pub fn make_openable(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
@@ -280,14 +279,15 @@ impl HostFilesystem {
     /// if their own directory no longer exists or is not available. Call it before a recovery that
     /// is refused with [`Error::Replaced`]. It applies to this value and this directory. With
     /// [`Rebind::IfEmpty`], the directory has to be empty until the first such restore; if that
-    /// restore is cut short, another process needs [`Rebind::Overwrite`] to run it again.
+    /// restore is interrupted, another process needs [`Rebind::Overwrite`] to run it again.
     ///
     /// # Errors
     ///
     /// - [`Error::Path`] if the directory does not exist, or if it is not empty and `rebind` is
     ///   [`Rebind::IfEmpty`].
     /// - [`Error::Io`] if it cannot be read.
-    /// - [`Error::Replaced`] if the workspace is leased and the path leads to another directory.
+    /// - [`Error::Replaced`] if the workspace is leased and the path leads to a different
+    ///   directory.
     pub fn rebind(&self, rebind: Rebind) -> Result<()> {
         let mut state = self.state.lock();
         let root = self.bound_root()?;
@@ -332,9 +332,9 @@ impl HostFilesystem {
     ///
     /// # Errors
     ///
-    /// - [`Error::Replaced`] if the snapshot was taken of another directory.
+    /// - [`Error::Replaced`] if the snapshot was taken of a different directory.
     /// - [`Error::Object`] if an object of it is missing or damaged.
-    /// - Otherwise those of [`snapshot`](HostFilesystem::snapshot).
+    /// - Otherwise the errors of [`snapshot`](HostFilesystem::snapshot).
     pub fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
         let root = self.bound_root()?;
         self.check_capture_of(&self.state.lock(), &root, snapshot)?;
@@ -357,9 +357,10 @@ impl HostFilesystem {
     /// the state that an earlier process recorded.
     ///
     /// `left` is the state after the last call. `found` is the state that a recovery found before
-    /// it restored `left`, possibly in another directory. This reads no file, only the differing
-    /// trees of both snapshots. It does not compare the contents of paths that only one of the two
-    /// leaves out, nor contents that [`tell_of_boot`](HostFilesystem::tell_of_boot) has compared.
+    /// it restored `left`, possibly in a different directory. This reads no file, only the
+    /// differing trees of both snapshots. It does not compare the contents of paths that only one
+    /// of the two leaves out, nor contents that [`tell_of_boot`](HostFilesystem::tell_of_boot) has
+    /// compared.
     pub fn tell_of_changes(
         &self,
         left: &FilesystemSnapshot,
@@ -399,8 +400,8 @@ impl HostFilesystem {
     }
 
     /// Leaves a [notice](HostFilesystem::take_notices) if a replica covers the captures of the
-    /// directory `held`, but the captures of this workspace are in another one. Only the first call
-    /// of this value has an effect.
+    /// directory `held`, but the captures of this workspace are in a different one. Only the first
+    /// call of this value has an effect.
     pub fn tell_unless_held(&self, held: &Path) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.is_held_told, true) {
@@ -413,7 +414,6 @@ impl HostFilesystem {
         }
     }
 
-    /// Returns the paths at which two snapshots differ, sorted.
     fn find_differing_paths(
         &self,
         state: &mut WorkspaceState,
@@ -467,7 +467,6 @@ fn first_of(mut paths: Vec<String>) -> (Vec<String>, u64) {
     (paths, more)
 }
 
-/// Creates a token for a directory from the system's entropy.
 pub(super) fn entropic() -> Uuid {
     Uuid::new_v4()
 }
@@ -479,7 +478,7 @@ impl WorkspaceState {
         }
     }
 
-    /// Forgets the results from another directory, and leaves a notice if there was one.
+    /// Forgets the results from a different directory, and leaves a notice if there was one.
     pub(super) fn look_at(&mut self, place: DeviceInode, now: DirectoryIdentity) {
         let before = self.directory.replace((place, now));
         if let Some((was, before)) = before

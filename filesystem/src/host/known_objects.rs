@@ -29,7 +29,6 @@ const KNOWN_MAX: usize = 1 << 21;
 /// an eighth.
 const LOOKED_AT_MAX: u64 = 1024;
 
-/// Length of an object's file, and the time of its last change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stamp {
     pub(super) len: u64,
@@ -41,7 +40,6 @@ impl Stamp {
     pub(super) const UNKNOWN: Stamp = Stamp { len: 0, modified_ns: i64::MIN };
 }
 
-/// Knowledge about an object that was found intact.
 #[derive(Clone, Copy)]
 pub(super) struct KnownObject {
     is_durable: bool,
@@ -110,7 +108,6 @@ impl Objects {
         }
     }
 
-    /// Returns the stamp of an object's file, or `None` if there is none.
     fn stamp(&self, id: ObjectId) -> Option<Stamp> {
         let found = fs::symlink_metadata(self.locate_object(id)).ok().filter(fs::Metadata::is_file)?;
         let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
@@ -138,7 +135,7 @@ impl Objects {
     /// Returns whether a capture may rely on an object without reading it: either it is not its
     /// turn, or it is present and intact.
     pub(super) fn stands(&self, id: ObjectId, kind: ObjectKind) -> bool {
-        // An entry of another kind in its place is reported by the later write.
+        // An entry of a different kind in its place is reported by the later write.
         !self.is_due(id) || self.is_sound(id, kind).unwrap_or(false)
     }
 
@@ -149,8 +146,8 @@ impl Objects {
     }
 
     /// Returns whether an object is present and intact. An object that a power cut damaged, or that
-    /// was overwritten, is not, and is written again. Fails if an entry of another kind is in its
-    /// place, which must not be replaced.
+    /// was overwritten, is not, and is written again. Fails if an entry of a different kind is in
+    /// its place, which must not be replaced.
     pub(super) fn is_sound(&self, id: ObjectId, kind: ObjectKind) -> Result<bool> {
         let known = self.known.lock().get(&id).copied();
         if known.is_some_and(|known| self.stamp(id) == Some(known.stamp)) {
@@ -170,7 +167,7 @@ impl Objects {
     }
 }
 
-/// Makes later captures into a store check everything that they rely on, because something in it
+/// Makes later captures into a store check everything that they rely on, because one of its objects
 /// was found damaged: all processes forget their known objects, as after a collection. If this
 /// fails, captures check the objects in turn.
 pub(super) fn doubt(store: &Path) {

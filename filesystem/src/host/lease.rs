@@ -36,7 +36,6 @@ impl From<&FileStat> for DeviceInode {
 }
 
 impl DeviceInode {
-    /// Returns the device and inode of an open directory.
     pub(super) fn read(directory: &OwnedFd, path: &Path) -> Result<DeviceInode> {
         let stat = fstat(directory).map_err(|errno| Error::io("look at", path, errno.into()))?;
         Ok(DeviceInode::from(&stat))
@@ -66,18 +65,16 @@ pub struct WorkspaceLease {
 }
 
 impl WorkspaceLease {
-    /// Returns the leased directory.
     pub(super) fn root(&self) -> &OwnedFd {
         &self.root
     }
 
-    /// Returns the workspace's path, for errors.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the number of the directory's device. The next boot or mount may give the device
-    /// another number.
+    /// Returns the number of the directory's device. The next boot or mount may give the device a
+    /// different number.
     pub fn device(&self) -> u64 {
         self.seat.0.device
     }
@@ -87,7 +84,6 @@ impl WorkspaceLease {
         self.seat.0.inode
     }
 
-    /// Returns a second handle on the directory.
     pub(super) fn handle(&self, path: &Path) -> Result<OwnedFd> {
         self.root.try_clone().map_err(|error| Error::io("open", path, error))
     }

@@ -2,7 +2,6 @@
 
 use crate::pattern::Pattern;
 
-/// One line of a leave-out list.
 #[derive(Debug, Clone)]
 struct Rule {
     pattern: Pattern,
@@ -25,7 +24,6 @@ impl LeaveOut {
         LeaveOut { rules: lines.into_iter().filter_map(Rule::new).collect() }
     }
 
-    /// Parses the lines of a `.gitignore`.
     pub(super) fn of_file(bytes: &[u8]) -> LeaveOut {
         let lines = bytes.split(|byte| *byte == b'\n');
         LeaveOut::new(

@@ -8,7 +8,6 @@ use super::objects::{ObjectId, Objects, TEMPORARY};
 use crate::error::{Error, Result};
 
 impl Objects {
-    /// Returns the names of all objects.
     pub(super) fn list(&self) -> Result<Vec<ObjectId>> {
         let mut ids = Vec::new();
         for (directory, path, _) in names(&self.directory())? {

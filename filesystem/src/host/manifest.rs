@@ -89,7 +89,6 @@ impl Stat {
     }
 }
 
-/// A directory, as a walk found it.
 #[derive(Debug)]
 pub(super) struct ManifestDirectory {
     pub(super) stat: Stat,
@@ -203,7 +202,6 @@ impl ManifestNode {
         }
     }
 
-    /// Returns its mode in git's trees.
     pub(super) fn git_mode(&self) -> GitMode {
         match self {
             ManifestNode::Directory(_) => GitMode::Directory,
@@ -273,7 +271,6 @@ pub(super) fn encode_tree(ordered: &[(GitMode, &ManifestEntry)]) -> (Vec<u8>, Ve
     (encode_lines(&lines), lines)
 }
 
-/// Sorts the lines of a tree object into their order there.
 pub(super) fn sort_lines<T>(lines: &mut [(TreeEntry, T)]) {
     lines.sort_by(|(left, _), (right, _)| {
         line_key(left.mode, &left.name).cmp(line_key(right.mode, &right.name))
@@ -478,7 +475,6 @@ impl VisitedNode<'_> {
     }
 }
 
-/// Calls `show` for every directory, file and link.
 pub(super) fn visit(root: &ManifestDirectory, show: &mut dyn FnMut(&VisitedNode<'_>)) {
     let of_directory = |found: &ManifestDirectory,
                         directory: &[u8],
@@ -521,7 +517,6 @@ pub(super) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Returns whether a path is too deep to be walked.
 pub(super) fn is_too_deep(path: &[u8]) -> bool {
     path.iter().filter(|byte| **byte == b'/').count() >= DEPTH_MAX
 }

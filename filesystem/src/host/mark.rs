@@ -18,13 +18,11 @@ use super::lease::WorkspaceLease;
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
-/// Name of the attribute.
 const NAME: &str = "user.foldlog.work";
 
 /// Length of the longest mark in bytes: a path of 4,096, and the other fields.
 const BYTES_MAX: usize = 4352;
 
-/// Length of the longest attribute in bytes.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
 /// Contains the mark of a workspace's root directory, see [`WorkspaceLease::mark`].
@@ -66,7 +64,7 @@ impl WorkspaceLease {
     /// # Errors
     ///
     /// - [`Error::Full`] if the file system has no space for the mark.
-    /// - [`Error::Io`] if it refuses the mark for another reason.
+    /// - [`Error::Io`] if it refuses the mark for a different reason.
     pub fn set_mark(&self, bytes: &[u8]) -> Result<bool> {
         match fsetxattr(self.root(), NAME, bytes, XattrFlags::empty()) {
             Ok(()) => Ok(true),

@@ -19,7 +19,7 @@
 //! | names of one file of which some are kept | the kept ones are one file, the others another |
 //! | a git repository that was changed by hand | is unchanged, with its `HEAD`, refs and index |
 //! | in a git repository, refs that preserve lost commits, and times of files that `git status` noted in the index | do not count as changes by hand |
-//! | anything, if the last snapshot is of another directory | is unchanged: changes by hand are unknown |
+//! | anything, if the last snapshot is of a different directory | is unchanged: changes by hand are unknown |
 //! | paths that the target's or the present snapshot leaves out | are unchanged, and do not come back |
 //!
 //! The last line applies even if changes are to be overwritten: paths that the present snapshot
@@ -43,7 +43,6 @@ use crate::rewound::{ChangeKind, ContentDiff, FileBrief, FileRewound, FileUnknow
 use crate::sabotage::{self, Breakage};
 use crate::unified_diff::unified_diff;
 
-/// Longer contents are not compared line by line.
 const TEXT_BYTES_MAX: u64 = 256 << 10;
 
 /// Greatest number of bytes of all diffs of one rewind; the files after that have none.
@@ -58,7 +57,7 @@ pub struct RewindMergeInputs<'a> {
     pub last: &'a FilesystemSnapshot,
     /// Snapshot of the workspace's present state.
     pub present: &'a FilesystemSnapshot,
-    /// Whether changes by hand are reverted too.
+    /// Whether changes by hand are also reverted.
     pub overwrite: bool,
     /// Whether a restore to the target was started since `last`, and not finished. If so, only
     /// files whose content differs from both count as changed by hand. Missing files, files that
@@ -87,7 +86,7 @@ pub struct RewindMerge {
     /// Files and links that are kept because they were changed by hand, in ascending order of their
     /// paths.
     pub kept: Vec<KeptFile>,
-    /// Files and links that are kept because the last snapshot is of another directory, so that
+    /// Files and links that are kept because the last snapshot is of a different directory, so that
     /// changes by hand in this one are unknown; in ascending order of their paths.
     pub unknown: Vec<FileUnknown>,
     /// Number of files and links that one of the two snapshots contains and the other leaves out.
@@ -95,7 +94,6 @@ pub struct RewindMerge {
     pub left_out: u64,
 }
 
-/// The edit at a path of the target's tree.
 #[derive(Clone)]
 enum Edit {
     /// The present's entry is placed there, with the time of its last change.
@@ -147,7 +145,7 @@ impl HostFilesystem {
     /// | a kept file whose directory is not in the target | keeps the directory, without its other contents |
     /// | a directory, if it and all of its files were removed by hand | does not bring it back |
     /// | other directories; owners, extended attributes and times | brings them back, regardless of who changed them |
-    /// | anything, if the last snapshot is of another directory | leaves it unchanged |
+    /// | anything, if the last snapshot is of a different directory | leaves it unchanged |
     /// | paths that the target or the present snapshot leaves out | leaves them unchanged, even with `overwrite` |
     /// | a git repository that was changed by hand | leaves it unchanged, with its `HEAD`, refs and index |
     /// | a git repository that is not in the target | leaves it unchanged, even with `overwrite` |
@@ -295,7 +293,6 @@ impl HostFilesystem {
         Ok(left_out)
     }
 
-    /// Returns the present's tree entry at a path.
     fn kept_line(&self, trees: &mut Trees, now: CapturedDirectory, path: &[u8]) -> Result<Edit> {
         let missing = || Error::Object {
             path: self.objects.path(now.tree),
@@ -309,7 +306,6 @@ impl HostFilesystem {
         Ok(Edit::Keep(line, time))
     }
 
-    /// Writes the objects of a target with edits.
     fn write_merged(
         &self,
         mut merger: Merger<'_>,
@@ -441,17 +437,13 @@ fn find(
     Ok(found)
 }
 
-/// Writes the trees of a target with edits.
 struct Merger<'a> {
     objects: &'a Objects,
     trees: &'a mut Trees,
-    /// Root directory of the present.
     now: CapturedDirectory,
-    /// Files that are kept, by path.
     kept: &'a mut BTreeMap<Vec<u8>, KeptFile>,
 }
 
-/// Edits of one name in a directory.
 #[derive(Default)]
 struct OfName<'a> {
     /// Edit of the entry itself.

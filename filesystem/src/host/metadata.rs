@@ -35,7 +35,6 @@ const HEAD: &str = "foldlog-metadata 1";
 /// Greatest length of metadata in bytes. More is rejected when the capture is taken.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// The metadata of all paths of a workspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Metadata {
     owner: Owner,
@@ -44,7 +43,6 @@ pub(super) struct Metadata {
     others: Vec<(Vec<u8>, PathMetadata)>,
 }
 
-/// The metadata of one path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PathMetadata {
     owner: Option<Owner>,
@@ -82,14 +80,12 @@ impl Links {
         Links { of_path, within }
     }
 
-    /// Returns the number of names of a file within the workspace.
     pub(super) fn names_within(&self, device: u64, inode: u64) -> u32 {
         self.within.get(&(device, inode)).copied().unwrap_or(1)
     }
 }
 
 impl Metadata {
-    /// Takes the metadata from the result of a walk.
     pub(super) fn from_manifest(
         root: &ManifestDirectory,
         links: &Links,
@@ -152,18 +148,15 @@ impl Metadata {
         Metadata { owner: self.owner, times, others }
     }
 
-    /// Returns the recorded data of a path, if any.
     pub(super) fn get(&self, path: &[u8]) -> Option<&PathMetadata> {
         let at = self.others.binary_search_by(|(other, _)| other.as_slice().cmp(path)).ok()?;
         self.others.get(at).map(|(_, other)| other)
     }
 
-    /// Returns the owner of a path.
     pub(super) fn owner(&self, path: &[u8]) -> Owner {
         self.get(path).and_then(|other| other.owner).unwrap_or(self.owner)
     }
 
-    /// Returns the paths of files with holes.
     pub(super) fn sparse(&self) -> impl Iterator<Item = &[u8]> {
         let sparse = self.others.iter().filter(|(_, other)| other.form == BlobForm::Sparse);
         sparse.map(|(path, _)| path.as_slice())
@@ -175,7 +168,6 @@ impl Metadata {
         forms.filter(|(_, form)| *form != BlobForm::Whole).collect()
     }
 
-    /// Returns whether everything except times is the same.
     pub(super) fn is_same_but_for_times(&self, other: &Metadata) -> bool {
         self.owner == other.owner && self.others == other.others
     }
@@ -197,7 +189,6 @@ impl Metadata {
         of_path
     }
 
-    /// Writes the metadata to the store.
     pub(super) fn write(&self, objects: &Objects) -> Result<ObjectId> {
         let text = self.encode();
         if u64::try_from(text.len()).is_ok_and(|len| len > BYTES_MAX) {

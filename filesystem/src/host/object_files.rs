@@ -1,6 +1,6 @@
 //! Opens the entries of a store by name, and reads the files of objects.
 //!
-//! An entry of another kind in the place of a file or a directory is rejected and named in the
+//! An entry of a different kind in the place of a file or a directory is rejected and named in the
 //! error. No link is followed, and no call blocks on a pipe.
 
 use std::fs::{self, File, FileType, OpenOptions};
@@ -43,7 +43,7 @@ pub(super) fn open_directory(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 ///
-/// Those of [`open_file`]; [`ErrorKind::FileTooLarge`].
+/// The errors of [`open_file`]; [`ErrorKind::FileTooLarge`].
 pub(super) fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = open_file(path)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -57,7 +57,7 @@ pub(super) fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidInput`], which names the kind of the entry, if it is something else.
+/// [`ErrorKind::InvalidInput`], which names the kind of the entry, if it is of a different kind.
 pub(super) fn is_file(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => Ok(true),
@@ -97,7 +97,6 @@ fn refused_at(path: &str, kind: FileType, wanted: &str) -> io::Error {
 /// Reads the content of an object, its head first.
 pub(super) type ObjectContentReader = BufReader<Inflater>;
 
-/// Decompresses the file of an object.
 pub(super) struct Inflater {
     file: BufReader<File>,
     state: Decompress,

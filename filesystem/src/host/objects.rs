@@ -50,7 +50,6 @@ const CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n
 pub(super) struct ObjectId(pub(super) [u8; 20]);
 
 impl ObjectId {
-    /// Means that no object is known.
     pub(super) const UNKNOWN: ObjectId = ObjectId([0; 20]);
 
     pub(super) fn parse(text: &str) -> Option<ObjectId> {
@@ -135,7 +134,6 @@ impl Hasher {
     }
 }
 
-/// An object that was opened, and whose head was read.
 struct OpenedObject {
     id: ObjectId,
     kind: ObjectKind,
@@ -158,7 +156,6 @@ pub(super) struct Objects {
     /// Whether an object is damaged if its file contains bytes after the content. git regards it
     /// so.
     is_exact: bool,
-    /// The objects that are known to be present and intact.
     pub(super) known: Mutex<HashMap<ObjectId, KnownObject>>,
     /// Whether one of them may count as durable. Changed under their lock.
     pub(super) has_durable: AtomicBool,
@@ -232,7 +229,6 @@ impl Objects {
         self.store.join("objects")
     }
 
-    /// Returns the path of an object in this store.
     pub(super) fn path(&self, id: ObjectId) -> PathBuf {
         path_in(&self.store, id)
     }
@@ -263,7 +259,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Writes one of the store's own files. An entry of another kind in its place stays.
+    /// Writes one of the store's own files. An entry of a different kind in its place stays.
     pub(super) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.store.join(name);
         is_file(&path).map_err(|error| Error::io("write", &path, error))?;
@@ -292,7 +288,6 @@ impl Objects {
         self.drain(opened, &mut io::sink(), true).map(drop)
     }
 
-    /// Stores an object from memory.
     pub(super) fn write(&self, kind: ObjectKind, bytes: &[u8]) -> Result<ObjectId> {
         let named = |error| Error::io("hash", self.directory(), error);
         let id = Hasher::hash_bytes(kind, bytes).map_err(named)?;
@@ -436,7 +431,6 @@ impl Objects {
         Ok(Some(bytes))
     }
 
-    /// Reads the content of a tree or a commit.
     pub(super) fn read(&self, id: ObjectId, kind: ObjectKind, bytes_max: u64) -> Result<Vec<u8>> {
         let opened = self.open(id, kind)?;
         if opened.len > bytes_max {
@@ -487,7 +481,6 @@ impl Objects {
     }
 }
 
-/// Returns the path of an object in the store at this directory.
 pub(super) fn path_in(store: &Path, id: ObjectId) -> PathBuf {
     let name = id.to_string();
     let (directory, file) = name.split_at_checked(2).unwrap_or_default();

@@ -203,7 +203,6 @@ fn kind(stat: &Stat) -> FileKind {
     }
 }
 
-/// Returns whether anything in a directory is named `.git`.
 fn holds_git(around: &OwnedFd, name: &[u8], depth: usize) -> Result<bool, Errno> {
     if depth > DEPTH_MAX {
         return Err(Errno::ENAMETOOLONG);

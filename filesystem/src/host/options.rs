@@ -52,7 +52,6 @@ pub struct CaptureProgress {
     pub bytes: u64,
 }
 
-/// The callback for the progress of a snapshot.
 #[derive(Clone)]
 pub(super) struct OnProgress(pub(super) Arc<dyn Fn(CaptureProgress) + Send + Sync>);
 

@@ -50,7 +50,6 @@ pub const PACK_BYTES_MAX: usize = 8 << 20;
 
 const MAGIC: [u8; 8] = *b"FOLDPCK\n";
 
-/// Number of bytes before each piece.
 const PIECE_HEAD: usize = 40;
 
 /// Greatest number of known objects. Beyond that, they are forgotten and packed again.
@@ -462,7 +461,6 @@ impl Drop for PackReceiver {
     }
 }
 
-/// Takes the next piece off the front of a pack.
 fn next_piece<'a>(rest: &mut &'a [u8]) -> Option<Piece<'a>> {
     let (id, after) = rest.split_first_chunk()?;
     let (length, after) = after.split_first_chunk()?;

@@ -26,10 +26,8 @@ use crate::sabotage::{self, Breakage};
 /// For files longer than this, the length is compared before the content.
 const ASK_LENGTH_BYTES_MIN: u64 = 64 << 10;
 
-/// The steps in one directory.
 pub(super) struct DirectoryPlan {
     pub(super) wanted: WantedAttributes,
-    /// Present state of the directory, if it exists.
     pub(super) present: Option<Arc<ManifestDirectory>>,
     /// The tree that it is to have, unless an entry in it is left unchanged.
     pub(super) tree: ObjectId,
@@ -61,7 +59,6 @@ pub(super) enum RestoreStep {
 }
 
 impl RestoreStep {
-    /// Returns the content that the step itself writes.
     fn blob(&self) -> Option<ObjectId> {
         match self {
             RestoreStep::Write { content: PlannedContent::Sparse(_, _, data), .. } => Some(*data),
@@ -74,7 +71,6 @@ impl RestoreStep {
     }
 }
 
-/// Content to be written.
 #[derive(Clone)]
 pub(super) enum PlannedContent {
     File(ObjectId),
@@ -84,7 +80,6 @@ pub(super) enum PlannedContent {
 }
 
 impl PlannedContent {
-    /// Returns the blob in the snapshot.
     pub(super) fn blob(&self) -> ObjectId {
         match self {
             PlannedContent::File(blob) | PlannedContent::Sparse(blob, ..) | PlannedContent::Link(blob) => {
@@ -110,7 +105,6 @@ impl PlannedContent {
     }
 }
 
-/// Result of a comparison.
 pub(super) enum DirectoryPlanOutcome {
     Same(Arc<ManifestDirectory>),
     Differs(DirectoryPlan),
@@ -119,7 +113,6 @@ pub(super) enum DirectoryPlanOutcome {
 /// All paths of a file that has several.
 type HardLinkPaths<'a> = HashMap<&'a [u8], Arc<Vec<&'a [u8]>>>;
 
-/// Both sides of a comparison.
 pub(super) struct Planner<'a> {
     objects: &'a Objects,
     trees: &'a mut Trees,
@@ -158,7 +151,6 @@ pub(super) struct Sides<'a> {
     pub(super) now: &'a Metadata,
     pub(super) links: &'a Links,
     pub(super) same_permissions: bool,
-    /// Whether a part of the workspace is left out.
     pub(super) leaves_out: bool,
 }
 
@@ -185,7 +177,6 @@ impl<'a> Planner<'a> {
         self.same && directory.tree == then.tree && times.is_none_or(|times| times == directory.times)
     }
 
-    /// Returns the attributes that a path is to have.
     fn wanted_attributes(&self, path: &[u8], mode: GitMode, modified_ns: Option<i64>) -> WantedAttributes {
         let attributes = |metadata: &Metadata| {
             metadata.get(path).map(|other| other.attributes.clone()).unwrap_or_default()
@@ -307,7 +298,6 @@ impl<'a> Planner<'a> {
         self.leaf(plan, &line.name, content, wanted, path, found)
     }
 
-    /// Leaves any entry at a path unchanged.
     fn leave(&mut self, plan: &mut DirectoryPlan, path: &[u8], found: PresentEntry<'_>) {
         // The directory no longer matches its tree.
         plan.tree = ObjectId::UNKNOWN;
@@ -400,7 +390,6 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Returns whether a path's file has the same names as in the snapshot.
     fn has_its_names(&self, path: &[u8]) -> bool {
         self.metadata.is_none() || self.names_then.get(path) == self.names_now.get(path)
     }
@@ -544,7 +533,6 @@ impl DirectoryPlan {
         }
     }
 
-    /// Collects the contents that will be written.
     pub(super) fn blobs(&self, blobs: &mut Vec<ObjectId>) {
         for (_, step) in &self.steps {
             match step {

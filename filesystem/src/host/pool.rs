@@ -19,7 +19,6 @@ use super::objects::{ObjectId, ObjectKind, Objects, create_directory, path_in};
 use crate::error::{Error, Result};
 
 impl Objects {
-    /// Stores additional names of the objects in the directory `pool`.
     pub(super) fn with_pool(mut self, pool: Option<PathBuf>) -> Objects {
         self.pool = pool;
         self
@@ -68,7 +67,6 @@ impl Objects {
     }
 }
 
-/// Gives a file an additional name. Creates the directory if it does not exist.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -2,11 +2,11 @@
 //! space for the writes.
 //!
 //! In all directories, entries that are not in the snapshot are removed first, and so are entries
-//! in the place of another kind. Files that are only replaced stay until their replacement is
+//! in the place of a different kind. Files that are only replaced stay until their replacement is
 //! complete. But if the file system has less space than all writes need, they are removed first
 //! too. Very deep directories are cleared when their turn comes. The removed contents are not in
 //! any snapshot that is to be kept, or they are in the one that is restored. So a restore that is
-//! cut short can be run again like any other.
+//! interrupted can be run again like any other.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -30,7 +30,6 @@ use crate::sabotage::{self, Breakage};
 /// Space that a file system may need for a file in addition to its content, in bytes.
 const BESIDE_BYTES: u64 = 8 << 10;
 
-/// Returns the free space of a file system, in bytes.
 fn room_of(root: &OwnedFd) -> u64 {
     fstatvfs(root).map_or(u64::MAX, |found| found.f_bavail.saturating_mul(found.f_frsize))
 }
@@ -59,7 +58,6 @@ impl Restorer<'_> {
         }
     }
 
-    /// Returns the space that the contents to be written need, in bytes.
     fn needed_bytes(&self, plan: &DirectoryPlan) -> u64 {
         let mut blobs = Vec::new();
         plan.blobs(&mut blobs);
@@ -108,7 +106,7 @@ impl Restorer<'_> {
                 Some(ManifestKind::Directory) => {
                     self.make_way(directory, name, replaces.take(), path, scope)?;
                 }
-                // If this fails, the next operation fails too, with a better reason.
+                // If this fails, the next operation also fails, with a better reason.
                 Some(_) if is_short => match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {
                     Ok(()) | Err(Errno::ENOENT) => *replaces = None,
                     Err(_) => {}

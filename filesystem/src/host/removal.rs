@@ -21,7 +21,6 @@ use crate::error::UnrestoredPath;
 
 const OWNER_ALL: u32 = 0o700;
 
-/// A removal and its results.
 pub(super) struct Removal<'a> {
     rules: &'a Rules,
     scope: Option<&'a Arc<Scope>>,
@@ -31,16 +30,13 @@ pub(super) struct Removal<'a> {
     pub(super) failures: Vec<UnrestoredPath>,
 }
 
-/// A directory that is being emptied.
 struct Level {
     stat: Stat,
     /// Its original permissions, if they were changed to empty it.
     permissions: Option<u32>,
     /// Length of the path of its parent directory.
     around: usize,
-    /// Entries still to be removed from it.
     left: Vec<(Vec<u8>, Stat)>,
-    /// Whether nothing in it stays.
     empty: bool,
 }
 
@@ -157,7 +153,7 @@ impl<'a> Removal<'a> {
         let stat = stat_of(&opened).map_err(describe_errno)?;
         let permissions = Some(stat.permissions()).filter(|present| present & OWNER_ALL != OWNER_ALL);
         if let Some(present) = permissions {
-            // If this fails, the next operation fails too, with a better reason.
+            // If this fails, the next operation also fails, with a better reason.
             let _ = fchmod(&opened, bits(present | OWNER_ALL));
         }
         let left = list(&opened).map_err(describe_errno)?;

@@ -23,7 +23,6 @@ const LINKS_MAX: usize = 40;
 const PASS_THROUGH: OFlag =
     OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// The purpose of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Read access; `.git` directories are allowed.

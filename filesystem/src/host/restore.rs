@@ -43,8 +43,8 @@ pub struct WorkspaceRestoreReport {
     /// Paths of removed files and links, and of removed empty directories with a trailing `/`, in
     /// ascending order.
     pub removed_paths: Vec<String>,
-    /// Paths of directories that are not in the snapshot but remain, because something in them is
-    /// left out of snapshots or is a mount.
+    /// Paths of directories that are not in the snapshot but remain, because a part of them is left
+    /// out of snapshots or is a mount.
     pub kept: Vec<String>,
     /// Paths of mounts, which were left unchanged with all of their contents.
     pub mounts: Vec<String>,
@@ -73,7 +73,8 @@ impl HostFilesystem {
     ///
     /// # Errors
     ///
-    /// - [`Error::Replaced`] if the snapshot was taken of another directory. Nothing was changed.
+    /// - [`Error::Replaced`] if the snapshot was taken of a different directory. Nothing was
+    ///   changed.
     /// - [`Error::Object`] if an object that is needed is missing from the store or damaged.
     ///   Nothing was changed.
     /// - [`Error::Changed`] if the snapshot is to be restored [only while the workspace is
@@ -91,13 +92,13 @@ impl HostFilesystem {
     /// and [moves aside](HostFilesystem::set_aside) the git repositories that were created since.
     ///
     /// `call` names the call in the refs that preserve its unreferenced commits,
-    /// `refs/foldlog/lost/CALL`; it has to be a valid part of a ref's name. If something was [set
+    /// `refs/foldlog/lost/CALL`; it has to be a valid part of a ref's name. If entries were [set
     /// aside](HostFilesystem::set_aside) for the call, [`WorkspaceRestoreReport::inexact`] contains
     /// its location.
     ///
     /// # Errors
     ///
-    /// Those of [`restore`](HostFilesystem::restore).
+    /// The errors of [`restore`](HostFilesystem::restore).
     pub fn roll_back(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<WorkspaceRestoreReport> {
         self.restore_or_doubt(snapshot, Some(call), false)
     }
@@ -115,8 +116,8 @@ impl HostFilesystem {
     ///
     /// - [`Error::Full`] if the disk has no space for the files that the rollback will write in
     ///   addition to the present ones. Everything stays in its place.
-    /// - [`Error::Io`] if something cannot be moved. Everything stays in its place.
-    /// - Otherwise those of [`restore`](HostFilesystem::restore).
+    /// - [`Error::Io`] if an entry cannot be moved. Everything stays in its place.
+    /// - Otherwise the errors of [`restore`](HostFilesystem::restore).
     pub fn set_aside(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<()> {
         self.restore_or_doubt(snapshot, Some(call), true).map(drop)
     }

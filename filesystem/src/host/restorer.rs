@@ -1,4 +1,4 @@
-//! Carries out the plan of a restore, which can be cut short at any step and run again.
+//! Carries out the plan of a restore, which can be interrupted at any step and run again.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -37,7 +37,6 @@ const LINKS_TEMPORARIES: u64 = 1 << 31;
 
 const OWNER_ALL: u32 = 0o700;
 
-/// The state that the threads of a restore share.
 pub(super) struct RestoreContext<'a> {
     root: &'a OwnedFd,
     /// The files with several names that are already written.
@@ -298,7 +297,6 @@ impl<'a> Restorer<'a> {
         self.rules.enter(directory, path, around).unwrap_or_default()
     }
 
-    /// Returns the completed changes and the failures.
     pub(super) fn into_results(self) -> (WorkspaceRestoreReport, Vec<UnrestoredPath>) {
         (self.restored, self.failures)
     }
@@ -539,7 +537,6 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// Sets the wanted attributes of a file or a link in the workspace.
     fn give(
         &mut self,
         directory: &OwnedFd,

@@ -15,8 +15,8 @@
 //! 2. A restore is refused in the same way unless its capture was taken of that very directory:
 //!    through the same handle, or by the identity that the capture recorded. A capture without an
 //!    identity matches no directory.
-//! 3. Between leases the path may change to another directory, such as a new clone. The next lease
-//!    is on that one, it is captured as if nothing were known of it, and this is
+//! 3. Between leases the path may change to a different directory, such as a new clone. The next
+//!    lease is on that one, it is captured as if nothing were known of it, and this is
 //!    [reported](super::WorkspaceNotice::Replaced).
 //!
 //! # Limits
@@ -44,13 +44,10 @@ use super::step::{OPEN_DIRECTORY, list};
 use crate::DirectoryIdentity;
 use crate::error::{Error, Result};
 
-/// The attribute of a directory with its token, as text.
 const TOKEN: &str = "user.foldlog.token";
 
-/// Greatest length of a token, in bytes.
 const TOKEN_BYTES_MAX: usize = 36;
 
-/// A workspace's directory, open.
 #[derive(Debug)]
 pub(super) struct Root {
     directory: Arc<OwnedFd>,
@@ -62,7 +59,6 @@ pub(super) struct Root {
 }
 
 impl Root {
-    /// Opens the directory at a path.
     pub(super) fn open(path: &Path) -> Result<Root> {
         Root::from_directory(open_directory(path)?, path)
     }
@@ -148,7 +144,6 @@ impl Root {
     }
 }
 
-/// Opens the directory at a path.
 pub(super) fn open_directory(path: &Path) -> Result<OwnedFd> {
     open(path, OPEN_DIRECTORY, Mode::empty()).map_err(|errno| open_error(path, errno))
 }
@@ -174,7 +169,6 @@ pub(super) fn replaced_error(
     }
 }
 
-/// Returns the identity of an open directory.
 pub(super) fn look(directory: &OwnedFd, path: &Path) -> Result<DirectoryIdentity> {
     let flags = StatxFlags::INO | StatxFlags::BTIME;
     let found = statx(directory, c"", rustix::fs::AtFlags::EMPTY_PATH, flags);

@@ -34,7 +34,6 @@ const EXPORTS: &[u8] = b".aca";
 /// cannot be captured.
 pub(super) const ASIDE: &[u8] = b".foldlog-aside";
 
-/// Source of the `.gitignore` files.
 pub(super) enum Gitignore {
     /// They are ignored.
     Unread,
@@ -78,7 +77,6 @@ impl Rules {
         Rules { mounts, ..self }
     }
 
-    /// Returns the lists that apply within a directory.
     pub(super) fn enter(
         &self,
         directory: &OwnedFd,
@@ -122,7 +120,6 @@ impl Rules {
         Some(Arc::new(Scope { around, prefix, list: list.clone() }))
     }
 
-    /// Returns whether the entry with a name in a directory is left out.
     pub(super) fn leave_out(
         &self,
         directory: &[u8],

@@ -21,7 +21,7 @@ impl HostFilesystem {
     /// # Errors
     ///
     /// - [`Error::Io`] if the directory cannot be created.
-    /// - Otherwise those of [`restore`](HostFilesystem::restore).
+    /// - Otherwise the errors of [`restore`](HostFilesystem::restore).
     pub fn scratch(&self, snapshot: &FilesystemSnapshot) -> Result<HostFilesystem> {
         let directory = tempfile::Builder::new().prefix("foldlog-scratch-").tempdir();
         let directory =

@@ -82,7 +82,7 @@ impl HostFilesystem {
     ///
     /// If nothing changed since the last one, this walks the directory, checks the files of the
     /// objects that it relies on, and reads and writes no content. If an object is missing, or its
-    /// file has another length or time than when it was last known to be intact, the object is
+    /// file has a different length or time than when it was last known to be intact, the object is
     /// read, and written again if it is damaged. Of more than 1,024 files, each snapshot checks
     /// about 1,024 in turn. `tag` becomes a part of the commit's message, for people who inspect
     /// the store with git.
@@ -97,14 +97,15 @@ impl HostFilesystem {
     ///
     /// - [`Error::Path`] if an entry of the workspace cannot be a part of a snapshot (a pipe, a
     ///   socket, a device, more than 256 nested directories, a `.gitignore` of more than 1 MiB,
-    ///   content crafted to collide with another SHA-1), if it changes each time it is read, or if
-    ///   the workspace no longer exists.
+    ///   content crafted to cause a SHA-1 collision), if it changes each time it is read, or if the
+    ///   workspace no longer exists.
     /// - [`Error::Io`] if a file cannot be read or an object cannot be written.
     ///   [`uncapturable`](HostFilesystem::uncapturable) lists such files in advance.
     /// - [`Error::Full`] if the disk has no space for an object.
     /// - [`Error::CaptureTooLarge`] if the snapshot would read more than
     ///   [`capture_bytes_max`](super::HostFilesystemOptions::capture_bytes_max) bytes.
-    /// - [`Error::Replaced`] if the workspace is leased and its path leads to another directory.
+    /// - [`Error::Replaced`] if the workspace is leased and its path leads to a different
+    ///   directory.
     pub fn snapshot(&self, tag: Option<&str>, durable: bool) -> Result<FilesystemSnapshot> {
         self.snapshot_until(tag, durable, None)
     }
@@ -299,7 +300,6 @@ impl HostFilesystem {
     }
 }
 
-/// Parses the id of an object in a record.
 pub(super) fn named_object(objects: &Objects, name: &str) -> Result<ObjectId> {
     ObjectId::parse(name).ok_or_else(|| Error::Object {
         path: objects.store().to_owned(),

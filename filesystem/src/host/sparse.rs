@@ -33,7 +33,6 @@ const PIECES_MAX: usize = 1 << 16;
 
 const BYTES_MAX: u64 = 4 << 20;
 
-/// The ranges of a file's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sparse {
     pub(super) length: u64,
@@ -70,7 +69,6 @@ impl Sparse {
         Ok((pieces != [(0, length)]).then_some(Sparse { length, pieces }))
     }
 
-    /// Returns the number of bytes of data.
     pub(super) fn data_len(&self) -> u64 {
         self.pieces.iter().map(|(_, len)| len).sum()
     }
@@ -141,7 +139,6 @@ impl Sparse {
     }
 }
 
-/// The pieces of a file as one stream.
 struct Data<'a> {
     file: &'a File,
     pieces: &'a [(u64, u64)],

@@ -18,7 +18,6 @@ use super::trees::Trees;
 use super::{HostFilesystem, Rebind, WorkspaceNotice};
 use crate::{DirectoryIdentity, boot_id};
 
-/// Name of the stat cache's file in the store.
 pub(super) const CACHE: &str = "stat-cache";
 
 /// Largest stat cache that is read, in bytes.
@@ -38,7 +37,7 @@ pub(super) struct WorkspaceState {
     pub(super) trees: Trees,
     /// The last known collection of the store, see [`HostFilesystem::mark`].
     pub(super) mark: Option<[u8; 16]>,
-    /// Number of files whose state in the stat cache's file is out of date.
+    /// Number of files with an outdated state in the stat cache's file.
     pub(super) unsaved: u64,
     /// State of the workspace's repositories at the last snapshot or restore.
     pub(super) seen: RepositoryStatCache,
@@ -51,17 +50,15 @@ pub(super) struct WorkspaceState {
     pub(super) adopted: Option<(DeviceInode, Option<Uuid>)>,
     /// The token that the holder of the lease gives to a directory without one.
     pub(super) token: Option<Uuid>,
-    /// The directory in which a restore changed something that is not synced yet.
+    /// The directory with changes of a restore that are not synced yet.
     pub(super) unsynced: Option<Arc<Root>>,
     /// Whether the notice about the state after a reboot was given.
     pub(super) is_boot_told: bool,
     /// Whether the notice about captures without a replica was given.
     pub(super) is_held_told: bool,
-    /// Notices that the host has not taken yet.
     pub(super) notices: Vec<WorkspaceNotice>,
 }
 
-/// Contains the last known contents of the workspace.
 pub(super) struct Last {
     pub(super) root: Arc<ManifestDirectory>,
     pub(super) permissions: Option<Arc<Permissions>>,

@@ -33,7 +33,6 @@ pub(super) const MOUNT: Errno = Errno::EXDEV;
 /// The reason in the report if a mount is in the way.
 pub(super) const A_MOUNT: &str = "a file system is mounted there, which is never entered";
 
-/// Opens a directory to list it.
 pub(super) const OPEN_DIRECTORY: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 

@@ -18,7 +18,6 @@ use crate::error::{Error, Result};
 
 const HEAD: &[u8] = b"foldlog times 1\n";
 
-/// The times of one directory and of its entries.
 pub(super) struct Times {
     pub(super) own_ns: i64,
     /// In the order of the tree.
@@ -48,7 +47,6 @@ pub(super) fn encode(own: &Stat, ordered: &[(GitMode, &ManifestEntry)]) -> Optio
     Some(bytes)
 }
 
-/// Encodes the object of a directory whose tree has these lines.
 pub(super) fn encode_lines(own_ns: i64, lines: impl IntoIterator<Item = EntryTime>) -> Vec<u8> {
     let mut bytes = HEAD.to_vec();
     bytes.extend_from_slice(&own_ns.to_le_bytes());
@@ -62,7 +60,6 @@ pub(super) fn encode_lines(own_ns: i64, lines: impl IntoIterator<Item = EntryTim
 }
 
 impl Times {
-    /// Reads the object of a directory with this tree.
     pub(super) fn read(objects: &Objects, id: ObjectId, tree: &[TreeEntry]) -> Result<Times> {
         // A line is no longer than an object's name.
         let bytes_max = HEAD.len() + 8 + tree.len() * size_of::<ObjectId>();

@@ -60,7 +60,6 @@ impl Trees {
         Ok(self.hold(id, lines))
     }
 
-    /// Returns the entry at a path below a tree.
     pub(super) fn find(
         &mut self,
         objects: &Objects,
@@ -77,7 +76,6 @@ impl Trees {
         Ok(found)
     }
 
-    /// Returns the data blobs of the files with holes below a tree.
     pub(super) fn sparse_data(
         &mut self,
         objects: &Objects,

@@ -8,7 +8,6 @@ use super::manifest::ManifestDirectory;
 use super::objects::ObjectId;
 use crate::error::{Error, Result};
 
-/// A snapshot that is not known to be durable.
 pub(super) struct UnsyncedCapture {
     pub(super) commit: ObjectId,
     /// Objects that it needs in addition to the workspace's contents.
@@ -28,7 +27,6 @@ pub(super) struct CaptureSyncQueue {
 }
 
 impl CaptureSyncQueue {
-    /// Starts to remember snapshots.
     pub(super) fn keep(&self) {
         self.pending.lock().get_or_insert_default();
     }

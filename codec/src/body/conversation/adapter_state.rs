@@ -51,8 +51,8 @@ impl<'a> AdapterState<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<AdapterState<'a>, Error> {
         let mut scope = ScopeFields::default();
         let (mut adapter, mut state, mut supersedes, mut entry) = (None, None, None, None);

@@ -25,13 +25,13 @@ pub struct AnswerBody<'a> {
     pub calls: Vec<AnsweredCall<'a>>,
     /// Answer in the form of one provider, if text and calls do not express all of it.
     pub blocks: Option<Blocks<'a>>,
-    /// Reason that the provider gave for ending the answer.
+    /// The provider's reason for ending the answer.
     pub stop: Option<Cow<'a, str>>,
     /// Whether another request with the unchanged answer follows, although the answer has no calls.
     pub continues: bool,
     /// Model that answered.
     pub model: Option<Cow<'a, str>>,
-    /// Id that the provider gave the request.
+    /// The provider's id of the request.
     pub request_id: Option<Cow<'a, str>>,
     /// Tokens that the request used.
     pub usage: Option<TokenUsage>,
@@ -44,7 +44,7 @@ pub struct AnswerBody<'a> {
 /// Contains one tool call of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnsweredCall<'a> {
-    /// Id that the provider gave the call. A provider may use one id for different calls.
+    /// The provider's id of the call. A provider may use one id for different calls.
     pub id: Cow<'a, str>,
     /// Name of the tool.
     pub name: Cow<'a, str>,
@@ -151,7 +151,6 @@ impl<'a> AnsweredCall<'a> {
     }
 }
 
-/// Names with their values, like the headers of a reply.
 pub(super) type Pairs<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
 /// Writes names and values alternately, as one array.
@@ -242,8 +241,8 @@ impl<'a> AnswerBody<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<AnswerBody<'a>, Error> {
         let mut scope = ScopeFields::default();
         let mut answer = AnswerBody::new(ConversationScope::default(), None);

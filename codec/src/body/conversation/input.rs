@@ -38,14 +38,14 @@ pub struct Input<'a> {
     pub content: Option<Payload<'a>>,
     /// Message in the form of one provider, if the text does not express all of it.
     pub blocks: Option<Blocks<'a>>,
-    /// Id that the host gave the message. A message whose id is already in the conversation is not
+    /// The host's id of the message. A message whose id is already in the conversation is not
     /// recorded again.
     pub id: Option<Cow<'a, str>>,
     /// Name of the speaker, or of the tool.
     pub name: Option<Cow<'a, str>>,
     /// Prompt that the message renders; set for the role `system`.
     pub prompt: Option<PromptIdentity<'a>>,
-    /// Id that the provider gave the call with this result; set for the role `tool`.
+    /// The provider's id of the call with this result; set for the role `tool`.
     pub call_id: Option<Cow<'a, str>>,
     /// Call with this result, if it ran elsewhere. The record closes the call.
     pub origin: Option<CallOrigin>,
@@ -102,8 +102,8 @@ impl<'a> Input<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Input<'a>, Error> {
         let mut scope = ScopeFields::default();
         let mut input = Input::from_parts(ConversationScope::default(), Role::User, None);

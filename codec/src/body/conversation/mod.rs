@@ -108,7 +108,6 @@ impl<'a> ConversationScope<'a> {
     }
 }
 
-/// Collects the scope's fields while a body is decoded.
 #[derive(Default)]
 struct ScopeFields<'a> {
     evaluation: Option<Cow<'a, str>>,
@@ -169,7 +168,6 @@ fn sequences(reader: &mut MsgpackReader<'_>) -> Result<Vec<SequenceNumber>, Erro
     list(reader, |value| Ok(value.unsigned()?.into()))
 }
 
-/// Returns the length of a payload in bytes, for the capacity of a buffer.
 fn len(payload: Option<&Payload<'_>>) -> usize {
     payload.map_or(0, |payload| payload.bytes().len())
 }

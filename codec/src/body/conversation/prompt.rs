@@ -78,8 +78,8 @@ impl<'a> PromptAccepted<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<PromptAccepted<'a>, Error> {
         let mut scope = ScopeFields::default();
         let (mut was, mut now) = (None, None);

@@ -45,7 +45,7 @@ pub struct RequestFailure<'a> {
     pub status: Option<u32>,
     /// Text that had arrived, as one MessagePack string.
     pub arrived: Option<Payload<'a>>,
-    /// Id that the provider gave the request.
+    /// The provider's id of the request.
     pub request_id: Option<Cow<'a, str>>,
     /// Tokens that the request used, as far as the provider reported them.
     pub usage: Option<TokenUsage>,
@@ -137,8 +137,8 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Request<'a>, Error> {
         let mut scope = ScopeFields::default();
         let mut request = Request::new(ConversationScope::default(), 1);

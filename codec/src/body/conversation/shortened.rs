@@ -61,8 +61,8 @@ impl<'a> Shortened<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Shortened<'a>, Error> {
         let mut scope = ScopeFields::default();
         let (mut from, mut to, mut messages, mut reason) = (None, None, Vec::new(), Cow::Borrowed(""));

@@ -45,8 +45,8 @@ impl<'a> Turn<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its
-    /// version is newer than this crate reads, or if a field is missing or malformed.
+    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
+    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Turn<'a>, Error> {
         let mut scope = ScopeFields::default();
         let (mut number, mut answer, mut complete) = (None, None, false);

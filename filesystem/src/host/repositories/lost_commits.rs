@@ -20,7 +20,6 @@ use super::super::rules::is_temporary;
 use super::super::step::{OPEN_DIRECTORY, list, open_at, open_file, stat_at};
 use super::read_start;
 
-/// Start and version of an index of a pack.
 const PACK_INDEX: [u8; 8] = [0xff, b't', b'O', b'c', 0, 0, 0, 2];
 
 /// Length of the part before the ids in an index: the above, and 256 counts.
@@ -121,7 +120,6 @@ fn is_in_index(file: &File, id: &[u8]) -> Option<bool> {
 pub(super) struct LostCommitRefs {
     /// Those in their own files, as a restore writes them.
     pub(super) loose: BTreeSet<(String, String)>,
-    /// Those in `packed-refs`.
     pub(super) packed: BTreeSet<(String, String)>,
 }
 
@@ -170,7 +168,6 @@ impl LostCommitRefs {
     }
 }
 
-/// Returns the path of a ref that preserves lost commits.
 pub(super) fn path_of(repository: &[u8], name: &str) -> Vec<u8> {
     join(&join(repository, LOST), name.as_bytes())
 }

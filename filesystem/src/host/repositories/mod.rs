@@ -109,7 +109,6 @@ type Digest = [u8; 16];
 const LOCK: Digest = [0; 16];
 const NOT_WHOLE: Digest = [0xff; 16];
 
-/// The state of one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RepositoryEntry {
     digest: Digest,
@@ -134,7 +133,6 @@ impl RepositoryEntry {
     }
 }
 
-/// The examined entries, by path.
 #[derive(Default)]
 pub(super) struct Repositories {
     found: BTreeMap<Vec<u8>, RepositoryEntry>,
@@ -158,12 +156,10 @@ impl Repositories {
         self.found.is_empty()
     }
 
-    /// Returns the blobs of the copies.
     pub(super) fn copies(&self) -> impl Iterator<Item = ObjectId> + '_ {
         self.found.values().filter_map(|entry| entry.copy)
     }
 
-    /// Returns the paths of the repositories themselves.
     pub(super) fn roots(&self) -> impl Iterator<Item = &Vec<u8>> {
         self.found.keys().filter(|path| is_repository(path))
     }
@@ -193,7 +189,8 @@ impl Repositories {
 
     /// Returns the state that a rewind to `target` restores: for each repository that is unchanged
     /// since `last`, the target's state, and for each other one the state in `now`. Also returns
-    /// the repositories that are kept in this way, although the target has another state of them.
+    /// the repositories that are kept in this way, although the target has a different state of
+    /// them.
     pub(super) fn merge(
         target: &Repositories,
         last: &Repositories,
@@ -267,7 +264,6 @@ impl Repositories {
     }
 }
 
-/// Names the role of a directory in a repository.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RepositoryPart {
     /// A repository itself, or that of a submodule or of a linked worktree.
@@ -294,7 +290,6 @@ impl RepositoryPart {
     }
 }
 
-/// An examination of the repositories of a workspace.
 pub(super) struct Look<'a> {
     /// The workspace's directory, and its path, from which links to directories outside are
     /// followed.
@@ -513,7 +508,6 @@ fn content(
     Ok((digest(stat.mode, &bytes, len), copy))
 }
 
-/// Reads the start of a small file.
 fn read_start(around: &OwnedFd, name: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::from(open_file(around, name)?).take(4096).read_to_end(&mut bytes)?;

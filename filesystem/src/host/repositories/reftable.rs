@@ -16,12 +16,10 @@
 
 use std::collections::BTreeMap;
 
-/// The file that lists the tables.
 const TABLES: &str = "reftable/tables.list";
 
 const MAGIC: &[u8] = b"REFT";
 
-/// Length of the header in version 1.
 const HEADER: usize = 24;
 
 /// Returns the refs of a repository, whose files `read` returns, and their ids, in hexadecimal.

@@ -18,7 +18,7 @@
 //!    parent directories can be removed. The rest is restored after the workspace's files, so that
 //!    the parent directories of a `.git` exist.
 //! 2. Refs that preserve lost commits are written before anything that names these commits is
-//!    removed or replaced. So a restore that is cut short at any step can be run again.
+//!    removed or replaced. So a restore that is interrupted at any step can be run again.
 //! 3. A file is replaced by a rename. Failures are reported, and the remaining steps carried out.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -50,7 +50,6 @@ use super::{
 };
 use crate::error::UnrestoredPath;
 
-/// Why a repository stays.
 const MADE: &str = "it was made, and a repository is removed only with the call that made it";
 
 /// Greatest number of lost commits of a repository that are preserved at once.
@@ -62,17 +61,13 @@ const LOOKED_FOR_MAX: usize = 200;
 pub(in crate::host) struct RepositoryRestore<'a> {
     pub(in crate::host) objects: &'a Objects,
     pub(in crate::host) root: &'a Arc<OwnedFd>,
-    /// Path of the workspace.
     pub(in crate::host) place: &'a Path,
     pub(in crate::host) then: &'a Repositories,
     pub(in crate::host) now: &'a Repositories,
     /// The call that is rolled back; `None` for another restore, which removes no repository.
     pub(in crate::host) call: Option<&'a str>,
-    /// Whether lost commits are preserved.
     pub(in crate::host) keeps_lost: bool,
-    /// Changes that were not undone.
     pub(in crate::host) told: Vec<UnrestoredPath>,
-    /// Number of files and directories that were changed.
     pub(in crate::host) changed: u64,
     /// Repositories that existed before, and in which something was replaced or removed.
     pub(in crate::host) replaced_in: Vec<Vec<u8>>,
@@ -91,7 +86,6 @@ impl<'a> RepositoryRestore<'a> {
         self.told.push(UnrestoredPath { path: display_path(path), reason: reason.into() });
     }
 
-    /// Returns the paths of the repositories that were created since.
     pub(in crate::host) fn created_roots(&self) -> impl Iterator<Item = &'a Vec<u8>> + use<'a> {
         let (then, now) = (self.then, self.now);
         now.roots().filter(|root| !then.is_older && !then.found.contains_key(*root))
@@ -120,7 +114,6 @@ impl<'a> RepositoryRestore<'a> {
         }
     }
 
-    /// Restores the repositories that existed before.
     pub(in crate::host) fn restore(&mut self) {
         if self.then.is_older {
             self.tell(b".git", "it was captured by an earlier version, which kept no copies of its refs");
@@ -521,7 +514,6 @@ impl<'a> RepositoryRestore<'a> {
         named
     }
 
-    /// Removes the entry at a path, with all of its contents.
     fn remove(&mut self, path: &[u8], kind: ManifestKind) {
         let (directory, name) = match open_around(self.root, path) {
             Ok(found) => found,
@@ -556,13 +548,11 @@ impl<'a> RepositoryRestore<'a> {
         bytes
     }
 
-    /// Returns the content of a copy; empty if it cannot be read.
     fn copy(&self, copy: ObjectId) -> Vec<u8> {
         self.objects.read(copy, ObjectKind::Blob, COPY_BYTES_MAX).unwrap_or_default()
     }
 }
 
-/// Returns the innermost repository that contains a path.
 fn repository_of<'a>(repositories: &'a [Vec<u8>], path: &[u8]) -> Option<&'a Vec<u8>> {
     let around = repositories.iter().filter(|one| path == *one || path.starts_with(&join(one, b"")));
     around.max_by_key(|one| one.len())

@@ -13,7 +13,6 @@ use crate::host::parallel::in_parallel;
 use crate::host::times;
 
 impl WorkspaceWalk<'_> {
-    /// Builds directories from the results of the scans, children before parents.
     pub(super) fn assemble(&self, results: Results) -> Result<(Arc<ManifestDirectory>, Vec<TreeObject>)> {
         let Results { mut scanned, read, mounts, .. } = results;
         let mounts: HashSet<usize> = mounts.into_iter().filter_map(|(scan, _)| scan).collect();

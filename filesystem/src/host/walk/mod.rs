@@ -32,16 +32,14 @@ use scan::ScannedDirectory;
 /// A workspace of up to this many files is walked faster than a thread is started.
 const ALONE_FILES_MAX: u64 = 256;
 
-/// The configuration of a walk.
 pub(super) struct WorkspaceWalk<'a> {
     pub(super) root: Arc<OwnedFd>,
-    /// Result of the last walk.
     pub(super) last: Option<Arc<ManifestDirectory>>,
     pub(super) rules: &'a Rules,
     /// Store for contents and trees that the last walk did not find. Without it they are not read,
     /// and stay unknown.
     pub(super) keep: Option<&'a Objects>,
-    /// Whether times are captured too, if nothing is left out.
+    /// Whether times are also captured, if nothing is left out.
     pub(super) times: bool,
     pub(super) limits: CaptureLimits,
     /// Whether anything is left out, other than entries named `.git`.
@@ -49,15 +47,11 @@ pub(super) struct WorkspaceWalk<'a> {
     now: OnceLock<Option<(u64, i64)>>,
 }
 
-/// A tree object and its lines.
 pub(super) type TreeObject = (ObjectId, Vec<TreeEntry>);
 
-/// The result of a walk.
 pub(super) struct WalkOutcome {
     pub(super) root: Arc<ManifestDirectory>,
-    /// The trees that were created for it.
     pub(super) trees: Vec<TreeObject>,
-    /// Number of files and links that were read.
     pub(super) read: u64,
     /// The directories that could not be opened, if contents are not stored; otherwise this is an
     /// error.
@@ -66,7 +60,6 @@ pub(super) struct WalkOutcome {
     pub(super) mounts: Vec<Vec<u8>>,
     /// The paths of all entries named `.git`, sorted.
     pub(super) repositories: Vec<Vec<u8>>,
-    /// The names of the same files.
     pub(super) links: Links,
     /// Whether anything is left out, other than entries named `.git`.
     pub(super) leaves_out: bool,

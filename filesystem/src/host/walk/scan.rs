@@ -46,7 +46,6 @@ pub(super) struct ScannedDirectory {
     pub(super) found: Vec<ScannedEntry>,
 }
 
-/// The result of a scan for one name.
 pub(super) enum ScannedEntry {
     /// The unchanged entry with this index in the last walk.
     Same(usize),
