@@ -10,7 +10,7 @@ pub enum Error {
     /// The input ends before the value or frame does.
     #[error("truncated at byte {offset}: {needed} bytes needed, {available} there")]
     Truncated {
-        /// Offset, in bytes, of the first missing byte or of the truncated value.
+        /// Offset, in bytes, at which the needed bytes start.
         offset: usize,
         /// Number of bytes needed from `offset` on.
         needed: u64,

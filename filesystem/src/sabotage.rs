@@ -1,4 +1,5 @@
-//! Lists the ways in which foldlog's own tests break workspaces on purpose: see [`foldlog_codec::sabotage`].
+//! Lists the ways in which foldlog's tests break workspaces on purpose: see
+//! [`foldlog_codec::sabotage`].
 
 foldlog_codec::breakages! {
     // Tools.

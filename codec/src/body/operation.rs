@@ -217,7 +217,7 @@ named_for_later! {
         Dropped = "dropped",
         /// The host has no tool with that name.
         UnknownTool = "unknown_tool",
-        /// The tool was not run, because an earlier event changed the plan.
+        /// The tool was not run, because something before it changed the work to be done.
         Skipped = "skipped",
         /// The call was refused.
         Denied = "denied",

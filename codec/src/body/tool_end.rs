@@ -56,7 +56,7 @@ pub struct ToolEnd<'a> {
     pub result: Option<Payload<'a>>,
     /// Text for the model, in one MessagePack string.
     pub shown: Option<Payload<'a>>,
-    /// Sections that the tool needs to be visible at its next call; set for [`Cause::Expansion`].
+    /// Visibility overrides that the tool requests for its next call; set for [`Cause::Expansion`].
     pub overrides: Option<Payload<'a>>,
     /// Condition for which the operation waits; set for [`Outcome::Suspended`].
     pub suspension: Option<Suspension>,

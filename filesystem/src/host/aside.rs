@@ -78,7 +78,7 @@ pub(super) fn find(root: &OwnedFd, path: &[u8]) -> Option<String> {
     Some(display_path(&join(&join(ASIDE, &call), path)))
 }
 
-/// Returns those of these repositories of which a part, without objects, was set aside for a call.
+/// Filters repositories: a part of each, without objects, was set aside for the call.
 pub(super) fn parts<'a>(
     root: &OwnedFd,
     call: &str,

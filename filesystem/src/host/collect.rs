@@ -76,7 +76,7 @@ pub struct CaptureCollectOptions<'a> {
     /// Pool of the store, from which collected objects are also removed, unless other stores have
     /// them.
     pub pool: Option<&'a Path>,
-    /// Whether nothing is removed, and the result states what would be.
+    /// Whether to remove nothing, and only report what would be removed.
     pub dry_run: bool,
 }
 

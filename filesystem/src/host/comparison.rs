@@ -172,8 +172,7 @@ pub(super) struct CaptureComparison<'a> {
     after: &'a ComparedCapture,
     /// Paths whose permissions or form differ between the two, sorted.
     told_apart: Vec<&'a [u8]>,
-    /// Whether the usual permissions, those of files without data of their own, differ between the
-    /// two.
+    /// Whether the usual permissions of files differ between the two.
     usual_differs: bool,
     /// Pairs below which nothing differs, and whose paths have no other data.
     unchanged: HashSet<TreePair>,

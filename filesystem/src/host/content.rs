@@ -1,9 +1,9 @@
 //! Reads a file or a link into the object of its content.
 //!
 //! A file that changes while it is read is read again, a few times. If it only grew in that time,
-//! others append to it, and its initial part is stored, as its [`BlobForm::Prefix`] states. So a
-//! log that is being written does not prevent every tool from running. Such a file is in the
-//! snapshot for viewing; a restore leaves it unchanged.
+//! another process appends to it, and its initial part is stored, as its [`BlobForm::Prefix`]
+//! states. So a log that is being written does not prevent every tool from running. Such a file is
+//! in the snapshot for viewing; a restore leaves it unchanged.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -229,8 +229,7 @@ impl ContentReader<'_> {
         self.prefer_limit_error(self.objects.write_from(&mut counted, len))
     }
 
-    /// Stores the initial part of a file that others append to. Returns `None` if that part changes
-    /// too.
+    /// Stores the initial part of a growing file. Returns `None` if that part changes too.
     fn prefix(&self, first: Stat) -> Result<Option<Leaf>> {
         let Ok(file) = open_file(self.directory, self.name) else { return Ok(None) };
         let attributes =

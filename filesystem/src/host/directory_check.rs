@@ -358,9 +358,8 @@ impl HostFilesystem {
     ///
     /// `left` is the state after the last call. `found` is the state that a recovery found before
     /// it restored `left`, possibly in a different directory. This reads no file, only the
-    /// differing trees of both snapshots. It does not compare the contents of paths that only one
-    /// of the two leaves out, nor contents that [`tell_of_boot`](HostFilesystem::tell_of_boot) has
-    /// compared.
+    /// differing trees of both snapshots. It compares nothing if `left` and `now` have different
+    /// leave-out rules, or after [`tell_of_boot`](HostFilesystem::tell_of_boot).
     pub fn tell_of_changes(
         &self,
         left: &FilesystemSnapshot,

@@ -168,8 +168,7 @@ pub(super) enum BlobForm {
     Whole,
     /// The blob lists the ranges of the file's data, and names the blob with the data.
     Sparse,
-    /// The blob is a prefix of a file that others appended to: enough to look at, and never
-    /// restored.
+    /// The blob is a prefix of a growing file: enough to look at, and never restored.
     Prefix,
 }
 

@@ -16,7 +16,7 @@
 //! | a directory of the target, if it and all of its files were removed by hand | does not come back |
 //! | other directories; owners, extended attributes and times of files that are not kept | as in the target, regardless of who changed them |
 //! | after an unfinished restore to the target: missing files, differences in permissions alone, a git repository | as in the target |
-//! | names of one file of which some are kept | the kept ones are one file, the others another |
+//! | names of one file of which some are kept | the kept names are one file, the remaining names a second one |
 //! | a git repository that was changed by hand | is unchanged, with its `HEAD`, refs and index |
 //! | in a git repository, refs that preserve lost commits, and times of files that `git status` noted in the index | do not count as changes by hand |
 //! | anything, if the last snapshot is of a different directory | is unchanged: changes by hand are unknown |

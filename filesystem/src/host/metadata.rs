@@ -14,7 +14,7 @@
 //! | `owner=UID:GID` | owner of the path |
 //! | `link=N` | names with one number are one file; they count from 0, in the order of their first paths |
 //! | `sparse` | the blob lists the ranges of the file's data (`sparse.rs`) |
-//! | `prefix` | the blob is a prefix of the file, which others appended to |
+//! | `prefix` | the blob is a prefix of the file, which was growing |
 //! | `x:NAME=VALUE` | an extended attribute, both in hexadecimal |
 //!
 //! The words are in this order, each once except the last. Any other form than that of

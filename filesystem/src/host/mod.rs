@@ -154,7 +154,7 @@ use unsynced_snapshots::CaptureSyncQueue;
 /// work.write("src/main.rs", b"fn main() {}\n")?;
 /// let before = work.snapshot(Some("before the call"), true)?;
 ///
-/// // Any process may change the directory.
+/// // Whoever changes the directory, and however.
 /// std::fs::remove_dir_all(directory.join("src"))?;
 /// std::fs::write(directory.join("stray"), "")?;
 ///

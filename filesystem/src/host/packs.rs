@@ -74,7 +74,7 @@ const KNOWN_MAX: usize = 1 << 21;
 /// let mut packs = Vec::new();
 /// let rest = packer.pack([&snapshot], &mut |pack| Ok::<(), Error>(packs.push(pack.to_vec())))?;
 /// packs.push(rest);
-/// // Objects that are replicated already are not packed again.
+/// // What is held is not packed again.
 /// assert!(packer.pack([&snapshot], &mut |_| Ok::<(), Error>(()))?.is_empty());
 ///
 /// let mut receiver = PackReceiver::new(&elsewhere);

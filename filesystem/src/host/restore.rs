@@ -185,7 +185,7 @@ impl HostFilesystem {
         if snapshot.unless_changed && !is_as_captured {
             return Err(Error::Changed { path: self.root.clone() });
         }
-        // Entries with a new time have not been checked since.
+        // No cached state is trusted: every file is read.
         let look = Look { root: &root, place: &self.root, keep: None, is_racy: &|_| true };
         let found = look.at(&walked.repositories, &mut RepositoryStatCache::new())?;
         let mut undoing = RepositoryRestore {

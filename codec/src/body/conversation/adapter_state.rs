@@ -12,7 +12,7 @@ const STATE: &str = "adapter_state";
 /// Records the data that an adapter needs to resume its provider's session. No rollback affects it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterState<'a> {
-    /// Evaluation, lane and origin of the record.
+    /// Evaluation, lane and imported original of the record.
     pub scope: ConversationScope<'a>,
     /// Name of the adapter's type. A reader preserves the states of adapters that it does not know.
     pub adapter: Cow<'a, str>,

@@ -15,7 +15,7 @@ const ANSWER: &str = "answer";
 /// Records a provider's answer, once it is complete and before any of its tool calls runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnswerBody<'a> {
-    /// Evaluation, lane and origin of the record.
+    /// Evaluation, lane and imported original of the record.
     pub scope: ConversationScope<'a>,
     /// Sequence number of the request; `None` if this log has no request for the answer.
     pub request: Option<SequenceNumber>,

@@ -30,7 +30,7 @@ named! {
 /// or the result of a call that another engine ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Input<'a> {
-    /// Evaluation, lane and origin of the record.
+    /// Evaluation, lane and imported original of the record.
     pub scope: ConversationScope<'a>,
     /// Author of the message.
     pub role: Role,

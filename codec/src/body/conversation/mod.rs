@@ -40,7 +40,7 @@ use super::{Lane, Payload};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
 
-/// Identifies the evaluation, the lane and the origin of a record of a conversation.
+/// Identifies the evaluation, the lane and the imported original of a record of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConversationScope<'a> {
     /// Id of the evaluation.

@@ -51,7 +51,7 @@ impl<'a> PromptIdentity<'a> {
 /// Records that a prompt was accepted although it has changed since the conversation started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptAccepted<'a> {
-    /// Evaluation, lane and origin of the record.
+    /// Evaluation, lane and imported original of the record.
     pub scope: ConversationScope<'a>,
     /// Prompt that the conversation has followed so far.
     pub was: PromptIdentity<'a>,

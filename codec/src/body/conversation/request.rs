@@ -14,7 +14,7 @@ const REQUEST: &str = "request";
 /// Records that a request to a provider is about to be sent, or that it failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request<'a> {
-    /// Evaluation, lane and origin of the record.
+    /// Evaluation, lane and imported original of the record.
     pub scope: ConversationScope<'a>,
     /// Number of the attempt to get this answer, counted from 1.
     pub attempt: u64,

@@ -15,7 +15,7 @@ const SHORTENED: &str = "shortened";
 /// part stays in the log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shortened<'a> {
-    /// Evaluation, lane and origin of the record.
+    /// Evaluation, lane and imported original of the record.
     pub scope: ConversationScope<'a>,
     /// First record of the replaced part.
     pub from: SequenceNumber,

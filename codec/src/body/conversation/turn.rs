@@ -9,7 +9,7 @@ const TURN: &str = "turn";
 /// Records that an answer and all its tool calls are finished, and lists the records of the turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn<'a> {
-    /// Evaluation, lane and origin of the record.
+    /// Evaluation, lane and imported original of the record.
     pub scope: ConversationScope<'a>,
     /// Number of the turn within its evaluation, counted from 1.
     pub number: u64,

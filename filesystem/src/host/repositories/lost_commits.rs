@@ -118,7 +118,7 @@ fn is_in_index(file: &File, id: &[u8]) -> Option<bool> {
 /// The refs of a repository that preserve lost commits: names within [`LOST`], and their commits.
 #[derive(Default)]
 pub(super) struct LostCommitRefs {
-    /// Those in their own files, as a restore writes them.
+    /// Refs in separate files, as a restore writes them.
     pub(super) loose: BTreeSet<(String, String)>,
     pub(super) packed: BTreeSet<(String, String)>,
 }
@@ -161,7 +161,7 @@ impl LostCommitRefs {
         Some(base.to_owned()).filter(is_free).or_else(|| further.find(is_free)).unwrap_or_default()
     }
 
-    /// Returns those that are only in `packed-refs`. A restore of that file may remove them.
+    /// Returns the refs that are only in `packed-refs`. A restore of that file may remove them.
     pub(super) fn packed_alone(&self) -> Vec<(String, String)> {
         let is_loose = |name: &str| self.loose.iter().any(|(loose, _)| loose == name);
         self.packed.iter().filter(|(name, _)| !is_loose(name)).cloned().collect()

@@ -203,7 +203,7 @@ impl<'a> RepositoryRestore<'a> {
     fn replaced_in(&self, root: &[u8]) -> Vec<Vec<u8>> {
         let (mut removals, writes) = self.changes(root);
         let repositories = self.repositories_in(root);
-        // The restore moves those.
+        // The restore moves them.
         removals.retain(|(path, _)| !self.holds_objects(&repositories, path));
         let is_gone = |path: &Vec<u8>| {
             let is_in = |gone: &Vec<u8>| path == gone || path.starts_with(&join(gone, b""));
@@ -248,7 +248,7 @@ impl<'a> RepositoryRestore<'a> {
         (removals, then.entries_within(root).filter(is_changed).collect())
     }
 
-    /// Restores a repository, and those of submodules in it.
+    /// Restores a repository and the repositories of its submodules.
     fn repository(&mut self, root: &[u8]) {
         let (mut removals, mut writes) = self.changes(root);
         if removals.is_empty() && writes.is_empty() {

@@ -1,5 +1,5 @@
-//! Scans one directory: all of its entries, and the contents of those files that changed since the
-//! last walk.
+//! Scans one directory: all of its entries, and the contents of files that changed since the last
+//! walk.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -312,7 +312,7 @@ impl WorkspaceWalk<'_> {
     }
 }
 
-/// Finds names among those of the last walk, which are mostly in the same order.
+/// Finds names in the last walk, which mostly has the same order.
 struct NameLookup<'a> {
     last: Option<&'a ManifestDirectory>,
     next: usize,
