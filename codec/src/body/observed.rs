@@ -7,7 +7,7 @@ use crate::msgpack::MsgpackWriter;
 
 const OBSERVED: &str = "observed";
 
-/// Records a fact that the host or the engine observed and that a later reader needs. It changes no slice.
+/// Records a fact that the host or the engine observed, for later readers. It changes no slice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed<'a> {
     /// Name of the observation's type.

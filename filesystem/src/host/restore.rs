@@ -94,7 +94,7 @@ impl HostFilesystem {
     /// `call` names the call in the refs that preserve its unreferenced commits,
     /// `refs/foldlog/lost/CALL`; it has to be a valid part of a ref's name. If entries were [set
     /// aside](HostFilesystem::set_aside) for the call, [`WorkspaceRestoreReport::inexact`] contains
-    /// its location.
+    /// their location.
     ///
     /// # Errors
     ///
