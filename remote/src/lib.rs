@@ -1,74 +1,82 @@
-//! Keeps sessions of foldlog in object storage, or in PostgreSQL: one fenced writer, and readers anywhere.
+//! Stores foldlog sessions in object storage or in PostgreSQL: one fenced writer, and readers
+//! anywhere.
 //!
-//! A worker's machine disappears in the middle of a tool call. Another worker, anywhere, reads the session from the
-//! bucket, claims it, and knows exactly what was acknowledged; the old one gets nothing acknowledged any more that it
-//! begins to append behind the claim, even if it was only paused and wakes up again. It starts no tool any more either, except within a
-//! bounded window, which `foldlog::replication` describes.
+//! A worker's machine may disappear in the middle of a tool call. Another worker, on any machine,
+//! then reads the session from the bucket, claims it, and knows exactly which records were
+//! acknowledged. After the claim, the old worker gets no append acknowledged, even if it was only
+//! paused and wakes up again. It starts no tool either, except within a bounded window, which
+//! `foldlog::replication` describes.
 //!
 //! # Terms
 //!
-//! | term | means |
+//! | term | meaning |
 //! |---|---|
 //! | *chunk* | one object of a session's remote log: some records, or a claim ([`chunk`] draws its bytes) |
-//! | *chain* | the chunks that count, in the order of their numbers ([`chain`] says by which rules) |
-//! | *epoch* | number of a claim; every chunk holds the one of its writer |
-//! | *claim* | a chunk without records that raises the epoch; whoever puts it is the writer from there on |
-//! | *fenced* | what a writer is that finds another writer's claim where its next chunk was to be |
-//! | *pack* | what captures of workspaces add: bytes that the engine makes, in an object that a chunk names, or in the chunk |
+//! | *chain* | the chunks that count, in the order of their numbers ([`chain`] lists the rules) |
+//! | *epoch* | number of a claim; every chunk contains its writer's epoch |
+//! | *claim* | a chunk without records that raises the epoch; the worker that puts it becomes the writer |
+//! | *fenced* | of a writer: it found another writer's claim under the number of its next chunk |
+//! | *pack* | the bytes that captures of workspaces add, built by the engine; stored in an object that a chunk names, or in the chunk |
 //! | *volume* | one object with the chunks of a whole range of numbers ([`volume`] draws its bytes) |
-//! | *collected* | a chunk that was removed, since a volume holds it |
-//! | *compacted* | of a volume: one whose chunks have lost the bodies that a compaction of the session dropped ([`compaction`] says where they are) |
-//! | *withdrawn* | of a name of a payload: given by no writer any more, since nothing named the payload ([`withdrawal`]) |
-//! | *lease* | what says that a session's worker lives, and so when to take over, and never whether that is safe: [`SessionLease`] |
-//! | *acknowledged* | the chain holds the record, and every record before it |
+//! | *collected* | of a chunk: removed, since a volume contains it |
+//! | *compacted* | of a volume: its chunks have lost the bodies that a compaction of the session dropped ([`compaction`] describes where compacted volumes are) |
+//! | *withdrawn* | of a payload's name: no longer used by any writer, since nothing refers to the payload ([`withdrawal`]) |
+//! | *lease* | shows whether a session's worker lives, and so when to take over, but never whether that is safe: [`SessionLease`] |
+//! | *acknowledged* | of a record: the chain contains it and every record before it |
 //!
-//! # Rooms
+//! # Modules
 //!
-//! | module | holds |
+//! | module | contains |
 //! |---|---|
 //! | [`chunk`] | the bytes of a chunk |
-//! | [`chain`] | the rules by which chunks are a log; no I/O |
+//! | [`chain`] | the rules by which chunks form a log; no I/O |
 //! | `bucket` | requests to a store, bounded in time, size and number |
 //! | [`volume`] | the bytes of a volume |
-//! | `volumes`, `clock` | where the chunk with a number is found, and whether what stands there counts |
+//! | `volumes`, `clock` | finding the chunk with a number, and whether it counts |
 //! | `reader` | reading a chain without a list |
-//! | `writer` | claiming and appending, and what is made of a lost answer |
-//! | `volume_builder`, `collect` | putting volumes, and removing chunks that they hold ([`Remote::collect`]) |
-//! | [`compaction`] | the bytes that say which compacted volumes stand for which chunks |
-//! | `dropped_bodies`, `compact` | which bodies a compaction dropped, as the session's records say; putting compacted volumes, and removing what they stand for |
-//! | `payloads`, [`withdrawal`] | putting and reading payloads and packs, and the bytes that say which of their names no writer gives any more |
-//! | `fields`, `numbered_objects` | the fields of these bytes, and what objects have in common that a session numbers |
-//! | `referenced_payloads`, `withdraw` | which payloads the log names, and removing the others |
-//! | `lease` | when it is time to take a session over: [`wait_for_lease`] |
-//! | `confirmations` | how long ago the place confirmed a claim, which is asked before a tool starts |
-//! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
-//! | `place` | places that people name by URLs, and what can be asked of each: [`Place`], [`open_place`] |
-//! | `buckets`, `network` | places in object storage, and how those of networks are reached |
-//! | `exchange`, `connection` | which host was asked last and what it answered; why there is no connection |
-//! | `replicator` | what the engine feeds: [`ObjectReplicator`] |
-//! | `postgres` | a database in place of a bucket, with a protocol of its own: [`PostgresReplicator`] |
+//! | `writer` | claiming and appending, and resolving a lost answer |
+//! | `volume_builder`, `collect` | putting volumes, and removing the chunks in them ([`Remote::collect`]) |
+//! | [`compaction`] | the bytes that record which compacted volumes replace which chunks |
+//! | `dropped_bodies`, `compact` | the bodies that a compaction dropped, from the session's records; putting compacted volumes, and removing the objects that they replace |
+//! | `payloads`, [`withdrawal`] | putting and reading payloads and packs, and the bytes that record which of their names no writer uses any more |
+//! | `fields`, `numbered_objects` | the fields of these bytes, and the common parts of objects that a session numbers |
+//! | `referenced_payloads`, `withdraw` | the payloads that the log names, and removal of the others |
+//! | `lease` | when to take a session over: [`wait_for_lease`] |
+//! | `confirmations` | the time since the place confirmed a claim, which is checked before a tool starts |
+//! | `runtime`, `remote` | a thread of its own, and the blocking API |
+//! | `place` | places that people name by URLs, and the operations of each: [`Place`], [`open_place`] |
+//! | `buckets`, `network` | places in object storage, and access to those in networks |
+//! | `exchange`, `connection` | the host of the last request and its answer; the cause of a missing connection |
+//! | `replicator` | the replicator that the engine feeds: [`ObjectReplicator`] |
+//! | `postgres` | a database instead of a bucket, with its own protocol: [`PostgresReplicator`] |
 //!
-//! With the feature `postgres`, which is not on by default, sessions are kept in a PostgreSQL database. What stands here of chunks and chains
-//! is of object storage; `docs/spec/remote.md` says what takes their place there.
+//! The feature `postgres`, off by default, stores sessions in a PostgreSQL database. Chunks and
+//! chains belong to object storage; `docs/spec/remote.md` describes their counterparts in a
+//! database.
 //!
-//! All but `chunk`, `chain`, `volume`, `compaction`, `withdrawal` and `postgres` are there with the feature `object-store`, which is on by default. It brings the crate
-//! [`object_store`] with stores in memory and in a local directory. The features `s3`, `gcs` and `azure` bring the stores of networks,
-//! which a URL names and whose keys come from the environment ([`open_place`]). A host that makes a store itself, as the crate
-//! `object_store` says, hands it to [`ObjectReplicator`].
+//! All modules but `chunk`, `chain`, `volume`, `compaction`, `withdrawal` and `postgres` need the
+//! feature `object-store`, which is on by default. It brings the crate [`object_store`] with stores
+//! in memory and in a local directory. The features `s3`, `gcs` and `azure` bring the stores of
+//! networks. A URL names such a store, and its keys come from the environment ([`open_place`]). A
+//! host that builds a store itself with the crate `object_store` passes it to [`ObjectReplicator`].
 //!
 //! # Invariants
 //!
-//! 1. A record is acknowledged only once the chain holds it and all records before it.
-//! 2. Nothing but creating an object that does not exist changes the log. No list, update or rename is relied on. Only a collection
-//!    removes anything of it, and no chunk counts under a number that was collected but that of the volume.
-//! 3. One put of a writer is in flight, and no other bytes are put under its number before its fate is known.
-//! 4. A writer is fenced only by a chunk that was read and verified, never by what a store says in place of it.
-//! 5. No length that a chunk or a store claims decides how much memory is taken.
-//! 6. What a store, a chunk or a host says is shown escaped or not at all. Of what a bucket's store answers, status and code alone are shown;
-//!    of what a database's server answers, the SQLSTATE and the beginning of its message. No error holds a password, a key, a token or a
+//! 1. A record is acknowledged only once the chain contains it and all records before it.
+//! 2. The log changes only by creating objects that do not exist yet. It relies on no list, update
+//!    or rename. Only a collection removes objects of the log. Under a number that was collected,
+//!    no chunk counts but the one in the volume.
+//! 3. A writer has one put in flight. It puts no other bytes under that number before the outcome
+//!    is known.
+//! 4. A writer is fenced only by a chunk that was read and verified, never by a store's claim about
+//!    it.
+//! 5. No length that a chunk or a store claims decides how much memory is allocated.
+//! 6. Text from a store, a chunk or a host is shown escaped or not at all. Of an answer of a
+//!    bucket's store, only status and code are shown; of an answer of a database's server, the
+//!    SQLSTATE and the start of its message. No error contains a password, a key, a token or a
 //!    signature.
 //!
-//! The proof obligations, and which test covers which, stand in `docs/spec/remote.md`.
+//! `docs/spec/remote.md` lists the proof obligations, and the test that covers each.
 //!
 //! # Not yet
 //!

@@ -1,4 +1,4 @@
-//! What a checkpoint is.
+//! Checkpoints: their ids, occasions and contents.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,14 +12,13 @@ use uuid::Uuid;
 
 use crate::{CompressionAlgorithm, TaskId};
 
-/// Numbers the checkpoints of a log in the order of their creation, from 1 on. Neither a rollback nor a removal frees a
-/// number. A fork goes on behind the numbers that it shares.
+/// Numbers the checkpoints of a log in the order of their creation, starting from 1. Neither a
+/// rollback nor a removal frees a number. A fork continues after the numbers that it shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CheckpointId(pub u64);
 
 impl CheckpointId {
-    /// Returns the id of the checkpoint that is created after this one.
     pub(super) fn next(self) -> CheckpointId {
         CheckpointId(self.0.saturating_add(1))
     }
@@ -32,7 +31,7 @@ impl fmt::Display for CheckpointId {
     }
 }
 
-/// Says that a text is no id of a checkpoint.
+/// Reports a text that is no id of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is no id of a checkpoint, such as checkpoint_003 or 3", escape::text(.0))]
 pub struct InvalidCheckpointId(
@@ -43,7 +42,7 @@ pub struct InvalidCheckpointId(
 impl FromStr for CheckpointId {
     type Err = InvalidCheckpointId;
 
-    /// Reads a number, or what [`Display`](fmt::Display) writes.
+    /// Parses a number, or the form that [`Display`](fmt::Display) writes.
     fn from_str(text: &str) -> Result<CheckpointId, InvalidCheckpointId> {
         let digits = text.strip_prefix("checkpoint_").unwrap_or(text);
         let number = Some(digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
@@ -52,26 +51,29 @@ impl FromStr for CheckpointId {
     }
 }
 
-/// Says why a checkpoint was created.
+/// Describes why a checkpoint was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Occasion {
-    /// Somebody asked for it.
+    /// A person or the host requested it.
     #[default]
     Manual,
-    /// [`CheckpointPolicy::every`](super::CheckpointPolicy::every) had passed since the checkpoint before.
+    /// [`CheckpointPolicy::every`](super::CheckpointPolicy::every) had elapsed since the previous
+    /// checkpoint.
     PeriodicByTime,
-    /// [`CheckpointPolicy::every_updates`](super::CheckpointPolicy::every_updates) had been recorded since the checkpoint before.
+    /// [`CheckpointPolicy::every_updates`](super::CheckpointPolicy::every_updates) had been
+    /// recorded since the previous checkpoint.
     PeriodicByUpdates,
-    /// The records since the checkpoint before held [`CheckpointPolicy::every_bytes`](super::CheckpointPolicy::every_bytes).
+    /// The records since the previous checkpoint had
+    /// [`CheckpointPolicy::every_bytes`](super::CheckpointPolicy::every_bytes).
     PeriodicByBytes,
-    /// The task was about to be started.
+    /// The task was about to start.
     BeforeTask(TaskId),
-    /// The task was no longer being worked on.
+    /// Work on the task had ended.
     AfterTask(TaskId),
     /// The session was about to be restored to this checkpoint.
     BeforeRestore(CheckpointId),
-    /// The host was about to end.
+    /// The host was about to exit.
     Shutdown,
 }
 
@@ -90,33 +92,34 @@ impl fmt::Display for Occasion {
     }
 }
 
-/// Counts what a session held at a checkpoint.
+/// Counts the contents of a session at a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointManifest {
     /// Number of tasks.
     pub total_tasks: u64,
-    /// Number of tasks that were completed.
+    /// Number of completed tasks.
     pub completed_tasks: u64,
-    /// Tasks that were being worked on, in ascending order of their ids.
+    /// Tasks in progress, in ascending order of their ids.
     pub active_tasks: Vec<TaskId>,
-    /// Number of changes of files that counted, as far as captures could be compared.
+    /// Number of file changes that counted, as far as captures could be compared.
     pub file_modifications_count: u64,
-    /// Number of messages of all conversations.
+    /// Number of messages in all conversations.
     pub conversation_messages_count: u64,
-    /// Length of what the records through the position hold, in bytes, as
-    /// [`ResourceUsageState::log_bytes`](crate::ResourceUsageState::log_bytes) counts it. What the log takes on a
-    /// disk beside that depends on when it was synced, and not on what was done.
+    /// Length of the records through the position, in bytes, as
+    /// [`ResourceUsageState::log_bytes`](crate::ResourceUsageState::log_bytes) counts it. The
+    /// additional space of the log on a disk is excluded, because it depends on when the log was
+    /// synced.
     pub storage_size_bytes: u64,
-    /// Dependencies of what is built, each as `name version`, in ascending order.
+    /// Dependencies of the project, each as `name version`, in ascending order.
     pub dependencies: Vec<String>,
 }
 
-/// Describes what the engine [exports](foldlog::Export) of a checkpoint's snapshot, as it was compressed.
+/// Describes the [export](foldlog::Export) of a checkpoint's snapshot in compressed form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompressedSnapshot {
     /// Algorithm.
     pub algorithm: CompressionAlgorithm,
-    /// Level that the algorithm was asked for.
+    /// Requested level of the algorithm.
     pub level: u32,
     /// Length of the export's JSON, in bytes.
     pub bytes: u64,
@@ -124,38 +127,41 @@ pub struct CompressedSnapshot {
     pub compressed_bytes: u64,
 }
 
-/// Names a position of a session to which it can be restored, with what it held there.
+/// Describes a position to which a session can be restored, and its contents there.
 ///
-/// No state is copied: the position says all of it.
+/// No state is copied: the position determines all of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// Id of the checkpoint.
     pub id: CheckpointId,
     /// Time of its creation.
     pub created_at: DateTime<Utc>,
-    /// Session that created it. Recorded as a text, so that an export's JSON reads back.
+    /// Session that created it. It is recorded as a text, so that the JSON of an export can be
+    /// parsed again.
     #[serde(with = "uuid::serde::hyphenated")]
     pub session_id: Uuid,
-    /// Sequence number of the snapshot's record, which is the position that a restore goes back to.
+    /// Sequence number of the snapshot's record. A restore returns to this position.
     pub position: SequenceNumber,
-    /// Name that somebody gave it. A checkpoint with a name is never removed by retention.
+    /// Name given by the creator. Retention never removes a checkpoint with a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Why it was created.
     pub occasion: Occasion,
-    /// What the session held.
+    /// Contents of the session.
     pub manifest: CheckpointManifest,
     /// Latest capture of each workspace that a tool's run recorded before the position.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub workspaces: BTreeMap<String, FilesystemSnapshot>,
     /// Captures of all resources at the position, as the JSON of a
-    /// [`CompositeSnapshot`](foldlog::tools::CompositeSnapshot). `None` if the session was captured alone.
+    /// [`CompositeSnapshot`](foldlog::tools::CompositeSnapshot). `None` if only the session was
+    /// captured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<String>,
-    /// Size of its compressed snapshot. `None` if the manager was not asked to [compress](super::CheckpointManager::with_compression)
-    /// any.
+    /// Size of its compressed snapshot. `None` if the manager does not
+    /// [compress](super::CheckpointManager::with_compression) snapshots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<CompressedSnapshot>,
-    /// BLAKE3 of the records through the position, in hexadecimal digits, as the [specification](super#hash) says.
+    /// BLAKE3 of the records through the position, in hexadecimal digits, as the
+    /// [specification](super#hash) defines it.
     pub validation_hash: String,
 }

@@ -1,28 +1,31 @@
-//! Compresses what is written to files, and knows by the bytes alone how to read it back.
+//! Compresses data for files, and detects the stored form from the bytes alone.
 //!
 //! # Format
 //!
-//! Compressed data is one frame of the codec's own format, so that `zcat`, `zstdcat` and `lz4cat` read it too. Data below the
-//! threshold stays as it is, and readable. The first byte tells which of the two it is:
+//! Compressed data is one frame in the codec's own format, so `zcat`, `zstdcat` and `lz4cat` can
+//! read it too. Data below the threshold is stored plain, and remains readable. The first byte
+//! distinguishes the forms:
 //!
 //! ```text
 //! 1f 8b ..            one gzip member                      (CRC-32 and length at its end)
 //! 28 b5 2f fd ..      one Zstandard frame                  (with checksum)
 //! 04 22 4d 18 ..      one LZ4 frame                        (with length, and checksums of blocks and content)
 //! `{`, `[`, `"`, `-`, 0 to 9, `t`, `f`, `n`   plain, if text follows
-//! anything else       no data of ours
+//! anything else       not in this format
 //! ```
 //!
 //! # Invariants
 //!
-//! 1. Plain data begins as a JSON value does, and is UTF-8 without control characters but tab, line feed and carriage return.
-//!    Other data has no plain form: it is refused where it would be stored plain, because no algorithm is chosen or it is
-//!    below the threshold. So plain data is never taken for compressed data, and a frame with one wrong byte in its magic
-//!    number is never taken for plain data.
-//! 2. Of a frame that was cut off, or in which a byte is wrong, [`StateCompression::decompress`] returns an error or the exact
-//!    data (some bytes of a gzip header mean nothing), as the checksums tell. Of plain data only a digest kept elsewhere tells.
+//! 1. Plain data starts like a JSON value, and is UTF-8 without control characters except tab, line
+//!    feed and carriage return. Other data has no plain form. It is refused if it would be stored
+//!    plain, because no algorithm is chosen or it is below the threshold. So plain data is never
+//!    mistaken for compressed data, and a frame with one wrong byte in its magic number is never
+//!    mistaken for plain data.
+//! 2. For a truncated frame, or one with a wrong byte, [`StateCompression::decompress`] returns an
+//!    error or the exact data, since checksums cover it. (Some bytes of a gzip header have no
+//!    meaning.) Damage of plain data is detected only by a digest that is stored elsewhere.
 //! 3. Nothing follows a frame.
-//! 4. Reading takes no more memory than the data has, and stops where the data gets longer than allowed.
+//! 4. Reading takes no more memory than the data, and stops once the data is longer than allowed.
 
 use std::io::{self, Read, Write};
 
@@ -30,11 +33,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Error, Result};
 
-/// Algorithms that data is compressed by.
+/// Lists the algorithms that compress data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompressionAlgorithm {
-    /// Data stays plain; data that has no plain form is refused.
+    /// Data is stored plain; data without a plain form is refused.
     #[default]
     None,
     /// DEFLATE within gzip.
@@ -46,7 +49,7 @@ pub enum CompressionAlgorithm {
 }
 
 impl CompressionAlgorithm {
-    /// Lists all algorithms.
+    /// All algorithms.
     pub const ALL: [CompressionAlgorithm; 4] = [
         CompressionAlgorithm::None,
         CompressionAlgorithm::Gzip,
@@ -64,7 +67,8 @@ impl CompressionAlgorithm {
         }
     }
 
-    /// Returns how stored data was compressed, by its first bytes; `None` if it is no data of ours.
+    /// Detects how stored data was compressed, from its first bytes. Returns `None` if the format
+    /// is unknown.
     pub fn detect(stored: &[u8]) -> Option<CompressionAlgorithm> {
         match stored {
             [0x1f, 0x8b, ..] => Some(CompressionAlgorithm::Gzip),
@@ -76,7 +80,6 @@ impl CompressionAlgorithm {
     }
 }
 
-/// Returns whether data may be stored as it is.
 fn is_plain(data: &[u8]) -> bool {
     let is_text = |byte: &u8| *byte >= 0x20 || matches!(*byte, b'\t' | b'\n' | b'\r');
     matches!(data.first(), Some(b'{' | b'[' | b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n'))
@@ -84,13 +87,13 @@ fn is_plain(data: &[u8]) -> bool {
         && std::str::from_utf8(data).is_ok()
 }
 
-/// Says how data is compressed.
+/// Configures how data is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateCompression {
     /// Algorithm.
     pub algorithm: CompressionAlgorithm,
-    /// How hard the algorithm tries; higher levels take longer. It is brought into the algorithm's range: gzip has 0 to 9,
-    /// Zstandard 1 to 22, LZ4 none.
+    /// Compression level; higher levels take longer. It is clamped to the algorithm's range: 0 to 9
+    /// for gzip, 1 to 22 for Zstandard, none for LZ4.
     pub level: u32,
     /// Data with fewer bytes is not compressed.
     pub threshold_bytes: u64,
@@ -118,8 +121,9 @@ impl StateCompression {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPlain`] if no algorithm is chosen or the data is below the threshold, and the data has no plain form.
-    /// [`Error::Compress`] if the codec reports an error: it has no memory.
+    /// [`Error::NotPlain`] if no algorithm is chosen or the data is below the threshold, and the
+    /// data has no plain form. [`Error::Compress`] if the codec reports an error, which means that
+    /// it has no memory.
     pub fn compress(&self, data: &[u8]) -> Result<Vec<u8>> {
         let algorithm = self.algorithm;
         if algorithm == CompressionAlgorithm::None || (data.len() as u64) < self.threshold_bytes {
@@ -133,8 +137,8 @@ impl StateCompression {
         compressed().map_err(|source| Error::Compress { algorithm, source })
     }
 
-    /// Makes what stores `bytes` bytes of JSON text, which is plain, in `out` as [`compress`](StateCompression::compress) returns
-    /// them.
+    /// Returns an encoder that stores JSON text (which is plain) of `bytes` bytes in `out`, in the
+    /// form that [`compress`](StateCompression::compress) returns.
     pub(super) fn encoder<W: Write>(&self, bytes: u64, out: W) -> io::Result<CompressionEncoder<W>> {
         match bytes < self.threshold_bytes {
             true => Ok(CompressionEncoder::Plain(out)),
@@ -168,13 +172,14 @@ impl StateCompression {
     ///
     /// # Errors
     ///
-    /// [`Error::Decompress`] if a frame is damaged or something follows it, [`Error::UnknownCodec`] if the bytes are neither
-    /// a frame nor plain, [`Error::TooLong`] if the data has more than `bytes_max` bytes.
+    /// [`Error::Decompress`] if a frame is damaged or bytes follow it, [`Error::UnknownCodec`] if
+    /// the bytes are neither a frame nor plain, [`Error::TooLong`] if the data has more than
+    /// `bytes_max` bytes.
     pub fn decompress(stored: &[u8], bytes_max: u64) -> Result<Vec<u8>> {
         let algorithm = CompressionAlgorithm::detect(stored).ok_or(Error::UnknownCodec)?;
         let mut rest = stored;
         let mut data = Vec::new();
-        // One byte more, to see whether there is one.
+        // One byte more, to detect data that is too long.
         let limit = bytes_max.saturating_add(1);
         let read = match algorithm {
             CompressionAlgorithm::None if stored.len() as u64 > bytes_max => {
@@ -199,7 +204,6 @@ impl StateCompression {
     }
 }
 
-/// Stores data as it is written.
 pub(super) enum CompressionEncoder<W: Write> {
     Plain(W),
     Gzip(flate2::write::GzEncoder<W>),
@@ -208,7 +212,7 @@ pub(super) enum CompressionEncoder<W: Write> {
 }
 
 impl<W: Write> CompressionEncoder<W> {
-    /// Ends the frame, and returns where it was written to.
+    /// Ends the frame, and returns the inner writer.
     pub(super) fn finish(self) -> io::Result<W> {
         match self {
             CompressionEncoder::Plain(out) => Ok(out),
@@ -249,12 +253,13 @@ fn lz4<W: Write>(bytes: u64, out: W) -> lz4_flex::frame::FrameEncoder<W> {
 
 fn read_zstd(rest: &mut &[u8], limit: u64, data: &mut Vec<u8>) -> io::Result<usize> {
     let mut decoder = zstd::stream::Decoder::with_buffer(rest)?.single_frame();
-    // The largest window that an encoder of any level asks for.
+    // The largest window that an encoder requests at any level.
     decoder.window_log_max(27)?;
     decoder.take(limit).read_to_end(data)
 }
 
-/// Reads an LZ4 frame, whose decoder takes one that was cut off between two blocks for one that ends there.
+/// Reads an LZ4 frame. Its decoder does not detect a frame that was truncated between two blocks,
+/// so the content length is checked.
 fn read_lz4(rest: &mut &[u8], limit: u64, data: &mut Vec<u8>) -> io::Result<usize> {
     let len = lz4_content_len(rest).ok_or(io::ErrorKind::UnexpectedEof)?;
     let read = lz4_flex::frame::FrameDecoder::new(rest).take(limit).read_to_end(data)?;
@@ -264,7 +269,7 @@ fn read_lz4(rest: &mut &[u8], limit: u64, data: &mut Vec<u8>) -> io::Result<usiz
     }
 }
 
-/// Returns the length of the data that an LZ4 frame's header says, which the header's checksum covers.
+/// Returns the content length in an LZ4 frame's header, which the header's checksum covers.
 fn lz4_content_len(frame: &[u8]) -> Option<u64> {
     const FLAG_CONTENT_SIZE: u8 = 0x08;
     // Magic number, flags, block size, length.

@@ -1,4 +1,4 @@
-//! What may go wrong with the files, checkpoints and recoveries of long-running work.
+//! Errors of the files, checkpoints and recoveries of long-running work.
 
 use std::fmt;
 use std::io;
@@ -9,53 +9,53 @@ use foldlog::{SequenceNumber, escape};
 use super::files::is_manifest;
 use super::{CheckpointId, CompressionAlgorithm, RecoveryStrategy, RemovalReason, StateComponent};
 
-/// Holds a result of this part of the crate.
+/// Contains a result, or an [`Error`] of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Says what went wrong.
+/// Describes an error of files, checkpoints or recoveries.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The engine reported an error.
     #[error(transparent)]
     Engine(#[from] foldlog::Error),
-    /// The system refused something.
+    /// The operating system reported an error.
     #[error("{} cannot be {op}: {source}", escape::path(path))]
     Io {
-        /// What was to be done with it, such as `read` or `written`.
+        /// Operation that failed, such as `read` or `written`.
         op: &'static str,
         /// File or directory.
         path: PathBuf,
-        /// Answer of the system.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Something else stands where a file or a directory is to be. Links are not followed.
+    /// A path leads to something else than the expected file or directory. Links are not followed.
     #[error("{} is no {wanted}, but a {found}", escape::path(path))]
     OtherKind {
-        /// What stands there.
+        /// The path.
         path: PathBuf,
         /// `file` or `directory`.
         wanted: &'static str,
-        /// Its kind.
+        /// Its actual kind.
         found: &'static str,
     },
-    /// A value has no JSON form, or a JSON text is none of the form that is wanted.
+    /// A value has no JSON form, or a JSON text does not have the expected form.
     #[error("{what}: {source}")]
     Json {
-        /// What was written or read.
+        /// The value that was written or read.
         what: String,
-        /// What is wrong.
+        /// Error of the JSON library.
         source: serde_json::Error,
     },
-    /// A value is no part of a state.
+    /// A value is not a valid part of a state.
     #[error("the value is no {}: {}", component.name(), escape::text(reason))]
     NotAComponent {
-        /// Part that it was to be.
+        /// Expected part.
         component: StateComponent,
-        /// What is wrong.
+        /// Cause.
         reason: String,
     },
-    /// Another process reads or writes a tree for longer than anybody waits.
+    /// Another process uses a tree for longer than a call waits.
     #[error("waited {} s for {}, which another process reads or writes", waited.as_secs(), escape::path(path))]
     InUse {
         /// Directory of the tree.
@@ -63,23 +63,23 @@ pub enum Error {
         /// Time that the call waited.
         waited: std::time::Duration,
     },
-    /// The tree does not hold a part of the state.
+    /// The tree does not contain a part of the state.
     #[error("the tree holds no {}", .0.name())]
     ComponentNotFound(StateComponent),
-    /// There is no tree of a session, or none of a version that is known.
+    /// There is no tree of a session, or its version is unknown.
     #[error("{} holds no tree of a session: {}", escape::path(path), escape::text(reason))]
     NoTree {
         /// Directory.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         reason: String,
     },
-    /// Files of a tree are not what its manifest says.
+    /// Files of a tree do not match its manifest.
     #[error("the tree in {} is damaged: {}", escape::path(dir), DamageList(files))]
     Damaged {
         /// Directory of the session.
         dir: PathBuf,
-        /// Each file, and what is wrong with it.
+        /// Each damaged file, and its damage.
         files: Vec<DamagedFile>,
     },
     /// The updates are not those that led to the state.
@@ -90,7 +90,7 @@ pub enum Error {
     Compress {
         /// Algorithm.
         algorithm: CompressionAlgorithm,
-        /// What it reported.
+        /// Error of the codec.
         source: io::Error,
     },
     /// Compressed data is damaged.
@@ -98,53 +98,53 @@ pub enum Error {
     Decompress {
         /// Algorithm.
         algorithm: CompressionAlgorithm,
-        /// What is wrong.
+        /// Cause.
         reason: String,
     },
-    /// Data is not to be compressed, and its first bytes or control characters forbid to store it as it is: a reader could take
-    /// it for something else.
+    /// Data is to be stored plain, but its first bytes or control characters forbid that: a reader
+    /// could mistake it for another form.
     #[error("data that is not JSON text cannot be stored without compression")]
     NotPlain,
-    /// Data is neither compressed nor plain text that begins as JSON does.
+    /// Data is neither compressed nor plain text that starts like JSON.
     #[error("data is neither compressed nor plain JSON")]
     UnknownCodec,
-    /// Data would be longer than it may be.
+    /// Data would be longer than allowed.
     #[error("data has more than {bytes_max} bytes")]
     TooLong {
-        /// Greatest number of bytes.
+        /// Largest permitted number of bytes.
         bytes_max: u64,
     },
     /// The session has no such checkpoint.
     #[error("the session has no {id}: it has {known} checkpoints")]
     NoSuchCheckpoint {
-        /// The checkpoint that was asked for.
+        /// Requested checkpoint.
         id: CheckpointId,
-        /// Number of checkpoints that the session has.
+        /// Number of checkpoints of the session.
         known: usize,
     },
-    /// The session has no checkpoint to go back to.
+    /// The session has no checkpoint to return to.
     #[error("the session has no checkpoint to go back to")]
     NoCheckpoint,
-    /// The checkpoint was removed by retention.
+    /// Retention removed the checkpoint.
     #[error("{id} was removed, since it was kept no longer by {reason}")]
     CheckpointRemoved {
-        /// The checkpoint that was asked for.
+        /// Requested checkpoint.
         id: CheckpointId,
         /// Limit by which it was removed.
         reason: RemovalReason,
     },
-    /// The records up to a checkpoint are not those from which its hash was made.
+    /// The records up to a checkpoint do not match its hash.
     #[error(
         "{id} cannot be trusted: the records through {position} have the hash {found}, it says {expected}"
     )]
     CheckpointMismatch {
-        /// First checkpoint whose hash does not fit.
+        /// First checkpoint whose hash does not match.
         id: CheckpointId,
         /// Its position.
         position: SequenceNumber,
-        /// Hash that the checkpoint says.
+        /// Hash in the checkpoint.
         expected: String,
-        /// Hash that was made of the records.
+        /// Hash of the records.
         found: String,
     },
     /// A recovery cannot follow a strategy.
@@ -155,61 +155,62 @@ pub enum Error {
         /// Why it cannot be followed.
         reason: String,
     },
-    /// The checkpoint holds no captures of resources, or the manager has no run to restore them with.
+    /// The checkpoint has no captures of resources, or the manager has no run to restore them with.
     #[error("{id} cannot be restored with its resources: {reason}")]
     NoResources {
-        /// The checkpoint that was asked for.
+        /// Requested checkpoint.
         id: CheckpointId,
-        /// What is missing.
+        /// The missing part.
         reason: &'static str,
     },
 }
 
-/// Names a file of a tree, and what is wrong with it.
+/// Names a file of a tree, and its damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedFile {
-    /// Path within the session's directory, `/` between names.
+    /// Path within the session's directory, with `/` between names.
     pub path: String,
-    /// What is wrong.
+    /// The damage.
     pub damage: FileDamage,
 }
 
 impl DamagedFile {
-    /// Returns whether it is the tree's manifest, so that nothing vouches for the other files.
+    /// Returns whether the file is the tree's manifest. If so, the other files cannot be verified.
     pub fn is_manifest(&self) -> bool {
         is_manifest(&self.path)
     }
 }
 
-/// Says what is wrong with a file of a tree.
+/// Describes the damage of a file of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileDamage {
     /// The file is missing.
     Missing,
-    /// The file's content is not that of its digest.
+    /// The file's content does not match its digest.
     Differs {
-        /// BLAKE3 that the manifest says, in hexadecimal digits.
+        /// BLAKE3 in the manifest, in hexadecimal digits.
         expected: String,
-        /// BLAKE3 of what is there.
+        /// BLAKE3 of the file.
         found: String,
     },
-    /// The file's length is not that of the manifest. A longer file is not read.
+    /// The file's length does not match the manifest. A longer file is not read.
     Length {
-        /// Length in bytes that the manifest says.
+        /// Length in the manifest, in bytes.
         expected: u64,
-        /// Length of what is there.
+        /// Length of the file.
         found: u64,
     },
-    /// The path stands for no regular file.
+    /// The path is not a regular file.
     OtherKind(&'static str),
     /// The manifest does not name it.
     Extra,
     /// The file, decompressed, is longer than the reader allows.
     TooLong {
-        /// Greatest number of bytes.
+        /// Largest permitted number of bytes.
         bytes_max: u64,
     },
-    /// The file matches the manifest and yet holds no such part, or the system does not read it.
+    /// The file matches the manifest but does not contain a valid part, or the system cannot read
+    /// it.
     Unreadable(String),
 }
 
@@ -248,7 +249,6 @@ impl fmt::Display for DamageList<'_> {
 }
 
 impl Error {
-    /// Makes an error of the system's answer.
     pub(crate) fn io(op: &'static str, path: impl AsRef<Path>) -> impl FnOnce(rustix::io::Errno) -> Error {
         move |errno| Error::Io { op, path: path.as_ref().to_owned(), source: errno.into() }
     }

@@ -1,21 +1,23 @@
-//! Keeps long-running work in a session: tasks that depend on each other, what was done about them, and what came of it.
+//! Stores long-running work in a session: tasks that depend on each other, and their progress and
+//! results.
 //!
-//! An agent that works for days has more than a conversation. [`declare`] adds what else it has to the types of a session, so
-//! that it survives a kill, is rolled back with the rest, and can be read at any position without the host. The log is the
-//! only truth: whatever stands in files beside it is an export. All names are exported here too; the docs of the modules have the tables, formats
-//! and invariants.
+//! An agent that works for days has more state than a conversation. [`declare`] adds that state to
+//! the types of a session. It then survives a kill, is rolled back with the rest, and can be read
+//! at any position without the host. The log is the only source of truth: files next to it are
+//! exports. All names are exported here too; the docs of the modules have the tables, formats and
+//! invariants.
 //!
 //! | module | contains |
 //! |---|---|
-//! | [`tasks`] | tasks as one slice over six events, the tree of a position, and what is next |
-//! | [`state`] | [`SessionState`]: all that a session is at a position, in nine parts |
-//! | `updates` | [`StateUpdate`]: what changed it, one by one |
-//! | [`checkpoints`] | [`CheckpointManager`]: positions that a session can be restored to |
-//! | [`validation`] | [`StateValidator`]: whether a state holds, and the events that repair it |
-//! | [`recovery`] | [`CrashRecoveryManager`]: what a crash left, and four ways to go on |
+//! | [`tasks`] | tasks as one slice over six events, the tree of a position, and the next task |
+//! | [`state`] | [`SessionState`]: the whole state of a session at a position, in nine parts |
+//! | `updates` | [`StateUpdate`]: the changes of the state, one by one |
+//! | [`checkpoints`] | [`CheckpointManager`]: positions to which a session can be restored |
+//! | [`validation`] | [`StateValidator`]: whether a state is valid, and the events that repair it |
+//! | [`recovery`] | [`CrashRecoveryManager`]: the state after a crash, and four ways to continue |
 //! | [`files`] | [`export_tree`] and [`import_tree`]: a session as a directory of JSON files; [`AtomicPersistence`], [`LazyStateManager`] |
 //! | [`compression`] | [`StateCompression`]: how files are compressed |
-//! | `error` | [`Error`]: what may go wrong with files, checkpoints and recoveries |
+//! | `error` | [`Error`]: errors of files, checkpoints and recoveries |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

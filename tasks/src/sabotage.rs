@@ -1,4 +1,5 @@
-//! The ways to break long-running work on purpose, for foldlog's own tests: see [`foldlog_codec::sabotage`].
+//! Deliberate defects of long-running work, for foldlog's own tests. See
+//! [`foldlog_codec::sabotage`].
 
 foldlog_codec::breakages! {
     OldStatusIgnored = "old-status-ignored": "A task changes its status whatever the event says it was.",

@@ -1,4 +1,4 @@
-//! What changed a session, update by update: a view of the records, which alone hold it.
+//! The changes of a session, update by update. Updates are a view: only the records store them.
 
 use chrono::{DateTime, Utc};
 use foldlog::SequenceNumber;
@@ -15,24 +15,26 @@ use super::{
 /// Describes one change of a session's state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StateUpdate {
-    /// Time of the record that holds it.
+    /// Time of its record.
     pub timestamp: DateTime<Utc>,
     /// Part of the state that it changes.
     pub component: StateComponent,
-    /// What it changes.
+    /// The change.
     pub operation: UpdateOperation,
-    /// Number of the update among those that count, from 1 on and without gaps. A rollback takes numbers back.
+    /// Number of the update among those that count, starting from 1 and without gaps. A rollback
+    /// frees numbers.
     pub sequence_number: u64,
-    /// Record that holds the update. The end of a tool's run may hold several.
+    /// Record of the update. The end record of a tool's run may contain several updates.
     pub position: SequenceNumber,
     /// BLAKE3 of the record's number, kind, time and body, in hexadecimal digits.
     pub checksum: String,
 }
 
-/// Says what an update changes.
+/// Describes the change of an update.
 ///
-/// Those of tasks are events that a host dispatches; the last two are mostly repairs. The others are views: of what a tool
-/// changed in a workspace, and of the records of conversations. Nothing but those records can make them.
+/// Updates of tasks are events that a host dispatches; the last two are mostly repairs. The others
+/// are views of a tool's changes in a workspace and of the records of conversations. Only those
+/// records can create them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "operation")]
 pub enum UpdateOperation {
@@ -44,7 +46,7 @@ pub enum UpdateOperation {
     TaskModified(TaskModified),
     /// A file of a workspace was changed.
     FileModified {
-        /// What was changed.
+        /// The change.
         modification: FileModification,
     },
     /// Messages were added to a conversation.
@@ -63,7 +65,7 @@ pub enum UpdateOperation {
 }
 
 impl UpdateOperation {
-    /// Reads an event of tasks; `None` if it is another one.
+    /// Reads an event of tasks. Returns `None` for other events.
     ///
     /// # Errors
     ///
@@ -84,7 +86,7 @@ impl UpdateOperation {
         })
     }
 
-    /// Returns the part of the state that such an update changes.
+    /// Returns the part of the state that the update changes.
     pub fn component(&self) -> StateComponent {
         match self {
             UpdateOperation::FileModified { .. } => StateComponent::FileSystem,
@@ -105,7 +107,8 @@ impl StateUpdate {
     /// # Errors
     ///
     /// [`NoSuchPosition`](foldlog::Error::NoSuchPosition) if the log has no such record,
-    /// [`Decode`](foldlog::Error::Decode) if an event or a capture cannot be read, and the errors of reading a log.
+    /// [`Decode`](foldlog::Error::Decode) if an event or a capture cannot be read, and the errors
+    /// of reading a log.
     pub fn list(
         log: &LogReader,
         position: impl Into<SequenceNumber>,
@@ -119,7 +122,6 @@ impl StateUpdate {
     }
 }
 
-/// Collects updates.
 #[derive(Default)]
 pub(super) struct UpdateCollector {
     pub(super) updates: Vec<StateUpdate>,
