@@ -1,14 +1,15 @@
-//! What a session holds at a position, counted from a checkpoint before it and the records since.
+//! Counts a session's contents at a position, from an earlier checkpoint and the records since.
 //!
-//! A slice of counts, folded by the events of tasks, would make each of these records larger and each change of a task
-//! dearer, whether anybody creates checkpoints or not. The records since the last checkpoint say the same, and are read
-//! once, when the next one is created.
+//! A slice of counts, folded by the events of tasks, would make each of these records larger and
+//! each change of a task slower, even without checkpoints. The records since the last checkpoint
+//! have the same information, and are read once, when the next one is created.
 //!
-//! 1. Counts go on from the latest checkpoint on the live path of the position; what counts at a checkpoint that is live
-//!    counts at every later position of that path.
-//! 2. Where there is none, they begin at the log's first record.
-//! 3. A record that may change tasks otherwise than by their four events (a seed, a clear, a reset, an import), or whose
-//!    body a compaction has dropped, has the tasks counted from their slice.
+//! 1. Counts continue from the latest checkpoint on the live path of the position. A record that
+//!    counts at a live checkpoint counts at every later position of that path.
+//! 2. Without such a checkpoint, they start at the log's first record.
+//! 3. Tasks are counted from their slice after a record that may change them otherwise than by
+//!    their four events (a seed, a clear, a reset, an import), or whose body a compaction has
+//!    dropped.
 
 use std::collections::BTreeMap;
 
@@ -24,15 +25,16 @@ use crate::{
     declare,
 };
 
-/// What a session holds at a position.
+/// The contents of a session at a position.
 pub(super) struct CheckpointCounts {
-    /// The counts. The size of the log is left at 0.
+    /// The counts. The size of the log remains 0.
     pub(super) manifest: CheckpointManifest,
     /// Latest capture of each workspace.
     pub(super) workspaces: BTreeMap<String, FilesystemSnapshot>,
 }
 
-/// Counts what a session holds at `position`, from the latest of these checkpoints that is before it and counts there.
+/// Counts a session's contents at `position`, starting from the latest of these checkpoints that is
+/// before it and counts there.
 pub(super) fn count_at(
     records: &impl RecordSource,
     created: &[Checkpoint],
@@ -100,7 +102,7 @@ impl CheckpointCounter<'_> {
         match &record.content {
             RecordedContent::Event(event) => self.event(event),
             RecordedContent::CallBegun(begin) => self.captures(&begin.before),
-            // Behind any other end is what was there before.
+            // After any other end, resources are in their state before the call.
             RecordedContent::CallEnded(end) if end.is_kept() => self.captures(&end.after),
             RecordedContent::Dropped | RecordedContent::Other(RecordKind::DISPATCH | RecordKind::IMPORT) => {
                 self.is_by_events = false;
@@ -131,7 +133,7 @@ impl CheckpointCounter<'_> {
         Ok(())
     }
 
-    /// Counts what differs between each capture and the one before it of the same workspace.
+    /// Counts the differences between each capture and the previous one of the same workspace.
     fn captures(&mut self, captures: &RecordedCaptures) -> Result<()> {
         for workspace in captures.resources() {
             // Resources of other kinds have captures of other forms.
@@ -139,7 +141,7 @@ impl CheckpointCounter<'_> {
             let before = self.workspaces.insert(workspace.to_owned(), after.clone());
             let Some(before) = before.filter(|before| before.commit != after.commit) else { continue };
             let Some(reader) = self.readers.reader_for(workspace) else { continue };
-            // Captures that cannot be compared are named by the session's state.
+            // The session's state names captures that cannot be compared.
             if let Ok(changes) = reader.changes(Some(&before), &after) {
                 self.manifest.file_modifications_count += changes.len() as u64;
             }

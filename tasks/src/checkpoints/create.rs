@@ -1,4 +1,4 @@
-//! Creates checkpoints, and removes those that are kept no longer.
+//! Creates checkpoints, and removes those that retention no longer keeps.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,8 @@ use crate::{StateCompression, TaskStatus, TaskStatusChanged, Tasks, WorkspaceSto
 /// Name of the observation of the positions at which sessions were forked from this one.
 const FORKS: &str = "checkpoints.forks";
 
-/// Creates the checkpoints of a session, keeps as many as its policies say, and restores the session to one.
+/// Manages the checkpoints of a session: creates them, keeps as many as its policies require, and
+/// restores the session to one.
 ///
 /// ```
 /// use foldlog::{SessionTypes, Store};
@@ -48,27 +49,30 @@ pub struct CheckpointManager {
     policy: CheckpointPolicy,
     retention: RetentionPolicy,
     compression: Option<StateCompression>,
-    /// Not held while anything is written: a write waits for others, and tells subscribers, who may ask.
+    /// Not locked during a write: a write waits for others, and notifies subscribers, which may
+    /// call the manager.
     known: Mutex<CheckpointCache>,
 }
 
-/// How often a checkpoint is tried again that another thread or manager came before.
+/// Maximum number of retries of a creation if another thread or manager creates a checkpoint first.
 const TRIES_MAX: usize = 16;
 
-/// What was read so far.
+/// The history read so far.
 #[derive(Debug)]
 struct CheckpointCache {
     history: Arc<CheckpointHistory>,
-    /// Last record whose entries the history holds.
+    /// Last record whose entries are in the history.
     through: Option<SequenceNumber>,
     since: Option<SinceLast>,
     auto_save: bool,
-    /// Sessions of the store whose parents are known, with the position at which each was forked from this one.
+    /// Sessions of the store whose parents are known, with the position at which each was forked
+    /// from this one.
     forks: BTreeMap<Uuid, Option<SequenceNumber>>,
 }
 
 impl CheckpointManager {
-    /// Makes a manager of a session's checkpoints that captures no resources, creates none by itself, and keeps all.
+    /// Returns a manager of a session's checkpoints. It captures no resources, creates no
+    /// checkpoints automatically, and keeps all.
     pub fn new(session: Session) -> CheckpointManager {
         let (history, forks) = (Arc::default(), BTreeMap::new());
         let known = CheckpointCache { history, through: None, since: None, auto_save: true, forks };
@@ -85,33 +89,35 @@ impl CheckpointManager {
         }
     }
 
-    /// Captures the resources of a run with each checkpoint, so that they can be restored too. The run is of this session.
+    /// Captures the resources of a run with each checkpoint, so that they can be restored too. The
+    /// run must be of this session.
     #[must_use]
     pub fn with_resources(self, run: ExecutionState) -> CheckpointManager {
         CheckpointManager { run: Some(run), ..self }
     }
 
-    /// Says where the captures of workspaces are, by which changes of files are counted; the directory `files` of the session's
-    /// directory by default.
+    /// Sets the location of the captures of workspaces, with which changes of files are counted.
+    /// The default is the directory `files` in the session's directory.
     #[must_use]
     pub fn with_stores(self, stores: WorkspaceStores) -> CheckpointManager {
         CheckpointManager { stores, ..self }
     }
 
-    /// Says when checkpoints are created by themselves.
+    /// Sets when checkpoints are created automatically.
     #[must_use]
     pub fn with_policy(self, policy: CheckpointPolicy) -> CheckpointManager {
         CheckpointManager { policy, ..self }
     }
 
-    /// Says how long checkpoints are kept.
+    /// Sets how long checkpoints are kept.
     #[must_use]
     pub fn with_retention(self, retention: RetentionPolicy) -> CheckpointManager {
         CheckpointManager { retention, ..self }
     }
 
-    /// Compresses the snapshot of each checkpoint, and records its [size](Checkpoint::snapshot) and the level. No copy is kept: the
-    /// log holds the state. Each checkpoint then costs time in proportion to what the session holds.
+    /// Compresses the snapshot of each checkpoint, and records its [size](Checkpoint::snapshot) and
+    /// the level. The compressed copy is discarded, since the log contains the state. Each
+    /// checkpoint then takes time in proportion to the contents of the session.
     #[must_use]
     pub fn with_compression(self, compression: StateCompression) -> CheckpointManager {
         CheckpointManager { compression: Some(compression), ..self }
@@ -122,7 +128,7 @@ impl CheckpointManager {
         &self.session
     }
 
-    /// Switches the creation of checkpoints by the [policy](CheckpointPolicy) off or on.
+    /// Enables or disables the creation of checkpoints by the [policy](CheckpointPolicy).
     pub fn set_auto_save(&self, on: bool) {
         self.lock_cache().auto_save = on;
     }
@@ -132,16 +138,16 @@ impl CheckpointManager {
         self.lock_cache().auto_save
     }
 
-    /// Creates a checkpoint because somebody asked for it, and then removes those that are kept no longer.
+    /// Creates a checkpoint on request, and then removes those that retention no longer keeps.
     ///
-    /// Costs time in proportion to the records since the last checkpoint, to the tasks that are being worked on and to the
-    /// dependencies, not to what the session holds; behind a rollback, whatever conversations there are is read again. The
-    /// checkpoint is as durable as a snapshot of the session.
+    /// Takes time in proportion to the records since the last checkpoint, the tasks in progress and
+    /// the dependencies, but not to the contents of the session. After a rollback, all
+    /// conversations are read again. The checkpoint is as durable as a snapshot of the session.
     ///
     /// # Errors
     ///
-    /// Those of [`Session::snapshot`], or of [`ExecutionState::snapshot_with`] with resources, and of
-    /// [`Session::dispatch`].
+    /// Those of [`Session::snapshot`], or of [`ExecutionState::snapshot_with`] with resources, and
+    /// of [`Session::dispatch`].
     pub fn create(&self, name: Option<&str>) -> Result<Checkpoint> {
         self.create_for(Occasion::Manual, name)
     }
@@ -157,7 +163,7 @@ impl CheckpointManager {
             let history = self.history_now()?;
             let known = history.created.len();
             match self.create_next(history, &occasion, name) {
-                // Another thread, or another manager, has created the next one meanwhile.
+                // Another thread or manager has created the next one in the meantime.
                 Err(Error::Engine(foldlog::Error::Refused { .. }))
                     if tries < TRIES_MAX && self.history_now()?.created.len() > known =>
                 {
@@ -168,7 +174,7 @@ impl CheckpointManager {
         }
     }
 
-    /// Creates the checkpoint behind the last one of `history`.
+    /// Creates the checkpoint after the last one of `history`.
     fn create_next(
         &self,
         history: Arc<CheckpointHistory>,
@@ -207,10 +213,10 @@ impl CheckpointManager {
             snapshot: compressed.transpose()?,
             validation_hash: hashed.hash,
         };
-        // Else what is read next would be a copy of it.
+        // Otherwise the next read would copy it.
         drop(history);
         self.session.dispatch(CheckpointCreated { checkpoint: checkpoint.clone() })?;
-        // As it is recorded: a replay captures no resources, and takes them from the record.
+        // Returned as recorded: a replay captures no resources, and takes them from the record.
         let recorded = self.history_now()?.created.iter().rev().find(|one| one.id == id).cloned();
         self.apply_retention()?;
         Ok(recorded.unwrap_or(checkpoint))
@@ -224,14 +230,16 @@ impl CheckpointManager {
         Ok(CompressedSnapshot { algorithm, level, bytes, compressed_bytes })
     }
 
-    /// Dispatches an event to the session, with the checkpoints that the [policy](CheckpointPolicy) asks for around it: before
-    /// and after tasks, and those that are due by then.
+    /// Dispatches an event to the session, and creates the checkpoints that the
+    /// [policy](CheckpointPolicy) requires around it: before and after tasks, and those that are
+    /// due by then.
     ///
     /// # Errors
     ///
-    /// Those of [`Session::dispatch`] and of [`create`](CheckpointManager::create). If a checkpoint before a task cannot be
-    /// created, the event is not dispatched; if one behind the event cannot, the event is recorded all the same, and
-    /// [`after_dispatch`](CheckpointManager::after_dispatch) creates it later.
+    /// Those of [`Session::dispatch`] and of [`create`](CheckpointManager::create). If a checkpoint
+    /// before a task cannot be created, the event is not dispatched. If a checkpoint after the
+    /// event cannot be created, the event is still recorded, and
+    /// [`after_dispatch`](CheckpointManager::after_dispatch) creates the checkpoint later.
     pub fn dispatch<E: Event>(&self, event: E) -> Result<SequenceNumber> {
         let changed = (&event as &dyn Any).downcast_ref::<TaskStatusChanged>().cloned();
         let changed = changed.filter(|_| self.auto_save());
@@ -239,7 +247,7 @@ impl CheckpointManager {
             self.create_for(Occasion::BeforeTask(changed.task_id.clone()), None)?;
         }
         let sequence = self.session.dispatch(event)?;
-        // One that is put back is tried again: nothing came of it yet.
+        // A task that returns to pending or blocked will be tried again: it has no result yet.
         let is_over = |one: &TaskStatusChanged| {
             one.old_status == TaskStatus::InProgress
                 && !matches!(one.new_status, TaskStatus::Pending | TaskStatus::Blocked)
@@ -251,16 +259,20 @@ impl CheckpointManager {
         Ok(sequence)
     }
 
-    /// Returns whether an event is about to start a task, as far as can be told without dispatching it.
+    /// Returns whether an event is about to start a task, as far as that is known before
+    /// dispatching it.
     fn starts(&self, event: &TaskStatusChanged) -> bool {
         event.new_status == TaskStatus::InProgress
             && self.session.view::<Tasks>().is_ok_and(|tasks| event.is_legal(&tasks))
     }
 
-    /// Creates a checkpoint if one is due by time, updates or bytes. A host that writes to the session otherwise than by
-    /// [`dispatch`](CheckpointManager::dispatch), such as by tools and conversations, calls this between them: what has
-    /// happened since the last checkpoint is read from the log, whoever recorded it. Returns `None` if none is due, or while
-    /// tools run.
+    /// Creates a checkpoint if one is due by time, updates or bytes. Returns `None` if none is due,
+    /// or while tools run.
+    ///
+    /// A host that writes to the session otherwise than by
+    /// [`dispatch`](CheckpointManager::dispatch), such as by tools and conversations, calls this in
+    /// between. The changes since the last checkpoint are read from the log, regardless of their
+    /// writer.
     ///
     /// # Errors
     ///
@@ -289,7 +301,7 @@ impl CheckpointManager {
         due.map(|occasion| self.create_for(occasion, None)).transpose()
     }
 
-    /// Returns the checkpoints that are kept, in the order of their times.
+    /// Returns the existing checkpoints, in the order of their times.
     ///
     /// # Errors
     ///
@@ -298,7 +310,7 @@ impl CheckpointManager {
         Ok(self.history_now()?.list().into_iter().cloned().collect())
     }
 
-    /// Returns the checkpoint that was created last of those on the live path.
+    /// Returns the most recently created checkpoint on the live path.
     ///
     /// # Errors
     ///
@@ -311,7 +323,7 @@ impl CheckpointManager {
         history.latest_on(&self.session.live_path(), self.session.position()?)
     }
 
-    /// Returns a checkpoint that is kept.
+    /// Returns an existing checkpoint.
     ///
     /// # Errors
     ///
@@ -320,17 +332,18 @@ impl CheckpointManager {
         self.history_now()?.get(id).cloned()
     }
 
-    /// Checks the hashes of the checkpoints through `id`, in the order of their creation.
+    /// Verifies the hashes of the checkpoints through `id`, in the order of their creation.
     ///
     /// # Errors
     ///
-    /// [`Error::CheckpointMismatch`] for the first one whose hash does not fit the records, and those of reading the log.
+    /// [`Error::CheckpointMismatch`] for the first one whose hash does not match the records, and
+    /// those of reading the log.
     pub fn verify(&self, id: CheckpointId) -> Result<()> {
         self.history_now()?.verify_in(&self.session, id)
     }
 
-    /// Removes the checkpoints that pass a limit of the [policy](RetentionPolicy) and that nothing needs. What a kill kept from
-    /// being removed when the last one was created is removed too.
+    /// Removes the checkpoints that exceed a limit of the [policy](RetentionPolicy) and are not
+    /// needed. Also removes those that a kill left after the last creation.
     fn apply_retention(&self) -> Result<()> {
         if self.retention.keeps_all() {
             return Ok(());
@@ -350,7 +363,7 @@ impl CheckpointManager {
         needed.extend(of_forks.map(|one| one.id));
         for removal in removals(&passed, &needed, latest) {
             match self.session.dispatch(removal) {
-                // One was created meanwhile, by whoever removes what is kept no longer then.
+                // Another manager created one in the meantime, and removes the expired ones itself.
                 Err(foldlog::Error::Refused { .. }) => return Ok(()),
                 removed => removed.map(drop)?,
             }
@@ -358,13 +371,13 @@ impl CheckpointManager {
         Ok(())
     }
 
-    /// Returns the checkpoints that are kept whatever the limits are, those of forks left out.
+    /// Returns the checkpoints that are kept regardless of the limits, without those of forks.
     fn needed_checkpoints(&self, history: &CheckpointHistory) -> BTreeSet<CheckpointId> {
         let named = history.kept_checkpoints().filter(|one| one.name.is_some()).map(|one| one.id);
         let named = named.filter(|_| !sabotage::is(Breakage::NamedRemoved));
         let mut needed: BTreeSet<CheckpointId> = named.collect();
         needed.extend(self.latest_of(history).map(|one| one.id));
-        // The last restore, which may be about to begin: the one by which it is undone, and the one that it goes back to.
+        // The last restore, which may be about to start: its undo checkpoint, and its target.
         let restores = history.kept_checkpoints().rev().filter_map(|one| match one.occasion {
             Occasion::BeforeRestore(to) => Some([one.id, to]),
             _ => None,
@@ -373,8 +386,9 @@ impl CheckpointManager {
         needed
     }
 
-    /// Returns where sessions of the store were forked from this one. Other processes make forks, and delete them, so that this
-    /// is an input from outside: it is recorded, and a replay removes what was removed.
+    /// Returns the positions at which sessions of the store were forked from this one. Other
+    /// processes create and delete forks, so this is an external input: it is recorded, and a
+    /// replay removes the same checkpoints.
     fn forked_at(&self) -> Result<BTreeSet<SequenceNumber>> {
         if !self.session.replays() {
             self.learn_forks()?;
@@ -386,14 +400,15 @@ impl CheckpointManager {
         Ok(self.session.observe(FORKS, || forks)?)
     }
 
-    /// Learns where sessions of the store were forked from this one. Each session's log is looked at once.
+    /// Finds the positions at which sessions of the store were forked from this one. Reads each
+    /// session's log once.
     fn learn_forks(&self) -> Result<()> {
         let store = self.session.store();
         for id in store.session_ids()? {
             if id == self.session.id() || self.lock_cache().forks.contains_key(&id) {
                 continue;
             }
-            // Nobody can tell what a session needs whose log cannot be read; it is asked again the next time.
+            // A session whose log cannot be read has unknown needs; it is read again the next time.
             let Ok(summary) = store.summary(id) else { continue };
             let position = match summary.parent {
                 Some(Parent::Fork { session, position, .. }) if session == self.session.id() => {
@@ -407,25 +422,25 @@ impl CheckpointManager {
     }
 
     fn lock_cache(&self) -> MutexGuard<'_, CheckpointCache> {
-        // What is known is added to in whole entries.
+        // Every update adds whole entries, so a poisoned cache is still valid.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what is known, brought up to date.
+    /// Returns the cache, brought up to date.
     fn known_now(&self) -> Result<MutexGuard<'_, CheckpointCache>> {
         let mut known = self.lock_cache();
         self.update(&mut known)?;
         Ok(known)
     }
 
-    /// Returns the checkpoints that there are now.
+    /// Returns the current checkpoints.
     fn history_now(&self) -> Result<Arc<CheckpointHistory>> {
         Ok(Arc::clone(&self.known_now()?.history))
     }
 
     fn update(&self, known: &mut CheckpointCache) -> Result<()> {
         let log = self.session.log::<Checkpoints>()?;
-        // Nothing is read that is known.
+        // Entries in the cache are not read again.
         for entry in log.items_after(known.through.unwrap_or(SequenceNumber::MIN)) {
             let entry = entry?;
             known.through = entry.position().map(|(sequence, _)| sequence);
@@ -436,7 +451,7 @@ impl CheckpointManager {
 }
 
 impl CheckpointManager {
-    /// Finds a checkpoint, or the latest on the live path, and checks the hashes through it.
+    /// Finds a checkpoint, or the latest on the live path, and verifies the hashes through it.
     pub(super) fn find_verified(&self, id: Option<CheckpointId>) -> Result<Checkpoint> {
         let history = self.history_now()?;
         let found = match id {

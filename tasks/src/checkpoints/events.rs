@@ -1,4 +1,4 @@
-//! What is recorded of checkpoints: two events, and the LOG slice that holds both.
+//! The records of checkpoints: two events, and the LOG slice that contains both.
 
 use std::fmt;
 
@@ -7,33 +7,33 @@ use serde::{Deserialize, Serialize};
 
 use super::{Checkpoint, CheckpointId};
 
-/// Says that a checkpoint was created.
+/// Records that a checkpoint was created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointCreated {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
 }
 
-/// Says that checkpoints are kept no longer.
+/// Records that checkpoints were removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointsRemoved {
     /// The checkpoints, in ascending order.
     pub ids: Vec<CheckpointId>,
     /// Limit by which they were removed.
     pub reason: RemovalReason,
-    /// Checkpoint that was created last. It is none of those that were removed.
+    /// Checkpoint that was created last. It is not among those that were removed.
     pub latest: CheckpointId,
 }
 
-/// Limits of a [`RetentionPolicy`](super::RetentionPolicy).
+/// Lists the limits of a [`RetentionPolicy`](super::RetentionPolicy).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RemovalReason {
-    /// There were more checkpoints than are kept.
+    /// There were more checkpoints than the limit.
     Count,
-    /// The checkpoint was older than checkpoints are kept.
+    /// The checkpoint was older than the limit.
     Age,
-    /// The records since held more bytes than checkpoints are kept for.
+    /// The later records had more bytes than the limit.
     Bytes,
 }
 
@@ -50,8 +50,8 @@ impl fmt::Display for RemovalReason {
 impl Event for CheckpointCreated {
     const NAME: &'static str = "checkpoint_created";
 
-    /// Captures of resources are no part of a replay, which shows recorded ones. What a snapshot compresses to depends on the
-    /// version of the codec.
+    /// A replay takes captures of resources from the records, so they are not compared. The
+    /// compressed size of a snapshot depends on the version of the codec.
     const NOT_COMPARED: &'static [&'static str] = &[
         "$.event.checkpoint.resources",
         "$.added[*].created.resources",
@@ -64,17 +64,17 @@ impl Event for CheckpointsRemoved {
     const NAME: &'static str = "checkpoints_removed";
 }
 
-/// Says what happened to checkpoints: an item of the slice [`Checkpoints`].
+/// Describes a creation or a removal of checkpoints: an item of the slice [`Checkpoints`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckpointEntry {
-    /// One was created.
+    /// A checkpoint was created.
     Created(Box<Checkpoint>),
-    /// Some were removed.
+    /// Checkpoints were removed.
     Removed(CheckpointsRemoved),
 }
 
-/// Marks the LOG slice of what happened to checkpoints, `checkpoints`.
+/// Marks the LOG slice of creations and removals, `checkpoints`.
 #[derive(Debug)]
 pub struct Checkpoints;
 
@@ -83,7 +83,6 @@ impl Slice for Checkpoints {
     type Item = CheckpointEntry;
 }
 
-/// Declares checkpoints.
 pub(crate) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
     types
         .slice_with::<Checkpoints>(Policy::Log)

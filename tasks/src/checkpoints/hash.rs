@@ -1,4 +1,4 @@
-//! Hashes of checkpoints, made of the records.
+//! Hashes of checkpoints, computed from the records.
 
 use foldlog::SequenceNumber;
 use uuid::Uuid;
@@ -8,18 +8,19 @@ use super::records::RecordSource;
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
-/// What the hash before the first checkpoint is made of, in front of the session's id.
+/// Prefix of the input, before the session's id, from which the hash before the first checkpoint is
+/// computed.
 const BEGINNING: &[u8] = b"foldlog.checkpoint.1";
 
-/// Holds what follows from the records through a position.
+/// Values computed from the records through a position.
 pub(super) struct LogPrefixHash {
     /// Hash of the records, in hexadecimal digits.
     pub(super) hash: String,
-    /// Length of what they hold, in bytes.
+    /// Length of the records, in bytes.
     pub(super) log_bytes: u64,
 }
 
-/// Makes the hash of a checkpoint at `position` from the one before it, and the records since.
+/// Computes the hash of a checkpoint at `position` from the previous one, and the records since.
 pub(super) fn hash_at(
     records: &impl RecordSource,
     session: Uuid,
@@ -49,16 +50,16 @@ pub(super) fn hash_at(
     Ok(LogPrefixHash { hash: hasher.finalize().to_hex().to_string(), log_bytes })
 }
 
-/// Returns the 32 bytes of a hash in hexadecimal digits. Any other text stands for the digest of itself, so that a checkpoint
-/// behind it fits no other one.
+/// Returns the 32 bytes of a hash in hexadecimal digits. Any other text is replaced by its own
+/// digest, so that no later checkpoint matches it.
 fn previous_bytes(text: &str) -> [u8; 32] {
     let hash = blake3::Hash::from_hex(text).unwrap_or_else(|_| blake3::hash(text.as_bytes()));
     *hash.as_bytes()
 }
 
-/// Checks the hashes of checkpoints in the order of their creation, those that were removed included, and returns the error of
-/// each whose hash does not fit: a checkpoint behind one of these may fit all the same, since the hash that the record says is
-/// what the next one is made of.
+/// Verifies the hashes of checkpoints in the order of their creation, including removed ones, and
+/// returns an error for each mismatch. A checkpoint after a mismatch may still match, since its
+/// hash is computed from the recorded hash of the previous one.
 pub(super) fn mismatches(records: &impl RecordSource, created: &[Checkpoint]) -> Result<Vec<Error>> {
     let mut found_all = Vec::new();
     let mut previous: Option<&Checkpoint> = None;

@@ -1,4 +1,4 @@
-//! Which checkpoints a log has: those that were created, and those that were removed since.
+//! The checkpoints of a log: those that were created, and those that were removed since.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use super::records::RecordSource;
 use super::{Checkpoint, CheckpointEntry, CheckpointId, Checkpoints, RemovalReason, hash};
 use crate::error::{Error, Result};
 
-/// Holds the checkpoints of a log.
+/// Contains the checkpoints of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointHistory {
     /// All that were created, in this order.
     pub(super) created: Vec<Checkpoint>,
-    /// Those that were removed, each with the limit by which.
+    /// Those that were removed, each with the limit that it exceeded.
     pub(super) removed: BTreeMap<CheckpointId, RemovalReason>,
 }
 
@@ -33,7 +33,7 @@ impl CheckpointHistory {
         Ok(history)
     }
 
-    /// Reads the checkpoints of a log. A log without checkpoints has none.
+    /// Reads the checkpoints of a log. The result may be empty.
     ///
     /// # Errors
     ///
@@ -42,12 +42,12 @@ impl CheckpointHistory {
         CheckpointHistory::in_slices(&log.state_reader()?)
     }
 
-    /// Reads the checkpoints that a log had at a position.
+    /// Reads the checkpoints of a log at a position.
     ///
     /// # Errors
     ///
-    /// Those of [`read`](CheckpointHistory::read), and [`NoSuchPosition`](foldlog::Error::NoSuchPosition) if the log has no
-    /// such record.
+    /// Those of [`read`](CheckpointHistory::read), and
+    /// [`NoSuchPosition`](foldlog::Error::NoSuchPosition) if the log has no such record.
     pub fn at(log: &LogReader, position: impl Into<SequenceNumber>) -> Result<CheckpointHistory> {
         CheckpointHistory::in_slices(&log.state_reader_at(position)?)
     }
@@ -71,30 +71,32 @@ impl CheckpointHistory {
         }
     }
 
-    /// Returns the checkpoints that are kept, in the order of their times, and of their ids where these are equal.
+    /// Returns the existing checkpoints, in the order of their times, and of their ids if the times
+    /// are equal.
     pub fn list(&self) -> Vec<&Checkpoint> {
         let mut kept: Vec<&Checkpoint> = self.kept_checkpoints().collect();
         kept.sort_by_key(|one| (one.created_at, one.id));
         kept
     }
 
-    /// Returns the checkpoints that were removed, each with the limit by which.
+    /// Returns the removed checkpoints, each with the limit that it exceeded.
     pub fn removed_checkpoints(&self) -> impl Iterator<Item = (&Checkpoint, RemovalReason)> {
         self.created.iter().filter_map(|one| Some((one, *self.removed.get(&one.id)?)))
     }
 
-    /// Returns the checkpoints that are kept, in the order of their creation.
+    /// Returns the existing checkpoints, in the order of their creation.
     pub(super) fn kept_checkpoints(&self) -> impl DoubleEndedIterator<Item = &Checkpoint> {
         self.created.iter().filter(|one| !self.removed.contains_key(&one.id))
     }
 
-    /// Returns the checkpoint that was created last of those that are kept and whose positions count at the position `at` of
-    /// this path: what was created on a branch that a rollback has abandoned is not gone back to unasked.
+    /// Returns the most recently created checkpoint that exists and whose position counts at the
+    /// position `at` of this path. A checkpoint on a branch that a rollback has abandoned is never
+    /// chosen automatically.
     pub fn latest_on(&self, path: &LivePath, at: SequenceNumber) -> Option<&Checkpoint> {
         self.kept_checkpoints().rev().find(|one| path.is_live(one.position, at))
     }
 
-    /// Finds a checkpoint that is kept.
+    /// Finds an existing checkpoint.
     ///
     /// # Errors
     ///
@@ -107,16 +109,17 @@ impl CheckpointHistory {
         self.created.iter().find(|one| one.id == id).ok_or_else(missing)
     }
 
-    /// Checks the hashes of a log's checkpoints through `id`, in the order of their creation.
+    /// Verifies the hashes of a log's checkpoints through `id`, in the order of their creation.
     ///
     /// # Errors
     ///
-    /// [`Error::CheckpointMismatch`] for the first one whose hash does not fit the records, and the errors of reading a log.
+    /// [`Error::CheckpointMismatch`] for the first one whose hash does not match the records, and
+    /// the errors of reading a log.
     pub fn verify(&self, log: &LogReader, id: CheckpointId) -> Result<()> {
         self.verify_in(log, id)
     }
 
-    /// Checks the hashes of all checkpoints of a log, those that were removed included.
+    /// Verifies the hashes of all checkpoints of a log, including removed ones.
     ///
     /// # Errors
     ///
@@ -130,8 +133,8 @@ impl CheckpointHistory {
         first(hash::mismatches(records, self.created.get(..through).unwrap_or_default())?)
     }
 
-    /// Checks the hashes of all checkpoints that were created at `position` or before, and returns the
-    /// [`Error::CheckpointMismatch`] of each whose hash does not fit.
+    /// Verifies the hashes of all checkpoints that were created at or before `position`, and
+    /// returns an [`Error::CheckpointMismatch`] for each mismatch.
     ///
     /// # Errors
     ///

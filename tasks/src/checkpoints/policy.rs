@@ -1,4 +1,4 @@
-//! When checkpoints are created without being asked for, and how long they are kept.
+//! When checkpoints are created automatically, and how long they are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,44 +13,46 @@ use super::{
 };
 use crate::UpdateOperation;
 
-/// Says when a [`CheckpointManager`](super::CheckpointManager) creates checkpoints by itself. By default it creates none.
+/// Configures when a [`CheckpointManager`](super::CheckpointManager) creates checkpoints
+/// automatically. By default it creates none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointPolicy {
-    /// Once so much time has passed since the last one, by the times of the records.
+    /// Once this time has passed since the last one, by the times of the records.
     pub every: Option<Duration>,
-    /// Once so many records since the last one hold an update: an event of tasks, something said or answered, the end of a
-    /// tool's run.
+    /// Once this number of records since the last one contain an update: an event of tasks, a
+    /// message or an answer, the end of a tool's run.
     pub every_updates: Option<u64>,
-    /// Once the records since the last one hold so many bytes.
+    /// Once the records since the last one have this number of bytes.
     pub every_bytes: Option<u64>,
     /// Before a task is started.
     pub before_tasks: bool,
-    /// After a task that was being worked on was completed, failed, skipped or cancelled.
+    /// After a task in progress was completed, failed, skipped or cancelled.
     pub after_tasks: bool,
 }
 
-/// Says how long checkpoints are kept. By default all are kept.
+/// Configures how long checkpoints are kept. By default all are kept.
 ///
-/// Whatever the limits are, these are kept: the one that was created last, and the last one on the live path; those with
-/// names; the one that each fork goes back to; the one of the last restore, and the one by which it can be undone.
+/// These are always kept: the one that was created last, and the last one on the live path; those
+/// with names; the one to which each fork can return; the one of the last restore, and the one that
+/// undoes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// Number of latest checkpoints that are kept. Those among them that are kept whatever the limits are count too; those
-    /// before them are kept beside, and take no other's place. 0 keeps as many as 1.
+    /// Number of latest checkpoints that are kept. Always-kept checkpoints among them count too;
+    /// earlier ones are kept in addition, and do not count. 0 keeps as many as 1.
     pub count: Option<u64>,
-    /// How much older than the latest one they may be.
+    /// Maximum age, relative to the latest one.
     pub age: Option<Duration>,
-    /// How many bytes the records may hold between one of them and the latest.
+    /// Maximum size of the records between one of them and the latest, in bytes.
     pub bytes: Option<u64>,
 }
 
 impl RetentionPolicy {
-    /// Returns whether nothing is ever removed.
     pub(super) fn keeps_all(&self) -> bool {
         *self == RetentionPolicy::default()
     }
 
-    /// Returns which checkpoints pass a limit, each with the first that it passes. The latest one passes none.
+    /// Returns the checkpoints that exceed a limit, each with the first limit that it exceeds. The
+    /// latest one exceeds none.
     pub(super) fn find_removable(
         &self,
         history: &CheckpointHistory,
@@ -76,7 +78,7 @@ impl RetentionPolicy {
     }
 }
 
-/// Makes the events that remove checkpoints, one for each limit.
+/// Returns the events that remove checkpoints, one for each limit.
 pub(super) fn removals(
     passed: &BTreeMap<CheckpointId, RemovalReason>,
     needed: &BTreeSet<CheckpointId>,
@@ -89,28 +91,27 @@ pub(super) fn removals(
     of_each.into_iter().map(|(reason, ids)| CheckpointsRemoved { ids, reason, latest }).collect()
 }
 
-/// Returns whether more than `span` lies between two times.
+/// Returns whether the time between `from` and `to` is longer than `span`.
 fn has_passed(from: DateTime<Utc>, to: DateTime<Utc>, span: Duration) -> bool {
     TimeDelta::from_std(span).is_ok_and(|span| to.signed_duration_since(from) > span)
 }
 
-/// Counts what has happened since the last checkpoint.
+/// Counts the records since the last checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SinceLast {
-    /// Record that was looked at last.
+    /// Last record that was counted.
     pub(super) through: Option<SequenceNumber>,
     /// Time of that record.
     pub(super) time: DateTime<Utc>,
     /// Time of the last checkpoint, or of the first record.
     pub(super) begin: Option<DateTime<Utc>>,
-    /// Length of what the records hold since then, in bytes.
+    /// Length of the records since then, in bytes.
     pub(super) bytes: u64,
-    /// Records that hold updates.
+    /// Number of records with updates.
     pub(super) updates: u64,
 }
 
 impl SinceLast {
-    /// Takes a record.
     pub(super) fn take(&mut self, record: &DecodedRecord<'_>) -> foldlog::Result<()> {
         (self.through, self.time) = (Some(record.sequence), record.time);
         self.begin.get_or_insert(record.time);
@@ -132,7 +133,7 @@ impl SinceLast {
         Ok(())
     }
 
-    /// Begins behind a checkpoint.
+    /// Starts after a checkpoint.
     pub(super) fn from_checkpoint(checkpoint: &Checkpoint) -> SinceLast {
         SinceLast {
             through: Some(checkpoint.position),

@@ -1,26 +1,26 @@
-//! Where checkpoints read records: in an open session, or in a log.
+//! Sources of records for checkpoints: an open session, or a log.
 
 use foldlog::conversation::{Conversation, EntryContent};
 use foldlog::inspect::{DecodedRecord, LogReader};
 use foldlog::{LivePath, Outcome, Result, SequenceNumber, Session, SmolStr, State};
 
-/// Reads records, and what they amount to at a position.
+/// Reads records, and the state at a position.
 pub(super) trait RecordSource {
-    /// Hands records to `visit`, in order, those whose bodies a compaction has dropped too.
+    /// Passes records to `visit`, in order, including those whose bodies a compaction has dropped.
     fn visit(
         &self,
         from: SequenceNumber,
         through: SequenceNumber,
         visit: &mut dyn FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()>;
-    /// Returns which records count.
+    /// Returns the path of the records that count.
     fn path(&self) -> LivePath;
     /// Returns all slices at a position.
     fn state_at(&self, position: SequenceNumber) -> Result<State>;
     /// Counts the messages of all conversations at a position.
     fn messages_at(&self, position: SequenceNumber) -> Result<u64>;
-    /// Counts the messages of all conversations that were recorded behind `after` and count at `position`; `None` if what was
-    /// counted before may count no longer.
+    /// Counts the messages of all conversations that were recorded after `after` and count at
+    /// `position`. Returns `None` if earlier messages may no longer count.
     fn messages_behind(&self, after: SequenceNumber, position: SequenceNumber) -> Result<Option<u64>>;
 }
 
@@ -85,7 +85,6 @@ impl RecordSource for LogReader {
     }
 }
 
-/// Counts the messages of these evaluations' conversations.
 fn messages_in(evaluations: &[SmolStr], read: impl Fn(&str) -> Result<Option<Conversation>>) -> Result<u64> {
     evaluations.iter().try_fold(0, |sum, id| {
         let conversation = read(id)?;
@@ -93,8 +92,8 @@ fn messages_in(evaluations: &[SmolStr], read: impl Fn(&str) -> Result<Option<Con
     })
 }
 
-/// Counts the messages of the end of a conversation: what was said, answers, and results of calls. The answers of these calls
-/// may be before it.
+/// Counts the messages at the end of a conversation: user messages, answers, and results of calls.
+/// The answers with these calls may be before it.
 fn messages_of(end: &Conversation) -> u64 {
     let is_message = |content: &EntryContent| match content {
         EntryContent::Input { .. } | EntryContent::Answer { .. } => true,

@@ -11,25 +11,27 @@ use crate::error::{Error, Result};
 use crate::state::walk::{At, Visitor, conversations_in, walk_abandoned};
 use crate::{NotCompared, RecoveryAction, TaskTreeState, UpdateOperation};
 
-/// Says how a session is restored.
+/// Configures a restore of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestoreOptions {
-    /// Who restores it.
+    /// Person or program that restores it.
     pub by: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
-    /// Whether the updates that counted behind the checkpoint are applied again, in order. Events of tasks are dispatched as
-    /// far as they are still legal. Messages of conversations and changes of files are views of requests, calls and captures,
-    /// which only happen once: each is [refused](RestoreReport::refused).
+    /// Whether the updates that counted after the checkpoint are applied again, in order. Events of
+    /// tasks are dispatched if they are still legal. Messages of conversations and changes of files
+    /// are views of requests, calls and captures, which only happen once: each is
+    /// [refused](RestoreReport::refused).
     pub apply_later_updates: bool,
-    /// Whether resources are restored too, such as workspaces. The checkpoint and the manager must have them.
+    /// Whether resources such as workspaces are restored too. The checkpoint and the manager must
+    /// have them.
     pub with_resources: bool,
 }
 
-/// Names an update that was not applied again.
+/// Describes an update that was not applied again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RefusedUpdate {
-    /// Record that holds it.
+    /// Record of the update.
     pub sequence: SequenceNumber,
     /// The update.
     pub operation: UpdateOperation,
@@ -37,34 +39,34 @@ pub struct RefusedUpdate {
     pub reason: String,
 }
 
-/// Reports what a restore did.
+/// Reports the results of a restore.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RestoreReport {
-    /// Checkpoint that the session was restored to.
+    /// Checkpoint to which the session was restored.
     pub checkpoint: Checkpoint,
-    /// Checkpoint of what was there before, by which the restore can be undone.
+    /// Checkpoint of the state before the restore, with which it can be undone.
     pub undo: CheckpointId,
-    /// What was rolled back.
+    /// The rollback.
     pub rolled_back: RollbackReport,
     /// Records of the updates that were applied again, each with its new record.
     pub applied: Vec<(SequenceNumber, SequenceNumber)>,
-    /// Updates that were not.
+    /// Updates that were not applied again.
     pub refused: Vec<RefusedUpdate>,
-    /// Later captures of workspaces that could not be compared, so that no update names what changed between them.
+    /// Later captures of workspaces that could not be compared. No update names the changes between
+    /// them.
     pub not_compared: Vec<NotCompared>,
 }
 
 impl RecoveryAction {
-    /// Says that a restore was begun. Its subject is the checkpoint.
+    /// Records the start of a restore. Its subject is the checkpoint.
     pub const RESTORE: &str = "restore";
-    /// Says that a restore has ended. Its subject is the checkpoint, and what is lost are the updates that were refused, and
-    /// captures that could not be compared.
+    /// Records the end of a restore. Its subject is the checkpoint; its losses are the refused
+    /// updates, and captures that could not be compared.
     pub const RESTORED: &str = "restored";
-    /// Says that a restore has failed. Its subject is the checkpoint, and what is lost is why.
+    /// Records the failure of a restore. Its subject is the checkpoint; its loss is the cause.
     pub const RESTORE_FAILED: &str = "restore_failed";
 }
 
-/// What a restore did, as its report has it.
 struct WentBack {
     rolled_back: RollbackReport,
     applied: Vec<(SequenceNumber, SequenceNumber)>,
@@ -75,24 +77,27 @@ struct WentBack {
 impl CheckpointManager {
     /// Restores the session to a checkpoint.
     ///
-    /// | step | if the process ends behind it |
+    /// | step | if the process ends after it |
     /// |---|---|
-    /// | 1. check the hashes of the checkpoints through this one | nothing has changed |
-    /// | 2. create a checkpoint of what is there, for [`BeforeRestore`](Occasion::BeforeRestore) | the session goes on as it was |
-    /// | 3. record a [`RecoveryAction`] `restore` | the session goes on as it was, and a recovery reports a restore without an end |
-    /// | 4. roll back STATE, and resources if asked to | the session is as it was at the checkpoint |
-    /// | 5. apply later updates again if asked to | those that were applied count |
-    /// | 6. record a [`RecoveryAction`] `restored`, which lists the updates that were refused | |
+    /// | 1. verify the hashes of the checkpoints through this one | nothing has changed |
+    /// | 2. create a checkpoint of the current state, for [`BeforeRestore`](Occasion::BeforeRestore) | the session continues unchanged |
+    /// | 3. record a [`RecoveryAction`] `restore` | the session continues unchanged, and a recovery reports a restore without an end |
+    /// | 4. roll back STATE, and resources if requested | the session is in the state of the checkpoint |
+    /// | 5. apply later updates again if requested | the applied updates count |
+    /// | 6. record a [`RecoveryAction`] `restored`, which lists the refused updates | |
     ///
-    /// If step 4 or 5 fails, a [`RecoveryAction`] `restore_failed` says why, in a session that still takes writes.
+    /// If step 4 or 5 fails, a [`RecoveryAction`] `restore_failed` records the cause, provided that
+    /// the session still accepts writes.
     ///
     /// # Errors
     ///
-    /// [`Error::CheckpointMismatch`] if a hash does not fit, and [`Error::NoSuchCheckpoint`], [`Error::CheckpointRemoved`] or
-    /// [`Error::NoResources`], and [`Compacted`](foldlog::Error::Compacted) if later updates are to be applied again of which a
-    /// compaction has dropped some: nothing has changed then, but where another manager removed the checkpoint behind step 1, that of
-    /// step 2 is there. Those of [`create`](CheckpointManager::create), of
-    /// [`Session::rollback_to`] and of [`ExecutionState::restore`](foldlog::ExecutionState::restore).
+    /// [`Error::CheckpointMismatch`] if a hash does not match, and [`Error::NoSuchCheckpoint`],
+    /// [`Error::CheckpointRemoved`] or [`Error::NoResources`].
+    /// [`Compacted`](foldlog::Error::Compacted) if later updates are to be applied again and a
+    /// compaction has dropped some of them. In these cases nothing has changed, except that the
+    /// checkpoint of step 2 exists if another manager removed the target after step 1. Also those
+    /// of [`create`](CheckpointManager::create), of [`Session::rollback_to`] and of
+    /// [`ExecutionState::restore`](foldlog::ExecutionState::restore).
     pub fn restore_from_checkpoint(
         &self,
         id: CheckpointId,
@@ -101,7 +106,7 @@ impl CheckpointManager {
         self.restore(self.find_verified(Some(id))?, options)
     }
 
-    /// Restores the session to a checkpoint whose hash was checked.
+    /// Restores the session to a checkpoint whose hash was verified.
     fn restore(&self, checkpoint: Checkpoint, options: &RestoreOptions) -> Result<RestoreReport> {
         let id = checkpoint.id;
         let resources = match options.with_resources {
@@ -109,12 +114,12 @@ impl CheckpointManager {
             false => None,
         };
         if options.apply_later_updates {
-            // What a compaction has dropped of them cannot be applied again.
+            // Updates that a compaction has dropped cannot be applied again.
             self.session.contents(checkpoint.position + 1, SequenceNumber::MAX, |_| Ok(()))?;
             conversations_in(&self.session, SequenceNumber::MAX)?;
         }
         let undo = self.create_for(Occasion::BeforeRestore(id), None)?.id;
-        // Another manager may have removed it until then; from now on it is kept.
+        // Another manager may have removed it until now; from now on it is kept.
         self.get(id)?;
         let RestoreOptions { by, reason, .. } = options;
         let action = |action: &str, lost| RecoveryAction {
@@ -135,7 +140,8 @@ impl CheckpointManager {
                 Ok(RestoreReport { checkpoint, undo, rolled_back, applied, refused, not_compared })
             }
             Err(error) => {
-                // A session that takes no more writes has a restore without an end, which a recovery reports.
+                // If the session accepts no writes, the restore has no end record, which a recovery
+                // reports.
                 let _ =
                     self.session.dispatch(action(RecoveryAction::RESTORE_FAILED, vec![error.to_string()]));
                 Err(error.into())
@@ -154,7 +160,7 @@ impl CheckpointManager {
             Some((run, snapshot)) => run.restore(snapshot)?,
             None => self.session.rollback_to(checkpoint.position)?,
         };
-        // Read now, so that what other threads wrote until the rollback is among them.
+        // Read only now, to include the records that other threads wrote before the rollback.
         let later = match apply_later_updates {
             true => self.later(checkpoint, &rolled_back)?,
             false => Later::default(),
@@ -173,7 +179,7 @@ impl CheckpointManager {
         Ok(WentBack { rolled_back, applied, refused, not_compared })
     }
 
-    /// Returns the updates that counted until a rollback and stand behind the position that it went to, in order.
+    /// Returns the updates after the target of a rollback that counted until then, in order.
     fn later(&self, checkpoint: &Checkpoint, rolled_back: &RollbackReport) -> foldlog::Result<Later> {
         let behind =
             |range: &RangeInclusive<SequenceNumber>| (*range.start()).max(rolled_back.to + 1)..=*range.end();
@@ -181,7 +187,7 @@ impl CheckpointManager {
         let ranges: Vec<_> = ranges.collect();
         let mut later = Later::default();
         let Some(last) = ranges.last().map(|range| *range.end()) else { return Ok(later) };
-        // On another branch, what was there before these records is not what was there at the checkpoint.
+        // On another branch, the state before these records differs from that of the checkpoint.
         let is_behind = self.session.live_path().is_live(checkpoint.position, last);
         let (captured, in_progress) = match is_behind {
             true => {
@@ -200,14 +206,15 @@ impl CheckpointManager {
         let json =
             checkpoint.resources.as_deref().ok_or_else(|| missing("it was created without resources"))?;
         let mut snapshot = CompositeSnapshot::from_json(json)?;
-        // A fork shares the checkpoints of its parent, and what was salvaged those of the damaged session. The hashes say that
-        // the records through this one are the session's own, whatever its id was then.
+        // A fork shares the checkpoints of its parent, and a salvaged session those of the damaged
+        // one. The hashes prove that the records through this one are the session's own, whatever
+        // its id was then.
         snapshot.session.session = self.session.id();
         Ok((run, snapshot))
     }
 }
 
-/// Collects the updates behind a checkpoint that a rollback abandoned.
+/// Collects the updates after a checkpoint that a rollback abandoned.
 #[derive(Default)]
 struct Later {
     updates: Vec<(SequenceNumber, UpdateOperation)>,
@@ -224,7 +231,8 @@ impl Visitor for Later {
     }
 }
 
-/// Dispatches an event of tasks again. The others are views of records, which nobody can dispatch.
+/// Dispatches an event of tasks again. The other updates are views of records, which cannot be
+/// dispatched.
 pub(crate) fn dispatch(session: &Session, operation: &UpdateOperation) -> foldlog::Result<SequenceNumber> {
     match operation.clone() {
         UpdateOperation::TaskCreated(event) => session.dispatch(event),

@@ -1,4 +1,4 @@
-//! What a session's conversations amount to.
+//! The conversations of a session, with their usage, limits and model.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,25 @@ use foldlog::conversation::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Holds what the conversations of a session amount to. All of it is read from their records; nothing is a copy that could
-/// differ.
+/// Summarizes the conversations of a session. All of it is read from their records; no copy exists
+/// that could differ.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClaudeContextState {
-    /// Id that the provider gave the session that was captured last; `None` if no adapter captured one.
+    /// Provider's id of its latest captured session; `None` if no adapter captured one.
     pub session_id: Option<String>,
     /// Messages of all conversations.
     pub conversation_history: ConversationHistory,
-    /// What the provider would be sent of each conversation.
+    /// For each conversation, the messages that the provider would be sent.
     pub context_windows: Vec<ContextWindow>,
-    /// What the provider said of its limits.
+    /// Limits that the provider reported.
     pub rate_limit_state: RateLimitState,
-    /// What the last request asked for.
+    /// Parameters of the last request.
     pub model_configuration: ModelConfiguration,
     /// Tokens that were used.
     pub usage_tracking: UsageTracking,
 }
 
-/// Holds the conversations of a session in the order of their first records.
+/// Contains the conversations of a session in the order of their first records.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConversationHistory {
     /// The conversations.
@@ -36,13 +36,13 @@ pub struct ConversationHistory {
 }
 
 impl ConversationHistory {
-    /// Returns the number of messages of all conversations.
+    /// Returns the number of messages in all conversations.
     pub fn messages_len(&self) -> u64 {
         self.conversations.iter().map(|one| one.messages.len() as u64).sum()
     }
 }
 
-/// Holds one conversation.
+/// Contains one conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecordedConversation {
     /// Id of the evaluation.
@@ -53,27 +53,27 @@ pub struct RecordedConversation {
     pub messages: Vec<ConversationMessage>,
     /// Number of turns that have ended.
     pub turns: u64,
-    /// Whether the last turn says that the evaluation is complete.
+    /// Whether the last turn marks the evaluation as complete.
     pub is_complete: bool,
 }
 
-/// Holds what a provider would be sent of a conversation.
+/// Describes the messages of a conversation that a provider would be sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextWindow {
     /// Id of the evaluation.
     pub evaluation_id: String,
     /// Ids of the messages in the order in which they would be sent.
     pub messages: Vec<Uuid>,
-    /// Number of parts of the conversation that are replaced by something shorter.
+    /// Number of parts of the conversation with a shorter replacement.
     pub shortened: u64,
-    /// Tokens that the last answer's request had, those from the provider's cache included.
+    /// Tokens of the last answer's request, including those from the provider's cache.
     pub tokens: Option<u64>,
 }
 
-/// Holds what providers said of their limits.
+/// Describes the limits that providers reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RateLimitState {
-    /// Headers that came with the last answer that had some, by name.
+    /// Headers of the last answer that had some, by name.
     pub current: BTreeMap<String, String>,
     /// Record of that answer.
     pub told_by: Option<SequenceNumber>,
@@ -90,29 +90,29 @@ pub struct RefusedRequest {
     pub at: DateTime<Utc>,
     /// Status of the reply.
     pub status: u32,
-    /// What the provider said.
+    /// Message of the provider.
     pub message: String,
 }
 
-/// Holds what the last request asked for.
+/// Contains the model and parameters of the last request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelConfiguration {
     /// Name of the model.
     pub model: Option<String>,
-    /// Parameters beside messages and tools: JSON.
+    /// Parameters other than messages and tools: JSON.
     pub parameters: Option<String>,
 }
 
-/// Holds the tokens that were used, those of abandoned records included: they were paid for.
+/// Counts the tokens that were used. Abandoned records count too: their tokens were paid for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageTracking {
-    /// Sums by model. Requests whose model nobody named count under the empty name.
+    /// Sums by model. Requests without a model count under the empty name.
     pub by_model: BTreeMap<String, TokenUsage>,
-    /// What each answer and each failed request used, in the order of their records.
+    /// Tokens of each answer and each failed request, in the order of their records.
     pub history: Vec<UsedTokens>,
 }
 
-/// Says what one request used.
+/// Describes the tokens of one request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsedTokens {
     /// Record of the answer or failure.
@@ -125,11 +125,11 @@ pub struct UsedTokens {
     pub usage: TokenUsage,
 }
 
-/// Status of a reply that refuses a request because too many were made.
+/// HTTP status of a reply that refuses a request because too many were made.
 const TOO_MANY_REQUESTS: u32 = 429;
 
 impl ClaudeContextState {
-    /// Says what conversations and the states that adapters captured amount to.
+    /// Summarizes conversations and the states that adapters captured.
     pub(super) fn from_conversations(
         conversations: &[Conversation],
         captured: &[AdapterStateSnapshot],
@@ -187,7 +187,7 @@ impl ClaudeContextState {
         self.conversation_history.conversations.push(conversation);
     }
 
-    /// Counts what a record says of tokens and limits.
+    /// Counts the tokens and limits of a record.
     fn count(&mut self, sequence: SequenceNumber, at: DateTime<Utc>, content: &EntryContent) {
         let (model, usage) = match content {
             EntryContent::Answer { model, usage, .. } => (model.clone(), *usage),
@@ -207,7 +207,7 @@ impl ClaudeContextState {
     }
 }
 
-/// Returns the id of the provider's session that an adapter's state names.
+/// Returns the id of the provider's session in an adapter's state.
 fn provider_session(state: &serde_json::Value) -> Option<String> {
     state.get("session_id").and_then(|id| id.as_str()).map(str::to_owned)
 }

@@ -1,32 +1,32 @@
-//! What a host says of a session, and whether somebody has to look at it.
+//! A host's description of a session, and whether the session needs a validation.
 
 use std::collections::BTreeMap;
 
 use foldlog::{Event, Policy, SessionTypesBuilder, Slice};
 use serde::{Deserialize, Serialize};
 
-/// Holds what a host says of a session.
+/// Contains a host's description of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionConfiguration {
     /// Name of the session for people.
     #[serde(default)]
     pub name: String,
-    /// What the session is for.
+    /// Purpose of the session.
     #[serde(default)]
     pub description: String,
-    /// Whether a person or [`StateValidator`](crate::StateValidator) has to look at the state before anybody
-    /// relies on it: a recovery could not bring back everything.
+    /// Whether a person or [`StateValidator`](crate::StateValidator) has to check the state before
+    /// it is relied on, because a recovery could not restore everything.
     #[serde(default)]
     pub requires_validation: bool,
-    /// Why, where somebody said so.
+    /// Reason for that, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_reason: Option<String>,
-    /// What else the host keeps.
+    /// Other fields of the host.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fields: BTreeMap<String, String>,
 }
 
-/// Says that a session has another configuration from now on. The event is the item of the slice [`Configurations`].
+/// Records a new configuration of a session. The event is the item of the slice [`Configurations`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionConfigured {
     /// The configuration.
@@ -37,7 +37,8 @@ impl Event for SessionConfigured {
     const NAME: &'static str = "session_configured";
 }
 
-/// Marks the STATE slice of the session's configuration, `session_configuration`, which has at most one item.
+/// Marks the STATE slice of the session's configuration, `session_configuration`, which has at most
+/// one item.
 #[derive(Debug)]
 pub struct Configurations;
 

@@ -1,4 +1,4 @@
-//! What happened in a session, for people who look for why.
+//! The history of a session, for people who look for causes.
 
 use std::collections::BTreeMap;
 
@@ -9,54 +9,54 @@ use uuid::Uuid;
 
 use crate::{TaskId, TaskStatus};
 
-/// Holds what happened in a session. A rollback takes nothing of it back.
+/// Contains the history of a session. A rollback removes nothing of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutionLogState {
-    /// What happened while a task was being worked on, and to the task, by its id.
+    /// Entries about each task, and those recorded while it was in progress, by its id.
     pub tasks: BTreeMap<TaskId, Vec<LogEntry>>,
-    /// What belongs to no task.
+    /// Entries that belong to no task.
     pub system_events: Vec<LogEntry>,
     /// Requests to providers and their replies.
     pub interactions: Vec<Interaction>,
-    /// What went wrong: calls and requests that failed, and errors that a host logged.
+    /// Failures: of calls and of requests, and errors that a host logged.
     pub errors: Vec<ErrorEntry>,
-    /// What was done to bring the session back after a failure.
+    /// Actions that brought the session back after a failure.
     pub recovery_actions: Vec<RecoveryAction>,
 }
 
-/// Holds one entry of an execution log.
+/// Contains one entry of an execution log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// Record that says so.
+    /// Record of the entry.
     pub sequence: SequenceNumber,
     /// Time of the record.
     pub at: DateTime<Utc>,
     /// Whether the record counts; `false` if a rollback has abandoned it since.
     pub is_live: bool,
-    /// What happened.
+    /// The event.
     pub what: ExecutionEvent,
 }
 
-/// Says what happened.
+/// Describes an event of an execution log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum ExecutionEvent {
-    /// The host said something.
+    /// The host logged a message.
     Message {
-        /// How much it matters.
+        /// Severity.
         level: LogLevel,
-        /// What it said.
+        /// The message.
         message: String,
     },
     /// A task was created.
     Created,
     /// A task changed its state.
     StatusChanged {
-        /// State that it was in.
+        /// State before.
         old_status: TaskStatus,
-        /// State that it is in since.
+        /// State after.
         new_status: TaskStatus,
-        /// Why.
+        /// Reason.
         reason: Option<String>,
     },
     /// A tool's run ended.
@@ -72,18 +72,18 @@ pub enum ExecutionEvent {
     },
 }
 
-/// Says how much a message matters.
+/// Lists the severities of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogLevel {
-    /// For whoever looks for a defect.
+    /// Details for finding a defect.
     Debug,
-    /// For whoever wants to know how far it is.
+    /// Progress.
     #[default]
     Info,
-    /// Something that may matter.
+    /// A possible problem.
     Warning,
-    /// Something went wrong.
+    /// A failure.
     Error,
 }
 
@@ -96,20 +96,21 @@ pub struct Interaction {
     pub at: DateTime<Utc>,
     /// Id of the evaluation.
     pub evaluation_id: String,
-    /// Which of the three it is.
+    /// Kind of interaction.
     pub kind: InteractionKind,
-    /// Request that is replied to.
+    /// Request of the reply.
     pub request: Option<SequenceNumber>,
-    /// Model that was asked or answered.
+    /// Model of the request or the answer.
     pub model: Option<String>,
-    /// Id that the provider gave the request.
+    /// Provider's id of the request.
     pub request_id: Option<String>,
-    /// Why the provider stopped, or what went wrong.
+    /// Why the provider stopped, or how the request failed.
     pub outcome: Option<String>,
-    /// Id of the message that the answer brought. Recorded as a text, so that an export's JSON reads back.
+    /// Id of the answer's message. It is recorded as a text, so that the JSON of an export can be
+    /// parsed again.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "uuid::serde::hyphenated::option")]
     pub message_id: Option<Uuid>,
-    /// Parameters of the request beside messages and tools: JSON.
+    /// Parameters of the request other than messages and tools: JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<String>,
     /// Text that had arrived when the request failed.
@@ -117,11 +118,11 @@ pub struct Interaction {
     pub arrived: Option<String>,
 }
 
-/// Kinds of interactions.
+/// Lists the kinds of interactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InteractionKind {
-    /// The provider was asked.
+    /// A request was sent to the provider.
     Request,
     /// The provider answered.
     Answer,
@@ -129,57 +130,57 @@ pub enum InteractionKind {
     Failure,
 }
 
-/// Describes something that went wrong.
+/// Describes a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorEntry {
-    /// Record that says so.
+    /// Record of the failure.
     pub sequence: SequenceNumber,
     /// Time of the record.
     pub at: DateTime<Utc>,
-    /// Task that was being worked on.
+    /// Task that was in progress.
     pub task: Option<TaskId>,
-    /// Tool that failed; `None` if it was something else.
+    /// Tool that failed; `None` for other failures.
     pub tool: Option<String>,
-    /// Kind of failure, where the record has one: the name of a cause.
+    /// Kind of failure, if the record has one: the name of a cause.
     pub cause: Option<String>,
-    /// What went wrong.
+    /// Description of the failure.
     pub message: String,
 }
 
 impl ErrorEntry {
-    /// Names the cause of a tool's failure.
     pub(super) fn cause_of(cause: Option<Cause>) -> Option<String> {
         cause.map(|cause| cause.name().to_owned())
     }
 }
 
-/// Says what somebody did to bring a session back after a failure. The event is the item of the slice [`RecoveryActions`].
+/// Records an action that brought a session back after a failure. The event is the item of the
+/// slice [`RecoveryActions`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryAction {
-    /// What was done: the name of a strategy, `restore`, `repair` or a word of the host.
+    /// The action: the name of a strategy, `restore`, `repair` or a word of the host.
     pub action: String,
-    /// Who did it.
+    /// Person or program that acted.
     pub by: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
-    /// Position, checkpoint, rule or file that it was about.
+    /// Position, checkpoint, rule or file that the action concerned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// What was lost or could not be done, one entry each.
+    /// Losses and steps that failed, one entry each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
 }
 
-/// Says something for people. The event is the item of the slice [`ExecutionLog`].
+/// Records a message for people. The event is the item of the slice [`ExecutionLog`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutionLogged {
-    /// Task that it is about. `None`: none in particular.
+    /// Task that the message concerns. `None`: no task in particular.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskId>,
-    /// How much it matters.
+    /// Severity.
     #[serde(default)]
     pub level: LogLevel,
-    /// What is said.
+    /// The message.
     pub message: String,
 }
 
@@ -191,7 +192,7 @@ impl Event for ExecutionLogged {
     const NAME: &'static str = "execution_logged";
 }
 
-/// Marks the LOG slice of what a host said, `execution_log`.
+/// Marks the LOG slice of the host's messages, `execution_log`.
 #[derive(Debug)]
 pub struct ExecutionLog;
 
@@ -200,7 +201,7 @@ impl Slice for ExecutionLog {
     type Item = ExecutionLogged;
 }
 
-/// Marks the LOG slice of what was done after failures, `recovery_actions`.
+/// Marks the LOG slice of actions after failures, `recovery_actions`.
 #[derive(Debug)]
 pub struct RecoveryActions;
 

@@ -1,4 +1,5 @@
-//! What a session knows of files: snapshots, what its tools changed, what was built, and what the user's repository is at.
+//! The files of a session: snapshots, changes by tools, build results, and the state of the user's
+//! repository.
 
 use std::collections::BTreeMap;
 
@@ -10,40 +11,41 @@ use serde::{Deserialize, Serialize};
 use super::git::GitState;
 use crate::TaskId;
 
-/// Holds what a session knows of files.
+/// Describes the files of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSystemState {
-    /// What each workspace was when it was captured last, by the name of its resource.
+    /// Latest capture of each workspace, by the name of its resource.
     pub workspace_snapshot: BTreeMap<String, WorkspaceSnapshot>,
-    /// What was changed in workspaces, in the order of the records that say so.
+    /// Changes of files in workspaces, in the order of their records.
     pub file_modifications: Vec<FileModification>,
-    /// Captures that were not compared, since the store that holds them was not there or not sound. What was changed between
-    /// them stands in no modification.
+    /// Captures that were not compared, because their store was missing or damaged. No modification
+    /// lists the changes between them.
     pub not_compared: Vec<NotCompared>,
     /// Results of builds and tests by their names.
     pub build_artifacts: BTreeMap<String, BuildArtifact>,
     /// Dependencies that were resolved last.
     pub dependency_resolution: DependencyResolution,
-    /// What the user's git repository was at when somebody looked last.
+    /// Last observed state of the user's git repository.
     pub git_state: Option<GitState>,
 }
 
-/// Holds what a workspace was when it was captured last.
+/// Contains the latest capture of a workspace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkspaceSnapshot {
-    /// The capture, as the workspace can be restored from it.
+    /// The capture, from which the workspace can be restored.
     pub snapshot: FilesystemSnapshot,
-    /// Record that holds it.
+    /// Record of the capture.
     pub sequence: SequenceNumber,
     /// Time of that record.
     pub at: DateTime<Utc>,
 }
 
-/// Says that a file was changed: by a tool, between the captures before and after it; or by somebody else, between the end of
-/// a call and the begin of the next.
+/// Describes a change of a file. Either a tool made it, between the captures before and after its
+/// run; or it was made outside of the session, between the end of a call and the start of the next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileModification {
-    /// Record at which the change was found: the end of the call, or the begin of the next one.
+    /// Record at which the change was found: the end record of the call, or the start record of the
+    /// next one.
     pub sequence: SequenceNumber,
     /// Time of that record.
     pub at: DateTime<Utc>,
@@ -53,15 +55,15 @@ pub struct FileModification {
     pub path: String,
     /// Kind of change.
     pub kind: ChangeKind,
-    /// What the file was; `None` if it was not there.
+    /// The file before the change; `None` if it was missing.
     pub before: Option<FileFacts>,
-    /// What the file is; `None` if it is not there.
+    /// The file after the change; `None` if it is missing.
     pub after: Option<FileFacts>,
     /// Tool that changed it; `None` if no tool did.
     pub tool: Option<String>,
     /// Operation of that tool.
     pub operation: Option<OperationId>,
-    /// Task that was being worked on when the tool began.
+    /// Task that was in progress when the tool started.
     pub task: Option<TaskId>,
 }
 
@@ -72,11 +74,11 @@ pub struct NotCompared {
     pub sequence: SequenceNumber,
     /// Name of the workspace's resource.
     pub workspace: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }
 
-/// Says what a build or a test run came to.
+/// Describes the result of a build or a test run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildArtifact {
     /// Name, by which a later result replaces this one.
@@ -85,35 +87,35 @@ pub struct BuildArtifact {
     pub kind: ArtifactKind,
     /// Whether it succeeded.
     pub success: bool,
-    /// What there is to say of it.
+    /// Summary for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub summary: String,
-    /// Path of what was made, within the workspace.
+    /// Path of the artifact within the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Digest of what was made, as the host computes it.
+    /// Digest of the artifact, as the host computes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// Length of what was made, in bytes.
+    /// Length of the artifact, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Task for which it was made.
+    /// Task that needed the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskId>,
 }
 
-/// Kinds of results.
+/// Lists the kinds of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArtifactKind {
-    /// Something was compiled.
+    /// A compilation.
     #[default]
     Compilation,
-    /// Tests ran.
+    /// A test run.
     Test,
 }
 
-/// Holds the dependencies of what is built.
+/// Contains the dependencies of a build.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DependencyResolution {
     /// Dependencies by their names.
@@ -125,32 +127,34 @@ pub struct DependencyResolution {
 pub struct ResolvedDependency {
     /// Version.
     pub version: String,
-    /// Where it comes from.
+    /// Origin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Digest that its source gives.
+    /// Digest that its source states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
 
-/// Says that something was built or tested. A later event of the same name replaces this one in the slice [`Artifacts`].
+/// Records a build or a test run. A later event of the same name replaces this one in the slice
+/// [`Artifacts`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArtifactBuilt {
-    /// What came of it.
+    /// The result.
     pub artifact: BuildArtifact,
 }
 
-/// Says which dependencies were resolved. The latest event is the item of the slice [`Resolutions`].
+/// Records the resolved dependencies. The latest event is the item of the slice [`Resolutions`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DependenciesResolved {
     /// The dependencies.
     pub resolution: DependencyResolution,
 }
 
-/// Says what the user's repository is at. The latest event is the item of the slice [`GitStates`].
+/// Records the state of the user's repository. The latest event is the item of the slice
+/// [`GitStates`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitObserved {
-    /// What it is at.
+    /// The state.
     pub git: GitState,
 }
 
@@ -166,7 +170,7 @@ impl Event for GitObserved {
     const NAME: &'static str = "git_observed";
 }
 
-/// Marks the STATE slice of what was built, `build_artifacts`, keyed by name.
+/// Marks the STATE slice of build results, `build_artifacts`, keyed by name.
 #[derive(Debug)]
 pub struct Artifacts;
 
@@ -175,7 +179,8 @@ impl Slice for Artifacts {
     type Item = ArtifactBuilt;
 }
 
-/// Marks the STATE slice of resolved dependencies, `dependency_resolution`, which has at most one item.
+/// Marks the STATE slice of resolved dependencies, `dependency_resolution`, which has at most one
+/// item.
 #[derive(Debug)]
 pub struct Resolutions;
 
@@ -184,7 +189,7 @@ impl Slice for Resolutions {
     type Item = DependenciesResolved;
 }
 
-/// Marks the STATE slice of what the user's repository is at, `git_state`, which has at most one item.
+/// Marks the STATE slice of the user's repository, `git_state`, which has at most one item.
 #[derive(Debug)]
 pub struct GitStates;
 

@@ -1,7 +1,8 @@
-//! Reads what a user's git repository is at: without running git, and without writing.
+//! Reads the state of a user's git repository, without running git and without writing.
 //!
-//! A repository may be hostile. Whatever is read of it is a regular file, opened so that nobody is waited for, and of a
-//! bounded length; symbolic refs and directories are followed to a bounded depth. What git would not follow is not followed.
+//! A repository may be hostile. Only regular files of a bounded length are read, and opening one
+//! never blocks. Symbolic refs and directories are followed to a bounded depth. Paths that git
+//! would not follow are not followed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -16,7 +17,7 @@ use foldlog::escape;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-/// A ref, a `.git` file and a `commondir` hold one line; a path in it is no longer than this.
+/// A ref, a `.git` file and a `commondir` contain one line; a path in it is no longer than this.
 const LINE_BYTES_MAX: u64 = 8 << 10;
 
 /// About a million packed refs.
@@ -24,43 +25,46 @@ const PACKED_BYTES_MAX: u64 = 128 << 20;
 
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
-/// As many as git follows.
+/// Same limit as git's.
 const SYMBOLIC_DEPTH_MAX: usize = 5;
 
-/// Greatest number of branches that are listed.
+/// Maximum number of branches that are listed.
 const BRANCHES_MAX: usize = 10_000;
 
-/// Greatest number of files and directories of branches that are looked at.
+/// Maximum number of files and directories of branches that are examined.
 const ENTRIES_MAX: usize = 1 << 20;
 
 const DIRECTORY_DEPTH_MAX: usize = 64;
 
 const BRANCHES: &[u8] = b"refs/heads/";
 
-/// Holds what a user's git repository is at. Names that are not UTF-8 have their other bytes as `\xNN`.
+/// Describes the state of a user's git repository. Bytes of names that are not UTF-8 are written as
+/// `\xNN`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GitState {
     /// Commit that is checked out, in hexadecimal; `None` before the first commit.
     pub head: Option<String>,
-    /// Ref that is checked out, such as `refs/heads/main`; `None` if `HEAD` names a commit itself (detached).
+    /// Ref that is checked out, such as `refs/heads/main`; `None` if `HEAD` names a commit itself
+    /// (detached).
     pub reference: Option<String>,
     /// Branch that is checked out; `None` if `HEAD` is detached, or names a ref that is no branch.
     pub branch: Option<String>,
-    /// Path of the repository's directory, links resolved; of a linked worktree, its own directory within the repository.
+    /// Path of the repository's directory, links resolved; for a linked worktree, its own directory
+    /// within the repository.
     pub git_dir: String,
-    /// What was begun and has not ended, in the order of [`GitOperation`].
+    /// Unfinished operations, in the order of [`GitOperation`].
     pub operations: Vec<GitOperation>,
-    /// BLAKE3 of the index file, in hexadecimal; `None` if there is none. It is another one once something else is
-    /// staged, and also after git has noted new times of files.
+    /// BLAKE3 of the index file, in hexadecimal; `None` if there is none. It changes whenever the
+    /// staged content changes, and also after git has updated the times of files.
     pub index: Option<String>,
-    /// Branches and the commits that they are at; those without a commit are left out.
+    /// Branches and their commits; branches without a commit are left out.
     pub branches: BTreeMap<String, String>,
-    /// Whether there are more branches than are listed: the first 10,000 by name.
+    /// Whether there are more branches than the list contains, which are the first 10,000 by name.
     pub branches_left_out: bool,
 }
 
-/// Names what a user does with a repository in several steps.
+/// Lists the operations on a repository that take several steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GitOperation {
@@ -77,17 +81,19 @@ pub enum GitOperation {
 }
 
 impl GitState {
-    /// Reads the repository that `root` belongs to: the one of `root` or of the nearest directory above it that has a `.git`,
-    /// on the same file system. Returns `None` if there is none. A bare repository is none, and neither the environment
-    /// nor the owner of a repository plays a part, since nothing of its configuration is used.
+    /// Reads the repository that `root` belongs to: that of `root` or of the nearest directory
+    /// above it that has a `.git`, on the same file system. Returns `None` if there is none. A bare
+    /// repository does not count. The environment and the owner of a repository do not matter,
+    /// since its configuration is not used.
     ///
-    /// Each file is read on its own: while git writes, parts of the state may be of different moments.
+    /// Files are read one by one: while git writes, parts of the state may be from different
+    /// moments.
     ///
     /// # Errors
     ///
-    /// An error that names the file and the reason: it cannot be read, is no regular file, is longer than any that git
-    /// writes, or does not hold what git writes there; symbolic refs lead in a circle; or the refs are kept in a reftable
-    /// ([`ErrorKind::Unsupported`]).
+    /// An error that names the file and the reason: it cannot be read, is no regular file, is
+    /// longer than any that git writes, or does not have the form that git writes; symbolic refs
+    /// form a cycle; or the refs are in a reftable ([`ErrorKind::Unsupported`]).
     pub fn read(root: &Path) -> io::Result<Option<GitState>> {
         let Some(repository) = Repository::find(root)? else { return Ok(None) };
         let packed = read_file(&repository.common_dir.join("packed-refs"), PACKED_BYTES_MAX)?;
@@ -113,7 +119,8 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Opens a regular file of at most so many bytes; `None` where nothing or a directory stands.
+/// Opens a regular file of at most `bytes_max` bytes; returns `None` if the path is missing or is a
+/// directory.
 fn open_file(path: &Path, bytes_max: u64) -> io::Result<Option<File>> {
     let is_taken = |found: &fs::Metadata| match found.is_file() {
         false => Err(invalid_data(path, "it is no regular file")),
@@ -126,7 +133,7 @@ fn open_file(path: &Path, bytes_max: u64) -> io::Result<Option<File>> {
         Err(error) if is_missing(&error) => return Ok(None),
         Err(error) => return Err(add_path(path, error)),
         Ok(found) if found.is_dir() => return Ok(None),
-        // Before it is opened, since opening a device can be enough to set something off.
+        // Checked before the open, since opening a device can have side effects.
         Ok(found) => is_taken(&found)?,
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -145,7 +152,7 @@ fn read_file(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// The path that a file holds in its one line.
+/// Returns the path in a file that consists of one line.
 fn read_path(path: &Path, prefix: &[u8]) -> io::Result<Option<PathBuf>> {
     let Some(bytes) = read_file(path, LINE_BYTES_MAX)? else { return Ok(None) };
     let held = bytes.strip_prefix(prefix).map(<[u8]>::trim_ascii_end);
@@ -159,7 +166,7 @@ fn read_path(path: &Path, prefix: &[u8]) -> io::Result<Option<PathBuf>> {
 
 struct Repository {
     git_dir: PathBuf,
-    /// Where refs are that all worktrees share.
+    /// Directory of the refs that all worktrees share.
     common_dir: PathBuf,
 }
 
@@ -194,7 +201,7 @@ impl Repository {
         Ok(None)
     }
 
-    /// The repository in a directory; `None` where git would see none.
+    /// Returns the repository in a directory; `None` if git would see none.
     fn at(directory: &Path) -> io::Result<Option<Repository>> {
         let git_dir = match fs::canonicalize(directory) {
             Err(error) if is_missing(&error) => return Ok(None),
@@ -223,7 +230,7 @@ impl Repository {
 
     fn operations(&self) -> io::Result<Vec<GitOperation>> {
         let has = |name: &str| fs::symlink_metadata(self.git_dir.join(name)).is_ok();
-        // Between two picks nothing but what is left to do says what is under way.
+        // Between two picks, only the list of remaining steps shows the operation in progress.
         let todo = self.git_dir.join("sequencer/todo");
         let mut begins = [0; 7];
         let read = match open_file(&todo, PACKED_BYTES_MAX)? {
@@ -258,13 +265,11 @@ impl Repository {
     }
 }
 
-/// What stands in a ref.
 enum Reference {
     Commit(String),
     Symbolic(Vec<u8>),
 }
 
-/// A repository's refs, by name.
 struct Refs<'a> {
     repository: &'a Repository,
     packed: BTreeMap<&'a [u8], String>,
@@ -292,7 +297,7 @@ impl Refs<'_> {
         })
     }
 
-    /// Where a ref's file is. Some refs are a worktree's own.
+    /// Returns the path of a ref's file. Some refs belong to a worktree.
     fn path(&self, name: &[u8]) -> PathBuf {
         let own: [&[u8]; 3] = [b"refs/bisect/", b"refs/worktree/", b"refs/rewritten/"];
         let is_own = !name.starts_with(b"refs/") || own.iter().any(|own| name.starts_with(own));
@@ -300,7 +305,7 @@ impl Refs<'_> {
         directory.join(OsStr::from_bytes(name))
     }
 
-    /// Follows a ref to the name that no symbolic ref stands under, and its commit.
+    /// Follows symbolic refs; returns the name of the last ref, and its commit.
     fn resolve(&self, name: &[u8]) -> io::Result<(Vec<u8>, Option<String>)> {
         let mut reached = name.to_vec();
         for _ in 0..=SYMBOLIC_DEPTH_MAX {
@@ -318,7 +323,7 @@ impl Refs<'_> {
 
     fn loose(&self, name: &[u8]) -> io::Result<Option<Reference>> {
         let path = self.path(name);
-        // Long ago symbolic refs were links.
+        // In old repositories, symbolic refs were links.
         if let Ok(target) = fs::read_link(&path)
             && is_ref_name(target.as_os_str().as_bytes())
         {
@@ -338,7 +343,7 @@ impl Refs<'_> {
         found.map(Some).ok_or_else(|| invalid_data(&path, "it is no ref"))
     }
 
-    /// The branches with a commit, and whether there are more than are listed.
+    /// Returns the branches with a commit, and whether there are more than are listed.
     fn branches(&self) -> io::Result<(BTreeMap<String, String>, bool)> {
         let mut names = BTreeSet::new();
         let mut left_out = false;
@@ -379,7 +384,7 @@ impl Refs<'_> {
                     ));
                 }
                 let name = [prefix.as_slice(), entry.file_name().as_bytes()].concat();
-                // Git passes over locks and what is no name of a ref.
+                // Git skips locks and names that are not valid for refs.
                 if !is_ref_name(&name) {
                     continue;
                 }
@@ -397,11 +402,11 @@ impl Refs<'_> {
     }
 }
 
-/// The refs that a file of packed refs holds, or the line that is none.
+/// Parses a file of packed refs; the error is the number of an invalid line.
 fn parse_packed(bytes: &[u8]) -> Result<BTreeMap<&[u8], String>, usize> {
     let mut packed = BTreeMap::new();
     for (line, number) in bytes.split_inclusive(|byte| *byte == b'\n').zip(1..) {
-        // A comment, or the commit that the tag before it leads to.
+        // A comment, or the commit of the preceding tag.
         if line.starts_with(b"#") || line.starts_with(b"^") {
             continue;
         }
@@ -416,7 +421,7 @@ fn parse_packed(bytes: &[u8]) -> Result<BTreeMap<&[u8], String>, usize> {
     Ok(packed)
 }
 
-/// An id of SHA-1 or SHA-256. One of zeros alone is none.
+/// Parses an id of SHA-1 or SHA-256. An id of zeros means no commit.
 fn commit_of(id: &[u8]) -> Option<String> {
     let is_id = matches!(id.len(), 40 | 64)
         && id.iter().all(u8::is_ascii_hexdigit)
@@ -424,7 +429,7 @@ fn commit_of(id: &[u8]) -> Option<String> {
     is_id.then(|| escape_bytes(&id.to_ascii_lowercase()))
 }
 
-/// Whether git would take a name for that of a ref, below `refs/`.
+/// Returns whether git would accept a name for a ref, below `refs/`.
 fn is_ref_name(name: &[u8]) -> bool {
     let is_part = |part: &[u8]| !part.is_empty() && !part.starts_with(b".") && !part.ends_with(b".lock");
     let is_plain = |byte: &u8| !byte.is_ascii_control() && !b" ~^:?*[\\".contains(byte);
@@ -437,7 +442,7 @@ fn is_ref_name(name: &[u8]) -> bool {
         && name.len() <= 4095
 }
 
-/// Bytes as text, what is not UTF-8 of them as `\xNN`.
+/// Converts bytes to text; bytes that are not UTF-8 become `\xNN`.
 fn escape_bytes(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {

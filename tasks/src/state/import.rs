@@ -1,4 +1,5 @@
-//! What a session was before it was imported, as far as no record of the new session tells.
+//! The history of a session before its import, as far as the records of the new session do not
+//! contain it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -14,34 +15,35 @@ use super::{
 };
 use crate::checkpoint::Checkpoint;
 
-/// Says what the session that was imported had been through. What is recorded after this is added to it.
+/// Describes the history of an imported session. Later records are added to it.
 ///
-/// Tasks, configuration, artifacts, dependencies and the user's repository are slices, and conversations are records, which
-/// an [import](foldlog::Store::import) brings with it; they are left out here, but for the ids and times of messages. Sequence
-/// numbers are those of the session that was exported.
+/// Tasks, configuration, artifacts, dependencies and the user's repository are slices, and
+/// conversations are records; an [import](foldlog::Store::import) brings them with it. They are
+/// left out here, except for the ids and times of messages. Sequence numbers are those of the
+/// exported session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StateImported {
     /// Session that was exported.
     pub session_id: Uuid,
-    /// Position that it was exported at.
+    /// Position of the export.
     pub position: Option<SequenceNumber>,
     /// Time of its first record.
     pub created_at: DateTime<Utc>,
     /// Time of its latest update.
     pub last_checkpoint: DateTime<Utc>,
-    /// Conversations, and what belongs to them.
+    /// Conversations, with their usage, limits and model.
     pub claude_context: ClaudeContextState,
-    /// What its workspaces were.
+    /// Latest captures of its workspaces.
     pub workspace_snapshot: BTreeMap<String, WorkspaceSnapshot>,
-    /// What was changed in them.
+    /// Changes of files in them.
     pub file_modifications: Vec<FileModification>,
     /// Captures that were not compared.
     pub not_compared: Vec<NotCompared>,
-    /// What had happened.
+    /// Its history.
     pub execution_logs: ExecutionLogState,
-    /// What it had cost.
+    /// Its costs.
     pub resource_usage: ResourceUsageState,
-    /// Checkpoints that it had: history, since they are positions of its log.
+    /// Its checkpoints. They are history, since they are positions of its log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checkpoints: Vec<Checkpoint>,
 }
@@ -50,7 +52,7 @@ impl Event for StateImported {
     const NAME: &'static str = "state_imported";
 }
 
-/// Marks the LOG slice of what was imported, `imported_states`.
+/// Marks the LOG slice of imports, `imported_states`.
 #[derive(Debug)]
 pub struct ImportedStates;
 
@@ -64,7 +66,7 @@ pub(super) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
 }
 
 impl StateImported {
-    /// Takes of a state what no slice and no record of conversations holds.
+    /// Extracts the parts of a state that neither a slice nor a record of conversations contains.
     pub fn from_state(state: &SessionState, position: Option<SequenceNumber>) -> StateImported {
         // The slice of recovery actions is imported.
         let execution_logs =
@@ -86,7 +88,8 @@ impl StateImported {
 }
 
 impl ClaudeContextState {
-    /// Puts what was before the import, which ended at the record `end`, before what is known since.
+    /// Prepends the context before the import to the context since. The import ended at the record
+    /// `end`.
     pub(super) fn follow(&mut self, before: &ClaudeContextState, end: SequenceNumber) {
         self.session_id = self.session_id.take().or_else(|| before.session_id.clone());
         if self.model_configuration == ModelConfiguration::default() {
@@ -116,8 +119,9 @@ impl ClaudeContextState {
         }
     }
 
-    /// Takes ids, times and order of messages that were before the import; returns the earlier ids by the new ones. An import
-    /// brings a conversation turn by turn, the system's message first, whatever the order was in which they were recorded.
+    /// Takes over the ids, times and order of the messages before the import; returns the earlier
+    /// ids by the new ones. An import brings a conversation turn by turn, the system's message
+    /// first, regardless of their recorded order.
     fn take_messages(&mut self, before: &ClaudeContextState) -> BTreeMap<Uuid, Uuid> {
         let mut ids = BTreeMap::new();
         let known: BTreeMap<&str, _> = before
@@ -147,7 +151,7 @@ impl ClaudeContextState {
                 }
                 messages.push((found.unwrap_or(usize::MAX), message));
             }
-            // What was said since keeps its order, behind what was before.
+            // Later messages keep their order, after the earlier ones.
             messages.sort_by_key(|(number, _)| *number);
             conversation.messages = messages.into_iter().map(|(_, message)| message).collect();
         }
@@ -155,7 +159,7 @@ impl ClaudeContextState {
     }
 }
 
-/// Returns what a message says, beside its id and its time.
+/// Returns a message's content without id and time, for comparison.
 fn content_key(message: &ConversationMessage) -> String {
     let (message_id, created_at) = (Uuid::nil(), DateTime::UNIX_EPOCH);
     let message = ConversationMessage { message_id, created_at, ..message.clone() };
@@ -163,7 +167,8 @@ fn content_key(message: &ConversationMessage) -> String {
 }
 
 impl ExecutionLogState {
-    /// Puts what had happened before the import, which ended at the record `end`, before what has happened since.
+    /// Prepends the history before the import to the history since. The import ended at the record
+    /// `end`.
     pub(super) fn follow(&mut self, before: &ExecutionLogState, end: SequenceNumber) {
         for (task, entries) in &before.tasks {
             self.tasks.entry(task.clone()).or_default().splice(0..0, entries.iter().cloned());

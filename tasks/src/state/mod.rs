@@ -1,12 +1,13 @@
-//! All that a session is at a position, in nine parts.
+//! The whole state of a session at a position, in nine parts.
 //!
-//! No part is kept anywhere but in the log: parts that a host tells of are slices, folded from its events, and the others
-//! are read from the records of conversations, calls and captures. So they are the same at every position for whoever reads
-//! them, and what a rollback takes back is gone from them.
+//! The log is the only place where these parts are stored. Parts that a host reports are slices,
+//! folded from its events. The others are read from the records of conversations, calls and
+//! captures. So every reader gets the same parts at a position, and a rollback removes its records
+//! from them.
 //!
-//! | part | comes from |
+//! | part | source |
 //! |---|---|
-//! | `session_id`, `created_at` | the log's first record; of an imported session, [`StateImported`] |
+//! | `session_id`, `created_at` | the log's first record; for an imported session, [`StateImported`] |
 //! | `last_checkpoint` | the latest [update](crate::StateUpdate) that counts |
 //! | [`SessionConfiguration`] | [`SessionConfigured`] |
 //! | [`TaskTreeState`] | the six events of tasks |
@@ -15,7 +16,8 @@
 //! | [`ExecutionLogState`] | [`ExecutionLogged`], [`RecoveryAction`], changes of tasks, ends of calls, requests and replies |
 //! | [`ResourceUsageState`] | answers, ends of calls, [`PromptExecuted`](foldlog_agent::events::PromptExecuted) |
 //!
-//! A session that was imported goes on from what [`StateImported`] says of its past, which comes before all that follows.
+//! An imported session continues from the history in [`StateImported`], which comes before all that
+//! follows.
 //!
 //! # Invariants
 //!
@@ -61,16 +63,16 @@ pub use import::{ImportedStates, StateImported};
 pub use resource_usage::ResourceUsageState;
 pub use walk::WorkspaceStores;
 
-/// Holds all that a session is at a position.
+/// Contains the whole state of a session at a position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionState {
     /// Id of the session.
     pub session_id: Uuid,
     /// Time of its first record.
     pub created_at: DateTime<Utc>,
-    /// Time of the latest update that counts; of the first record where there is none.
+    /// Time of the latest update that counts; of the first record if there is none.
     pub last_checkpoint: DateTime<Utc>,
-    /// What the host says of it.
+    /// The host's description.
     pub configuration: SessionConfiguration,
     /// Its tasks.
     pub task_tree: TaskTreeState,
@@ -78,9 +80,9 @@ pub struct SessionState {
     pub claude_context: ClaudeContextState,
     /// Its files.
     pub file_system: FileSystemState,
-    /// What happened.
+    /// Its history.
     pub execution_logs: ExecutionLogState,
-    /// What it has cost.
+    /// Its costs.
     pub resource_usage: ResourceUsageState,
 }
 
@@ -105,7 +107,7 @@ pub enum StateComponent {
 }
 
 impl StateComponent {
-    /// Lists all parts.
+    /// All parts.
     pub const ALL: [StateComponent; 7] = [
         StateComponent::Session,
         StateComponent::Configuration,
@@ -130,13 +132,13 @@ impl StateComponent {
     }
 }
 
-/// Declares the slices and events of all parts beside tasks.
+/// Declares the slices and events of all parts except tasks.
 pub(super) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
     import::declare(execution_logs::declare(file_system::declare(configuration::declare(types))))
 }
 
-/// Reads the conversations of a log as they were at a position, in the order of their first records, those of which nothing
-/// counts included.
+/// Reads the conversations of a log at a position, in the order of their first records.
+/// Conversations without a record that counts are included.
 pub(super) fn conversations(log: &LogReader, position: SequenceNumber) -> Result<Vec<Conversation>> {
     let evaluations = log.evaluations_through(position);
     let read = |id: &foldlog::SmolStr| log.conversation_at(id, position).transpose();
@@ -144,7 +146,7 @@ pub(super) fn conversations(log: &LogReader, position: SequenceNumber) -> Result
 }
 
 impl SessionState {
-    /// Makes the state of a session of which nothing is known.
+    /// Returns the empty state of a session.
     pub fn empty(session_id: Uuid, created_at: DateTime<Utc>) -> SessionState {
         SessionState {
             session_id,
@@ -159,12 +161,13 @@ impl SessionState {
         }
     }
 
-    /// Reads the state of a log as it was at a position.
+    /// Reads the state of a log at a position.
     ///
     /// # Errors
     ///
     /// [`NoSuchPosition`](foldlog::Error::NoSuchPosition) if the log has no such record,
-    /// [`Decode`](foldlog::Error::Decode) if an item or an event cannot be read, and the errors of reading a log.
+    /// [`Decode`](foldlog::Error::Decode) if an item or an event cannot be read, and the errors of
+    /// reading a log.
     pub fn at(
         log: &LogReader,
         position: impl Into<SequenceNumber>,
@@ -177,7 +180,7 @@ impl SessionState {
         reading.state(log, position, &conversations)
     }
 
-    /// Reads the state of a log as it was at a position, and the updates that led to it: by one walk.
+    /// Reads the state of a log at a position, and the updates that led to it, in one walk.
     pub(super) fn with_updates(
         log: &LogReader,
         position: SequenceNumber,
@@ -194,24 +197,24 @@ impl SessionState {
     }
 }
 
-/// Collects what a walk along the log finds.
+/// Collects the findings of a walk along the log.
 #[derive(Default)]
 struct SessionStateBuilder {
     first: Option<DateTime<Utc>>,
     last_update: Option<DateTime<Utc>>,
-    /// Updates, where they are asked for.
+    /// Updates, if requested.
     listed: Option<UpdateCollector>,
     files: FileSystemState,
     logs: ExecutionLogState,
     usage: ResourceUsageState,
-    /// Time between the records of the session that was imported, in microseconds.
+    /// Time between the records of the imported session, in microseconds.
     elapsed_before_us: u64,
-    /// What was imported, and the record that says so.
+    /// The import, and its record.
     imported: Option<(SequenceNumber, StateImported)>,
 }
 
 impl SessionStateBuilder {
-    /// Adds what stands in slices and conversations.
+    /// Adds the contents of slices and conversations.
     fn state(
         mut self,
         log: &LogReader,
@@ -301,7 +304,7 @@ impl Visitor for SessionStateBuilder {
         self.usage.cost_micros += micros;
     }
 
-    /// Goes on from what was imported, whose records are behind.
+    /// Continues from an import, whose records are before this one.
     fn visit_import(&mut self, at: At<'_>, what: StateImported) {
         self.first = Some(at.time);
         self.elapsed_before_us = what.resource_usage.elapsed_us;
@@ -316,7 +319,7 @@ impl Visitor for SessionStateBuilder {
 }
 
 impl ExecutionLogState {
-    /// Adds the requests of conversations, and what was replied to them.
+    /// Adds the requests of conversations, and their replies.
     fn add_interactions(&mut self, conversations: &[Conversation]) {
         for conversation in conversations {
             let evaluation_id = conversation.evaluation_id();
@@ -363,7 +366,6 @@ impl ExecutionLogState {
 }
 
 impl ResourceUsageState {
-    /// Counts the requests of conversations and their tokens.
     fn add_requests(&mut self, conversations: &[Conversation]) {
         for conversation in conversations {
             self.tokens = self.tokens.plus(conversation.usage());

@@ -1,11 +1,13 @@
-//! One walk along a log, which finds what no slice holds: updates, files that tools changed, and what happened when.
+//! One walk along a log, which finds data that is in no slice: updates, files that tools changed,
+//! and the history of events.
 //!
 //! # Rules
 //!
-//! 1. A record counts if it is on the live path of the position. Only those make updates; logs keep the others too.
-//! 2. Which task is being worked on, and what a workspace was captured as last, goes back with each rollback.
-//! 3. Two captures in a row of one workspace are compared: at a call's end the difference is the tool's; at a begin it is
-//!    nobody's, or somebody's beside the session.
+//! 1. A record counts if it is on the live path of the position. Only such records become updates;
+//!    logs contain the others too.
+//! 2. A rollback also resets the tasks in progress and the latest captures of workspaces.
+//! 3. Two successive captures of one workspace are compared. A difference at a call's end is the
+//!    tool's. A difference at a call's start was made outside of the session.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -27,7 +29,7 @@ use super::import::StateImported;
 use crate::{TaskId, TaskStatus, TaskStatusChanged, UpdateOperation};
 use foldlog_agent::events::PromptExecuted;
 
-/// Says where the stores of workspaces' captures are, by which two captures can be compared.
+/// Locates the stores of workspaces' captures, with which two captures can be compared.
 #[derive(Clone, Debug, Default)]
 pub struct WorkspaceStores {
     of_all: Option<PathBuf>,
@@ -35,17 +37,19 @@ pub struct WorkspaceStores {
 }
 
 impl WorkspaceStores {
-    /// Knows no store: no captures are compared, and each that would be is [named](NotCompared).
+    /// Uses no store: no captures are compared, and each missing comparison is
+    /// [named](NotCompared).
     pub fn none() -> WorkspaceStores {
         WorkspaceStores::default()
     }
 
-    /// Takes the [directory of captures](captures_dir) in a session's own directory for the store of all its workspaces.
+    /// Uses the [directory of captures](captures_dir) in a session's own directory as the store of
+    /// all its workspaces.
     pub fn from_session_dir(session: &Path) -> WorkspaceStores {
         WorkspaceStores { of_all: Some(captures_dir(session)), of_each: BTreeMap::new() }
     }
 
-    /// Names the store of one workspace, by the name of its resource.
+    /// Sets the store of one workspace, by the name of its resource.
     #[must_use]
     pub fn with(mut self, workspace: impl Into<String>, store: impl Into<PathBuf>) -> WorkspaceStores {
         self.of_each.insert(workspace.into(), store.into());
@@ -57,7 +61,7 @@ impl WorkspaceStores {
     }
 }
 
-/// Reads the stores of workspaces' captures, each by one reader.
+/// Caches one reader for each store of captures.
 pub(crate) struct StoreReaders<'a> {
     stores: &'a WorkspaceStores,
     open: BTreeMap<String, SnapshotReader>,
@@ -68,7 +72,7 @@ impl<'a> StoreReaders<'a> {
         StoreReaders { stores, open: BTreeMap::new() }
     }
 
-    /// Returns the reader of a workspace's store; `None` if nobody said where that is.
+    /// Returns the reader of a workspace's store; `None` if its location is unknown.
     pub(crate) fn reader_for(&mut self, workspace: &str) -> Option<&mut SnapshotReader> {
         if !self.open.contains_key(workspace) {
             let store = self.stores.store_for(workspace)?;
@@ -78,7 +82,7 @@ impl<'a> StoreReaders<'a> {
     }
 }
 
-/// Says where a walk is.
+/// Describes the position of a walk.
 #[derive(Clone, Copy)]
 pub(crate) struct At<'a> {
     pub(crate) sequence: SequenceNumber,
@@ -87,38 +91,36 @@ pub(crate) struct At<'a> {
     pub(crate) record: &'a DecodedRecord<'a>,
 }
 
-/// Takes what a walk finds.
+/// Receives the findings of a walk.
 pub(crate) trait Visitor {
-    /// Takes each record, before anything that it holds.
+    /// Receives each record, before its contents.
     fn record(&mut self, _at: At<'_>) {}
-    /// Takes an update that counts.
+    /// Receives an update that counts.
     fn update(&mut self, _at: At<'_>, _operation: UpdateOperation) {}
-    /// Takes a capture of a workspace that counts.
+    /// Receives a capture of a workspace that counts.
     fn visit_capture(&mut self, _workspace: &str, _snapshot: WorkspaceSnapshot) {}
-    /// Takes two captures that could not be compared.
+    /// Receives two captures that could not be compared.
     fn not_compared(&mut self, _what: NotCompared) {}
-    /// Takes what happened to a task, or to none.
+    /// Receives an entry of the history, of a task or of none.
     fn visit_entry(&mut self, _task: Option<&TaskId>, _entry: LogEntry) {}
-    /// Takes what went wrong.
+    /// Receives a failure.
     fn error(&mut self, _entry: ErrorEntry) {}
-    /// Takes the end of a tool's run.
+    /// Receives the end of a tool's run.
     fn tool_ended(&mut self, _end: &RecordedEnd) {}
-    /// Takes what an evaluation has cost, in millionths of the host's currency.
+    /// Receives the cost of an evaluation, in millionths of the host's currency.
     fn cost(&mut self, _micros: u64) {}
-    /// Takes what an imported session had been through, if that counts.
+    /// Receives the history of an imported session, if it counts.
     fn visit_import(&mut self, _at: At<'_>, _what: StateImported) {}
 }
 
-/// What goes back with a rollback.
+/// State that a rollback resets.
 #[derive(Clone, Default)]
 struct Context {
-    /// Tasks that are being worked on, in the order in which they were started.
+    /// Tasks in progress, in the order in which they were started.
     in_progress: Vec<TaskId>,
-    /// Latest capture of each workspace.
     captured: BTreeMap<String, Arc<FilesystemSnapshot>>,
 }
 
-/// A tool's run that has begun.
 struct OpenToolRun {
     task: Option<TaskId>,
 }
@@ -126,10 +128,10 @@ struct OpenToolRun {
 struct StateWalk<'a, V> {
     visitor: &'a mut V,
     readers: StoreReaders<'a>,
-    /// Records that count, in ascending ranges, those that are behind the walk left out.
+    /// Records that count, in ascending ranges, without those that the walk has passed.
     live: std::iter::Peekable<std::vec::IntoIter<RangeInclusive<SequenceNumber>>>,
     rollbacks: BTreeMap<SequenceNumber, SequenceNumber>,
-    /// The context, as it was after each record that changed it, rollbacks among them.
+    /// The context after each record that changed it, including rollbacks.
     contexts: Vec<(SequenceNumber, Arc<Context>)>,
     begun: BTreeMap<SequenceNumber, OpenToolRun>,
     messages: MessagesByRecord,
@@ -155,8 +157,9 @@ pub(crate) fn walk(
     log.contents(SequenceNumber::MIN, position, |record| walk.take(&record))
 }
 
-/// Walks along records of a session that a rollback abandoned: `ranges`, of which all records counted until then. `captured` are
-/// the latest captures of workspaces before them, and `in_progress` the tasks that were being worked on.
+/// Walks along records of a session that a rollback abandoned: `ranges`, all records of which
+/// counted until then. `captured` contains the latest captures of workspaces before them, and
+/// `in_progress` the tasks in progress.
 ///
 /// # Errors
 ///
@@ -185,7 +188,7 @@ pub(crate) fn walk_abandoned(
     ranges.try_for_each(|range| session.contents(*range.start(), *range.end(), |record| walk.take(&record)))
 }
 
-/// Reads the conversations of a session as they were at a position.
+/// Reads the conversations of a session at a position.
 pub(crate) fn conversations_in(session: &Session, position: SequenceNumber) -> Result<Vec<Conversation>> {
     let evaluations = session.evaluations_at(position);
     evaluations.iter().filter_map(|id| session.conversation_at(id, position).transpose()).collect()
@@ -219,7 +222,7 @@ impl<V: Visitor> StateWalk<'_, V> {
             _ => {}
         }
         if let Some(to) = self.rollbacks.get(&sequence) {
-            // What a rollback abandons stays in the list: a later one may go back to it.
+            // Abandoned contexts remain in the list: a later rollback may return to them.
             let context = self.context_at(*to);
             self.contexts.push((sequence, context));
         }
@@ -240,7 +243,7 @@ impl<V: Visitor> StateWalk<'_, V> {
         self.contexts.last().map(|(_, context)| Arc::clone(context)).unwrap_or_default()
     }
 
-    /// Returns the context as it was behind a record.
+    /// Returns the context after a record.
     fn context_at(&self, position: SequenceNumber) -> Arc<Context> {
         let before = self.contexts.partition_point(|(changed, _)| *changed <= position);
         let last = before.checked_sub(1).and_then(|last| self.contexts.get(last));
@@ -326,12 +329,12 @@ impl<V: Visitor> StateWalk<'_, V> {
         );
         match end.is_kept() && !end.rolled_back {
             true => self.captures(at, &end.after, Some((end, task))),
-            // What a recovery found is restored to what was there before.
+            // The resources of any other call are restored to their state before it.
             false => Ok(()),
         }
     }
 
-    /// Compares each capture with the one before it of the same workspace.
+    /// Compares each capture with the previous one of the same workspace.
     fn captures(
         &mut self,
         at: At<'_>,

@@ -5,18 +5,18 @@ use foldlog::{SmolStr, escape};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Greatest number of bytes of a [`TaskId`].
+/// Maximum length of a [`TaskId`], in bytes.
 pub const TASK_ID_BYTES_MAX: usize = 64;
 
-/// Names a task: 1 to 64 letters, digits, `-`, `_` and `.` of ASCII, the first of which is a letter or a digit. So an id may
-/// be part of a file's name.
+/// Names a task: 1 to 64 ASCII letters, digits, `-`, `_` and `.`, the first of which is a letter or
+/// a digit. So an id may be part of a file's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "SmolStr", into = "SmolStr")]
 #[schemars(try_from = "String", into = "String")]
-// Short ones are compared and cloned without a look elsewhere.
+// Short texts are compared and cloned without following a pointer.
 pub struct TaskId(SmolStr);
 
-/// Says that a text is no id of a task.
+/// Reports a text that is no id of a task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{}` is no id of a task: it has 1 to {TASK_ID_BYTES_MAX} letters, digits, `-`, `_` or `.`, and begins with a letter or digit",
@@ -28,11 +28,11 @@ pub struct InvalidTaskId(
 );
 
 impl TaskId {
-    /// Makes an id of a text.
+    /// Creates an id from a text.
     ///
     /// # Errors
     ///
-    /// [`InvalidTaskId`] if the text is empty, too long, or holds other characters.
+    /// [`InvalidTaskId`] if the text is empty, too long, or contains other characters.
     pub fn new(text: impl Into<String>) -> Result<TaskId, InvalidTaskId> {
         TaskId::parse(text.into().into())
     }

@@ -1,28 +1,28 @@
-//! Tasks: one keyed slice over six events, read at any position.
+//! Tasks: one keyed slice over six events, readable at any position.
 //!
-//! Tasks are items of the slice [`Tasks`], folded from six events, so that they survive a kill, are rolled back with the
-//! rest, and can be read at any position without the host.
+//! Tasks are items of the slice [`Tasks`], folded from six events. So they survive a kill, are
+//! rolled back with the rest, and can be read at any position without the host.
 //!
-//! | module | holds |
+//! | module | contains |
 //! |---|---|
 //! | `id` | [`TaskId`] |
 //! | `task` | [`Task`], its status and its dependencies |
 //! | `updates` | the events, and when they are refused |
 //! | `tree` | [`TaskTreeState`]: all tasks of a position, as a tree and as a graph |
-//! | `schedule` | [`SchedulingState`]: which task is next, and what the others wait for |
+//! | `schedule` | [`SchedulingState`]: the next task, and the reasons why others wait |
 //!
 //! # Events
 //!
 //! | event | changes | is refused if |
 //! |---|---|---|
-//! | [`TaskCreated`] | adds a task, which is pending | its id is taken; its parent or a task that it depends on is missing, or itself; it depends on one task twice; its parent has ended |
-//! | [`TaskStatusChanged`] | the status of a task | there is no such task, its status is another one than `old_status`, the table below has no such transition, or it would start before a task that it requires has ended well |
-//! | [`TaskModified`] | title, description, priority, parent or fields of a task | there is no such task, its new parent is missing or stands below it |
-//! | [`DependencyAdded`] | what a task depends on | a task is missing, depends on the other one already, or is in progress and would require one that has not ended well; or the dependency would close a cycle |
-//! | [`DependencyRemoved`] | what a task depends on | there is no such task, or it has no such dependency |
-//! | [`TaskRenumbered`] | the place of a task in the order of creation; for repairs | there is no such task, its number is another one than `old_number`, or the new one is not below the number of tasks |
+//! | [`TaskCreated`] | adds a pending task | its id is in use; its parent or a dependency is missing, or is the task itself; it depends on one task twice; its parent has ended |
+//! | [`TaskStatusChanged`] | the status of a task | the task is missing, its status is not `old_status`, the table below has no such transition, or it would start before a required task has ended well |
+//! | [`TaskModified`] | title, description, priority, parent or fields of a task | the task is missing, its new parent is missing or is below it |
+//! | [`DependencyAdded`] | the dependencies of a task | a task is missing, already depends on the other one, or is in progress and would require one that has not ended well; or the dependency would close a cycle |
+//! | [`DependencyRemoved`] | the dependencies of a task | the task is missing, or has no such dependency |
+//! | [`TaskRenumbered`] | the place of a task in the order of creation; for repairs | the task is missing, its number is not `old_number`, or the new one is not below the number of tasks |
 //!
-//! A refusal names what contradicts the event, and records nothing.
+//! A refusal names the contradiction, and records nothing.
 //!
 //! # Transitions
 //!
@@ -36,30 +36,31 @@
 //!
 //! # Schedule
 //!
-//! [`SchedulingState`] lists each task that has not ended once:
+//! [`SchedulingState`] lists each task that has not ended exactly once:
 //!
-//! | a task that is | is |
+//! | state of the task | place in the schedule |
 //! |---|---|
-//! | pending, and requires one that was cancelled | blocked, for that one |
-//! | pending, and requires one that was neither completed nor skipped | blocked, for that one |
+//! | pending, and requires a cancelled task | blocked, for that task |
+//! | pending, and requires a task that was neither completed nor skipped | blocked, for that task |
 //! | pending, with parts that are not completed, skipped or cancelled | blocked, for these parts |
 //! | pending otherwise | ready |
 //! | blocked | blocked, for its reason |
 //! | in progress, failed | in progress, failed |
 //!
-//! The first row that fits counts. So the parts of a task come first, and the task itself, which sums them up, comes last. A
-//! part that itself waits for the task, as it requires it or something that waits for it, is not waited for. The schedule is
-//! advice: [`TaskStatusChanged`] is refused for what a task requires, not for its parts, so that a host may start a task and
-//! then its parts.
+//! The first matching row applies. So the parts of a task come first, and the task itself, which
+//! sums them up, comes last. A task does not wait for a part that itself waits for the task,
+//! directly or through its requirements. The schedule is advice: [`TaskStatusChanged`] is refused
+//! because of required tasks, but not because of parts. So a host may start a task and then its
+//! parts.
 //!
 //! # Invariants
 //!
 //! 1. Parents, and the tasks that a task depends on, exist.
-//! 2. Parents make no cycle, and neither do dependencies.
+//! 2. Parents form no cycle, and neither do dependencies.
 //! 3. Tasks are numbered without gaps in the order of their creation.
-//! 4. A task that is in progress requires only tasks that have ended well: one that turns out to need more goes back to pending or
-//!    blocked first.
-//! 5. The same events make the same bytes.
+//! 4. A task in progress requires only tasks that have ended well. If it turns out to need more, it
+//!    returns to pending or blocked first.
+//! 5. The same events give the same bytes.
 
 mod id;
 mod schedule;

@@ -1,4 +1,4 @@
-//! Which task is next, and what the others wait for.
+//! The order of tasks, and the reasons why tasks wait.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -10,44 +10,44 @@ use serde::{Deserialize, Serialize};
 use super::tree::in_order;
 use super::{DependencyType, Task, TaskId, TaskStatus};
 
-/// Says which tasks may start, in which order, and what the others wait for.
+/// Lists the tasks that may start, in order, and the others with the reasons why they wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SchedulingState {
-    /// Tasks that may start: those whose preferred tasks are done with come first, then higher priorities, then older ones.
+    /// Tasks that may start. Tasks whose preferred tasks have ended come first, then higher
+    /// priorities, then older tasks.
     pub ready: Vec<TaskId>,
-    /// Tasks that may not, in the order of their creation.
+    /// Tasks that may not start, in the order of their creation.
     pub blocked: Vec<BlockedTask>,
-    /// Tasks that are being worked on, those first that were started first.
+    /// Tasks in progress, in the order in which they were started.
     pub in_progress: Vec<TaskId>,
-    /// Tasks that failed, which may be tried again, in the order of their creation.
+    /// Failed tasks, which may be tried again, in the order of their creation.
     pub failed: Vec<TaskId>,
 }
 
-/// Holds a task that may not start, and why.
+/// Describes a task that may not start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockedTask {
     /// Id of the task.
     pub task: TaskId,
-    /// What it waits for.
+    /// Why it waits.
     pub waits: Waits,
 }
 
-/// Says what a task waits for.
+/// Describes why a task waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Waits {
     /// For these tasks to be completed or skipped.
     ForTasks(Vec<TaskId>),
-    /// For a task that it requires and that never will be: it was cancelled.
+    /// For required tasks that were cancelled, and so will never be completed.
     ForCancelled(Vec<TaskId>),
-    /// For these parts of it to be completed, skipped or cancelled.
+    /// For these parts to be completed, skipped or cancelled.
     ForParts(Vec<TaskId>),
     /// For something else: it was [blocked](TaskStatus::Blocked) for this reason.
     ForReason(Option<String>),
 }
 
 impl SchedulingState {
-    /// Finds the order of tasks.
     pub(crate) fn from_tasks(tasks: &BTreeMap<TaskId, Task>) -> SchedulingState {
         let mut schedule = SchedulingState::default();
         let waiting = TaskWaitGraph::from_tasks(tasks);
@@ -83,12 +83,13 @@ impl SchedulingState {
     }
 }
 
-/// Finds what pending tasks wait for. Tasks are named by their places in the order of creation.
+/// Finds the reasons why pending tasks wait. Tasks are identified by their places in the order of
+/// creation.
 struct TaskWaitGraph<'a> {
     tasks: Vec<&'a Task>,
-    /// Only looked into, never walked: its order does not matter.
+    /// Only used for lookups, never iterated: its order does not matter.
     places: HashMap<&'a TaskId, usize>,
-    /// Parts of each pending task that it waits for.
+    /// For each pending task, the parts that it waits for.
     parts: Vec<Vec<usize>>,
 }
 
@@ -109,7 +110,7 @@ impl<'a> TaskWaitGraph<'a> {
         waiting
     }
 
-    /// Returns the tasks that a task requires and that have not ended well, each with its place if it exists.
+    /// Returns the required tasks that have not ended well, each with its place if it exists.
     fn open_requirements(&self, place: usize) -> impl Iterator<Item = (&'a TaskId, Option<usize>)> {
         let required =
             self.tasks[place].dependencies.iter().filter(|one| one.kind == DependencyType::Requires);
@@ -117,7 +118,7 @@ impl<'a> TaskWaitGraph<'a> {
         placed.filter(|(_, other)| !other.is_some_and(|other| self.tasks[other].status.satisfies()))
     }
 
-    /// Leaves out the parts that wait for the task that they are parts of: otherwise both would wait for ever.
+    /// Leaves out the parts that wait for their own task: otherwise both would wait for ever.
     fn leave_out_waiting_parts(&mut self) {
         let is_pending = |place: &usize| self.tasks[*place].status == TaskStatus::Pending;
         if self.parts.iter().all(Vec::is_empty) {
@@ -130,7 +131,7 @@ impl<'a> TaskWaitGraph<'a> {
             waits.extend(others.map(|other| (place as u32, other as u32)));
         }
         let mut together: Vec<Option<usize>> = vec![None; self.tasks.len()];
-        // That of Tarjan recurses as deep as the longest way is.
+        // Tarjan's algorithm recurses as deep as the longest path.
         let components = kosaraju_scc(&DiGraph::<(), ()>::from_edges(waits));
         for (number, component) in components.iter().enumerate().filter(|(_, component)| component.len() > 1)
         {
@@ -142,7 +143,7 @@ impl<'a> TaskWaitGraph<'a> {
         }
     }
 
-    /// Returns what a pending task waits for; `None` if it may start.
+    /// Returns why a pending task waits; `None` if it may start.
     fn waits_of(&self, place: usize) -> Option<Waits> {
         let open: Vec<(&TaskId, Option<usize>)> = self.open_requirements(place).collect();
         let is_cancelled = |other: Option<usize>| {

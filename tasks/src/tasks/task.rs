@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 
 use super::TaskId;
 
-/// States of a task. The [table](super#transitions) has the transitions.
+/// Lists the states of a task. The [table](super#transitions) has the transitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskStatus {
     /// Waits for its turn.
     #[default]
     Pending,
-    /// Cannot go on, for a reason that is no task.
+    /// Cannot continue, for a reason that is not another task.
     Blocked,
-    /// Is being worked on.
+    /// Is in progress.
     InProgress,
-    /// Was done.
+    /// Was completed.
     Completed,
     /// Was tried and did not succeed.
     Failed,
-    /// Was found not to be necessary. Whoever requires it may start.
+    /// Was found not to be necessary. Tasks that require it may start.
     Skipped,
     /// Was given up.
     Cancelled,
 }
 
 impl TaskStatus {
-    /// Lists all states.
+    /// All states.
     pub const ALL: [TaskStatus; 7] = [
         TaskStatus::Pending,
         TaskStatus::Blocked,
@@ -52,7 +52,7 @@ impl TaskStatus {
         }
     }
 
-    /// Returns whether a task may go from this state to another.
+    /// Returns whether a task may change from this state to another.
     pub fn may_become(self, next: TaskStatus) -> bool {
         use TaskStatus::{Blocked, Cancelled, Completed, Failed, InProgress, Pending, Skipped};
         match self {
@@ -64,12 +64,12 @@ impl TaskStatus {
         }
     }
 
-    /// Returns whether a task of this state never changes its state again.
+    /// Returns whether a task never leaves this state.
     pub fn is_final(self) -> bool {
         matches!(self, TaskStatus::Completed | TaskStatus::Skipped | TaskStatus::Cancelled)
     }
 
-    /// Returns whether whoever requires a task of this state may start.
+    /// Returns whether tasks that require a task in this state may start.
     pub fn satisfies(self) -> bool {
         matches!(self, TaskStatus::Completed | TaskStatus::Skipped)
     }
@@ -81,14 +81,14 @@ impl fmt::Display for TaskStatus {
     }
 }
 
-/// Kinds of dependencies between tasks.
+/// Lists the kinds of dependencies between tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DependencyType {
     /// The other task has to be completed or skipped before this one starts.
     #[default]
     Requires,
-    /// The other task comes first where both could start.
+    /// The other task comes first if both could start.
     Prefers,
 }
 
@@ -107,12 +107,12 @@ impl DependencyType {
 pub struct Dependency {
     /// Task that comes first.
     pub on: TaskId,
-    /// How much it has to.
+    /// Kind of the dependency.
     #[serde(default)]
     pub kind: DependencyType,
 }
 
-/// Holds a task.
+/// Describes a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
     /// Id of the task.
@@ -122,19 +122,19 @@ pub struct Task {
     /// Task that it is a part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<TaskId>,
-    /// What is to be done, in a line.
+    /// Purpose, in one line.
     pub title: String,
-    /// What is to be done.
+    /// Purpose, in full.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// State of the task.
     pub status: TaskStatus,
-    /// Why it is in that state, where somebody said so.
+    /// Reason for that state, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Time since which it is in that state.
     pub status_at: DateTime<Utc>,
-    /// How soon it is to be done: higher ones first.
+    /// Priority: tasks with higher ones come first.
     #[serde(default)]
     pub priority: i64,
     /// Tasks that come before it, in the order in which they were named.
@@ -150,7 +150,7 @@ pub struct Task {
     pub created_at: DateTime<Utc>,
     /// Time of its last change.
     pub updated_at: DateTime<Utc>,
-    /// What the host keeps of it.
+    /// Fields of the host.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fields: BTreeMap<String, String>,
 }

@@ -19,7 +19,7 @@ impl Slice for Tasks {
     const ITEM_NAME: &'static str = "task";
 }
 
-/// Describes a task that is to be created. Number, state and times follow from its record.
+/// Describes a task to create. Its record determines number, state and times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewTask {
     /// Id of the task.
@@ -27,18 +27,18 @@ pub struct NewTask {
     /// Task that it is a part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<TaskId>,
-    /// What is to be done, in a line.
+    /// Purpose, in one line.
     pub title: String,
-    /// What is to be done.
+    /// Purpose, in full.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// How soon it is to be done: higher ones first.
+    /// Priority: tasks with higher ones come first.
     #[serde(default)]
     pub priority: i64,
     /// Tasks that come before it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dependencies: Vec<Dependency>,
-    /// What the host keeps of it.
+    /// Fields of the host.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fields: BTreeMap<String, String>,
 }
@@ -69,7 +69,7 @@ impl NewTask {
         self.depends(on, DependencyType::Requires)
     }
 
-    /// Adds a task that comes before this one where both could start.
+    /// Adds a task that comes before this one if both could start.
     #[must_use]
     pub fn prefers(self, on: TaskId) -> NewTask {
         self.depends(on, DependencyType::Prefers)
@@ -81,37 +81,37 @@ impl NewTask {
     }
 }
 
-/// Says that a task was created.
+/// Records that a task was created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskCreated {
     /// The task.
     pub task: NewTask,
 }
 
-/// Says that a task changed its state.
+/// Records that a task changed its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskStatusChanged {
     /// Id of the task.
     pub task_id: TaskId,
-    /// State that the task is in.
+    /// Current state of the task.
     pub old_status: TaskStatus,
-    /// State that it is in from now on.
+    /// New state.
     pub new_status: TaskStatus,
-    /// Why.
+    /// Reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Says what of a task was changed beside its state.
+/// Records a change of a task other than of its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskModified {
     /// Id of the task.
     pub task_id: TaskId,
-    /// What was changed.
+    /// The change.
     pub changes: TaskChanges,
 }
 
-/// Holds new values of a task. What is `None` stays as it is.
+/// Contains new values of a task. Values that are `None` are unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskChanges {
     /// New title.
@@ -131,7 +131,8 @@ pub struct TaskChanges {
     pub fields: BTreeMap<String, Option<String>>,
 }
 
-/// Writes a changed parent as a text, or as the empty text for none, so that a missing one differs from none.
+/// Serializes a changed parent as its id, or as the empty text for no parent. So no parent differs
+/// from an unchanged one.
 mod changed_parent {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
@@ -157,43 +158,44 @@ mod changed_parent {
     }
 }
 
-/// Says that a task depends on another one.
+/// Records that a task depends on another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DependencyAdded {
     /// Task that comes later.
     pub from: TaskId,
     /// Task that comes first.
     pub to: TaskId,
-    /// How much it has to.
+    /// Kind of the dependency.
     #[serde(default)]
     pub dep_type: DependencyType,
 }
 
-/// Says that a task no longer depends on another one.
+/// Records that a task no longer depends on another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DependencyRemoved {
     /// Task that came later.
     pub from: TaskId,
     /// Task that came first; it may be missing.
     pub to: TaskId,
-    /// Kind of the dependency. Where there are several of this kind, the last one is removed.
+    /// Kind of the dependency. If there are several of this kind, the last one is removed.
     #[serde(default)]
     pub dep_type: DependencyType,
-    /// Why.
+    /// Reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Says that a task has another place in the order of creation. Only repairs need it: what creates a task numbers it.
+/// Records that a task has another place in the order of creation. Only repairs use it, since
+/// creation numbers a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskRenumbered {
     /// Id of the task.
     pub task_id: TaskId,
-    /// Number that the task has.
+    /// Current number.
     pub old_number: u64,
-    /// Number that it has from now on.
+    /// New number.
     pub new_number: u64,
-    /// Why.
+    /// Reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -223,7 +225,6 @@ impl Event for TaskRenumbered {
 }
 
 impl NewTask {
-    /// Makes the task that such a record creates.
     pub(crate) fn into_task(self, number: u64, now: DateTime<Utc>) -> Task {
         let NewTask { id, parent, title, description, priority, dependencies, fields } = self;
         Task {
@@ -247,7 +248,6 @@ impl NewTask {
 }
 
 impl TaskStatusChanged {
-    /// Changes the task as the event says.
     pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
         let next = self.new_status;
         task.status = next;
@@ -259,7 +259,6 @@ impl TaskStatusChanged {
 }
 
 impl TaskModified {
-    /// Changes the task as the event says.
     pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
         let TaskChanges { title, description, priority, parent, fields } = self.changes.clone();
         task.parent = parent.unwrap_or_else(|| task.parent.take());
@@ -277,7 +276,6 @@ impl TaskModified {
 }
 
 impl DependencyAdded {
-    /// Changes the task as the event says.
     pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
         task.dependencies.push(Dependency { on: self.to.clone(), kind: self.dep_type });
         task.updated_at = now;
@@ -285,7 +283,7 @@ impl DependencyAdded {
 }
 
 impl DependencyRemoved {
-    /// Changes the task as the event says; returns `false` if it has no such dependency.
+    /// Returns `false` if the task has no such dependency.
     pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) -> bool {
         let is_meant = |one: &Dependency| one.on == self.to && one.kind == self.dep_type;
         let Some(place) = task.dependencies.iter().rposition(is_meant) else { return false };
@@ -296,7 +294,6 @@ impl DependencyRemoved {
 }
 
 impl TaskRenumbered {
-    /// Changes the task as the event says.
     pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
         (task.number, task.updated_at) = (self.new_number, now);
     }
@@ -329,7 +326,6 @@ pub(crate) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
 
 type TaskReduction = Result<SliceOp<Task>, String>;
 
-/// Finds tasks by their ids.
 struct TaskLookup<'a>(&'a View<Task>);
 
 impl<'a> TaskLookup<'a> {
@@ -341,8 +337,8 @@ impl<'a> TaskLookup<'a> {
         self.find(id)?.ok_or_else(|| format!("there is no task `{id}`"))
     }
 
-    /// Returns the tasks on the shortest way from one task to another along dependencies, both included; `None` if there is
-    /// no way.
+    /// Returns the tasks on the shortest path between two tasks along dependencies, both included.
+    /// Returns `None` if there is no path.
     fn way(&self, from: &TaskId, to: &TaskId) -> Result<Option<Vec<TaskId>>, String> {
         let mut came_from: BTreeMap<TaskId, Option<TaskId>> = BTreeMap::from([(from.clone(), None)]);
         let mut next = std::collections::VecDeque::from([from.clone()]);
@@ -366,7 +362,6 @@ impl<'a> TaskLookup<'a> {
     }
 }
 
-/// Returns the time of a record.
 fn time(context: &ReducerContext) -> DateTime<Utc> {
     DateTime::from_timestamp_micros(context.time_us()).unwrap_or_default()
 }
@@ -392,13 +387,13 @@ fn reduce_created(tasks: &TaskLookup<'_>, new: &NewTask, context: &ReducerContex
 }
 
 impl TaskStatusChanged {
-    /// Returns whether the event would be taken as the tasks are.
+    /// Returns whether the event would be accepted with these tasks.
     pub(crate) fn is_legal(&self, tasks: &View<Task>) -> bool {
         changed_task(&TaskLookup(tasks), self).is_ok()
     }
 }
 
-/// Returns the task that an event may change, or why it may not.
+/// Returns the task that an event may change, or the reason for a refusal.
 fn changed_task<'a>(tasks: &TaskLookup<'a>, event: &TaskStatusChanged) -> Result<&'a Task, String> {
     let task = tasks.task(&event.task_id)?;
     let (id, is, next) = (&task.id, task.status, event.new_status);
@@ -432,7 +427,7 @@ fn status_changed(
 fn reduce_modified(tasks: &TaskLookup<'_>, event: &TaskModified, context: &ReducerContext) -> TaskReduction {
     let mut task = tasks.task(&event.task_id)?.clone();
     if let Some(Some(parent)) = &event.changes.parent {
-        // A log that another program wrote may hold parents that make a cycle.
+        // The parents in a log that another program wrote may form a cycle.
         let mut passed = BTreeSet::new();
         let mut above = Some(parent);
         while let Some(id) = above {
@@ -449,7 +444,7 @@ fn reduce_modified(tasks: &TaskLookup<'_>, event: &TaskModified, context: &Reduc
     Ok(SliceOp::Upsert(task))
 }
 
-/// Writes the tasks of a way, the middle of a long one as their number.
+/// Formats the tasks of a path; the middle of a long one is given as a number.
 fn abbreviate_path(way: &[&str]) -> String {
     const SHOWN_MAX: usize = 12;
     match way {
