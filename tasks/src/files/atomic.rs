@@ -1,4 +1,4 @@
-//! Parts of a state, persisted one by one.
+//! Persists parts of a state one by one.
 
 use std::path::{Path, PathBuf};
 
@@ -13,8 +13,9 @@ use super::tree::{SessionTree, TreeLimits};
 use super::tree_writer::{ExportReport, TreeWriter};
 use crate::{Error, FileSystemState, Result, StateComponent, StateCompression};
 
-/// Persists parts of a session's state in its tree, each in one step: a reader finds the part as it was or as it is, whenever the
-/// writer is killed. The rules of a [tree](super) hold.
+/// Persists parts of a session's state in its tree, each in one atomic step. A reader finds the
+/// part before or after the change, even if the writer is killed. The rules of a [tree](super)
+/// apply.
 #[derive(Clone, Debug)]
 pub struct AtomicPersistence {
     to: PathBuf,
@@ -24,12 +25,13 @@ pub struct AtomicPersistence {
 }
 
 impl AtomicPersistence {
-    /// Persists into `.aca/sessions/SESSION/` of the directory `to`, which exists. Nothing is written yet.
+    /// Persists into `.aca/sessions/SESSION/` of the existing directory `to`. Nothing is written
+    /// yet.
     pub fn new(to: impl Into<PathBuf>, session: Uuid, compression: StateCompression) -> AtomicPersistence {
         AtomicPersistence { to: to.into(), session, compression, limits: TreeLimits::default() }
     }
 
-    /// Sets how long files may be that are read.
+    /// Sets the maximum length of the files that are read.
     #[must_use]
     pub fn limits(self, limits: TreeLimits) -> AtomicPersistence {
         AtomicPersistence { limits, ..self }
@@ -39,7 +41,7 @@ impl AtomicPersistence {
         (&self.to, self.session)
     }
 
-    /// Opens the tree; `None` if there is none yet.
+    /// Opens the tree; returns `None` if there is none yet.
     ///
     /// # Errors
     ///
@@ -48,14 +50,16 @@ impl AtomicPersistence {
         SessionTree::of_session(&self.to, self.session, self.limits)
     }
 
-    /// Replaces a part of the state. `data` has the JSON form of that part: of [`SessionIdentity`](super::SessionIdentity),
-    /// [`TaskTreeState`](crate::TaskTreeState) and so on. Waits while somebody else writes or reads this tree.
-    /// Once this returns, the part is durable.
+    /// Replaces a part of the state. `data` has the JSON form of that part: of
+    /// [`SessionIdentity`](super::SessionIdentity), [`TaskTreeState`](crate::TaskTreeState) and so
+    /// on. Blocks while another process or thread reads or writes this tree. The part is durable
+    /// once this returns.
     ///
     /// # Errors
     ///
-    /// [`Error::NotAComponent`] if the value has another form or further fields, [`Error::Damaged`] if the manifest, or
-    /// something that has to be read, is damaged, else those of [`export_tree`](super::export_tree).
+    /// [`Error::NotAComponent`] if the value has another form or further fields, [`Error::Damaged`]
+    /// if the manifest or a required file is damaged, else those of
+    /// [`export_tree`](super::export_tree).
     pub fn persist_state<T: Serialize + ?Sized>(
         &self,
         component: StateComponent,
@@ -70,7 +74,7 @@ impl AtomicPersistence {
         let replaced = self.render(component, value, tree.as_ref(), &mut files)?;
         if let Some(before) = &before {
             let after = writer.after();
-            // What one part is of, the others are not: the tree is of no position.
+            // The parts are no longer of the same position, so the tree has none.
             (after.updates, after.checkpoints) = (before.updates, before.checkpoints);
             after.history.clone_from(&before.history);
             before.files.keys().filter(|path| !replaced(path)).for_each(|path| writer.keep(path));
@@ -81,7 +85,8 @@ impl AtomicPersistence {
         writer.commit()
     }
 
-    /// Renders the files of a part; returns which files of the tree they take the place of.
+    /// Renders the files of a part; returns a predicate for the files of the tree that they
+    /// replace.
     fn render(
         &self,
         component: StateComponent,
@@ -108,7 +113,8 @@ impl AtomicPersistence {
             StateComponent::ClaudeContext => {
                 let context = part(component, value)?;
                 render::claude_context(&context, sink)?;
-                // Updates leave out messages that the conversation has, which may be others now.
+                // Updates omit messages that the conversation contains, and these messages may have
+                // changed.
                 if let Some(tree) = tree.filter(|tree| tree.has("filesystem")) {
                     let untold = tree.stored_changes()?.into_iter().filter(|one| one.update.is_none());
                     let updates = match tree.has("claude") {
@@ -142,13 +148,13 @@ impl AtomicPersistence {
     ///
     /// # Errors
     ///
-    /// [`Error::ComponentNotFound`] if nobody has persisted the part, else those of [`SessionTree::load`].
+    /// [`Error::ComponentNotFound`] if the part was never persisted, else those of
+    /// [`SessionTree::load`].
     pub fn load_state<T: DeserializeOwned>(&self, component: StateComponent) -> Result<T> {
         self.tree()?.ok_or(Error::ComponentNotFound(component))?.load(component)
     }
 }
 
-/// Files that are to be written.
 #[derive(Default)]
 struct PendingFiles(Vec<(String, Vec<u8>)>);
 
@@ -160,7 +166,8 @@ impl PendingFiles {
     }
 }
 
-/// Brings the changes of a tree up to the modifications of a state. Updates that tell of no modification stay.
+/// Brings the changes of a tree up to date with the modifications of a state. Updates without a
+/// modification are unchanged.
 fn changes_of<'a>(state: &'a FileSystemState, known: Vec<ChangeItem<'a>>) -> Vec<ChangeItem<'a>> {
     if known.iter().filter_map(ChangeItem::file_modification).eq(&state.file_modifications) {
         return known;
@@ -169,7 +176,7 @@ fn changes_of<'a>(state: &'a FileSystemState, known: Vec<ChangeItem<'a>>) -> Vec
     others.chain(state.file_modifications.iter().map(ChangeItem::of_modification)).collect()
 }
 
-/// Reads a part of a state from a value, of which nothing may be left over.
+/// Parses a part of a state from a value; unknown fields are an error.
 fn part<P: DeserializeOwned>(component: StateComponent, value: serde_json::Value) -> Result<P> {
     let mut unknown = Vec::new();
     let part = serde_ignored::deserialize(value, |path| unknown.push(path.to_string()));

@@ -1,4 +1,4 @@
-//! What the files of a tree hold, beside what the state itself has types for.
+//! The contents of a tree's files, as far as the state has no types for them.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,14 +14,15 @@ use crate::{
     Task, TaskId, UpdateOperation, WorkspaceSnapshot,
 };
 
-/// Says which session a state is of, and since when: the part [`Session`](crate::StateComponent::Session).
+/// Identifies the session of a state, with its times: the part
+/// [`Session`](crate::StateComponent::Session).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionIdentity {
     /// Id of the session.
     pub session_id: Uuid,
     /// Time of its first record.
     pub created_at: DateTime<Utc>,
-    /// Time of the latest update that counts; of the first record where there is none.
+    /// Time of the latest update that counts; of the first record if there is none.
     pub last_checkpoint: DateTime<Utc>,
 }
 
@@ -33,7 +34,7 @@ impl SessionIdentity {
     }
 }
 
-/// `meta/session.json`. A tree that was written part by part may lack some.
+/// `meta/session.json`. A tree that was written part by part may lack some parts.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct SessionFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,7 +45,7 @@ pub(super) struct SessionFile {
     pub(super) resource_usage: Option<ResourceUsageState>,
 }
 
-/// `meta/recovery_info.json`: for people, and made of the files beside it.
+/// `meta/recovery_info.json`: for people, derived from the other files.
 #[derive(Serialize)]
 pub(super) struct RecoveryInfo<'a> {
     pub(super) session: Option<SessionIdentity>,
@@ -72,7 +73,7 @@ pub(super) struct ClaudeConfigFile<'a> {
     pub(super) model_configuration: Cow<'a, ModelConfiguration>,
 }
 
-/// `claude/conversation/messages_NNN.json`: messages in a row of one conversation.
+/// `claude/conversation/messages_NNN.json`: successive messages of one conversation.
 #[derive(Deserialize)]
 pub(super) struct MessagesFile {
     pub(super) evaluation_id: String,
@@ -91,7 +92,7 @@ pub(super) struct CurrentConversation<'a> {
     pub(super) prompt: Cow<'a, Option<(String, String)>>,
     pub(super) turns: u64,
     pub(super) is_complete: bool,
-    /// Numbers of the files with the messages before these.
+    /// Numbers of the files with the earlier messages.
     pub(super) chunks: Vec<u64>,
     pub(super) messages: Cow<'a, [ConversationMessage]>,
 }
@@ -110,10 +111,11 @@ pub(super) struct ArtifactsFile<'a> {
     pub(super) results: BTreeMap<Cow<'a, str>, Cow<'a, BuildArtifact>>,
 }
 
-/// An item of `filesystem/modifications/changes_NNN.json`: an update, or a modification that no update of the tree tells of.
+/// An item of `filesystem/modifications/changes_NNN.json`: an update, or a modification that is in
+/// no update of the tree.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ChangeItem<'a> {
-    /// The update. Messages that the conversation has are left out of it, and stand in `message_ids`.
+    /// The update. It omits messages that the conversation contains; `message_ids` lists them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) update: Option<Cow<'a, StateUpdate>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -128,7 +130,7 @@ impl<'a> ChangeItem<'a> {
         ChangeItem { update: None, message_ids: Vec::new(), modification }
     }
 
-    /// Returns the modification that the change tells of.
+    /// Returns the modification in the change.
     pub(super) fn file_modification(&self) -> Option<&FileModification> {
         let told = self.update.as_ref().and_then(|update| match &update.operation {
             UpdateOperation::FileModified { modification } => Some(modification),
@@ -148,10 +150,11 @@ pub(super) struct ChangesFile {
 pub(super) struct PlacedInteraction<'a> {
     pub(super) place: u64,
     pub(super) interaction: Cow<'a, Interaction>,
-    /// Number of the conversation's messages that a request sent once more, in front of `messages`. For people, as those are.
+    /// Number of the conversation's messages before `messages`, which a request sent again. For
+    /// people, like `messages`.
     #[serde(default, skip_serializing_if = "Option::is_none", skip_deserializing)]
     pub(super) messages_before: Option<usize>,
-    /// Messages that a request sent for the first time, or the one that an answer brought.
+    /// Messages that a request sent for the first time, or the message of an answer.
     #[serde(default, skip_serializing_if = "<[_]>::is_empty", skip_deserializing)]
     pub(super) messages: &'a [ConversationMessage],
 }

@@ -1,5 +1,5 @@
-//! Directories that are worked on beneath one handle, so that no name leads out of them: links are not followed, and whatever is
-//! no regular file is refused before it is read.
+//! Operations on directories beneath one handle, so that no name leads out of them. Links are not
+//! followed, and only regular files are read.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,36 +14,36 @@ use rustix::io::Errno;
 
 use crate::{Error, Result};
 
-/// Only their owner reads files and directories: they hold conversations.
+/// Only the owner can read files and directories: they contain conversations.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Longest time that a reader or a writer waits for another one of the same tree.
+/// Maximum time that a reader or a writer waits for another one of the same tree.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Interval at which the lock is asked for: the system has no way to wait for one with a deadline.
+/// Interval between attempts to take the lock: the system cannot wait for a lock with a deadline.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 
-/// Holds a directory open.
+/// An open directory.
 #[derive(Debug)]
 pub(super) struct TreeDirectory {
     fd: OwnedFd,
     path: PathBuf,
 }
 
-/// Says what a name within a directory stands for.
+/// Describes the target of a name within a directory.
 #[derive(Debug)]
 pub(super) enum TreeDirectoryEntry {
     /// A regular file, open for reading, and its length.
     File(File, u64),
-    /// Nothing.
+    /// The name does not exist.
     Missing,
-    /// Something that is no regular file: its kind.
+    /// Anything but a regular file: its kind.
     Other(&'static str),
 }
 
 impl TreeDirectory {
-    /// Opens a directory by any path, links included: its caller names it.
+    /// Opens a directory by any path, including links: the caller chose it.
     pub(super) fn open(path: &Path) -> Result<Option<TreeDirectory>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
@@ -56,7 +56,7 @@ impl TreeDirectory {
         }
     }
 
-    /// Opens the directory once more, without its lock.
+    /// Opens the directory again, without its lock.
     pub(super) fn reopen(&self) -> Result<TreeDirectory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, ".", flags, Mode::empty());
@@ -67,7 +67,7 @@ impl TreeDirectory {
         &self.path
     }
 
-    /// Opens a directory within this one; `None` if there is none.
+    /// Opens a directory within this one; returns `None` if it is missing.
     pub(super) fn child(&self, name: &str) -> Result<Option<TreeDirectory>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let path = self.path.join(name);
@@ -82,13 +82,14 @@ impl TreeDirectory {
         }
     }
 
-    /// Opens a directory within this one, which is made if there is none; says whether it was. Its name is not yet durable.
+    /// Opens a directory within this one, and creates it if it is missing; also returns whether it
+    /// was created. Its name is not yet durable.
     pub(super) fn make_child(&self, name: &str) -> Result<(TreeDirectory, bool)> {
         if let Some(child) = self.child(name)? {
             return Ok((child, false));
         }
         match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(DIRECTORY_MODE)) {
-            // Somebody else may be faster.
+            // Another process may have created it first.
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(Error::io("made", self.path.join(name))(errno)),
         }
@@ -96,15 +97,14 @@ impl TreeDirectory {
         Ok((self.child(name)?.ok_or_else(gone)?, true))
     }
 
-    /// Opens a file for reading.
     pub(super) fn entry(&self, name: &str) -> Result<TreeDirectoryEntry> {
-        // A FIFO would otherwise be waited for.
+        // Opening a FIFO would otherwise block.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let failed = |errno| Err(Error::io("opened", self.path.join(name))(errno));
         let fd = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(TreeDirectoryEntry::Missing),
-            // A link, and a socket.
+            // A link, or a socket.
             Err(errno @ (Errno::LOOP | Errno::NXIO)) => {
                 return self
                     .kind(name)?
@@ -121,7 +121,7 @@ impl TreeDirectory {
         }
     }
 
-    /// Returns the kind of what a name stands for; `None` if it stands for nothing.
+    /// Returns the kind of a name's target; `None` if the name does not exist.
     fn kind(&self, name: &str) -> Result<Option<&'static str>> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(name_of(FileType::from_raw_mode(stat.st_mode)))),
@@ -130,11 +130,12 @@ impl TreeDirectory {
         }
     }
 
-    /// Reads a file whole: `None` if there is none.
+    /// Reads a whole file; returns `None` if it is missing.
     ///
     /// # Errors
     ///
-    /// [`Error::TooLong`] if the file has more bytes than that, [`Error::OtherKind`] if it is no regular file.
+    /// [`Error::TooLong`] if the file has more than `bytes_max` bytes, [`Error::OtherKind`] if it
+    /// is no regular file.
     pub(super) fn read(&self, name: &str, bytes_max: u64) -> Result<Option<Vec<u8>>> {
         match self.entry(name)? {
             TreeDirectoryEntry::Missing => Ok(None),
@@ -146,7 +147,7 @@ impl TreeDirectory {
         }
     }
 
-    /// Reads a file that is open, and has this length, or as much of it as that.
+    /// Reads an open file, at most `len` bytes.
     pub(super) fn read_open(&self, name: &str, file: File, len: u64) -> Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or_default().saturating_add(1));
         let read = file.take(len).read_to_end(&mut bytes);
@@ -154,7 +155,7 @@ impl TreeDirectory {
         Ok(bytes)
     }
 
-    /// Writes a new file in place of whatever has its name, and returns it, not yet synced.
+    /// Writes a new file, replaces any file of that name, and returns it, not yet synced.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<File> {
         let mut file = self.create(name)?;
         let path = || self.path.join(name);
@@ -162,7 +163,7 @@ impl TreeDirectory {
         Ok(file)
     }
 
-    /// Makes an empty file, in place of whatever has its name.
+    /// Creates an empty file, and replaces any file of that name.
     pub(super) fn create(&self, name: &str) -> Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let path = || self.path.join(name);
@@ -177,12 +178,12 @@ impl TreeDirectory {
         Ok(File::from(fd.map_err(Error::io("made", path()))?))
     }
 
-    /// Gives a file another name, in place of whatever has it.
+    /// Renames a file, and replaces any file of the new name.
     pub(super) fn rename(&self, from: &str, to: &str) -> Result<()> {
         rustix::fs::renameat(&self.fd, from, &self.fd, to).map_err(Error::io("renamed", self.path.join(from)))
     }
 
-    /// Removes a file, a link or the like. One that is not there is removed; a directory stays.
+    /// Removes a file, a link or the like. A missing file is no error; a directory is not removed.
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => Ok(()),
@@ -190,7 +191,7 @@ impl TreeDirectory {
         }
     }
 
-    /// Removes a directory if it is empty; says whether it was.
+    /// Removes a directory if it is empty; returns whether it was.
     pub(super) fn remove_empty(&self, name: &str) -> Result<bool> {
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR) {
             Ok(()) => Ok(true),
@@ -204,7 +205,8 @@ impl TreeDirectory {
         rustix::fs::fsync(&self.fd).map_err(Error::io("synced", &self.path))
     }
 
-    /// Makes all of the file system durable in which the directory is, where the system can do that; says whether it can.
+    /// Syncs the whole file system of the directory, if the operating system supports that; returns
+    /// whether it does.
     pub(super) fn sync_file_system(&self) -> Result<bool> {
         #[cfg(target_os = "linux")]
         {
@@ -215,8 +217,8 @@ impl TreeDirectory {
         Ok(false)
     }
 
-    /// Lists the names in the directory, each with whether it is a directory, in the order of the names. Names that are no text
-    /// are listed as what replaces them.
+    /// Lists the names in the directory in order, each with whether it is a directory. Names that
+    /// are not UTF-8 are converted lossily.
     pub(super) fn names(&self) -> Result<Vec<(String, bool)>> {
         let mut names = Vec::new();
         let failed = || Error::io("listed", &self.path);
@@ -236,8 +238,8 @@ impl TreeDirectory {
         Ok(names)
     }
 
-    /// Waits for the lock of this directory, a minute at most, and holds it for as long as the directory is open. Where the file system
-    /// knows no locks, whoever reads does without.
+    /// Waits for the lock of this directory, at most a minute, and holds it while the directory is
+    /// open. On a file system without locks, a reader continues without one.
     pub(super) fn lock(&self, exclusive: bool) -> Result<()> {
         let wanted = match exclusive {
             true => FlockOperation::NonBlockingLockExclusive,
@@ -257,7 +259,8 @@ impl TreeDirectory {
         }
     }
 
-    /// Tells apart what a file was at different times, without reading it: `None` if it is not there.
+    /// Returns a trace that identifies the version of a file without reading it; `None` if it is
+    /// missing.
     pub(super) fn trace(&self, name: &str) -> Result<Option<FileTrace>> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(FileTrace::from_stat(&stat))),
@@ -266,21 +269,21 @@ impl TreeDirectory {
         }
     }
 
-    /// Does so of a file that is open.
+    /// Returns the trace of an open file.
     pub(super) fn trace_of(&self, name: &str, file: &File) -> Result<FileTrace> {
         let stat = rustix::fs::fstat(file).map_err(Error::io("looked at", self.path.join(name)))?;
         Ok(FileTrace::from_stat(&stat))
     }
 }
 
-/// Holds what tells a file that was replaced or written from what it was.
+/// Metadata that distinguishes a file from a replaced or rewritten version of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileTrace {
     file: (u64, u64),
     len: u64,
-    /// Time at which it was written.
+    /// Time of the last write.
     written: (i128, i128),
-    /// Time at which it was written, renamed or changed otherwise.
+    /// Time of the last write, rename or other change.
     changed: (i128, i128),
 }
 
@@ -289,19 +292,20 @@ impl FileTrace {
         FileTrace {
             file: (stat.st_dev, stat.st_ino),
             len: stat.st_size.unsigned_abs(),
-            // Their types are those of the system interface that the build has.
+            // The types of these fields differ between system interfaces.
             written: (i128::from(stat.st_mtime), i128::from(stat.st_mtime_nsec)),
             changed: (i128::from(stat.st_ctime), i128::from(stat.st_ctime_nsec)),
         }
     }
 
-    /// Returns whether it is the same file, which may have got another name since.
+    /// Returns whether it is the same file, possibly under a new name.
     pub(super) fn is_renamed(&self, before: &FileTrace) -> bool {
         (self.file, self.len, self.written) == (before.file, before.len, before.written)
     }
 
-    /// Returns whether a change from now on would show, where `later` is a file of the same file system that was changed after
-    /// it: a clock that goes on by ticks, or by seconds, has gone on by then.
+    /// Returns whether a later change would be visible in the trace. `later` is a file of the same
+    /// file system that was changed after it. By then even a clock that advances in ticks, or in
+    /// seconds, has advanced.
     pub(super) fn is_settled(&self, later: &FileTrace) -> bool {
         self.file.0 == later.file.0 && self.changed < later.changed
     }

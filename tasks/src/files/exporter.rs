@@ -1,4 +1,4 @@
-//! Exports one session again and again, and remembers what it has written.
+//! Exports one session repeatedly, and remembers the files that it has written.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,14 @@ use crate::{
     WorkspaceStores,
 };
 
-/// Exports one session again and again into one directory, as [`export_tree`](super::export_tree) does, and ends with the same
-/// trees.
+/// Exports one session repeatedly into one directory. The resulting trees equal those of
+/// [`export_tree`](super::export_tree).
 ///
-/// What was written last is remembered. A file that it wrote or found sound is not read again as long as the system says that
-/// it is the same file of the same length, which nobody has written, renamed or replaced since; and what is the same as last
-/// time is not even rendered: the log of a task, conversations, requests and their replies, and dependencies. What a disk
-/// loses without being written to is found by [`SessionTree::damage`](super::SessionTree::damage), and by a new exporter.
+/// The exporter remembers its last export. It does not read a file again that it wrote or verified,
+/// as long as the system reports the same file of the same length, not written, renamed or replaced
+/// since. Unchanged contents are not even rendered: logs of tasks, conversations, requests and
+/// their replies, and dependencies. Damage that a disk causes without a write is found by
+/// [`SessionTree::damage`](super::SessionTree::damage), and by a new exporter.
 #[derive(Debug)]
 pub struct TreeExporter {
     to: PathBuf,
@@ -28,14 +29,14 @@ pub struct TreeExporter {
     known: LastExport,
 }
 
-/// What is known of a tree that was written.
+/// Cached knowledge about a tree that was written.
 #[derive(Debug, Default)]
 pub(super) struct LastExport {
-    /// What was in each file, and what the system said of the file then.
+    /// Content of each file, with its trace.
     pub(super) files: KnownFiles,
-    /// What the manifest said of each file when it was written.
+    /// The manifest's entry of each file when it was written.
     pub(super) written: BTreeMap<String, ManifestFile>,
-    /// What was rendered last.
+    /// Contents that were rendered last.
     pub(super) logs: BTreeMap<TaskId, Vec<LogEntry>>,
     pub(super) interactions: Vec<Interaction>,
     pub(super) claude: ClaudeContextState,
@@ -43,7 +44,7 @@ pub(super) struct LastExport {
 }
 
 impl LastExport {
-    /// Keeps what was rendered. What is the same is not copied again.
+    /// Remembers the rendered contents. Unchanged contents are not copied again.
     fn keep(&mut self, state: &SessionState) {
         let (logs, now) = (&mut self.logs, &state.execution_logs);
         logs.retain(|task, _| now.tasks.contains_key(task));
@@ -65,12 +66,12 @@ fn keep<T: Clone + PartialEq>(kept: &mut T, now: &T) {
 }
 
 impl TreeExporter {
-    /// Makes an exporter into the directory `to`, which knows nothing yet of what is there.
+    /// Returns an exporter into the directory `to`. It knows nothing yet of existing files.
     pub fn new(to: impl Into<PathBuf>, compression: StateCompression) -> TreeExporter {
         TreeExporter { to: to.into(), compression, known: LastExport::default() }
     }
 
-    /// Returns the directory in which the trees are.
+    /// Returns the directory of the trees.
     pub fn to(&self) -> &Path {
         &self.to
     }
@@ -81,7 +82,7 @@ impl TreeExporter {
     ///
     /// Those of [`export_tree`](super::export_tree).
     pub fn export(&mut self, contents: &TreeContents<'_>) -> Result<ExportReport> {
-        // Whatever fails, nothing is known afterwards.
+        // After any failure, the cache is empty.
         let known = std::mem::take(&mut self.known);
         let WrittenTree { report, files, manifest } =
             write_tree(contents, &self.to, &self.compression, Some(&known))?;
@@ -90,7 +91,8 @@ impl TreeExporter {
         Ok(report)
     }
 
-    /// Writes the tree of a session at a position, as [`export_session`](super::export_session) does.
+    /// Writes the tree of a session at a position, as [`export_session`](super::export_session)
+    /// does.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Which files a tree has, and which part of the state each belongs to.
+//! The files of a tree, and the part of the state to which each belongs.
 
 use crate::{StateComponent, TaskId};
 
@@ -8,12 +8,12 @@ pub(super) const TREES: [&str; 2] = [".aca", "sessions"];
 /// Directory and name of the manifest.
 pub(super) const META: &str = "meta";
 pub(super) const MANIFEST: &str = "checkpoint_manifest.json";
-/// Name of a manifest whose tree is complete, but whose files do not all have their own names yet.
+/// Name of a manifest whose tree is complete, but some of whose files are not renamed yet.
 pub(super) const NEXT: &str = "checkpoint_manifest.json.next";
-/// What is put behind the name of a file that is not yet a part of the tree.
+/// Suffix of the name of a file that is not yet a part of the tree.
 pub(super) const STAGED: &str = ".new";
 
-/// Directories with what is known of conversations, and with requests and their replies.
+/// Directories of conversations, and of requests and their replies.
 pub(super) const CLAUDE: &str = "claude";
 pub(super) const INTERACTIONS: &str = "logs/claude_interactions";
 
@@ -41,7 +41,7 @@ pub(super) const ERRORS: &str = "logs/errors/error";
 pub(super) const RECOVERY_ACTIONS: &str = "logs/errors/recovery_actions.json";
 pub(super) const CHECKPOINTS: &str = "checkpoints/checkpoint";
 
-/// Files with names of their own.
+/// Files with fixed names.
 const NAMED: [&str; 15] = [
     SESSION,
     RECOVERY_INFO,
@@ -63,7 +63,7 @@ const NAMED: [&str; 15] = [
 /// Files that are numbered.
 const NUMBERED: [&str; 6] = [MESSAGES, WINDOWS, CHANGES, REQUESTS, RESPONSES, ERRORS];
 
-/// Directories, those of checkpoints left out.
+/// Directories, except those of checkpoints.
 const DIRECTORIES: [&str; 14] = [
     "meta",
     "state",
@@ -91,7 +91,7 @@ pub(super) fn number_of(path: &str, stem: &str) -> Option<u64> {
     number(path.strip_prefix(stem)?.strip_prefix('_')?.strip_suffix(".json")?)
 }
 
-/// Reads a number that is written as [`numbered`] writes it.
+/// Parses a number in the form that [`numbered_path`] writes.
 fn number(digits: &str) -> Option<u64> {
     let number = digits.parse().ok().filter(|number| *number > 0)?;
     (format!("{number:03}") == digits).then_some(number)
@@ -102,12 +102,12 @@ pub(super) fn task_log(task: &TaskId) -> String {
     format!("{TASK_LOGS}{task}.json")
 }
 
-/// Returns the task whose log a file is.
+/// Returns the task of a log file.
 pub(super) fn task_of(path: &str) -> Option<TaskId> {
     TaskId::new(path.strip_prefix(TASK_LOGS)?.strip_suffix(".json")?).ok()
 }
 
-/// Returns the number and the name of a file of a checkpoint.
+/// Returns the number and the name of a checkpoint's file.
 pub(super) fn checkpoint_of(path: &str) -> Option<(u64, &str)> {
     let (digits, name) = path.strip_prefix(CHECKPOINTS)?.strip_prefix('_')?.split_once('/')?;
     Some((number(digits)?, name)).filter(|(_, name)| matches!(*name, "state_snapshot.json" | "manifest.json"))
@@ -118,7 +118,8 @@ pub(crate) fn is_manifest(path: &str) -> bool {
     split(path) == (META, MANIFEST)
 }
 
-/// Returns whether a tree may have a file of this path, its manifest left out. Such a path leads nowhere else.
+/// Returns whether a tree may have a file of this path, except its manifest. Such a path never
+/// leads out of the tree.
 pub(super) fn is_file(path: &str) -> bool {
     NAMED.contains(&path)
         || NUMBERED.iter().any(|stem| number_of(path, stem).is_some())
@@ -138,7 +139,7 @@ pub(super) fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
-/// Names the directory in which the files of a part are. Three parts share one.
+/// Returns the directory of a part's files. Three parts share one.
 pub(super) fn directory_of(component: StateComponent) -> &'static str {
     match component {
         StateComponent::Session | StateComponent::Configuration | StateComponent::ResourceUsage => META,

@@ -1,4 +1,4 @@
-//! Parts of a state that are read once somebody asks for them.
+//! Parts of a state that are read on demand.
 
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
@@ -18,22 +18,23 @@ use super::tree::session_directory;
 use super::{AtomicPersistence, SessionIdentity, convert_part};
 use crate::{Error, Result, SessionState, StateComponent, TaskTreeState, WorkspaceStores};
 
-/// Says how often a part was asked for.
+/// Counts the requests for a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessPattern {
-    /// Number of times that somebody asked for it, and got it.
+    /// Number of successful requests.
     pub reads: u64,
-    /// Number of times that it was read from its source.
+    /// Number of times that the part was read from its source.
     pub loads: u64,
-    /// Time of the last of these requests, by the manager's clock.
+    /// Time of the last successful request, by the manager's clock.
     pub last_access: Option<DateTime<Utc>>,
 }
 
-/// Reads parts of a session's state once they are asked for, and keeps them.
+/// Reads parts of a session's state on demand, and caches them.
 ///
-/// A part is read once for each type that it is asked for as, whoever asks, and shared. It is read again once it was
-/// [invalidated](LazyStateManager::invalidate), and, over a tree, once its files changed: the manifest is looked at for each
-/// request, and read if it is another one. Over a log it is read as of one position, at which nothing changes.
+/// A part is read once for each requested type, and shared between all callers. It is read again
+/// after it was [invalidated](LazyStateManager::invalidate), and, over a tree, after its files
+/// changed: each request checks the manifest's file, and reads it if it differs. Over a log, a part
+/// is read at one position, where nothing changes.
 #[derive(Debug)]
 pub struct LazyStateManager {
     clock: Arc<dyn Clock>,
@@ -59,7 +60,7 @@ struct TreeSource {
     seen: Option<ManifestTrace>,
 }
 
-/// What of a tree was seen last.
+/// Last seen state of a tree's manifest.
 #[derive(Debug)]
 struct ManifestTrace {
     /// The manifest's file, and that of the next one.
@@ -72,7 +73,7 @@ struct LogSource {
     log: Arc<LogReader>,
     position: SequenceNumber,
     stores: WorkspaceStores,
-    /// The state, once a part was asked for that only a walk along the log finds.
+    /// The state, after the first request for a part that needs a walk along the log.
     state: Option<SessionState>,
 }
 
@@ -82,7 +83,7 @@ impl LazyStateManager {
         LazyStateManager::over(StateSource::Tree(Box::new(TreeSource { tree, seen: None })), clock)
     }
 
-    /// Reads parts from a log, as of a position.
+    /// Reads parts from a log at a position.
     pub fn over_log(
         log: Arc<LogReader>,
         position: impl Into<SequenceNumber>,
@@ -105,8 +106,9 @@ impl LazyStateManager {
     ///
     /// # Errors
     ///
-    /// [`Error::ComponentNotFound`] if the tree has no such part, [`Error::NotAComponent`] if the part has no such form, else
-    /// those of [`SessionTree::load`](super::SessionTree::load) and of [`SessionState::at`].
+    /// [`Error::ComponentNotFound`] if the tree has no such part, [`Error::NotAComponent`] if the
+    /// part does not have that form, else those of [`SessionTree::load`](super::SessionTree::load)
+    /// and of [`SessionState::at`].
     pub fn get<T>(&self, component: StateComponent) -> Result<Arc<T>>
     where
         T: DeserializeOwned + Send + Sync + 'static,
@@ -131,7 +133,8 @@ impl LazyStateManager {
         Ok(part)
     }
 
-    /// Forgets a part, so that the next request reads it. Whoever has it keeps what they have.
+    /// Drops a part from the cache, so that the next request reads it. Parts that were already
+    /// returned are unchanged.
     pub fn invalidate(&self, component: StateComponent) {
         let mut inner = self.inner.lock();
         inner.forget(|other| other == component);
@@ -140,7 +143,8 @@ impl LazyStateManager {
         }
     }
 
-    /// Reads parts of a log as of another position from now on. Over a tree, this forgets all parts.
+    /// Reads parts of a log at another position from now on. Over a tree, this drops all parts from
+    /// the cache.
     pub fn move_to(&self, position: impl Into<SequenceNumber>) {
         let mut inner = self.inner.lock();
         inner.forget(|_| true);
@@ -149,7 +153,7 @@ impl LazyStateManager {
         }
     }
 
-    /// Returns how often a part was asked for.
+    /// Returns the number of requests for a part.
     pub fn access_pattern(&self, component: StateComponent) -> AccessPattern {
         self.inner.lock().patterns.get(&component).copied().unwrap_or_default()
     }
@@ -160,7 +164,7 @@ impl Inner {
         self.loaded.retain(|(component, _), _| !which(*component));
     }
 
-    /// Forgets the parts of a tree whose files are others by now.
+    /// Drops the parts of a tree whose files have changed.
     fn look(&mut self) -> Result<()> {
         let StateSource::Tree(source) = &mut self.source else { return Ok(()) };
         let TreeSource { tree, seen } = &mut **source;
@@ -186,7 +190,7 @@ impl Inner {
     }
 }
 
-/// Looks at the files of a tree's manifests.
+/// Returns the traces of a tree's manifests.
 fn traces(tree: &AtomicPersistence) -> Result<[Option<FileTrace>; 2]> {
     let (to, session) = tree.to();
     let meta = session_directory(to, session)?.map(|directory| directory.child(META)).transpose()?.flatten();
@@ -222,7 +226,7 @@ impl StateSource {
     }
 }
 
-/// Returns a part as it is, if that is the type that is wanted; else by its JSON form.
+/// Returns a part directly if it has the requested type, else converts it through its JSON form.
 fn cast_or_convert<P: Serialize + 'static, T: DeserializeOwned + 'static>(
     component: StateComponent,
     part: P,

@@ -1,4 +1,4 @@
-//! The manifest: which session and position a tree is of, and what each of its files holds.
+//! The manifest: the session and position of a tree, and the content of each of its files.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,36 +11,36 @@ use uuid::Uuid;
 use super::layout;
 use crate::{Checkpoint, CheckpointId, Error, RemovalReason, Result, StateCompression};
 
-/// Version of the tree's form.
+/// Version of the tree's format.
 const FORMAT: u32 = 1;
-/// Greatest length of a manifest in bytes: one of a million files has less.
+/// Maximum length of a manifest in bytes. A manifest of a million files is shorter.
 pub(super) const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 
-/// Says what a tree is of, and what each of its files holds.
+/// Describes a tree, and the content of each of its files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TreeManifest {
-    /// Version of the form: 1.
+    /// Version of the format: 1.
     pub format: u32,
     /// Session.
     pub session_id: Uuid,
-    /// Last record that the tree includes; `None` if nobody said so.
+    /// Last record that the tree includes; `None` if unknown.
     pub position: Option<SequenceNumber>,
-    /// Number of updates that the tree holds.
+    /// Number of updates in the tree.
     pub updates: u64,
     /// How its files are compressed.
     pub compression: StateCompression,
-    /// Number of the directories of checkpoints.
+    /// Number of checkpoint directories.
     pub checkpoints: u64,
-    /// Checkpoints that were created up to the position, in their order, those that were removed since among them. Empty in a tree that
-    /// was written before they were listed.
+    /// Checkpoints that were created up to the position, in order, including those that were
+    /// removed since. Empty in a tree that was written before they were listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<ListedCheckpoint>,
     /// Files by their paths within the session's directory.
     pub files: BTreeMap<String, ManifestFile>,
 }
 
-/// Names a checkpoint in the history of a tree, with what it is validated by.
+/// Describes a checkpoint in the history of a tree, with its validation hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ListedCheckpoint {
@@ -48,11 +48,11 @@ pub struct ListedCheckpoint {
     pub id: CheckpointId,
     /// Session whose log has its position.
     pub session_id: Uuid,
-    /// Position that it is of.
+    /// Position of the checkpoint.
     pub position: SequenceNumber,
     /// Time of its creation.
     pub created_at: DateTime<Utc>,
-    /// Name that somebody gave it.
+    /// Name given by the creator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// BLAKE3 of the records through the position.
@@ -66,7 +66,7 @@ pub struct ListedCheckpoint {
 }
 
 impl ListedCheckpoint {
-    /// Lists a checkpoint that stands in a directory, or was removed.
+    /// Lists a checkpoint that has a directory, or was removed.
     pub(super) fn from_checkpoint(
         checkpoint: &Checkpoint,
         directory: Option<u64>,
@@ -79,19 +79,19 @@ impl ListedCheckpoint {
     }
 }
 
-/// Says what a file holds.
+/// Describes the content of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestFile {
-    /// Length in bytes, as it is stored.
+    /// Stored length in bytes.
     pub bytes: u64,
-    /// BLAKE3 of what is stored, in hexadecimal digits.
+    /// BLAKE3 of the stored bytes, in hexadecimal digits.
     pub blake3: String,
-    /// What it holds once it is decompressed; `None` if it is stored plain.
+    /// Its decompressed content; `None` if it is stored plain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<ContentDigest>,
 }
 
-/// Says what a compressed file holds.
+/// Describes the content of a compressed file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentDigest {
     /// Length in bytes.
@@ -108,7 +108,7 @@ struct SealedManifest<M> {
 }
 
 impl TreeManifest {
-    /// Makes the manifest of a tree without files.
+    /// Returns the manifest of a tree without files.
     pub(super) fn new(session_id: Uuid, compression: StateCompression) -> TreeManifest {
         TreeManifest {
             format: FORMAT,
@@ -132,11 +132,11 @@ impl TreeManifest {
         Ok(bytes)
     }
 
-    /// Reads the bytes of the file.
+    /// Parses the bytes of the file.
     ///
     /// # Errors
     ///
-    /// Why these are not the bytes of a manifest that somebody wrote.
+    /// Why the bytes are not a valid manifest.
     pub(super) fn decode(bytes: &[u8]) -> Result<TreeManifest, String> {
         let sealed: SealedManifest<TreeManifest> =
             serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
@@ -160,7 +160,6 @@ impl TreeManifest {
 }
 
 impl ManifestFile {
-    /// Describes a file.
     pub(super) fn from_content(content: &[u8], stored: &[u8]) -> ManifestFile {
         let digest = |bytes: &[u8]| ContentDigest { bytes: bytes.len() as u64, blake3: hex_of(bytes) };
         let content = (content != stored).then(|| digest(content));
@@ -168,20 +167,20 @@ impl ManifestFile {
         ManifestFile { bytes, blake3, content }
     }
 
-    /// Describes a file by what it holds and by what is stored.
+    /// Describes a file by the digests of its content and of its stored bytes.
     pub(super) fn of_digests(content: ContentDigest, stored: ContentDigest) -> ManifestFile {
         let content = (content != stored).then_some(content);
         let ContentDigest { bytes, blake3 } = stored;
         ManifestFile { bytes, blake3, content }
     }
 
-    /// Returns whether the file holds these bytes.
+    /// Returns whether the file contains these bytes.
     pub(super) fn is_of(&self, content: &[u8]) -> bool {
         let (bytes, digest) = self.content();
         bytes == content.len() as u64 && digest == hex_of(content)
     }
 
-    /// Returns the length and the digest of what the file holds.
+    /// Returns the length and the digest of the file's decompressed content.
     pub(super) fn content(&self) -> (u64, &str) {
         match &self.content {
             Some(content) => (content.bytes, &content.blake3),
@@ -190,7 +189,7 @@ impl ManifestFile {
     }
 }
 
-/// Digests what is written through it to `out`.
+/// Computes a digest of all bytes that are written through it to `out`.
 pub(super) struct DigestWriter<W> {
     out: W,
     bytes: u64,
@@ -202,7 +201,7 @@ impl<W: Write> DigestWriter<W> {
         DigestWriter { out, bytes: 0, hasher: blake3::Hasher::new() }
     }
 
-    /// Returns what was written, and where to.
+    /// Returns the digest of the written bytes, and the inner writer.
     pub(super) fn finish(self) -> (ContentDigest, W) {
         let DigestWriter { out, bytes, hasher } = self;
         (ContentDigest { bytes, blake3: hasher.finalize().to_hex().to_string() }, out)

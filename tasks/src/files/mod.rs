@@ -1,114 +1,127 @@
-//! A session's state as a tree of JSON files, which anybody can read, and from which the state can be read back.
+//! A session's state as a tree of JSON files, which any program can read, and from which the state
+//! can be imported.
 //!
-//! The log is the only truth; a tree is an export of one position. It lies in `.aca/sessions/SESSION/` of the workspace's root
-//! or of any other directory, so that sessions do not meet:
+//! The log is the only source of truth; a tree is an export of one position. It is in
+//! `.aca/sessions/SESSION/` of the workspace's root or of any other directory, so that sessions do
+//! not share files:
 //!
-//! | file | holds |
+//! | file | contains |
 //! |---|---|
 //! | `meta/session.json` | identity, [configuration](super::SessionConfiguration), [usage](super::ResourceUsageState) |
 //! | `meta/checkpoint_manifest.json` | [`TreeManifest`]: session, position, length and BLAKE3 of each other file |
-//! | `meta/recovery_info.json` | for people: what to do with the directory |
+//! | `meta/recovery_info.json` | for people: instructions for the directory |
 //! | `state/{task_tree,scheduling_state,dependency_graph}.json` | [tasks](super::TaskTreeState) |
 //! | `claude/session_config.json` | the provider's session, and the model |
 //! | `claude/conversation/messages_NNN.json`, `current.json` | full chunks of messages; all conversations, and the messages after their last full chunk |
-//! | `claude/context_windows/window_NNN.json` | what the provider would be sent of each conversation |
+//! | `claude/context_windows/window_NNN.json` | for each conversation, the messages that the provider would be sent |
 //! | `claude/rate_limit/{usage_history,current_limits}.json` | tokens and limits |
 //! | `filesystem/workspace_snapshot.json` | captures of workspaces, and dependencies |
-//! | `filesystem/modifications/changes_NNN.json` | [updates](StateUpdate) in their order, files' modifications among them |
-//! | `filesystem/build_artifacts/{compilation,test}_results.json` | what was built and tested |
+//! | `filesystem/modifications/changes_NNN.json` | [updates](StateUpdate) in their order, including modifications of files |
+//! | `filesystem/build_artifacts/{compilation,test}_results.json` | results of builds and tests |
 //! | `filesystem/git_state.json` | the user's repository |
-//! | `logs/execution/task_TASK.json`, `system_events.json` | what happened to each task, and to none |
+//! | `logs/execution/task_TASK.json`, `system_events.json` | the history of each task, and events without a task |
 //! | `logs/claude_interactions/{requests,responses}_NNN.json` | requests to providers and their replies, with their [contents](#contents-of-requests-and-replies) |
-//! | `logs/errors/error_NNN.json`, `recovery_actions.json` | what went wrong, with the whole text that the log has of it, such as a stack trace that a tool or a host wrote; and what was done about it |
-//! | `checkpoints/checkpoint_NNN/{state_snapshot,manifest}.json` | [checkpoints](#checkpoints), as whoever exports gives them |
+//! | `logs/errors/error_NNN.json`, `recovery_actions.json` | failures with the full text of the log, such as a stack trace from a tool or a host; and the actions after them |
+//! | `checkpoints/checkpoint_NNN/{state_snapshot,manifest}.json` | [checkpoints](#checkpoints), as the exporting program provides them |
 //!
-//! | module | holds |
+//! | module | contains |
 //! |---|---|
-//! | `layout` | names of files, and which part each belongs to |
-//! | `contents` | what the files hold |
+//! | `layout` | names of files, and the part to which each belongs |
+//! | `contents` | types of the files' contents |
 //! | `render`, `parse` | from state to files and back |
-//! | `partial` | [`PartialTree`]: what a damaged tree still vouches for |
+//! | `partial` | [`PartialTree`]: the intact parts of a damaged tree |
 //! | `manifest` | the manifest |
 //! | `directory` | directories, beneath a handle |
 //! | `tree` | reading |
 //! | `tree_writer` | writing |
 //! | `session` | [`export_session`], [`import_session`]: from a log, and to a log |
-//! | `exporter` | [`TreeExporter`]: one session again and again |
+//! | `exporter` | [`TreeExporter`]: one session repeatedly |
 //! | `atomic` | [`AtomicPersistence`]: parts one by one |
-//! | `lazy` | [`LazyStateManager`]: parts once they are asked for |
+//! | `lazy` | [`LazyStateManager`]: parts on demand |
 //!
 //! # Invariants
 //!
-//! 1. A tree is what its manifest says: a file that differs, is missing, or is not named makes the tree damaged, and is named.
-//!    The manifest has a digest of itself.
-//! 2. Whenever a writer is killed, or the power fails, a reader finds the tree before or the tree after.
-//! 3. Who writes holds the session's directory locked (`flock`) for itself, who reads shares the lock. A lock ends with its
-//!    process. Trees of two sessions share nothing.
-//! 4. A file that holds what it is to hold, by the manifest and on disk, is not written.
-//! 5. No path in a manifest leads out of the tree, and no link is followed beneath the directory that the caller names. What is
-//!    no regular file is not read.
-//! 6. Nothing is allocated because a file says so: lengths are compared with those on disk, and [`TreeLimits`] bound what
-//!    decompression yields.
+//! 1. The manifest defines the tree. A file that differs, is missing, or is not listed makes the
+//!    tree damaged, and is reported by name. The manifest has a digest of itself.
+//! 2. Whenever a writer is killed, or the power fails, a reader finds the tree before or the tree
+//!    after.
+//! 3. A writer holds an exclusive lock (`flock`) on the session's directory; readers share it. A
+//!    lock ends with its process. Trees of two sessions share nothing.
+//! 4. A file that already has its content, by the manifest and on disk, is not written.
+//! 5. No path in a manifest leads out of the tree, and no link is followed beneath the directory
+//!    that the caller names. Only regular files are read.
+//! 6. No length in a file causes an allocation: lengths are compared with those on disk, and
+//!    [`TreeLimits`] bound the output of decompression.
 //! 7. Equal contents have equal files, byte for byte.
 //!
-//! # How a tree is written, and what a kill leaves
+//! # How a tree is written, and the result of a kill
 //!
-//! | step | a kill from here on leaves | the next reader takes | the next writer |
+//! | step | a kill from here on leaves | the next reader reads | the next writer |
 //! |---|---|---|---|
-//! | 1. files that change are written as `NAME.new` and synced, and their directories | files named `.new` | the old tree | removes them |
-//! | 2. the new manifest is written as `checkpoint_manifest.json.new`, synced, renamed to `checkpoint_manifest.json.next`, and `meta/` synced | the manifest `.next` | the new tree: each file as `NAME.new`, or as `NAME` where there is none | goes on with step 3 |
-//! | 3. each `NAME.new` is renamed to `NAME`, files that no longer belong are removed, directories synced | some names | the new tree | goes on |
+//! | 1. changed files are written as `NAME.new` and synced, and their directories | files named `.new` | the old tree | removes them |
+//! | 2. the new manifest is written as `checkpoint_manifest.json.new`, synced, renamed to `checkpoint_manifest.json.next`, and `meta/` synced | the manifest `.next` | the new tree: each file as `NAME.new`, or as `NAME` if there is none | continues with step 3 |
+//! | 3. each `NAME.new` is renamed to `NAME`, files that no longer belong are removed, directories synced | some names | the new tree | continues |
 //! | 4. `checkpoint_manifest.json.next` is renamed to `checkpoint_manifest.json`, and `meta/` synced | the new tree | the new tree | - |
 //!
-//! A reader that does not know `.next` finds, from step 3 until step 4, a tree that its manifest does not accept.
-//! Over 32 changed files are synced by one sync of the file system.
+//! From step 3 until step 4, a reader that does not know `.next` finds a tree that does not match
+//! its manifest. More than 32 changed files are synced by one sync of the file system.
 //!
-//! # What an import as a session brings back
+//! # Importing a tree as a session
 //!
-//! [`export_session`] adds what the engine [exports](foldlog::Export) of the session as the snapshot of a last checkpoint.
-//! [`import_session`] makes a session of it, host's own slices included, so that its conversations can be gone on with; and
-//! records what else the state holds as one [`StateImported`](super::StateImported), on which the new session's state goes
-//! on. What cannot be equal: the session's id; parts of a conversation that were shortened, which are whole again; and what
-//! was said after the last turn. [`ImportedSession::differing`] names each part of the state that differs.
+//! [`export_session`] adds the engine's [export](foldlog::Export) of the session as the snapshot of
+//! a last checkpoint. [`import_session`] creates a session from it, including the host's own
+//! slices, so that its conversations can continue. The rest of the state is recorded as one
+//! [`StateImported`](super::StateImported), on which the new session's state builds. Three things
+//! differ: the session's id; shortened parts of a conversation, which have their full length again;
+//! and messages after the last turn. [`ImportedSession::differing`] names each part of the state
+//! that differs.
 //!
 //! # Checkpoints
 //!
-//! [`export_session`] writes a directory for each checkpoint that is kept, in the order of their times, and one more for what the
-//! engine exports. `manifest.json` is the [`Checkpoint`](super::Checkpoint), with its id, its counts and its validation hash;
-//! `state_snapshot.json` is what the engine exports at its position, read from the log one checkpoint after the other and held nowhere. A
-//! tree costs the length of the log, and the size of the state, for each checkpoint that is kept, which
-//! [`RetentionPolicy`](super::RetentionPolicy) bounds; [`TreeExporter`] reads none again that it has written. Where the log does not have
-//! the state, because the checkpoint is one of another log, the file only names log and position. A log from which a compaction has
-//! dropped records has no tree any more: the updates are read from all of them.
-//! The manifest lists the [history](TreeManifest::history): all checkpoints, those that were removed since among them. For the new
-//! session of an import they are history: they name positions of another log, cannot be restored, and are exported again without their
-//! states, in front of the session's own.
+//! [`export_session`] writes a directory for each existing checkpoint, in the order of their times,
+//! and one more for the engine's export. `manifest.json` is the [`Checkpoint`](super::Checkpoint),
+//! with its id, its counts and its validation hash. `state_snapshot.json` is the engine's export at
+//! its position; it is streamed from the log, one checkpoint after the other.
+//!
+//! For each checkpoint, a tree costs reading the log once, and space for the state.
+//! [`RetentionPolicy`](super::RetentionPolicy) bounds their number; [`TreeExporter`] does not read
+//! those again that it has written. If the log does not have the state, because the checkpoint
+//! belongs to another log, the file only names log and position. A log from which a compaction has
+//! dropped records can no longer be exported as a tree, since the updates are read from all
+//! records.
+//!
+//! The manifest lists the [history](TreeManifest::history): all checkpoints, including those that
+//! were removed since. For the new session of an import they are history: they name positions of
+//! another log, cannot be restored, and are exported again without their states, before the
+//! session's own.
 //!
 //! # Contents of requests and replies
 //!
-//! A reply has the message that it brought. A request has the messages that were sent with it for the first time, and the number of those
-//! of its conversation before them, which were sent once more: all of them each time would cost the square of the conversation. Messages
-//! that a rollback has abandoned, or that were imported without the ids of their replies, are not there. The contents are for people: an
-//! import takes messages from the conversation.
+//! A reply has its message. A request has the messages that were sent for the first time with it,
+//! and the number of the conversation's earlier messages, which were sent again: repeating them
+//! each time would take quadratic space. Messages that a rollback has abandoned, or that were
+//! imported without the ids of their replies, are missing. The contents are for people: an import
+//! reads messages from the conversation.
 //!
-//! # What a damaged tree yields
+//! # Reading a damaged tree
 //!
-//! [`PartialTree::read`] takes each file that is what the manifest says. Whatever else happened, a file that is not is never
-//! taken, and what is lost with it is listed.
+//! [`PartialTree::read`] reads each file that matches the manifest. A file that does not match is
+//! never used, and the losses with it are listed.
 //!
-//! | damaged | yields |
+//! | damaged | result |
 //! |---|---|
-//! | the manifest | nothing: no file is vouched for. The files are JSON, which a person can read |
-//! | what the engine exported, in the last checkpoint's directory | tasks, messages, configuration and results from the other files; slices of the host's own are lost |
-//! | tasks, configuration, results, repository, recovery actions | all of it from what the engine exported, if that is sound; else that part is empty |
-//! | a chunk of a conversation | all messages from what the engine exported, if that is sound; else the conversation up to the chunk |
+//! | the manifest | nothing: no file can be verified. The files are JSON, which a person can read |
+//! | the engine's export, in the last checkpoint's directory | tasks, messages, configuration and results from the other files; the host's own slices are lost |
+//! | tasks, configuration, results, repository, recovery actions | all of it from the engine's export, if that is intact; else that part is empty |
+//! | a chunk of a conversation | all messages from the engine's export, if that is intact; else the conversation up to the chunk |
 //! | a chunk of changes | changes of files up to the chunk |
 //! | a log | the other logs |
-//! | schedule and graph of dependencies | all of it: they follow from the tasks |
+//! | schedule and graph of dependencies | all of it: they are derived from the tasks |
 //!
-//! # What it does not do
+//! # Limits
 //!
-//! An export keeps no older trees. Each reading takes the lock, so that who reads often holds up writers often.
+//! An export does not preserve older trees. Each read takes the lock, so frequent readers delay
+//! writers.
 
 mod atomic;
 mod contents;
@@ -152,7 +165,7 @@ pub(crate) use session::{give_up, unfinished_import};
 pub use tree::{SessionTree, TreeLimits};
 pub use tree_writer::ExportReport;
 
-/// Holds the two files of a checkpoint: JSON texts.
+/// Contains the two files of a checkpoint: JSON texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointFiles {
     manifest: Vec<u8>,
@@ -160,7 +173,7 @@ pub struct CheckpointFiles {
 }
 
 impl CheckpointFiles {
-    /// Makes the files of two values.
+    /// Creates the files from two values.
     ///
     /// # Errors
     ///
@@ -175,20 +188,20 @@ impl CheckpointFiles {
         })
     }
 
-    /// Reads the manifest.
+    /// Parses the manifest.
     ///
     /// # Errors
     ///
-    /// [`Error::Json`] if it is no such value.
+    /// [`Error::Json`] if it does not have the form of `T`.
     pub fn manifest<T: DeserializeOwned>(&self) -> Result<T> {
         read("manifest of a checkpoint", &self.manifest)
     }
 
-    /// Reads the snapshot.
+    /// Parses the snapshot.
     ///
     /// # Errors
     ///
-    /// [`Error::Json`] if it is no such value.
+    /// [`Error::Json`] if it does not have the form of `T`.
     pub fn state_snapshot<T: DeserializeOwned>(&self) -> Result<T> {
         read("snapshot of a checkpoint", &self.state_snapshot)
     }
@@ -198,27 +211,27 @@ fn read<T: DeserializeOwned>(what: &str, json: &[u8]) -> Result<T> {
     serde_json::from_slice(json).map_err(|source| Error::Json { what: what.to_owned(), source })
 }
 
-/// Holds what a tree is made of.
+/// Contains the inputs of a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeContents<'a> {
     /// State of the session.
     pub state: &'a SessionState,
-    /// Position that it is of.
+    /// Position of the state.
     pub position: Option<SequenceNumber>,
     /// Updates that led to it.
     pub updates: &'a [StateUpdate],
     /// Checkpoints in their order.
     pub checkpoints: &'a [CheckpointFiles],
-    /// Where the log has the state of each of these, in place of what the files say of it.
+    /// State of each checkpoint in the log, if the log has it; replaces the one in the files.
     states: &'a [Option<EngineSnapshot<'a>>],
     /// All checkpoints that were created.
     history: &'a [ListedCheckpoint],
-    /// What the engine exports, as one more checkpoint.
+    /// The engine's export, as one more checkpoint.
     engine: Option<EngineSnapshot<'a>>,
 }
 
 impl<'a> TreeContents<'a> {
-    /// Makes a tree of a state alone.
+    /// Describes a tree with a state alone.
     pub fn new(state: &'a SessionState) -> TreeContents<'a> {
         TreeContents {
             state,
@@ -231,7 +244,7 @@ impl<'a> TreeContents<'a> {
         }
     }
 
-    /// Says which position the state is of, and adds the updates that led to it.
+    /// Sets the position of the state, and adds the updates that led to it.
     #[must_use]
     pub fn at(self, position: impl Into<SequenceNumber>, updates: &'a [StateUpdate]) -> TreeContents<'a> {
         TreeContents { position: Some(position.into()), updates, ..self }
@@ -243,12 +256,12 @@ impl<'a> TreeContents<'a> {
         TreeContents { checkpoints, ..self }
     }
 
-    /// Adds what the engine exports of a log, behind the other checkpoints.
+    /// Adds the engine's export of a log, after the other checkpoints.
     fn with_engine(self, engine: EngineSnapshot<'a>) -> TreeContents<'a> {
         TreeContents { engine: Some(engine), ..self }
     }
 
-    /// Adds what a log has of the checkpoints: the state of each, and their history.
+    /// Adds the log's data about the checkpoints: the state of each, and their history.
     fn with_history(
         self,
         states: &'a [Option<EngineSnapshot<'a>>],
@@ -257,20 +270,21 @@ impl<'a> TreeContents<'a> {
         TreeContents { states, history, ..self }
     }
 
-    /// Returns the number of checkpoints.
     fn checkpoints_len(&self) -> u64 {
         self.checkpoints.len() as u64 + u64::from(self.engine.is_some())
     }
 }
 
-/// Writes a session's tree into `.aca/sessions/SESSION/` of the directory `to`, which exists. Over an older tree, only what differs
-/// is written. Waits while somebody else writes or reads this tree.
+/// Writes a session's tree into `.aca/sessions/SESSION/` of the existing directory `to`. Over an
+/// older tree, only differences are written. Blocks while another process or thread reads or writes
+/// this tree.
 ///
 /// # Errors
 ///
-/// [`Error::OtherUpdates`] if the updates tell of other modifications than the last ones of the state, [`Error::OtherKind`] if a link or a file
-/// stands where a directory is to be, [`Error::Io`], [`Error::Compress`]. Unless the new tree was complete by then, the old one
-/// is what readers find.
+/// [`Error::OtherUpdates`] if the modifications in the updates are not the last ones of the state,
+/// [`Error::OtherKind`] if there is a link or a file in place of a directory, [`Error::Io`],
+/// [`Error::Compress`]. After an error, readers find the old tree, unless the new one was already
+/// complete.
 pub fn export_tree(
     contents: &TreeContents<'_>,
     to: &Path,
@@ -279,7 +293,7 @@ pub fn export_tree(
     write_tree(contents, to, compression, None).map(|written| written.report)
 }
 
-/// Writes a tree, and returns what is known of its files by then.
+/// Writes a tree, and returns cacheable knowledge about its files.
 fn write_tree(
     contents: &TreeContents<'_>,
     to: &Path,
@@ -380,12 +394,12 @@ fn put_checkpoints(
     writer.put(&format!("{directory}/manifest.json"), &engine.manifest()?)
 }
 
-/// Holds what was read from a tree.
+/// Contains the data that was read from a tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportedTree {
     /// State of the session.
     pub state: SessionState,
-    /// Position that it is of, where whoever exported said so.
+    /// Position of the state, if the exporting program recorded it.
     pub position: Option<SequenceNumber>,
     /// Updates that led to it.
     pub updates: Vec<StateUpdate>,
@@ -393,12 +407,13 @@ pub struct ImportedTree {
     pub checkpoints: Vec<CheckpointFiles>,
 }
 
-/// Reads a tree: `dir` is a session's directory, or a directory with an `.aca` that holds one session. Writes nothing.
+/// Reads a tree. `dir` is a session's directory, or a directory with an `.aca` that contains one
+/// session. Writes nothing.
 ///
 /// # Errors
 ///
-/// [`Error::Damaged`] with all files that are not what the manifest says, [`Error::ComponentNotFound`] if a tree that was
-/// written part by part lacks one, else those of [`SessionTree::open`].
+/// [`Error::Damaged`] with all files that do not match the manifest, [`Error::ComponentNotFound`]
+/// if a tree that was written part by part lacks one, else those of [`SessionTree::open`].
 pub fn import_tree(dir: &Path, limits: TreeLimits) -> Result<ImportedTree> {
     let tree = SessionTree::open_whole(dir, limits)?;
     let state = tree.state()?;
@@ -407,14 +422,13 @@ pub fn import_tree(dir: &Path, limits: TreeLimits) -> Result<ImportedTree> {
 }
 
 impl SessionTree {
-    /// Opens a tree of which no file is damaged.
+    /// Opens a tree; damage of any file is an error.
     fn open_whole(dir: &Path, limits: TreeLimits) -> Result<SessionTree> {
         let tree = SessionTree::open(dir, limits)?;
         let files = tree.damage()?;
         if files.is_empty() { Ok(tree) } else { Err(Error::Damaged { dir: tree.dir().to_owned(), files }) }
     }
 
-    /// Reads a file of a checkpoint.
     fn checkpoint_file(&self, number: u64, name: &str) -> Result<Vec<u8>> {
         let path = format!("{}/{name}", layout::checkpoint(number));
         self.read(&path)?.ok_or_else(|| self.damage_error(&path, FileDamage::Missing))
@@ -424,7 +438,8 @@ impl SessionTree {
     ///
     /// # Errors
     ///
-    /// [`Error::ComponentNotFound`] if the tree lacks a part, [`Error::Damaged`] if a file is not what the manifest says.
+    /// [`Error::ComponentNotFound`] if the tree lacks a part, [`Error::Damaged`] if a file does not
+    /// match the manifest.
     pub fn state(&self) -> Result<SessionState> {
         let identity: SessionIdentity = self.load(StateComponent::Session)?;
         let mut state = SessionState::empty(identity.session_id, identity.created_at);
@@ -444,7 +459,7 @@ impl SessionTree {
     ///
     /// # Errors
     ///
-    /// [`Error::Damaged`] if a file is missing or not what the manifest says.
+    /// [`Error::Damaged`] if a file is missing or does not match the manifest.
     pub fn checkpoints(&self) -> Result<Vec<CheckpointFiles>> {
         let files = (1..=self.manifest().checkpoints).map(|number| {
             let manifest = self.checkpoint_file(number, "manifest.json")?;
@@ -456,13 +471,15 @@ impl SessionTree {
         files.collect()
     }
 
-    /// Reads a part of the state as any type of its JSON form: [`SessionIdentity`], [`SessionConfiguration`](crate::SessionConfiguration)
-    /// (super::SessionConfiguration), [`TaskTreeState`](super::TaskTreeState) and so on, or a host's own.
+    /// Reads a part of the state as any type of its JSON form: [`SessionIdentity`],
+    /// [`SessionConfiguration`](crate::SessionConfiguration),
+    /// [`TaskTreeState`](super::TaskTreeState) and so on, or a host's own.
     ///
     /// # Errors
     ///
-    /// [`Error::ComponentNotFound`] if the tree has no such part, [`Error::Damaged`] if a file of it is not what the manifest
-    /// says, [`Error::NotAComponent`] if the part has no such form.
+    /// [`Error::ComponentNotFound`] if the tree has no such part, [`Error::Damaged`] if one of its
+    /// files does not match the manifest, [`Error::NotAComponent`] if the part does not have that
+    /// form.
     pub fn load<T: DeserializeOwned>(&self, component: StateComponent) -> Result<T> {
         let missing = || Error::ComponentNotFound(component);
         match component {
@@ -502,7 +519,7 @@ impl SessionTree {
     }
 }
 
-/// Brings a part of the state to another type of the same JSON form.
+/// Converts a part of the state to another type of the same JSON form.
 fn convert_part<T: DeserializeOwned>(component: StateComponent, part: &impl Serialize) -> Result<T> {
     let value = serde_json::to_value(part).and_then(serde_json::from_value);
     value.map_err(|error| Error::NotAComponent { component, reason: error.to_string() })

@@ -1,4 +1,4 @@
-//! From the files of a tree to a state.
+//! Parses the files of a tree into a state.
 
 use std::borrow::Cow;
 
@@ -19,14 +19,14 @@ use crate::{
 };
 
 impl SessionTree {
-    /// Reads a file that a tree with this part has.
+    /// Parses a file that is required if the tree has its part.
     pub(super) fn parse<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let bytes = self.read(path)?.ok_or_else(|| self.damage_error(path, FileDamage::Missing))?;
         serde_json::from_slice(&bytes)
             .map_err(|error| self.damage_error(path, FileDamage::Unreadable(error.to_string())))
     }
 
-    /// Reads numbered files in their order.
+    /// Parses numbered files in their order.
     fn parse_list<T: DeserializeOwned>(&self, stem: &str) -> Result<Vec<T>> {
         let directory = stem.split('/').next().unwrap_or_default();
         let numbers = self.paths_in(directory).filter_map(|path| layout::number_of(path, stem));
@@ -106,7 +106,7 @@ impl SessionTree {
         Ok(files.into_iter().flat_map(|file| file.changes).collect())
     }
 
-    /// Reads the updates. Messages that are left out of them are found in `messages`.
+    /// Reads the updates, and inserts the messages that they omit from `messages`.
     pub(super) fn updates(&self, messages: &MessageIndex<'_>) -> Result<Vec<StateUpdate>> {
         let mut updates = Vec::new();
         for change in self.stored_changes()? {
@@ -127,7 +127,7 @@ impl SessionTree {
         Ok(updates)
     }
 
-    /// Reads what is known of files. Modifications are those that updates tell of, and the others.
+    /// Reads the part of files. Modifications come from updates and from items without one.
     pub(super) fn file_system(&self) -> Result<FileSystemState> {
         let workspaces: WorkspacesFile<'static> = self.parse(layout::WORKSPACES)?;
         let changes = self.stored_changes()?;

@@ -1,4 +1,4 @@
-//! What a damaged tree still vouches for, read file by file.
+//! Reads the intact parts of a damaged tree, file by file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,16 +20,16 @@ use crate::{
     FileSystemState, RecordedConversation, Result, SessionState, StateComponent, TaskTreeState, Tasks,
 };
 
-/// Names a file of a tree that is not what the manifest says, and what is lost with it.
+/// Names a file of a tree that does not match the manifest, and the loss.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostFile {
-    /// The file, and what is wrong with it.
+    /// The file, and its damage.
     pub file: DamagedFile,
-    /// Part of the state that it belongs to. `None` for files of checkpoints, files for people, and files that are none of the
-    /// tree's.
+    /// Part of the state to which it belongs. `None` for files of checkpoints, files for people,
+    /// and files that do not belong to the tree.
     pub part: Option<StateComponent>,
-    /// What is lost with it.
+    /// Data that is lost with it.
     pub lost: String,
 }
 
@@ -43,37 +43,37 @@ impl fmt::Display for LostFile {
     }
 }
 
-/// Holds what a tree still vouches for: the files that are what its manifest says. A part whose files are damaged is empty;
-/// conversations and changes of files go as far as their first damaged chunk.
+/// Contains the data in the files of a tree that match its manifest. A part whose files are damaged
+/// is empty; conversations and changes of files end at their first damaged chunk.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PartialTree {
     /// Directory of the session.
     pub dir: PathBuf,
-    /// What is known of the session's state.
+    /// The session's state, as far as it is intact.
     pub state: SessionState,
-    /// Position that the tree is of.
+    /// Position of the tree.
     pub position: Option<SequenceNumber>,
-    /// Number of updates that the tree holds by its manifest, and of those that cannot be read.
+    /// Number of updates in the tree by its manifest, and number of those that cannot be read.
     pub updates: (u64, u64),
-    /// Checkpoints that the session had.
+    /// Checkpoints of the session.
     pub checkpoints: Vec<Checkpoint>,
-    /// Files that are not what the manifest says, and what is lost with each.
+    /// Files that do not match the manifest, and the loss of each.
     pub lost: Vec<LostFile>,
-    /// What the engine exported, if that is sound.
+    /// The engine's export, if it is intact.
     pub(crate) export: Option<Export>,
-    /// Whether it is known when the session began.
+    /// Whether the session's times are known.
     pub(crate) has_times: bool,
 }
 
 impl PartialTree {
-    /// Reads what a tree still vouches for: `dir` is a session's directory, or a directory with an `.aca` that holds one session. A
-    /// tree that is sound is read whole. Writes nothing.
+    /// Reads the intact parts of a tree. `dir` is a session's directory, or a directory with an
+    /// `.aca` that contains one session. An undamaged tree is read completely. Writes nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Damaged`] if the manifest itself is damaged, so that nothing vouches for any file; else those of
-    /// [`SessionTree::open`].
+    /// [`Error::Damaged`] if the manifest itself is damaged, so that no file can be verified; else
+    /// those of [`SessionTree::open`].
     pub fn read(dir: &Path, limits: TreeLimits) -> Result<PartialTree> {
         let tree = SessionTree::open_sound(dir, limits)?;
         let damaged = tree.damage()?.into_iter().map(|file| (file.path, file.damage)).collect();
@@ -81,7 +81,7 @@ impl PartialTree {
     }
 }
 
-/// Reads a tree, and keeps what is wrong with its files.
+/// Reads a tree, and collects the damage of its files.
 struct PartialTreeReader<'a> {
     tree: &'a SessionTree,
     damaged: BTreeMap<String, FileDamage>,
@@ -121,7 +121,7 @@ impl PartialTreeReader<'_> {
         })
     }
 
-    /// Reads a file; `None` if it is not what the manifest says.
+    /// Reads a file; returns `None` if it does not match the manifest.
     fn take<T: DeserializeOwned>(&mut self, path: &str) -> Result<Option<T>> {
         let damage = match self.damaged.contains_key(path) {
             true => return Ok(None),
@@ -137,12 +137,12 @@ impl PartialTreeReader<'_> {
         }
     }
 
-    /// Reads a file, or takes what stands for nothing.
+    /// Reads a file, or returns the default if it is damaged.
     fn or_default<T: DeserializeOwned + Default>(&mut self, path: &str) -> Result<T> {
         Ok(self.take(path)?.unwrap_or_default())
     }
 
-    /// Lists the numbers of the files of a kind, as the manifest has them, in ascending order.
+    /// Lists the numbers of the files of a kind in the manifest, in ascending order.
     fn numbers(&self, stem: &str) -> Vec<u64> {
         let directory = stem.split('/').next().unwrap_or_default();
         let numbers = self.tree.paths_in(directory).filter_map(|path| layout::number_of(path, stem));
@@ -151,7 +151,7 @@ impl PartialTreeReader<'_> {
         numbers
     }
 
-    /// Reads all sound files of a kind.
+    /// Reads all intact files of a kind.
     fn each<T: DeserializeOwned>(&mut self, stem: &str) -> Result<Vec<T>> {
         let mut read = Vec::new();
         for number in self.numbers(stem) {
@@ -160,7 +160,7 @@ impl PartialTreeReader<'_> {
         Ok(read)
     }
 
-    /// Reads the files of a kind in front of the first damaged one.
+    /// Reads the files of a kind before the first damaged one.
     fn in_front<T: DeserializeOwned>(&mut self, stem: &str) -> Result<Vec<T>> {
         let mut read = Vec::new();
         for (expected, number) in (1..).zip(self.numbers(stem)) {
@@ -172,8 +172,9 @@ impl PartialTreeReader<'_> {
         Ok(read)
     }
 
-    /// Lists the checkpoints before one that the manifest has files of, and the first of which it has none: whatever number the
-    /// manifest says, no more are looked at than it has files.
+    /// Lists the checkpoints before `last` of which the manifest has files, and the first of which
+    /// it has none. So the number in the manifest cannot make this examine more checkpoints than
+    /// the manifest has files.
     fn checkpoints_before(&self, last: u64) -> Vec<u64> {
         let of_files = self.tree.paths_in("checkpoints").filter_map(layout::checkpoint_of);
         let numbers = of_files.map(|(number, _)| number).filter(|number| (1..last).contains(number));
@@ -183,13 +184,14 @@ impl PartialTreeReader<'_> {
         numbers.into_iter().collect()
     }
 
-    /// Reads the checkpoints that the session had, and what the engine exported, which is in the last directory.
+    /// Reads the checkpoints of the session, and the engine's export, which is in the last
+    /// directory.
     fn checkpoints(&mut self) -> Result<(Vec<Checkpoint>, Option<Export>)> {
         let (mut had, last) = (Vec::new(), self.tree.manifest().checkpoints);
         for number in self.checkpoints_before(last) {
             had.extend(self.take(&format!("{}/manifest.json", layout::checkpoint(number)))?);
         }
-        // Where its manifest is damaged, the snapshot itself says what it is.
+        // If its manifest is damaged, the snapshot identifies itself.
         let manifest = format!("{}/manifest.json", layout::checkpoint(last));
         let engines = match last {
             0 => return Ok((had, None)),
@@ -220,7 +222,8 @@ impl PartialTreeReader<'_> {
         Ok((had, None))
     }
 
-    /// Reads the tasks; from what the engine exported, if their file is damaged. All else follows from them.
+    /// Reads the tasks, from the engine's export if their file is damaged. The rest is derived from
+    /// them.
     fn task_tree(&mut self, export: Option<&Export>) -> Result<TaskTreeState> {
         let tree: Option<TaskTreeFile<'static>> = self.take(layout::TASK_TREE)?;
         Ok(match tree {
@@ -244,7 +247,7 @@ impl PartialTreeReader<'_> {
         })
     }
 
-    /// Reads each conversation as far as its first damaged chunk.
+    /// Reads each conversation up to its first damaged chunk.
     fn conversations(&mut self) -> Result<Vec<RecordedConversation>> {
         let Some(current) = self.take::<CurrentFile<'static>>(layout::CURRENT)? else {
             return self.conversations_in_chunks();
@@ -274,8 +277,8 @@ impl PartialTreeReader<'_> {
         Ok(conversations)
     }
 
-    /// Reads conversations without the file that lists their chunks. Nobody can say which of them a damaged chunk belongs to,
-    /// so that none behind it is taken.
+    /// Reads conversations without the file that lists their chunks. The conversation of a damaged
+    /// chunk is unknown, so all chunks after it are skipped.
     fn conversations_in_chunks(&mut self) -> Result<Vec<RecordedConversation>> {
         let mut conversations: Vec<RecordedConversation> = Vec::new();
         for chunk in self.in_front::<MessagesFile>(layout::MESSAGES)? {
@@ -293,7 +296,7 @@ impl PartialTreeReader<'_> {
         Ok(conversations)
     }
 
-    /// Reads what is known of files, and returns the number of updates that cannot be read.
+    /// Reads the part of files, and returns the number of updates that cannot be read.
     fn file_system(&mut self, state: &mut FileSystemState) -> Result<u64> {
         let workspaces: Option<WorkspacesFile<'static>> = self.take(layout::WORKSPACES)?;
         if let Some(workspaces) = workspaces {
@@ -318,7 +321,7 @@ impl PartialTreeReader<'_> {
         Ok(self.tree.manifest().updates.saturating_sub(updates))
     }
 
-    /// Reads logs: every sound file, since no entry needs another one.
+    /// Reads logs: every intact file, since entries are independent.
     fn execution_logs(&mut self) -> Result<ExecutionLogState> {
         let mut state = ExecutionLogState::default();
         let tasks: Vec<_> = self.tree.paths_in("logs").filter_map(layout::task_of).collect();
@@ -342,14 +345,14 @@ impl PartialTreeReader<'_> {
     }
 }
 
-/// Reads the items of an exported slice, as far as they are of its type.
+/// Reads the items of an exported slice that have its type.
 fn items<S: Slice>(export: &Export) -> Vec<S::Item> {
     let exported = export.slices.iter().filter(|slice| slice.slice_type == S::NAME);
     let values = exported.flat_map(|slice| &slice.items);
     values.filter_map(|item| serde_json::from_value(serde_json::to_value(item).ok()?).ok()).collect()
 }
 
-/// Names the part of the state that a file belongs to.
+/// Returns the part of the state to which a file belongs.
 fn part_of(path: &str) -> Option<StateComponent> {
     if path == layout::RECOVERY_INFO || !layout::is_file(path) {
         return None;
@@ -358,7 +361,8 @@ fn part_of(path: &str) -> Option<StateComponent> {
     StateComponent::ALL.into_iter().find(|part| layout::directory_of(*part) == directory)
 }
 
-/// Says what is lost with a file, where what the engine exported is sound or not; that is in the directory of checkpoint `last`.
+/// Describes the loss with a file, which depends on whether the engine's export is intact. The
+/// export is in the directory of checkpoint `last`.
 fn lost_with(path: &str, has_export: bool, last: u64) -> String {
     let is_of = |stem| layout::number_of(path, stem).is_some();
     let in_export = |what: &str| match has_export {

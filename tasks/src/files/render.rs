@@ -1,4 +1,4 @@
-//! From a state to the files of a tree.
+//! Renders a state as the files of a tree.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -18,12 +18,12 @@ use crate::{
     InteractionKind, LogEntry, RecordedConversation, Result, StateUpdate, TaskTreeState, UpdateOperation,
 };
 
-/// Greatest number of items of a numbered file.
+/// Maximum number of items of a numbered file.
 pub(super) const CHUNK_ITEMS_MAX: usize = 256;
 /// Length of a numbered file, in bytes, from which on no item is added.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// Takes files one by one: path and content.
+/// Receives files one by one: path and content.
 pub(super) type FileSink<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<()>;
 
 const INSTRUCTIONS: &[&str] = &[
@@ -44,14 +44,14 @@ fn put(path: &str, value: &impl Serialize, sink: FileSink<'_>) -> Result<()> {
     sink(path, &json(path, value)?)
 }
 
-/// Fills a numbered file with items, one a line.
+/// Fills a numbered file with items, one per line.
 struct NumberedFile {
     bytes: Vec<u8>,
     items: usize,
 }
 
 impl NumberedFile {
-    /// Begins a file whose object has the list `field`, after what stands in `head`.
+    /// Starts a file whose object has the list `field`, after the text in `head`.
     fn new(head: &str, field: &str) -> NumberedFile {
         NumberedFile { bytes: format!("{{{head}\"{field}\":[").into_bytes(), items: 0 }
     }
@@ -73,7 +73,7 @@ impl NumberedFile {
     }
 }
 
-/// Writes a list in numbered files, one at least.
+/// Writes a list in numbered files, at least one.
 fn put_list<T: Serialize>(
     stem: &str,
     field: &str,
@@ -93,7 +93,7 @@ fn put_list<T: Serialize>(
     sink(&layout::numbered_path(stem, number), &chunk.finish())
 }
 
-/// Writes identity, configuration and usage, and what to do if the session has to be recovered.
+/// Writes identity, configuration and usage, and instructions for a recovery.
 pub(super) fn session(file: &SessionFile, sink: FileSink<'_>) -> Result<()> {
     put(layout::SESSION, file, sink)?;
     let configuration = file.configuration.as_ref();
@@ -106,18 +106,16 @@ pub(super) fn session(file: &SessionFile, sink: FileSink<'_>) -> Result<()> {
     put(layout::RECOVERY_INFO, &info, sink)
 }
 
-/// Writes tasks and what follows from them.
+/// Writes tasks and the data derived from them.
 pub(super) fn task_tree(state: &TaskTreeState, sink: FileSink<'_>) -> Result<()> {
     tasks(state, sink)?;
     dependencies(state, sink)
 }
 
-/// Writes what tasks depend on.
 pub(super) fn dependencies(state: &TaskTreeState, sink: FileSink<'_>) -> Result<()> {
     put(layout::DEPENDENCIES, &state.dependency_graph, sink)
 }
 
-/// Writes tasks and their schedule.
 pub(super) fn tasks(state: &TaskTreeState, sink: FileSink<'_>) -> Result<()> {
     let TaskTreeState { tasks, root_tasks, children, active_task, task_counter, scheduling_state, .. } =
         state;
@@ -132,7 +130,7 @@ pub(super) fn tasks(state: &TaskTreeState, sink: FileSink<'_>) -> Result<()> {
     put(layout::SCHEDULING, scheduling_state, sink)
 }
 
-/// Writes conversations and what belongs to them.
+/// Writes conversations, with their usage, limits and model.
 pub(super) fn claude_context(state: &ClaudeContextState, sink: FileSink<'_>) -> Result<()> {
     let config = ClaudeConfigFile {
         session_id: Cow::Borrowed(&state.session_id),
@@ -177,7 +175,7 @@ pub(super) fn claude_context(state: &ClaudeContextState, sink: FileSink<'_>) -> 
     put(layout::LIMITS, &state.rate_limit_state, sink)
 }
 
-/// Lists the changes of a state: the updates, and the modifications that none of them tells of.
+/// Lists the changes of a state: the updates, and the modifications that are in no update.
 pub(super) fn changes<'a>(
     state: &'a FileSystemState,
     updates: &'a [StateUpdate],
@@ -186,18 +184,17 @@ pub(super) fn changes<'a>(
     let is_told = |one: &&StateUpdate| matches!(one.operation, UpdateOperation::FileModified { .. });
     let told = updates.iter().filter(is_told).count();
     let modifications = &state.file_modifications;
-    // Those before an import have no updates.
+    // Modifications before an import have no updates.
     let untold = modifications.iter().take(modifications.len().saturating_sub(told));
     let updates = updates.iter().map(|update| messages.left_out_of(update));
     untold.map(ChangeItem::of_modification).chain(updates).collect()
 }
 
-/// Writes changes.
 pub(super) fn put_changes(changes: &[ChangeItem<'_>], sink: FileSink<'_>) -> Result<()> {
     put_list(layout::CHANGES, "changes", changes, sink)
 }
 
-/// Writes what is known of files, and changes.
+/// Writes the part of files, and changes.
 pub(super) fn file_system(
     state: &FileSystemState,
     changes: &[ChangeItem<'_>],
@@ -221,14 +218,12 @@ pub(super) fn file_system(
     put(layout::GIT, &state.git_state, sink)
 }
 
-/// Writes logs.
 pub(super) fn execution_logs(state: &ExecutionLogState, sink: FileSink<'_>) -> Result<()> {
     state.tasks.iter().try_for_each(|(task, entries)| task_log(&layout::task_log(task), entries, sink))?;
     interactions(&state.interactions, &[], sink)?;
     other_logs(state, sink)
 }
 
-/// Writes the log of a task.
 pub(super) fn task_log(path: &str, entries: &[LogEntry], sink: FileSink<'_>) -> Result<()> {
     put(path, &LogFile { entries: Cow::Borrowed(entries) }, sink)
 }
@@ -254,7 +249,8 @@ pub(super) fn interactions(
     Ok(())
 }
 
-/// Returns which messages each interaction sent for the first time or brought, and how many the conversation had before.
+/// Returns, for each interaction, the messages that it sent or received for the first time, and the
+/// number of messages before them.
 fn sent_messages<'a>(
     interactions: &[Interaction],
     conversations: &'a [RecordedConversation],
@@ -267,7 +263,7 @@ fn sent_messages<'a>(
         .collect();
     let answered: HashMap<SequenceNumber, usize> =
         interactions.iter().filter_map(|one| Some((one.request?, *places.get(&one.message_id?)?))).collect();
-    // Behind the last answer of each conversation.
+    // Place after the last answer of each conversation.
     let mut behind: HashMap<&str, usize> = HashMap::new();
     let of_one = |interaction: &Interaction| {
         let Some(&conversation) = by_id.get(interaction.evaluation_id.as_str()) else {
@@ -287,7 +283,7 @@ fn sent_messages<'a>(
             InteractionKind::Request => {
                 let is_later = |message: &ConversationMessage| message.created_at > interaction.at;
                 let rest = messages.get(*behind..).unwrap_or_default();
-                // Where no answer says what stood in front of it, times do.
+                // A request without an answer is placed by its time.
                 let later = rest.iter().position(is_later).unwrap_or(rest.len());
                 let end =
                     answered.get(&interaction.sequence).map_or(later, |place| place.saturating_sub(*behind));
@@ -298,7 +294,7 @@ fn sent_messages<'a>(
     interactions.iter().map(of_one).collect()
 }
 
-/// Writes logs, those of tasks and of requests left out.
+/// Writes logs, except those of tasks and of requests.
 pub(super) fn other_logs(state: &ExecutionLogState, sink: FileSink<'_>) -> Result<()> {
     put(layout::SYSTEM_EVENTS, &LogFile { entries: Cow::Borrowed(&state.system_events) }, sink)?;
     put_list(layout::ERRORS, "errors", &state.errors, sink)?;
@@ -319,12 +315,11 @@ impl<'a> MessageIndex<'a> {
         MessageIndex(messages.collect())
     }
 
-    /// Returns a message.
     pub(super) fn get(&self, evaluation: &str, id: Uuid) -> Option<&'a ConversationMessage> {
         self.0.get(&(evaluation, id)).copied()
     }
 
-    /// Leaves messages out of an update that the conversation has.
+    /// Omits the messages from an update that the conversation contains.
     pub(super) fn left_out_of<'u>(&self, update: &'u StateUpdate) -> ChangeItem<'u> {
         let whole = |update| ChangeItem { update: Some(update), message_ids: Vec::new(), modification: None };
         let UpdateOperation::ConversationExtended { evaluation_id, messages } = &update.operation else {

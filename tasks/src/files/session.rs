@@ -1,4 +1,4 @@
-//! From a session's log to a tree, and from a tree to a session of its own.
+//! From a session's log to a tree, and from a tree to a new session.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -20,14 +20,14 @@ use crate::{
     StateCompression, StateImported, WorkspaceStores,
 };
 
-/// Tag of a session that was made of a tree: the id of the session whose tree it was. The session's past counts once a
-/// [`StateImported`] is recorded; without one, whoever imported was killed.
+/// Tag of a session that was created from a tree: the id of the tree's session. The import is
+/// complete once a [`StateImported`] is recorded; without one, the importing process was killed.
 pub const IMPORTED_FROM: &str = "imported_from";
 
-/// Manifest of the checkpoint that holds what the engine exports.
+/// Manifest of the checkpoint that contains the engine's export.
 #[derive(Serialize, Deserialize)]
 pub(super) struct EngineExport {
-    /// What the snapshot is: [`SNAPSHOT_JSON`].
+    /// Kind of the snapshot: [`SNAPSHOT_JSON`].
     snapshot: String,
     position: SequenceNumber,
 }
@@ -35,18 +35,18 @@ pub(super) struct EngineExport {
 const SNAPSHOT_JSON: &str = "snapshot-json";
 
 impl EngineExport {
-    /// Returns whether the snapshot is what the engine exports, at the position that a tree is of.
+    /// Returns whether the snapshot is the engine's export at the position of a tree.
     pub(super) fn is_of(&self, position: Option<SequenceNumber>) -> bool {
         self.snapshot == SNAPSHOT_JSON && Some(self.position) == position
     }
 }
 
-/// Reads what the engine exported.
+/// Parses the engine's export.
 pub(super) fn engine_export(state_snapshot: &[u8]) -> foldlog::Result<Export> {
     Export::from_json(&String::from_utf8_lossy(state_snapshot))
 }
 
-/// What the engine exports of a log, read from it when it is written.
+/// The engine's export of a log, which is read from the log when it is written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EngineSnapshot<'a> {
     log: &'a LogReader,
@@ -62,7 +62,7 @@ impl EngineSnapshot<'_> {
         Ok(self.log.write_export_without(self.position, &policies, self.left_out, out)?)
     }
 
-    /// Returns the manifest of the checkpoint that holds it.
+    /// Returns the manifest of the checkpoint that contains it.
     pub(super) fn manifest(&self) -> Result<Vec<u8>> {
         let manifest = EngineExport { snapshot: SNAPSHOT_JSON.to_owned(), position: self.position };
         let json = foldlog::escape::to_json(&manifest);
@@ -71,7 +71,7 @@ impl EngineSnapshot<'_> {
     }
 }
 
-/// Snapshot of a checkpoint whose state is not copied: says where it is.
+/// Snapshot of a checkpoint whose state is not copied: names its location.
 #[derive(Serialize)]
 struct StateInLog {
     /// `log`: the log of this session has the state, at this position.
@@ -80,14 +80,14 @@ struct StateInLog {
     position: SequenceNumber,
 }
 
-/// Is what a tree has of a session's checkpoints.
+/// The checkpoints of a session in a tree.
 struct SessionCheckpoints<'a> {
     files: Vec<CheckpointFiles>,
     states: Vec<Option<EngineSnapshot<'a>>>,
     history: Vec<ListedCheckpoint>,
 }
 
-/// Collects the checkpoints that a session had before it was imported, and its own.
+/// Collects the checkpoints from before the session's import, and its own.
 fn checkpoints(log: &LogReader, position: SequenceNumber) -> Result<SessionCheckpoints<'_>> {
     let types = crate::declare(SessionTypes::builder()).build()?;
     let imported = log.state_reader_at(position)?.items::<ImportedStates>(&types)?;
@@ -109,13 +109,13 @@ fn checkpoints(log: &LogReader, position: SequenceNumber) -> Result<SessionCheck
         .removed_checkpoints()
         .map(|(checkpoint, why)| ListedCheckpoint::from_checkpoint(checkpoint, None, Some(why)));
     all.history.extend(removed);
-    // Those of another log are in front.
+    // Checkpoints of another log come first.
     all.history[before.len()..].sort_by_key(|one| (one.created_at, one.id));
     Ok(all)
 }
 
-/// Writes the tree of a session at a position, as [`export_tree`] does: its state, its updates, and what an
-/// [import](import_session) needs to make a session of it.
+/// Writes the tree of a session at a position, as [`export_tree`] does: its state, its updates, and
+/// the data for an [import](import_session) as a session.
 ///
 /// # Errors
 ///
@@ -130,7 +130,7 @@ pub fn export_session(
     with_contents(log, position.into(), stores, |contents| export_tree(contents, to, compression))
 }
 
-/// Hands on what a session's tree is made of.
+/// Passes the inputs of a session's tree to `take`.
 pub(super) fn with_contents<T>(
     log: &LogReader,
     position: SequenceNumber,
@@ -140,32 +140,34 @@ pub(super) fn with_contents<T>(
     let (state, updates) = SessionState::with_updates(log, position, stores)?;
     let SessionCheckpoints { files, states, history } = checkpoints(log, position)?;
     let contents = TreeContents::new(&state).at(position, &updates).with_checkpoints(&files);
-    // The state has an imported past already; checkpoints are positions of a log that the new session does not have, and are
-    // exported as history.
+    // The state already contains the imported history. Checkpoints are positions of a log that the
+    // new session does not have, and are exported as history.
     let left_out = &[ImportedStates::NAME, Checkpoints::NAME];
     take(&contents.with_history(&states, &history).with_engine(EngineSnapshot { log, position, left_out }))
 }
 
-/// Holds a session that was made of a tree.
+/// Contains a session that was created from a tree.
 #[derive(Debug)]
 pub struct ImportedSession {
     /// The session.
     pub session: Session,
-    /// State that the tree holds.
+    /// State in the tree.
     pub exported: SessionState,
-    /// Parts of the session's state that differ from it, its id left out.
+    /// Parts of the session's state that differ from it, without its id.
     pub differing: Vec<StateComponent>,
 }
 
-/// Makes a session of a tree that [`export_session`] wrote: `dir` is a session's directory, or a directory with an `.aca` that holds
-/// one session. `types` include those of [`declare`](crate::declare); slices that they lack are kept without
-/// types. The session has the tag [`IMPORTED_FROM`].
+/// Creates a session from a tree that [`export_session`] wrote. `dir` is a session's directory, or
+/// a directory with an `.aca` that contains one session. `types` include those of
+/// [`declare`](crate::declare); slices that they lack are stored without types. The session has the
+/// tag [`IMPORTED_FROM`].
 ///
 /// # Errors
 ///
-/// [`Error::NoTree`] if the tree holds nothing that the engine exported, else those of [`import_tree`](super::import_tree) and of
-/// [`Store::import`]. No session is left behind, unless the process is killed: [`unfinished_imports`] names such a session, and
-/// so does [`detect_crash_state`](crate::CrashRecoveryManager::detect_crash_state).
+/// [`Error::NoTree`] if the tree has no export of the engine, else those of
+/// [`import_tree`](super::import_tree) and of [`Store::import`]. After an error no session is left,
+/// unless the process is killed: [`unfinished_imports`] lists such a session, and
+/// [`detect_crash_state`](crate::CrashRecoveryManager::detect_crash_state) reports it.
 pub fn import_session(
     dir: &Path,
     store: &Store,
@@ -200,15 +202,15 @@ pub fn import_session(
     }
 }
 
-/// Deletes a session that could not be finished, and returns why.
+/// Deletes a session that could not be finished, and returns the cause.
 pub(crate) fn give_up(store: &Store, session: Session, error: Error) -> Error {
     let id = session.id();
-    // What cannot be deleted is named as an import that has not ended.
+    // If it cannot be deleted, it is listed as an unfinished import.
     let _ = session.close().and_then(|()| store.delete(id));
     error
 }
 
-/// Records what else the state holds, and compares.
+/// Records the rest of the state, and compares.
 fn go_on(
     store: &Store,
     session: &Session,
@@ -234,7 +236,8 @@ fn go_on(
     Ok(StateComponent::ALL.into_iter().filter(differs).collect())
 }
 
-/// Returns of which session's tree a log was made, if whoever made it was killed before the session had its past.
+/// Returns the id of the tree's session if the process that imported it into this log was killed
+/// before the import was complete.
 ///
 /// # Errors
 ///
@@ -246,9 +249,9 @@ pub(crate) fn unfinished_import(log: &LogReader) -> Result<Option<String>> {
     Ok((!is_finished).then(|| from.clone()))
 }
 
-/// Lists the sessions of a store that somebody began to make of a tree and that have no past, since the process was killed:
-/// each with the id of the session whose tree it was. Nobody was told of them; [`Store::delete`] removes one. Sessions that
-/// are open or whose logs cannot be read are left out.
+/// Lists the unfinished imports in a store, each with the id of the tree's session. Their processes
+/// were killed before the import was recorded, and the sessions were never returned to a caller;
+/// [`Store::delete`] removes one. Sessions that are open or whose logs cannot be read are left out.
 ///
 /// # Errors
 ///
@@ -257,7 +260,7 @@ pub fn unfinished_imports(store: &Store) -> Result<Vec<(Uuid, String)>> {
     let mut unfinished = Vec::new();
     for id in store.session_ids()? {
         let is_imported = store.summary(id).is_ok_and(|summary| summary.tags.contains_key(IMPORTED_FROM));
-        // One that is open may be about to be finished.
+        // An open session may be about to be finished.
         if !is_imported || store.open_to_recover(id).is_err() {
             continue;
         }

@@ -1,4 +1,5 @@
-//! A tree that is open: its directories, its manifest, and its files, each read only as what the manifest says.
+//! An open tree: its directories, its manifest, and its files. Each file is verified against the
+//! manifest when it is read.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,18 +14,19 @@ use super::manifest::{MANIFEST_BYTES_MAX, ManifestFile, TreeManifest, hex_of};
 use crate::sabotage::{self, Breakage};
 use crate::{DamagedFile, Error, FileDamage, Result, StateCompression};
 
-/// Says how long files may be. Nothing longer is read, whatever a manifest says.
+/// Limits the length of files. Longer files are not read, whatever length a manifest states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeLimits {
-    /// Greatest number of bytes that one file holds, decompressed. Default: 1 GiB.
+    /// Maximum decompressed length of one file, in bytes. Default: 1 GiB.
     pub file_bytes_max: u64,
-    /// Greatest number of bytes that all files hold, decompressed. Default: 4 GiB.
+    /// Maximum decompressed length of all files, in bytes. Default: 4 GiB.
     pub tree_bytes_max: u64,
-    /// Greatest number of decompressed bytes for each stored byte, where a file or a tree holds more than 64 MiB. Default: 32.
+    /// Maximum number of decompressed bytes for each stored byte, if a file or a tree has more than
+    /// 64 MiB. Default: 32.
     pub expansion_max: u64,
 }
 
-/// Bytes that a file or a tree may hold however few of them are stored.
+/// Decompressed bytes that are always allowed for a file or a tree, however few are stored.
 const EXPANDED_BYTES_MIN: u64 = 64 << 20;
 
 impl Default for TreeLimits {
@@ -34,25 +36,27 @@ impl Default for TreeLimits {
 }
 
 impl TreeLimits {
-    /// Returns the limits of a reader that may hold so many bytes of files, however few of them are stored.
+    /// Returns the limits of a reader that can use this number of bytes of files, however few are
+    /// stored.
     pub fn of_bytes(bytes: u64) -> TreeLimits {
         TreeLimits { file_bytes_max: bytes, tree_bytes_max: bytes, expansion_max: u64::MAX }
     }
 
-    /// Returns how many bytes may be made of `stored` bytes, of which a file or a tree holds at most `bytes_max`.
+    /// Returns the maximum decompressed length for `stored` bytes; `bytes_max` is the limit of the
+    /// file or tree.
     fn expanded_max(&self, stored: u64, bytes_max: u64) -> u64 {
         bytes_max.min(stored.saturating_mul(self.expansion_max).max(EXPANDED_BYTES_MIN))
     }
 }
 
-/// Holds the directories of a session's tree open.
+/// The open directories of a session's tree.
 pub(super) struct Directories {
     pub(super) root: TreeDirectory,
     open: RefCell<BTreeMap<String, Rc<TreeDirectory>>>,
     changed: RefCell<BTreeSet<String>>,
 }
 
-/// What was found where a manifest is to be.
+/// The result of looking for a manifest.
 pub(super) enum FoundManifest {
     Missing,
     Sound(TreeManifest),
@@ -64,12 +68,12 @@ impl Directories {
         Directories { root, open: RefCell::default(), changed: RefCell::default() }
     }
 
-    /// Opens a directory of the tree; `None` if there is none.
+    /// Opens a directory of the tree; returns `None` if it is missing.
     pub(super) fn get(&self, path: &str) -> Result<Option<Rc<TreeDirectory>>> {
         self.directory(path, |directory, name, _| directory.child(name))
     }
 
-    /// Opens a directory of the tree, which is made if there is none.
+    /// Opens a directory of the tree, and creates it if it is missing.
     pub(super) fn make(&self, path: &str) -> Result<Rc<TreeDirectory>> {
         let made = self.directory(path, |directory, name, above| {
             let (child, is_new) = directory.make_child(name)?;
@@ -84,12 +88,12 @@ impl Directories {
         })
     }
 
-    /// Takes the paths of directories in which directories were made; the root's is empty.
+    /// Takes the paths of directories in which directories were created; the root's path is empty.
     pub(super) fn take_changed(&self) -> BTreeSet<String> {
         self.changed.take()
     }
 
-    /// `open` is given a directory, the name in it, and the directory's path.
+    /// `open` receives a directory, the name in it, and the directory's path.
     fn directory(
         &self,
         path: &str,
@@ -111,7 +115,7 @@ impl Directories {
         Ok(Some(directory))
     }
 
-    /// Forgets an open directory, which is to be removed.
+    /// Forgets an open directory before it is removed.
     pub(super) fn forget(&self, path: &str) {
         self.open.borrow_mut().remove(path);
     }
@@ -136,7 +140,7 @@ impl Directories {
         }
     }
 
-    /// Lists all that is in the directories of the tree, its manifests left out: paths, in order.
+    /// Lists all files in the directories of the tree, except its manifests: paths, in order.
     pub(super) fn list(&self) -> Result<Vec<String>> {
         let mut listed = Vec::new();
         self.list_in("", &mut listed)?;
@@ -161,11 +165,12 @@ impl Directories {
     }
 }
 
-/// Holds a session's tree open for reading. While it is open, nobody writes into it.
+/// Provides read access to a session's tree. The tree cannot be written while it is open.
 pub struct SessionTree {
     directories: Directories,
     manifest: TreeManifest,
-    /// Files that are to be removed, where the tree has its next manifest, but not all of its names yet.
+    /// Files that are to be removed, if the tree has its next manifest, but not all files are
+    /// renamed yet.
     leaving: Option<BTreeSet<String>>,
     limits: TreeLimits,
 }
@@ -177,17 +182,20 @@ impl std::fmt::Debug for SessionTree {
 }
 
 impl SessionTree {
-    /// Opens a tree: `dir` is a session's directory, or a directory with an `.aca` that holds one session.
+    /// Opens a tree. `dir` is a session's directory, or a directory with an `.aca` that contains
+    /// one session.
     ///
     /// # Errors
     ///
-    /// [`Error::NoTree`] if there is none, or more than one, [`Error::Damaged`] if the manifest is damaged,
-    /// [`Error::OtherKind`] if links or files stand where directories are to be, [`Error::Io`].
+    /// [`Error::NoTree`] if there is none, or more than one, [`Error::Damaged`] if the manifest is
+    /// damaged, [`Error::OtherKind`] if there are links or files in place of directories,
+    /// [`Error::Io`].
     pub fn open(dir: &Path, limits: TreeLimits) -> Result<SessionTree> {
         SessionTree::open_root(locate(dir)?, limits)
     }
 
-    /// Opens a tree to read what is sound in it. A next manifest that is damaged does not count if the tree's own is sound.
+    /// Opens a tree to read its intact files. A damaged next manifest is ignored if the current one
+    /// is intact.
     ///
     /// # Errors
     ///
@@ -209,7 +217,7 @@ impl SessionTree {
         }
     }
 
-    /// Opens the tree of a session whose `.aca` is in `to`; `None` if there is none.
+    /// Opens the tree of a session whose `.aca` is in `to`; returns `None` if there is none.
     pub(super) fn of_session(to: &Path, session: Uuid, limits: TreeLimits) -> Result<Option<SessionTree>> {
         match session_directory(to, session)?.map(|root| SessionTree::open_root(root, limits)).transpose() {
             Err(Error::NoTree { .. }) => Ok(None),
@@ -217,7 +225,7 @@ impl SessionTree {
         }
     }
 
-    /// Takes a tree for what its manifest says, while somebody has it for writing.
+    /// Returns a view of a tree by its manifest while a writer has it locked.
     pub(super) fn as_written(root: TreeDirectory, manifest: TreeManifest, limits: TreeLimits) -> SessionTree {
         SessionTree { directories: Directories::new(root), manifest, leaving: None, limits }
     }
@@ -257,13 +265,14 @@ impl SessionTree {
         &self.manifest
     }
 
-    /// Returns whether whoever wrote the tree was killed before all files had their own names. The tree is whole; the next one
-    /// to write into it brings the names up to date.
+    /// Returns whether the last writer was killed before it renamed all files. The tree is
+    /// complete; the next writer finishes the renames.
     pub fn is_unfinished(&self) -> bool {
         self.leaving.is_some()
     }
 
-    /// Lists files that a killed writer left behind, and that are no part of the tree: paths within the session's directory.
+    /// Lists files of a killed writer that are no part of the tree: paths within the session's
+    /// directory.
     ///
     /// # Errors
     ///
@@ -279,7 +288,8 @@ impl SessionTree {
             || staged.is_some_and(|path| self.manifest.files.contains_key(path))
     }
 
-    /// Compares all files with the manifest, and lists those that differ, are missing, or are named by nobody.
+    /// Compares all files with the manifest, and lists those that differ, are missing, or are not
+    /// in the manifest.
     ///
     /// # Errors
     ///
@@ -307,11 +317,11 @@ impl SessionTree {
         Ok(damaged)
     }
 
-    /// Reads a file of the tree, decompressed; `None` if the tree has no such file.
+    /// Reads a file of the tree, decompressed; returns `None` if the tree has no such file.
     ///
     /// # Errors
     ///
-    /// [`Error::Damaged`] if the file is not what the manifest says.
+    /// [`Error::Damaged`] if the file does not match the manifest.
     pub(super) fn read(&self, path: &str) -> Result<Option<Vec<u8>>> {
         let Some(file) = self.manifest.files.get(path) else { return Ok(None) };
         let content = self.read_stored(path, file).and_then(|stored| {
@@ -327,18 +337,17 @@ impl SessionTree {
         content.map(Some).map_err(|damage| self.damage_error(path, damage))
     }
 
-    /// Makes the error for one damaged file.
     pub(super) fn damage_error(&self, path: &str, damage: FileDamage) -> Error {
         let file = DamagedFile { path: path.to_owned(), damage };
         Error::Damaged { dir: self.dir().to_owned(), files: vec![file] }
     }
 
-    /// Lists the paths of files that are in a directory of the tree's root.
+    /// Lists the paths of files in a directory of the tree's root.
     pub(super) fn paths_in(&self, directory: &str) -> impl Iterator<Item = &str> {
         self.manifest.files.keys().map(String::as_str).filter(move |path| layout::is_within(path, directory))
     }
 
-    /// Reads a file as it is stored.
+    /// Reads a file's stored bytes.
     fn read_stored(&self, path: &str, file: &ManifestFile) -> Result<Vec<u8>, FileDamage> {
         let bytes_max = self.limits.expanded_max(file.bytes, self.limits.file_bytes_max);
         if file.content().0 > bytes_max {
@@ -357,12 +366,12 @@ pub(super) fn staged_path(path: &str) -> String {
     format!("{path}{STAGED}")
 }
 
-/// Returns whether a path is that of a file which is not yet a part of a tree.
+/// Returns whether a file is not yet a part of a tree, by its path.
 pub(super) fn is_staged(path: &str) -> bool {
     path.strip_suffix(STAGED).is_some_and(|path| layout::is_file(path) || layout::is_manifest(path))
 }
 
-/// Reads a file, and compares it with what a manifest says of it.
+/// Reads a file, and compares it with its entry in the manifest.
 pub(super) fn stored_as(
     directories: &Directories,
     path: &str,
@@ -398,7 +407,7 @@ fn compare(bytes: &[u8], len: u64, digest: &str) -> Result<(), FileDamage> {
     }
 }
 
-/// Opens the directory of a session whose `.aca` is in `to`; `None` if there is none.
+/// Opens the directory of a session whose `.aca` is in `to`; returns `None` if there is none.
 pub(super) fn session_directory(to: &Path, session: Uuid) -> Result<Option<TreeDirectory>> {
     let mut directory = TreeDirectory::open(to)?;
     for name in layout::TREES.into_iter().chain([session.to_string().as_str()]) {
@@ -408,7 +417,8 @@ pub(super) fn session_directory(to: &Path, session: Uuid) -> Result<Option<TreeD
     Ok(directory)
 }
 
-/// Finds the directory of a session: `dir` itself, or the only one in the `.aca` of it, or in it if it is an `.aca`.
+/// Finds the directory of a session: `dir` itself, or the only one in its `.aca`, or in `dir` if it
+/// is an `.aca`.
 fn locate(dir: &Path) -> Result<TreeDirectory> {
     let no_tree = |reason: String| Error::NoTree { path: dir.to_owned(), reason };
     let root = TreeDirectory::open(dir)?.ok_or_else(|| no_tree("there is no such folder".to_owned()))?;

@@ -1,4 +1,4 @@
-//! Writes into a tree, so that whoever reads it sees the tree before or the tree after, whenever the writer is killed.
+//! Writes into a tree. Readers see the tree before or the tree after, even if the writer is killed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,68 +15,70 @@ use super::tree::{Directories, FoundManifest, SessionTree, TreeLimits, is_staged
 use crate::sabotage::{self, Breakage};
 use crate::{DamagedFile, Error, Result, StateCompression};
 
-/// Greatest number of files that are synced one by one: for more, one sync of the file system takes less time.
+/// Maximum number of files that are synced one by one; for more, one sync of the file system is
+/// faster.
 const SYNCED_ALONE_MAX: usize = 32;
 
 /// Bytes of a text that are written at a time.
 const WRITTEN_BYTES: usize = 64 << 10;
 
-/// Writes a text, the same each time.
+/// Writes a text; must write the same text on each call.
 pub(super) type WriteText<'a> = dyn Fn(&mut dyn Write) -> Result<()> + 'a;
 
-/// Says what a writer did.
+/// Reports the results of a writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExportReport {
     /// Directory of the session.
     pub dir: PathBuf,
-    /// Number of files of the tree, its manifest left out.
+    /// Number of files of the tree, without its manifest.
     pub files: u64,
     /// Number of those that were written.
     pub written: u64,
-    /// Number of bytes that were written, the manifest left out.
+    /// Number of bytes that were written, without the manifest.
     pub written_bytes: u64,
     /// Number of files that were removed, since they no longer belong to the tree.
     pub removed: u64,
-    /// Whether a killed writer had left the names of files for the next one to bring up to date.
+    /// Whether the writer finished the renames of a killed writer.
     pub finished_another: bool,
-    /// Files in the tree's directories that no tree has, which were left alone.
+    /// Files in the tree's directories that belong to no tree, and were not touched.
     pub foreign: Vec<String>,
 }
 
-/// What files hold, and what the system said of each when that was known.
+/// Contents of files, with the trace of each at that time.
 pub(super) type KnownFiles = BTreeMap<String, (ManifestFile, FileTrace)>;
 
-/// Says what a tree is once it was written.
+/// Describes a tree after it was written.
 pub(super) struct WrittenTree {
     pub(super) report: ExportReport,
-    /// What is known of the files.
+    /// Cacheable knowledge about the files.
     pub(super) files: KnownFiles,
-    /// What the manifest says of each of them.
+    /// The manifest's entry of each file.
     pub(super) manifest: BTreeMap<String, ManifestFile>,
 }
 
-/// Holds a tree for writing. Nobody else reads or writes it meanwhile.
+/// Provides exclusive access to a tree for writing.
 pub(super) struct TreeWriter<'a> {
-    /// What is known from before.
+    /// Knowledge from an earlier export.
     known: Option<&'a KnownFiles>,
-    /// Files that were found to hold what they are to hold.
+    /// Files whose content was found to be correct.
     found: RefCell<KnownFiles>,
     directories: Directories,
     before: Option<TreeManifest>,
     after: TreeManifest,
     staged: Vec<String>,
-    /// The staged files as they were written, if that is to be known.
+    /// Traces of the staged files, if they are needed.
     written: Vec<(String, FileTrace)>,
     /// The staged files, open, as long as they are few.
     few: Vec<File>,
-    /// What is wrong with the manifest that was there.
+    /// Damage of the previous manifest.
     damaged: Option<DamagedFile>,
     report: ExportReport,
 }
 
 impl<'a> TreeWriter<'a> {
-    /// Opens the tree of a session beneath `to`, waits until nobody else has it, and finishes what a killed writer had to.
+    /// Opens the tree of a session beneath `to`, waits for exclusive access, and finishes the work
+    /// of a killed writer.
     pub(super) fn open(to: &Path, session: Uuid, compression: StateCompression) -> Result<TreeWriter<'a>> {
         let missing = || Error::io("opened", to)(rustix::io::Errno::NOENT);
         let mut root = TreeDirectory::open(to)?.ok_or_else(missing)?;
@@ -114,16 +116,17 @@ impl<'a> TreeWriter<'a> {
         Ok(TreeWriter { known, found, directories, before, after, staged, written, few, damaged, report })
     }
 
-    /// Takes files for what they were when this was known of them, as long as their traces are the same.
+    /// Trusts the known contents of files whose traces are unchanged.
     pub(super) fn trust_known_files(self, known: &'a KnownFiles) -> TreeWriter<'a> {
         TreeWriter { known: Some(known), ..self }
     }
 
-    /// Returns the manifest of the tree as it was; `None` if there was no tree.
+    /// Returns the previous manifest of the tree; `None` if there was no tree.
     ///
     /// # Errors
     ///
-    /// [`Error::Damaged`] if the manifest is damaged: whoever writes all files can go on, whoever writes some cannot.
+    /// [`Error::Damaged`] if the manifest is damaged. A writer of all files can continue; a writer
+    /// of some files cannot.
     pub(super) fn before(&self) -> Result<Option<&TreeManifest>> {
         match &self.damaged {
             Some(file) => Err(Error::Damaged { dir: self.report.dir.clone(), files: vec![file.clone()] }),
@@ -131,7 +134,7 @@ impl<'a> TreeWriter<'a> {
         }
     }
 
-    /// Opens the tree as it was for reading.
+    /// Opens the previous tree for reading.
     pub(super) fn tree(&self, limits: TreeLimits) -> Result<Option<SessionTree>> {
         let before = self.before()?.cloned();
         before
@@ -139,19 +142,19 @@ impl<'a> TreeWriter<'a> {
             .transpose()
     }
 
-    /// Returns the manifest of the tree that is written.
+    /// Returns the manifest of the tree that is being written.
     pub(super) fn after(&mut self) -> &mut TreeManifest {
         &mut self.after
     }
 
-    /// Keeps a file as it is.
+    /// Keeps a file unchanged.
     pub(super) fn keep(&mut self, path: &str) {
         if let Some(file) = self.before.as_ref().and_then(|before| before.files.get(path)) {
             self.after.files.insert(path.to_owned(), file.clone());
         }
     }
 
-    /// Keeps a file as it is if it is known to be what the manifest says; returns whether it is.
+    /// Keeps a file unchanged if it is known to match the manifest; returns whether it is.
     pub(super) fn keep_known(&mut self, path: &str) -> bool {
         let before = self.before.as_ref().filter(|before| before.compression == self.after.compression);
         let file = before.and_then(|before| before.files.get(path));
@@ -160,8 +163,8 @@ impl<'a> TreeWriter<'a> {
         true
     }
 
-    /// Keeps all files of a directory as they are if these are all that were written last, and one at least; returns whether they
-    /// are.
+    /// Keeps all files of a directory unchanged if they are exactly those that were written last,
+    /// and at least one; returns whether they are.
     pub(super) fn keep_directory(
         &mut self,
         directory: &str,
@@ -180,7 +183,7 @@ impl<'a> TreeWriter<'a> {
         true
     }
 
-    /// Returns whether a file is known to be what the manifest says.
+    /// Returns whether a file is known to match the manifest.
     fn is_known(&self, path: &str, file: &ManifestFile) -> bool {
         let known = self.known.and_then(|known| known.get(path));
         let Some((_, trace)) = known.filter(|(known, _)| known == file) else { return false };
@@ -196,7 +199,7 @@ impl<'a> TreeWriter<'a> {
         self.directories.get(directory).ok()??.trace(name).ok()?
     }
 
-    /// Makes a file hold `content`. One that holds it already is left as it is.
+    /// Sets the content of a file. A file that already has it is not written.
     pub(super) fn put(&mut self, path: &str, content: &[u8]) -> Result<()> {
         if let Some(file) = self.unchanged_file(path, content) {
             self.after.files.insert(path.to_owned(), file);
@@ -208,8 +211,9 @@ impl<'a> TreeWriter<'a> {
         self.stage(path, file, ManifestFile::from_content(content, &stored))
     }
 
-    /// Makes a file hold the JSON text that `write` writes, which is held nowhere. `write` is called twice: the first time to find
-    /// out whether the file holds the text already.
+    /// Sets the content of a file to the JSON text that `write` writes, without buffering it.
+    /// `write` is called twice: the first call determines whether the file already has that
+    /// content.
     pub(super) fn put_streamed(&mut self, path: &str, write: &WriteText<'_>) -> Result<()> {
         let mut text = DigestWriter::new(io::sink());
         write(&mut text)?;
@@ -231,7 +235,7 @@ impl<'a> TreeWriter<'a> {
         self.stage(path, file, ManifestFile::of_digests(content, stored))
     }
 
-    /// Takes a file that was written under its provisional name into the tree.
+    /// Adds a file to the tree that was written under its provisional name.
     fn stage(&mut self, path: &str, file: File, described: ManifestFile) -> Result<()> {
         let (directory, name) = layout::split(path);
         let directory = self.directories.make(directory)?;
@@ -249,12 +253,13 @@ impl<'a> TreeWriter<'a> {
         Ok(())
     }
 
-    /// Returns what the manifest says of a file that holds `content` by the manifest, and on disk.
+    /// Returns the manifest's entry of a file that has `content` by the manifest, and on disk.
     fn unchanged_file(&self, path: &str, content: &[u8]) -> Option<ManifestFile> {
         self.unchanged_as(path, content.len() as u64, || hex_of(content))
     }
 
-    /// Returns the same by the content's length and digest, which is asked for only where the lengths are equal.
+    /// Does the same by the content's length and digest, which is computed only if the lengths are
+    /// equal.
     fn unchanged_as(&self, path: &str, bytes: u64, digest: impl FnOnce() -> String) -> Option<ManifestFile> {
         let before = self.before.as_ref().filter(|before| before.compression == self.after.compression)?;
         let file = before.files.get(path)?;
@@ -263,12 +268,12 @@ impl<'a> TreeWriter<'a> {
         (is_same && self.is_stored(path, file)).then(|| file.clone())
     }
 
-    /// Returns whether a file is on disk what the manifest says.
+    /// Returns whether a file on disk matches the manifest.
     fn is_stored(&self, path: &str, file: &ManifestFile) -> bool {
         if self.is_known(path, file) {
             return true;
         }
-        // What is written while it is read has another trace afterwards.
+        // Taken before the read: a write during the read changes the trace.
         let trace = self.known.and_then(|_| self.trace(path));
         let is_stored = stored_as(&self.directories, path, file).is_ok();
         if let Some(trace) = trace.filter(|_| is_stored) {
@@ -277,12 +282,13 @@ impl<'a> TreeWriter<'a> {
         is_stored
     }
 
-    /// Makes the tree the one of the new manifest: first durable beside the old one, then in its place.
+    /// Replaces the tree by that of the new manifest: first makes it durable next to the old one,
+    /// then renames.
     pub(super) fn commit(self) -> Result<ExportReport> {
         self.commit_knowing().map(|written| written.report)
     }
 
-    /// Does so, and returns what is known of the files by then.
+    /// Commits, and returns cacheable knowledge about the files.
     pub(super) fn commit_knowing(mut self) -> Result<WrittenTree> {
         self.report.files = self.after.files.len() as u64;
         let listed = self.directories.list()?;
@@ -305,14 +311,14 @@ impl<'a> TreeWriter<'a> {
         let written = meta.write(&format!("{MANIFEST}{STAGED}"), &self.after.encode()?)?;
         sync(&written, &meta.path().join(MANIFEST))?;
         meta.rename(&format!("{MANIFEST}{STAGED}"), NEXT)?;
-        // From here on it is the new tree.
+        // From here on the tree is the new one.
         meta.sync()?;
         take_places(&self.directories, &self.staged, &leaving)?;
         Ok(self.with_known())
     }
 
-    /// Adds what is known of the files: of those only that were changed long enough before the manifest, so that a change
-    /// since then shows.
+    /// Adds knowledge about files, but only about those that were changed long enough before the
+    /// manifest. For these, a later change is visible in the trace.
     fn with_known(self) -> WrittenTree {
         let mut known = self.found.take();
         for (path, written) in &self.written {
@@ -369,7 +375,7 @@ fn sync_directories<'a>(directories: &Directories, paths: impl Iterator<Item = &
     Ok(())
 }
 
-/// Gives new files their own names, removes those that leave, and makes the next manifest the tree's.
+/// Renames the new files, removes the `leaving` ones, and makes the next manifest the current one.
 fn take_places(directories: &Directories, arriving: &[String], leaving: &[String]) -> Result<()> {
     rename_staged(directories, arriving)?;
     for path in leaving {
@@ -383,7 +389,7 @@ fn take_places(directories: &Directories, arriving: &[String], leaving: &[String
     remove_empty_directories(directories, leaving)
 }
 
-/// Gives new files their own names.
+/// Renames new files to their final names.
 fn rename_staged(directories: &Directories, arriving: &[String]) -> Result<()> {
     for path in arriving {
         let (directory, name) = layout::split(path);
@@ -392,7 +398,7 @@ fn rename_staged(directories: &Directories, arriving: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the files of a directory and of those in it.
+/// Returns the files of a directory and its subdirectories.
 fn of_directory<'a>(
     directory: &'a str,
     files: &'a BTreeMap<String, ManifestFile>,
@@ -403,7 +409,7 @@ fn of_directory<'a>(
         .filter(move |(path, _)| path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/')))
 }
 
-/// Removes directories of checkpoints that hold nothing any more.
+/// Removes empty directories of checkpoints.
 fn remove_empty_directories(directories: &Directories, left: &[String]) -> Result<()> {
     let emptied: BTreeSet<&str> = left.iter().map(|path| layout::split(path).0).collect();
     for path in emptied.into_iter().filter(|path| path.starts_with(layout::CHECKPOINTS)) {
@@ -414,7 +420,8 @@ fn remove_empty_directories(directories: &Directories, left: &[String]) -> Resul
     Ok(())
 }
 
-/// Does what a killed writer had yet to do. A file that is damaged by now stays so, and the manifest tells.
+/// Finishes the work of a killed writer. Damage of a file is not repaired here; the manifest
+/// reveals it.
 fn finish(directories: &Directories, next: &TreeManifest) -> Result<()> {
     let listed = directories.list()?;
     let there: BTreeSet<&str> = listed.iter().map(String::as_str).collect();
