@@ -1,4 +1,4 @@
-//! What a crash left.
+//! The state after a crash.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,20 +14,20 @@ use crate::error::{DamagedFile, Error, Result};
 use crate::files::unfinished_import;
 use crate::{RecoveryAction, RecoveryActions, SessionTree, TreeLimits};
 
-/// Holds what a crash left of a session.
+/// Describes the state of a session after a crash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrashState {
-    /// What was begun and not ended.
+    /// Writes and operations that were started and did not end.
     pub incomplete_writes: Vec<IncompleteWrite>,
-    /// What is damaged.
+    /// Damage.
     pub corrupted_files: Vec<CorruptedFile>,
-    /// What still is there although nobody needs it.
+    /// Resources that still exist but are no longer needed.
     pub orphaned_resources: Vec<OrphanedResource>,
-    /// Time at which somebody looked.
+    /// Time of the detection.
     pub detected_at: DateTime<Utc>,
 }
 
-/// Names something that was begun and not ended.
+/// Describes a write or an operation that was started and did not end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum IncompleteWrite {
@@ -36,11 +36,11 @@ pub enum IncompleteWrite {
         /// Records at the end that are not attested as durable. They are kept.
         unattested: u64,
     },
-    /// Bytes at the end of the log that nobody was told are durable, and that are not whole.
+    /// Incomplete bytes at the end of the log that were never acknowledged as durable.
     TornTail {
         /// Segment file.
         file: PathBuf,
-        /// Where the sound part ends.
+        /// End of the intact part.
         offset: u64,
         /// Number of bytes.
         bytes: u64,
@@ -59,20 +59,20 @@ pub enum IncompleteWrite {
     },
     /// A restore that has not ended.
     Restore {
-        /// Checkpoint that was to be restored, as the record names it.
+        /// Checkpoint of the restore, as the record names it.
         subject: String,
-        /// Record that says that it was begun.
+        /// Record of its start.
         begun: SequenceNumber,
     },
-    /// An import of a tree of files that has not ended: the session has no past. Nobody was told of it; delete it, and import
-    /// again.
+    /// An import of a tree of files that has not ended: the session has no history. It was never
+    /// returned to a caller; delete it, and import again.
     Import {
-        /// Id of the session whose tree it was.
+        /// Id of the tree's session.
         from: String,
     },
-    /// Something of a source that the host named.
+    /// A finding of one of the host's sources.
     Other {
-        /// What it is.
+        /// Description.
         what: String,
     },
 }
@@ -108,34 +108,34 @@ impl fmt::Display for IncompleteWrite {
     }
 }
 
-/// Names something that is damaged.
+/// Describes damage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CorruptedFile {
-    /// The file, or the directory where no file can be named.
+    /// The file, or the directory if the file is unknown.
     pub file: PathBuf,
-    /// What is wrong.
+    /// The damage.
     pub reason: String,
 }
 
-/// Names something that still is there although nobody needs it.
+/// Describes a resource that still exists but is no longer needed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum OrphanedResource {
-    /// A process that the session recorded, and that runs.
+    /// A running process that the session recorded.
     Process {
         /// Name of the observation that recorded it.
         name: String,
         /// The process.
         process: ProcessIdentity,
     },
-    /// The lock of a writer that has ended, which a process holds that it forked.
+    /// The lock of a writer that has ended; a process that it forked still holds the lock.
     Lock {
-        /// Who took the lock.
+        /// Owner of the lock.
         holder: String,
     },
-    /// Something of a source that the host named.
+    /// A finding of one of the host's sources.
     Other {
-        /// What it is.
+        /// Description.
         what: String,
     },
 }
@@ -155,13 +155,13 @@ impl fmt::Display for OrphanedResource {
 }
 
 impl CrashState {
-    /// Returns a state in which nothing was found.
+    /// Returns a state without findings.
     pub(super) fn none(detected_at: DateTime<Utc>) -> CrashState {
         let (incomplete_writes, corrupted_files) = (Vec::new(), Vec::new());
         CrashState { incomplete_writes, corrupted_files, orphaned_resources: Vec::new(), detected_at }
     }
 
-    /// Returns whether nothing was found.
+    /// Returns whether there are no findings.
     pub(super) fn is_clean(&self) -> bool {
         self.incomplete_writes.is_empty()
             && self.corrupted_files.is_empty()
@@ -170,15 +170,18 @@ impl CrashState {
 }
 
 impl CrashRecoveryManager {
-    /// Looks for what a crash left: in the log and in the report of opening it, among restores that were begun, processes
-    /// that were recorded as observations of a [`ProcessIdentity`], directories of sessions that were about to be made or deleted,
-    /// the writer's lock, the [tree](CrashRecoveryManager::with_tree) of files, and what the host's [sources](CrashRecoveryManager::with_source) find. Returns `None` if there is
-    /// nothing. Writes nothing.
+    /// Detects the state after a crash. Examines the log and the report of opening it, restores
+    /// that were started, processes that were recorded as observations of a [`ProcessIdentity`],
+    /// directories of sessions that were being created or deleted, the writer's lock, the
+    /// [tree](CrashRecoveryManager::with_tree) of files, and the host's
+    /// [sources](CrashRecoveryManager::with_source). Returns `None` if there are no findings.
+    /// Writes nothing.
     ///
     /// # Errors
     ///
-    /// [`Locked`](foldlog::Error::Locked) if the session is open for writing in a process that runs, so that nobody can say
-    /// what is left; the errors of reading a log that are no damage; the error of a source.
+    /// [`Locked`](foldlog::Error::Locked) if the session is open for writing in a running process,
+    /// since the state cannot be determined then; the errors of reading a log that are no damage;
+    /// the error of a source.
     pub fn detect_crash_state(&self, now: DateTime<Utc>) -> Result<Option<CrashState>> {
         let mut state = CrashState::none(now);
         if self.has_log {
@@ -210,7 +213,8 @@ impl CrashRecoveryManager {
         Ok(())
     }
 
-    /// Returns whether an error says that the log is damaged, or is gone where a tree of files may be left of it.
+    /// Returns whether an error means that the log is damaged, or that it is missing and a tree of
+    /// files may exist.
     pub(super) fn is_lost(&self, error: &foldlog::Error) -> bool {
         let is_gone =
             matches!(error, foldlog::Error::NoSuchSession { .. } | foldlog::Error::NotASession { .. });
@@ -225,7 +229,7 @@ impl CrashRecoveryManager {
         CorruptedFile { file, reason: error.to_string() }
     }
 
-    /// Looks who holds the writer's lock, and at the images, which no reader of logs uses.
+    /// Examines the owner of the writer's lock, and the images, which readers of logs do not use.
     fn look_at_lock(&self, state: &mut CrashState) -> Result<()> {
         match self.store.open_to_recover(self.session) {
             Ok(session) => {
@@ -247,7 +251,7 @@ impl CrashRecoveryManager {
     }
 }
 
-/// Looks at a tree of files: which are not what its manifest says, and what a killed writer left.
+/// Examines a tree of files: files that do not match its manifest, and those of a killed writer.
 fn look_at_tree(dir: &Path, limits: TreeLimits, state: &mut CrashState) -> Result<()> {
     let corrupted = |dir: &Path, file: DamagedFile| CorruptedFile {
         file: dir.join(&file.path),
@@ -275,7 +279,7 @@ fn look_at_tree(dir: &Path, limits: TreeLimits, state: &mut CrashState) -> Resul
     Ok(())
 }
 
-/// Looks at what opening the log reported, and at what its records say.
+/// Examines the report of opening the log, and its records.
 fn look_at_log(log: &LogReader, state: &mut CrashState) -> Result<()> {
     let report = log.report();
     let writes = &mut state.incomplete_writes;
@@ -310,7 +314,7 @@ fn look_at_log(log: &LogReader, state: &mut CrashState) -> Result<()> {
     Ok(())
 }
 
-/// Returns the restore that was begun last, if it has not ended.
+/// Returns the restore that was started last, if it has not ended.
 fn open_restore(log: &LogReader) -> Result<Option<IncompleteWrite>> {
     let types = crate::declare(SessionTypes::builder()).build()?;
     let actions = log.state_reader()?.items::<RecoveryActions>(&types)?;

@@ -1,10 +1,10 @@
-//! Stands for resources that nobody has given.
+//! A placeholder for resources that were not supplied.
 
 use foldlog::tools::resources::{CaptureOptions, RestoreReport, Snapshotable};
 use foldlog::{Result, UnrestoredPath};
 
-/// Stands for a resource that nobody has given, so that a call which worked on it can be ended without it: the resource stays
-/// as it is, and the recovery or restore tells so.
+/// Replaces a resource that was not supplied, so that a call that worked on it can be ended without
+/// it. The resource is unchanged, and the recovery or restore reports that.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeftAlone;
 
@@ -24,7 +24,7 @@ impl Snapshotable for LeftAlone {
         Ok(vec![UnrestoredPath::new(".", "it stays as it is, since nobody gave it")].into())
     }
 
-    /// Takes any capture of the resource, which is not looked at.
+    /// Accepts any capture of the resource without reading it.
     fn recall(_: &[u8]) -> Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Makes a session of what a damaged tree of files still vouches for.
+//! Creates a session from the intact files of a damaged tree.
 
 use foldlog::{ImportOptions, Session, SessionOptions, SessionTypes, Store};
 
@@ -10,7 +10,8 @@ use crate::{
     RecoveryAction, SessionConfiguration, SessionConfigured, StateImported, Task, TaskTreeState, Tasks,
 };
 
-/// Makes a session that requires validation. Its past is recorded last, so that a session without one was not finished.
+/// Creates a session that requires validation. Its history is recorded last, so a session without
+/// it is unfinished.
 pub(super) fn session_of(
     tree: &PartialTree,
     store: &Store,
@@ -59,7 +60,7 @@ fn fill(tree: &PartialTree, session: &Session, action: RecoveryAction) -> Result
     Ok(())
 }
 
-/// Records what stands in slices.
+/// Records the contents of slices.
 fn record_slices(tree: &PartialTree, session: &Session) -> Result<()> {
     let state = &tree.state;
     let tasks: Vec<Task> = in_order(&state.task_tree);
@@ -82,7 +83,6 @@ fn record_slices(tree: &PartialTree, session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// Returns tasks in the order of their creation.
 fn in_order(tree: &TaskTreeState) -> Vec<Task> {
     crate::tasks::tree::in_order(&tree.tasks).into_iter().cloned().collect()
 }

@@ -1,33 +1,35 @@
-//! What a crash left of a session, and four ways to go on.
+//! The state of a session after a crash, and four ways to continue.
 //!
-//! | module | holds |
+//! | module | contains |
 //! |---|---|
-//! | `crash` | [`CrashState`]: what a crash left, and where that is looked for |
-//! | `outlook` | [`RecoveryStrategy`], and what each would bring back, told without writing |
-//! | `recover` | [`CrashRecoveryManager`]: recovers by the strategy that somebody names |
-//! | `rebuild` | a session made of the updates of another one alone |
-//! | `from_tree` | a session made of what a tree of files still vouches for |
-//! | `foreign_files` | [`LeftAlone`], which stands for a resource that nobody gave |
+//! | `crash` | [`CrashState`]: the state after a crash, and its detection |
+//! | `outlook` | [`RecoveryStrategy`], and a preview of each one's result, without writing |
+//! | `recover` | [`CrashRecoveryManager`]: recovers by a given strategy |
+//! | `rebuild` | a session created from the updates of another one |
+//! | `from_tree` | a session created from the intact files of a tree |
+//! | `foreign_files` | [`LeftAlone`], a placeholder for a resource that was not supplied |
 //! | `open` | a session opened for writing without the types of its host |
 //!
 //! # Strategies
 //!
 //! | strategy | needs | yields |
 //! |---|---|---|
-//! | [`LatestCheckpoint`](RecoveryStrategy::LatestCheckpoint) | a sound log, a checkpoint on the live path | the same session, rolled back |
-//! | [`SpecificCheckpoint`](RecoveryStrategy::SpecificCheckpoint) | a sound log, the checkpoint | the same session, rolled back |
-//! | [`IncrementalReconstruction`](RecoveryStrategy::IncrementalReconstruction) | a log whose records can be read | a new session, made of the updates that counted |
-//! | [`PartialRecovery`](RecoveryStrategy::PartialRecovery) | a first sound record, or a [tree of files](CrashRecoveryManager::with_tree) whose manifest is sound | a new session with the records in front of the damage, or with what [that tree vouches for](super::files#what-a-damaged-tree-yields); it requires validation |
+//! | [`LatestCheckpoint`](RecoveryStrategy::LatestCheckpoint) | an intact log, a checkpoint on the live path | the same session, rolled back |
+//! | [`SpecificCheckpoint`](RecoveryStrategy::SpecificCheckpoint) | an intact log, the checkpoint | the same session, rolled back |
+//! | [`IncrementalReconstruction`](RecoveryStrategy::IncrementalReconstruction) | a log whose records can be read | a new session, created from the updates that counted |
+//! | [`PartialRecovery`](RecoveryStrategy::PartialRecovery) | an intact first record, or a [tree of files](CrashRecoveryManager::with_tree) with an intact manifest | a new session with the records before the damage, or with the [intact files of the tree](super::files#reading-a-damaged-tree); it requires validation |
 //!
-//! A call that was open where the sound part of a log ends is ended in the new session, and its changes of STATE are rolled back.
-//! Its workspaces stay as the call left them: they are the damaged session's.
+//! If a call was open at the end of the intact part of a log, it is ended in the new session, and
+//! its changes of STATE are rolled back. Its workspaces remain as the call left them: they belong
+//! to the damaged session.
 //!
 //! # Invariants
 //!
-//! 1. Detecting and planning write nothing into a store. A damaged log is planned for in a directory of the system's temporary
-//!    ones, which is removed.
-//! 2. Nothing is done that nobody named. What is done is recorded as [`RecoveryAction`](super::RecoveryAction)s.
-//! 3. A damaged log is read only.
+//! 1. Detecting and planning write nothing into a store. A plan for a damaged log uses a temporary
+//!    directory of the system, which is removed.
+//! 2. Only the requested strategy is carried out. Its actions are recorded as
+//!    [`RecoveryAction`](super::RecoveryAction)s.
+//! 3. A damaged log is only read.
 
 mod crash;
 mod foreign_files;

@@ -1,12 +1,13 @@
-//! Opens sessions whose hosts are not there.
+//! Opens sessions without their hosts.
 
 use foldlog::{Session, SessionTypes, Store};
 use uuid::Uuid;
 
 use crate::error::Result;
 
-/// Opens a session for writing with the types of long-running work alone. Events of its host that its log binds to other
-/// slices stay as they are and can be rolled back, but not dispatched. Returns the types too.
+/// Opens a session for writing with the types of long-running work alone. Events of its host that
+/// its log binds to other slices are unchanged; they can be rolled back, but not dispatched.
+/// Returns the types too.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What each strategy would bring back, told without writing.
+//! Previews the result of each strategy, without writing.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,17 +16,18 @@ use crate::{
     TaskStatus, TaskTreeState, UpdateOperation, WorkspaceStores,
 };
 
-/// Names a way to go on after a crash. The [table](super#strategies) says what each needs.
+/// Names a way to continue after a crash. The [table](super#strategies) lists the requirements of
+/// each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum RecoveryStrategy {
-    /// Goes back to the latest checkpoint on the live path.
+    /// Returns to the latest checkpoint on the live path.
     LatestCheckpoint,
-    /// Goes back to this checkpoint.
+    /// Returns to this checkpoint.
     SpecificCheckpoint(CheckpointId),
-    /// Makes a new session of the updates alone.
+    /// Creates a new session from the updates alone.
     IncrementalReconstruction,
-    /// Makes a new session of what is sound.
+    /// Creates a new session from the intact data.
     PartialRecovery,
 }
 
@@ -44,7 +45,7 @@ impl fmt::Display for RecoveryStrategy {
 impl FromStr for RecoveryStrategy {
     type Err = String;
 
-    /// Reads `latest`, `checkpoint:ID`, `updates` or `partial`.
+    /// Parses `latest`, `checkpoint:ID`, `updates` or `partial`.
     fn from_str(text: &str) -> Result<RecoveryStrategy, String> {
         match (text, text.strip_prefix("checkpoint:")) {
             ("latest", _) => Ok(RecoveryStrategy::LatestCheckpoint),
@@ -73,29 +74,30 @@ impl From<RecoveryStrategy> for String {
     }
 }
 
-/// Says what a strategy would bring back.
+/// Describes the expected result of a strategy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryOutlook {
     /// The strategy.
     pub strategy: RecoveryStrategy,
-    /// Why it cannot be followed; `None` if it can. All numbers are 0 then.
+    /// Why it cannot be followed; `None` if it can. If set, all numbers are 0.
     pub impossible: Option<String>,
-    /// Whether it makes a new session. The present one is only read then.
+    /// Whether it creates a new session. If so, the current one is only read.
     pub new_session: bool,
-    /// Position that the session would be at; of a new session made of updates or of a tree of files, the one that was read.
+    /// Resulting position of the session. For a new session created from updates or from a tree of
+    /// files, the position that was read.
     pub position: Option<SequenceNumber>,
     /// Number of tasks.
     pub tasks: u64,
-    /// Number of tasks that were completed.
+    /// Number of completed tasks.
     pub completed_tasks: u64,
-    /// Number of messages of all conversations.
+    /// Number of messages in all conversations.
     pub messages: u64,
     /// Number of files in the captures of all workspaces.
     pub files: u64,
-    /// Number of updates that count now, as far as they can be read, and would not; of a tree of files, those that cannot be
-    /// read.
+    /// Number of updates that count now, as far as they can be read, but would not count in the
+    /// result. For a tree of files, the number of unreadable ones.
     pub lost_updates: u64,
-    /// What else would be lost, or cannot be told, one entry each.
+    /// Other losses, or facts that cannot be determined, one entry each.
     pub lost: Vec<String>,
 }
 
@@ -135,7 +137,7 @@ impl RecoveryOutlook {
 }
 
 impl CrashRecoveryManager {
-    /// Says what a strategy would bring back, without writing into any store.
+    /// Previews the result of a strategy, without writing into any store.
     ///
     /// # Errors
     ///
@@ -144,8 +146,9 @@ impl CrashRecoveryManager {
         self.plan_by(strategy, None)
     }
 
-    /// Says what all strategies would bring back: the latest checkpoint, each that is kept, the updates, and what is sound. A
-    /// manager for a tree of files alone has one strategy, [`PartialRecovery`](RecoveryStrategy::PartialRecovery).
+    /// Previews the results of all strategies: the latest checkpoint, each existing one, the
+    /// updates, and the intact data. A manager for a tree of files alone has one strategy,
+    /// [`PartialRecovery`](RecoveryStrategy::PartialRecovery).
     ///
     /// # Errors
     ///
@@ -154,7 +157,8 @@ impl CrashRecoveryManager {
         if !self.has_log {
             return Ok(vec![self.plan(RecoveryStrategy::PartialRecovery)?]);
         }
-        // What cannot be read whole makes each strategy impossible that needs it, for its own reason.
+        // If the log cannot be read completely, each strategy that needs it is impossible, for its
+        // own reason.
         let walked = self.walk().ok();
         let kept = walked.iter().flat_map(|walked| walked.history.list());
         let each = kept.map(|one| RecoveryStrategy::SpecificCheckpoint(one.id));
@@ -188,7 +192,6 @@ impl CrashRecoveryManager {
         Ok(RecoveryOutlook { impossible, ..RecoveryOutlook::none(strategy) })
     }
 
-    /// Walks along the log.
     fn walk(&self) -> Result<RecoverySurvey> {
         let log = self.open_log()?;
         let history = CheckpointHistory::read(&log)?;
@@ -203,8 +206,8 @@ impl CrashRecoveryManager {
         Ok(RecoverySurvey { log, history, mismatch, state, updates })
     }
 
-    /// Salvages the log into a temporary directory, and reads what came of it. Where nothing of the log is sound, says what the
-    /// tree of files would yield.
+    /// Salvages the log into a temporary directory, and reads the result. If no part of the log is
+    /// intact, previews the result from the tree of files.
     fn plan_partial(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
         let Some(dir) = self.tree.as_deref() else { return self.plan_salvage(strategy) };
         if self.has_log {
@@ -223,7 +226,7 @@ impl CrashRecoveryManager {
         let log = store.read_log(salvaged.session)?;
         let end = salvaged.records.saturating_sub(1).into();
         let mut state = SessionState::at(&log, end, &self.stores)?;
-        // What calls that were open did to STATE is rolled back once they are ended.
+        // Changes of STATE by open calls are rolled back when these are ended.
         if let Some(begin) = salvaged.open.iter().map(|open| open.begin).min()
             && let Some(before) = begin.checked_sub(1)
         {
@@ -234,7 +237,7 @@ impl CrashRecoveryManager {
         Ok(RecoveryOutlook { new_session: true, lost, ..RecoveryOutlook::from_state(strategy, &state, end) })
     }
 
-    /// Makes the session in a temporary directory, and reads what came of it.
+    /// Creates the session in a temporary directory, and reads the result.
     fn plan_tree(&self, strategy: RecoveryStrategy, dir: &Path) -> Result<RecoveryOutlook> {
         let tree = PartialTree::read(dir, self.limits)?;
         let temporary = Temporary::new()?;
@@ -261,11 +264,11 @@ impl CrashRecoveryManager {
     }
 }
 
-/// Holds what one walk along a log found, from which each strategy that needs the whole log is told.
+/// The findings of one walk along a log, for all strategies that need the whole log.
 struct RecoverySurvey {
     log: LogReader,
     history: CheckpointHistory,
-    /// First checkpoint whose hash does not fit, and how that is said.
+    /// First checkpoint whose hash does not match, with the error's text.
     mismatch: Option<(CheckpointId, String)>,
     /// State at the end.
     state: SessionState,
@@ -285,9 +288,9 @@ impl RecoverySurvey {
         }
     }
 
-    /// Tells what a session held at a checkpoint, which its manifest counts.
+    /// Previews a return to a checkpoint, from the counts in its manifest.
     fn checkpoint(&self, strategy: RecoveryStrategy, checkpoint: &Checkpoint) -> Result<RecoveryOutlook> {
-        // Each hash is made of the one before.
+        // Each hash is computed from the previous one.
         if let Some((_, reason)) = self.mismatch.as_ref().filter(|(id, _)| *id <= checkpoint.id) {
             return Err(Error::Impossible { strategy, reason: reason.clone() });
         }
@@ -324,11 +327,11 @@ impl RecoverySurvey {
     }
 }
 
-/// A directory of the system's temporary ones, removed when this is dropped.
+/// A temporary directory of the system, removed when this is dropped.
 struct Temporary(PathBuf);
 
 impl Temporary {
-    /// Makes a directory with a name that nobody can guess. One that is there already is left alone.
+    /// Creates a directory with an unpredictable name. An existing one is never used.
     fn new() -> Result<Temporary> {
         #[expect(clippy::disallowed_methods, reason = "it names a temporary folder")]
         let path = std::env::temp_dir().join(format!("foldlog-outlook-{}", uuid::Uuid::new_v4()));
@@ -337,7 +340,7 @@ impl Temporary {
         Ok(Temporary(path))
     }
 
-    /// Opens a store in it, which waits for no disk.
+    /// Opens a store in it, without syncs.
     fn store(&self) -> Result<Store> {
         let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
         Ok(Store::open_with(&self.0, options)?)
@@ -352,7 +355,7 @@ impl AsRef<Path> for Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // What cannot be removed is a copy in a directory that the system clears.
+        // If it cannot be removed, it is a copy in a directory that the system clears.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

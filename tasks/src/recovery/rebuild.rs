@@ -1,4 +1,4 @@
-//! Makes a session of the updates of another one.
+//! Creates a session from the updates of another one.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use foldlog::{Result, Session};
 use crate::checkpoints::dispatch_update;
 use crate::{StateUpdate, Task, TaskId, TaskTreeState, UpdateOperation};
 
-/// What a session came to that was made of updates.
+/// The result of creating a session from updates.
 pub(super) struct Rebuilt {
-    /// What no update holds, or was refused.
+    /// Data that is in no update, and updates that were refused.
     pub(super) lost: Vec<String>,
-    /// In what the session differs from the one that the updates were read from.
+    /// Differences between the session and the source of the updates.
     pub(super) differences: Vec<String>,
 }
 
-/// Applies updates to a new session, in order, and compares it with the session that they were read from.
+/// Applies updates to a new session, in order, and compares it with the source of the updates.
 pub(super) fn rebuild(log: &LogReader, updates: &[StateUpdate], session: &Session) -> Result<Rebuilt> {
     let mut lost = Vec::new();
     let mut said: BTreeMap<&str, Vec<&ConversationMessage>> = BTreeMap::new();
@@ -71,7 +71,6 @@ fn content(message: &ConversationMessage) -> ConversationMessage {
     ConversationMessage { created_at, message_id, ..message.clone() }
 }
 
-/// Records a message again.
 pub(super) fn record(session: &Session, evaluation_id: &str, message: &ConversationMessage) -> Result<()> {
     let ConversationMessage { role, content, tool_calls, tool_call_id, name, blocks, is_error, .. } =
         message.clone();

@@ -1,4 +1,4 @@
-//! Recovers a session by the strategy that somebody names.
+//! Recovers a session by a given strategy.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,11 +21,12 @@ use crate::{
     SessionConfigured, StateUpdate, TreeLimits, WorkspaceStores,
 };
 
-/// Looks for what a crash left.
+/// Adds findings after a crash to a state.
 pub(super) type CrashDetector = Arc<dyn Fn(&mut CrashState) -> Result<()> + Send + Sync>;
 
-/// Finds what a crash left of a session, says what each [strategy](RecoveryStrategy) would bring back, and recovers the
-/// session by the one that somebody names. The session is not open meanwhile.
+/// Detects the state of a session after a crash, previews the result of each
+/// [strategy](RecoveryStrategy), and recovers the session by a given one. The session must not be
+/// open during this.
 #[derive(Clone)]
 pub struct CrashRecoveryManager {
     pub(super) store: Store,
@@ -50,21 +51,22 @@ impl fmt::Debug for CrashRecoveryManager {
     }
 }
 
-/// Says what a recovery did.
+/// Reports the results of a recovery.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecoveredSession {
-    /// Session that goes on: the one that was recovered, or a new one.
+    /// Session that continues: the recovered one, or a new one.
     pub session: Uuid,
-    /// What the strategy was to bring back.
+    /// Expected result of the strategy.
     pub outlook: RecoveryOutlook,
-    /// What was lost or could not be done, as the [`RecoveryAction`] lists it.
+    /// Losses and steps that failed, as the [`RecoveryAction`] lists them.
     pub lost: Vec<String>,
-    /// In what a session made of updates differs from the one that they were read from. Empty if in nothing.
+    /// Differences between a session created from updates and the source of the updates. Empty if
+    /// there are none.
     pub differences: Vec<String>,
 }
 
 impl CrashRecoveryManager {
-    /// Makes a manager for a session of a store.
+    /// Returns a manager for a session of a store.
     pub fn new(store: Store, session: Uuid) -> CrashRecoveryManager {
         let stores = WorkspaceStores::from_session_dir(&store.session_dir(session));
         let (types, resources, tree) = (None, None, None);
@@ -72,47 +74,50 @@ impl CrashRecoveryManager {
         CrashRecoveryManager { store, session, has_log, types, stores, resources, tree, limits, sources }
     }
 
-    /// Makes a manager for a [tree of files](CrashRecoveryManager::with_tree) whose log is gone: the only strategy is
-    /// [`PartialRecovery`](RecoveryStrategy::PartialRecovery), which makes a new session of what the tree's manifest vouches for.
+    /// Returns a manager for a [tree of files](CrashRecoveryManager::with_tree) whose log is lost.
+    /// The only strategy is [`PartialRecovery`](RecoveryStrategy::PartialRecovery), which creates a
+    /// new session from the tree's intact files.
     pub fn of_tree(store: Store, dir: impl Into<PathBuf>) -> CrashRecoveryManager {
         let manager = CrashRecoveryManager::new(store, Uuid::nil()).with_stores(WorkspaceStores::none());
         CrashRecoveryManager { has_log: false, ..manager.with_tree(dir) }
     }
 
-    /// Says how long the files of the tree may be.
+    /// Sets the maximum length of the tree's files.
     #[must_use]
     pub fn with_limits(self, limits: TreeLimits) -> CrashRecoveryManager {
         CrashRecoveryManager { limits, ..self }
     }
 
-    /// Gives the types of the session's host. Without them, events of the host's own stay as they are.
+    /// Sets the types of the session's host. Without them, events of the host's own types are
+    /// unchanged.
     #[must_use]
     pub fn with_types(self, types: SessionTypes) -> CrashRecoveryManager {
         CrashRecoveryManager { types: Some(types), ..self }
     }
 
-    /// Says where the captures of workspaces are; the directory `files` of the session's directory by default.
+    /// Sets the location of the captures of workspaces. The default is the directory `files` in the
+    /// session's directory.
     #[must_use]
     pub fn with_stores(self, stores: WorkspaceStores) -> CrashRecoveryManager {
         CrashRecoveryManager { stores, ..self }
     }
 
-    /// Gives the resources that tools worked on, so that runs of tools that were left open can be rolled back, and that a
-    /// checkpoint's are restored.
+    /// Sets the resources of the tools, so that open runs of tools can be rolled back, and the
+    /// resources of a checkpoint restored.
     #[must_use]
     pub fn with_resources(self, resources: ResourceRegistry) -> CrashRecoveryManager {
         CrashRecoveryManager { resources: Some(resources), ..self }
     }
 
-    /// Looks for damage and leftovers in the tree of files of a session too: a session's directory of an `.aca`, or a directory with
-    /// an `.aca` that holds one session. Where nothing of the log is sound,
-    /// [`PartialRecovery`](RecoveryStrategy::PartialRecovery) takes what the tree's manifest vouches for.
+    /// Also examines the tree of files of a session: a session's directory of an `.aca`, or a
+    /// directory with an `.aca` that contains one session. If no part of the log is intact,
+    /// [`PartialRecovery`](RecoveryStrategy::PartialRecovery) uses the tree's intact files.
     #[must_use]
     pub fn with_tree(self, dir: impl Into<PathBuf>) -> CrashRecoveryManager {
         CrashRecoveryManager { tree: Some(dir.into()), ..self }
     }
 
-    /// Adds somewhere to look for what a crash left, such as the host's own files.
+    /// Adds a source of findings, such as the host's own files.
     #[must_use]
     pub fn with_source(
         mut self,
@@ -134,17 +139,20 @@ impl CrashRecoveryManager {
         }
     }
 
-    /// Recovers the session by a strategy. New sessions are made in `to`, which may be the session's own store.
+    /// Recovers the session by a strategy. New sessions are created in `to`, which may be the
+    /// session's own store.
     ///
-    /// Runs of tools that were left open are ended first, as
-    /// [`ToolRunner::recover`](foldlog::tools::ToolRunner::recover) does: nothing is run again. What is done is recorded as
-    /// [`RecoveryAction`]s of the session that goes on, which is closed when this returns.
+    /// Open runs of tools are ended first, as
+    /// [`ToolRunner::recover`](foldlog::tools::ToolRunner::recover) does: nothing is run again.
+    /// Actions are recorded as [`RecoveryAction`]s of the session that continues, which is closed
+    /// when this returns.
     ///
     /// # Errors
     ///
-    /// [`Error::Impossible`] if the strategy cannot be followed, with what [`plan`](CrashRecoveryManager::plan) says: nothing
-    /// was done then. Else those of opening a session, of
-    /// [`restore_from_checkpoint`](CheckpointManager::restore_from_checkpoint), of [`Store::salvage`] and of dispatching.
+    /// [`Error::Impossible`] if the strategy cannot be followed, with the reason that
+    /// [`plan`](CrashRecoveryManager::plan) gives; nothing was changed then. Else those of opening
+    /// a session, of [`restore_from_checkpoint`](CheckpointManager::restore_from_checkpoint), of
+    /// [`Store::salvage`] and of dispatching.
     pub fn recover(
         &self,
         strategy: RecoveryStrategy,
@@ -206,7 +214,8 @@ impl CrashRecoveryManager {
         }
     }
 
-    /// Makes a session of what is sound: in the log, or in the tree of files if nothing of the log is.
+    /// Creates a session from the intact data: of the log, or of the tree of files if no part of
+    /// the log is intact.
     fn partial(&self, to: &Store, action: &dyn Fn(String, &[String]) -> RecoveryAction) -> Result<Session> {
         if self.has_log {
             match to.salvage(self.dir(), SessionOptions::default()) {
@@ -222,7 +231,7 @@ impl CrashRecoveryManager {
         session_of(&tree, to, &self.types()?, action)
     }
 
-    /// Goes on with a session that was salvaged. If that fails, the session is deleted.
+    /// Continues with a salvaged session. If that fails, the session is deleted.
     fn go_on(
         &self,
         to: &Store,
@@ -233,7 +242,8 @@ impl CrashRecoveryManager {
         let (session, left_alone) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                // Nobody was told of the session, so nothing of it is to stay; what cannot be deleted is as good as salvaged.
+                // The session was not returned to a caller, so nothing of it may remain. If it
+                // cannot be deleted, it is still a valid salvaged session.
                 let _ = to.delete(salvaged.session);
                 return Err(error);
             }
@@ -248,7 +258,7 @@ impl CrashRecoveryManager {
         }
     }
 
-    /// Goes back to a checkpoint, and returns what was lost.
+    /// Returns to a checkpoint, and lists the losses.
     fn go_back(
         &self,
         session: &Session,
@@ -284,7 +294,7 @@ impl CrashRecoveryManager {
         Ok(lost)
     }
 
-    /// Opens a session for writing, and ends runs of tools that were left open.
+    /// Opens a session for writing, and ends open runs of tools.
     fn open(&self, store: &Store, session: Uuid) -> Result<(Session, ExecutionState)> {
         let resources = match &self.resources {
             Some(resources) => resources.clone(),
@@ -293,8 +303,8 @@ impl CrashRecoveryManager {
         self.open_with(store, session, |_| Ok(resources))
     }
 
-    /// Opens a session that was salvaged for writing, and ends runs of tools that were left open: without the resources that they
-    /// worked on, which are those of the damaged session. Says so of each.
+    /// Opens a salvaged session for writing, and ends open runs of tools without their resources,
+    /// which belong to the damaged session. Reports each.
     fn open_alone(&self, store: &Store, session: Uuid) -> Result<(Session, Vec<String>)> {
         let mut left_alone = Vec::new();
         let (session, _) = self.open_with(store, session, |session| {
@@ -309,7 +319,7 @@ impl CrashRecoveryManager {
         Ok((session, left_alone))
     }
 
-    /// Says which resources stay as a call left them that was open in a session that was salvaged.
+    /// Lists the resources that remain as an open call of a salvaged session left them.
     pub(super) fn left_alone(&self, session: &Session) -> Result<Vec<String>> {
         let captured = session.open_captures()?.into_iter().filter(|(_, recorded)| recorded.is_some());
         let damaged = self.session;
@@ -349,7 +359,7 @@ impl CrashRecoveryManager {
     }
 }
 
-/// Lists what a salvage left behind.
+/// Lists the losses of a salvage.
 pub(super) fn lost_by(salvaged: &SalvageReport) -> Vec<String> {
     let skipped = salvaged.left.iter().map(|left| {
         let (segment, more) = (foldlog::escape::path(&left.segment), if left.more { " or more" } else { "" });
@@ -370,7 +380,7 @@ pub(super) fn lost_by(salvaged: &SalvageReport) -> Vec<String> {
     skipped.chain(objects).chain(open).collect()
 }
 
-/// Says that somebody has to look at what was salvaged.
+/// Records that a person has to check the salvaged session.
 fn require_validation(session: &Session, salvaged: &SalvageReport, lost: &[String]) -> Result<()> {
     let known = session.latest::<Configurations>()?.map(|one| one.configuration.clone());
     let damage = salvaged.damage.as_ref().map(|damage| format!(": {damage}")).unwrap_or_default();

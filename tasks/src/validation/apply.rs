@@ -6,37 +6,39 @@ use serde::Serialize;
 use super::{PlannedStep, RepairPlan, RepairStep, StateValidator, ValidationResult};
 use crate::{RecoveryAction, SessionState};
 
-/// Reports what a repair did.
+/// Reports the results of a repair.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RepairReport {
-    /// Steps that were taken.
+    /// Steps that were applied.
     pub done: Vec<RepairedStep>,
-    /// Step that the session refused, and why; nothing behind it was taken. The session is no longer the one that the plan
-    /// was made of.
+    /// Step that the session refused, with the reason. Later steps were not applied: the session
+    /// has changed since the plan was made.
     pub refused: Option<(PlannedStep, String)>,
-    /// What is found in the session now.
+    /// Validation result of the session after the repair.
     pub result: ValidationResult,
 }
 
-/// Holds a step that was taken.
+/// Contains a step that was applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RepairedStep {
     /// Step.
     #[serde(flatten)]
     pub step: PlannedStep,
-    /// Record of its event; `None` if there was nothing to be recorded.
+    /// Record of its event; `None` if the step needs no event.
     pub record: Option<SequenceNumber>,
 }
 
 impl StateValidator {
-    /// Dispatches the steps of a plan, and checks the state again, which `read` reads.
+    /// Dispatches the steps of a plan, and validates the state again, which `read` reads.
     ///
-    /// A [`RecoveryAction`] named `repair_begun` says first who repairs and why; one named `repair` stands behind each step.
-    /// A process that ends in between leaves the steps so far, and another plan takes the rest.
+    /// A [`RecoveryAction`] named `repair_begun` first records the person and the reason; one named
+    /// `repair` follows each step. A process that ends in between leaves the steps so far, and
+    /// another plan repairs the rest.
     ///
     /// # Errors
     ///
-    /// Those of [`Session::dispatch`] but for refusals, which are [reported](RepairReport::refused), and those of `read`.
+    /// Those of [`Session::dispatch`] except refusals, which are [reported](RepairReport::refused),
+    /// and those of `read`.
     pub fn apply(
         &self,
         session: &Session,

@@ -1,4 +1,4 @@
-//! Cycles of parents and of dependencies, and what opens them.
+//! Cycles of parents and of dependencies, and the edges to cut.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,13 +8,13 @@ use petgraph::graph::{DiGraph, NodeIndex};
 use super::index::ValidationIndex;
 use crate::{DependencyType, TaskId};
 
-/// Holds tasks that depend on each other.
+/// Tasks that depend on each other.
 pub(super) struct FoundCycle {
     /// Shortest cycle through the oldest of them.
     pub(super) cycle: Vec<TaskId>,
     /// Number of them.
     pub(super) tasks: usize,
-    /// Dependencies without which no cycle is left among them.
+    /// Dependencies whose removal leaves no cycle among them.
     pub(super) cut: Vec<(TaskId, TaskId, DependencyType)>,
 }
 
@@ -24,7 +24,7 @@ struct Edge {
     kind: DependencyType,
 }
 
-/// Holds tasks as numbers, the oldest one first, and the dependencies between those that exist.
+/// Tasks as numbers, the oldest one first, and the dependencies between those that exist.
 struct Graph<'a> {
     keys: Vec<&'a TaskId>,
     edges: Vec<Edge>,
@@ -49,7 +49,8 @@ impl<'a> Graph<'a> {
         Graph { keys, edges, of_task }
     }
 
-    /// Numbers the strongly connected components of the edges that are taken; returns the number of each task.
+    /// Numbers the strongly connected components of the accepted edges; returns the component of
+    /// each task.
     fn components(&self, takes: impl Fn(usize) -> bool) -> Vec<usize> {
         let mut graph: DiGraph<(), ()> = DiGraph::with_capacity(self.keys.len(), self.edges.len());
         let nodes: Vec<NodeIndex> = self.keys.iter().map(|_| graph.add_node(())).collect();
@@ -59,7 +60,7 @@ impl<'a> Graph<'a> {
             }
         }
         let mut component_of = vec![0; self.keys.len()];
-        // That of Tarjan recurses as deep as the longest way is.
+        // Tarjan's algorithm recurses as deep as the longest path.
         for (number, component) in kosaraju_scc(&graph).into_iter().enumerate() {
             for node in component {
                 component_of[node.index()] = number;
@@ -68,8 +69,9 @@ impl<'a> Graph<'a> {
         component_of
     }
 
-    /// Walks along the edges that are taken, from the oldest task on. Returns the edges that lead back to a task on the way
-    /// to them; and when each task was left, which is later than that of all tasks that it leads to by the other edges.
+    /// Walks depth-first along the accepted edges, starting at the oldest task. Returns the edges
+    /// that lead back to a task on the current path, and the finishing number of each task. By all
+    /// other edges, a task finishes after the tasks to which it leads.
     fn walk(&self, takes: impl Fn(&Edge) -> bool) -> (Vec<bool>, Vec<usize>) {
         let mut leads_back = vec![false; self.edges.len()];
         let mut left_at: Vec<usize> = vec![usize::MAX; self.keys.len()];
@@ -126,10 +128,12 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// Finds tasks that depend on each other, one entry for those that are entangled, in the order of the oldest of each.
+/// Finds tasks that depend on each other: one entry for each strongly connected component, in the
+/// order of the oldest task of each.
 ///
-/// What is cut are the dependencies that lead back on a walk from the oldest task along those that require; and of those
-/// that prefer only such as go against that walk and are on a cycle that is left then.
+/// The cut consists of the `Requires` dependencies that lead back on a walk from the oldest task
+/// along such dependencies. Of the `Prefers` dependencies, only those are cut that go against that
+/// walk and are on a cycle that remains.
 pub(super) fn dependency_cycles(checked: &ValidationIndex<'_>) -> Vec<FoundCycle> {
     let graph = Graph::from_index(checked);
     let (leads_back, _) = graph.walk(|_| true);
@@ -155,7 +159,7 @@ pub(super) fn dependency_cycles(checked: &ValidationIndex<'_>) -> Vec<FoundCycle
     let key = |place: usize| graph.keys[place].clone();
     let mut found: Vec<(usize, FoundCycle)> = Vec::new();
     for (component, mut members) in members {
-        // They come in the order of their age, each as often as it has edges.
+        // Members are in the order of their age, each as often as it has edges.
         members.dedup();
         let Some(oldest) = members.first().copied() else { continue };
         let cut = cut.remove(&component).unwrap_or_default();
@@ -167,7 +171,8 @@ pub(super) fn dependency_cycles(checked: &ValidationIndex<'_>) -> Vec<FoundCycle
     found.into_iter().map(|(_, found)| found).collect()
 }
 
-/// Finds tasks that are parts of each other: each cycle from its oldest task on, in the order of these.
+/// Finds tasks that are parts of each other: each cycle from its oldest task on, in the order of
+/// these.
 pub(super) fn parent_cycles(checked: &ValidationIndex<'_>) -> Vec<Vec<TaskId>> {
     let by_age = checked.by_age();
     let mut passed_from: Vec<Option<usize>> = vec![None; by_age.len()];
@@ -193,7 +198,7 @@ pub(super) fn parent_cycles(checked: &ValidationIndex<'_>) -> Vec<Vec<TaskId>> {
         .collect()
 }
 
-/// Returns the cycle of parents that a task is on, from its oldest task on.
+/// Returns the cycle of parents that contains a task, from its oldest task on.
 fn cycle_from(checked: &ValidationIndex<'_>, start: usize) -> Vec<usize> {
     let parent_of = |place: &usize| checked.parents[*place];
     let mut cycle = vec![start];

@@ -1,4 +1,4 @@
-//! What is found broken, with its facts.
+//! Validation errors, with their facts.
 
 use chrono::{DateTime, Utc};
 use foldlog::conversation::TokenUsage;
@@ -8,21 +8,21 @@ use serde::Serialize;
 
 use crate::{StateComponent, TaskId, TaskStatus};
 
-/// Says what of a state does not hold. Its [`Display`](std::fmt::Display) form is escaped.
+/// Describes a defect of a state. Its [`Display`](std::fmt::Display) form is escaped.
 #[derive(Clone, Debug, PartialEq, Serialize, thiserror::Error)]
 #[serde(rename_all = "snake_case", tag = "error")]
 #[non_exhaustive]
 pub enum ValidationError {
-    /// Something stands under another name than its own.
+    /// An item is stored under another name than its own.
     #[error("what stands in {} under `{}` is named `{}`", component.name(), escape::text(key), escape::text(name))]
     KeyDiffers {
         /// Part of the state.
         component: StateComponent,
-        /// Name under which it stands.
+        /// Name under which it is stored.
         key: String,
-        /// Name that it has.
+        /// Its own name.
         name: String,
-        /// Whether another one stands under that name, or has the same.
+        /// Whether another item is stored under that name, or has the same one.
         is_taken: bool,
     },
     /// The parent of a task is missing.
@@ -50,11 +50,11 @@ pub enum ValidationError {
     /// A task depends on another one several times.
     #[error("task `{task}` depends on `{dependency}` {times} times")]
     DependencyRepeated {
-        /// Task that depends on it.
+        /// Task that has the dependency.
         task: TaskId,
         /// Task that it depends on.
         dependency: TaskId,
-        /// How often.
+        /// Number of times.
         times: usize,
     },
     /// Tasks depend on themselves.
@@ -66,11 +66,11 @@ pub enum ValidationError {
     DependencyCycle {
         /// Shortest cycle through the oldest task, each task followed by one that it depends on.
         cycle: Vec<TaskId>,
-        /// Number of tasks that depend on each other, those outside this cycle included.
+        /// Number of tasks that depend on each other, including those outside this cycle.
         tasks: usize,
     },
-    /// A task and its parent disagree: the task names a parent whose parts do not list it, or is listed by a task that it does
-    /// not name.
+    /// A task and its parent disagree: the task names a parent whose parts do not list it, or is
+    /// listed by a task that it does not name.
     #[error("task `{child}` and the parts of task `{parent}` disagree on whether it is one of them")]
     InconsistentParentChild {
         /// Parent.
@@ -78,92 +78,93 @@ pub enum ValidationError {
         /// Task.
         child: TaskId,
     },
-    /// The list of roots is not what the tasks make it.
+    /// The list of roots differs from the one derived from the tasks.
     #[error("the roots differ from what the tasks say: {}", describe_difference(missing, unknown))]
     RootsDiffer {
         /// Tasks without a parent that are not listed.
         missing: Vec<TaskId>,
-        /// Listed ones that are no tasks, have a parent, or are listed again.
+        /// Listed ones that are no tasks, have a parent, or are repeated.
         unknown: Vec<TaskId>,
     },
     /// The active task is not the one that was started last.
     #[error("the active task is {}, and should be {}", or_none(found), or_none(expected))]
     ActiveTaskWrong {
-        /// Task that is said to be active.
+        /// Active task in the state.
         found: Option<TaskId>,
-        /// Task that is.
+        /// Active task by the tasks' states.
         expected: Option<TaskId>,
     },
     /// The number of created tasks is wrong.
     #[error("the counter says that {found} tasks were created; by their numbers it were {expected}")]
     CounterWrong {
-        /// What the counter says.
+        /// Number in the state.
         found: u64,
-        /// What the tasks say.
+        /// Number of the tasks.
         expected: u64,
     },
-    /// Tasks are not numbered from 0 on without gaps. Where numbers are missing, tasks may have been lost.
+    /// Tasks are not numbered from 0 without gaps. If numbers are missing, tasks may have been
+    /// lost.
     #[error(
         "tasks are not numbered without gaps: {repeated} numbers are repeated; missing from {} on: {missing}",
         first.map(|first| first.to_string()).unwrap_or_default()
     )]
     NumbersDiffer {
-        /// How many tasks have the number of another one.
+        /// Number of tasks with the number of another one.
         repeated: u64,
-        /// How many numbers below the greatest one no task has.
+        /// Number of unused numbers below the greatest one.
         missing: u64,
         /// First of these.
         first: Option<u64>,
     },
-    /// The graph of dependencies is not what the tasks make it.
+    /// The graph of dependencies differs from the one derived from the tasks.
     #[error("the dependency graph differs from the tasks at {}", list(tasks))]
     GraphDiffers {
-        /// Tasks at which it does.
+        /// Tasks that differ.
         tasks: Vec<TaskId>,
     },
-    /// The schedule is not what the tasks make it.
+    /// The schedule differs from the one derived from the tasks.
     #[error("the schedule differs from the tasks in {}", queues.join(", "))]
     ScheduleDiffers {
-        /// Names of the queues that do.
+        /// Names of the queues that differ.
         queues: Vec<&'static str>,
     },
-    /// A task is in a state that it cannot be in yet.
+    /// A task is in a state that it cannot have reached yet.
     #[error("task `{task}` is {status}, and requires {}, which has not ended well", list(required))]
     StatusImpossible {
         /// Task.
         task: TaskId,
         /// Its state.
         status: TaskStatus,
-        /// Tasks that it requires, and that are neither completed nor skipped.
+        /// Required tasks that are neither completed nor skipped.
         required: Vec<TaskId>,
     },
-    /// A task cannot have been started and have failed as often as it says.
+    /// The numbers of starts and failures of a task contradict its state.
     #[error("task `{task}` is {status}, and was started {attempts} times and failed {failures} times")]
     AttemptsImpossible {
         /// Task.
         task: TaskId,
         /// Its state.
         status: TaskStatus,
-        /// How often it was started.
+        /// Number of starts.
         attempts: u32,
-        /// How often it failed.
+        /// Number of failures.
         failures: u32,
     },
-    /// What came first is later than what came after it.
+    /// Two times are in the wrong order.
     #[error("{subject}: {later} ({later_at}) is before {earlier} ({earlier_at})")]
     TimesDisordered {
-        /// What the times are of.
+        /// Owner of the times.
         subject: String,
-        /// Name of the time that comes first.
+        /// Name of the time that should be earlier.
         earlier: &'static str,
         /// That time.
         earlier_at: DateTime<Utc>,
-        /// Name of the time that comes later.
+        /// Name of the time that should be later.
         later: &'static str,
         /// That time.
         later_at: DateTime<Utc>,
     },
-    /// The sums of tokens are not those of the requests.
+    /// The sums of tokens differ from the totals of the requests.
     #[error(
         "model `{}` has used {} and {} tokens by its sum, and {} and {} by its requests",
         escape::text(model), found.input, found.output, expected.input, expected.output
@@ -173,18 +174,18 @@ pub enum ValidationError {
         model: String,
         /// Its sum.
         found: TokenUsage,
-        /// Sum of its requests.
+        /// Total of its requests.
         expected: TokenUsage,
     },
-    /// Messages that would be sent break the rules that all providers have for calls and results.
+    /// The messages to be sent violate the rules that all providers have for calls and results.
     #[error("conversation `{}`: {}", escape::text(evaluation_id), violations.join("; "))]
     ConversationUnpaired {
         /// Id of the evaluation.
         evaluation_id: String,
-        /// What is broken where, escaped.
+        /// The violations with their places, escaped.
         violations: Vec<String>,
     },
-    /// A file was changed from something else than it had been left as.
+    /// A change of a file starts from another content than the previous change left.
     #[error(
         "record {sequence} changes `{}` of `{}` from something else than record {previous} left",
         escape::text(path),
@@ -197,10 +198,10 @@ pub enum ValidationError {
         path: String,
         /// Record that changes it.
         sequence: SequenceNumber,
-        /// Record that changed it before.
+        /// Record of the previous change.
         previous: SequenceNumber,
     },
-    /// A change is none of its kind.
+    /// The content before and after a change contradicts its kind.
     #[error(
         "record {sequence} says `{}` of `{}` was {kind}, which what it was and is contradict",
         escape::text(path),
@@ -216,82 +217,82 @@ pub enum ValidationError {
         /// Kind of change.
         kind: ChangeKind,
     },
-    /// Something names a task that is missing.
+    /// A reference names a task that is missing.
     #[error("{} names task `{task}`, which is missing", escape::text(by))]
     UnknownTask {
         /// Task.
         task: TaskId,
-        /// What names it.
+        /// Source of the reference.
         by: String,
     },
-    /// Entries of a log do not stand in the order of their records.
+    /// Entries of a log are not in the order of their records.
     #[error("the log of {part} has record {sequence} behind a later one")]
     LogDisordered {
-        /// Which log.
+        /// Name of the log.
         part: String,
-        /// Record that stands too late.
+        /// Record of the misplaced entry.
         sequence: SequenceNumber,
     },
-    /// More failed than there were.
+    /// There are more failures than attempts.
     #[error("{failed} of {all} {what} failed")]
     CountsImpossible {
-        /// What is counted.
+        /// Name of the count.
         what: &'static str,
-        /// How many failed.
+        /// Number of failures.
         failed: u64,
-        /// How many there were.
+        /// Number of attempts.
         all: u64,
     },
-    /// A recovery could not bring back everything, and nobody has said since that the state holds.
+    /// A recovery could not restore everything, and the state has not been declared valid since.
     #[error("the state has to be looked at: {}", reason.as_deref().map_or("nobody said why".into(), escape::text))]
     ValidationRequired {
-        /// Why.
+        /// Reason.
         reason: Option<String>,
     },
-    /// Something does not have the digest that was recorded of it.
+    /// A digest differs from the recorded one.
     #[error("{} has another digest than was recorded: {}", escape::text(what), escape::text(facts))]
     DigestWrong {
-        /// What it is.
+        /// Object with the digest.
         what: String,
-        /// Both digests, or what the engine says.
+        /// Both digests, or the engine's error.
         facts: String,
     },
-    /// Updates are not numbered from 1 on without gaps, or not in the order of their records.
+    /// Updates are not numbered from 1 without gaps, or not in the order of their records.
     #[error("update {found} of record {position} stands in place {expected}")]
     UpdatesDisordered {
-        /// Number that it has.
+        /// Number of the update.
         found: u64,
-        /// Number that it should have.
+        /// Expected number.
         expected: u64,
-        /// Record that holds it.
+        /// Record of the update.
         position: SequenceNumber,
     },
-    /// A host's own rule is broken.
+    /// A host's own rule is violated.
     #[error("{}", escape::text(message))]
     Other {
-        /// What is wrong.
+        /// Description.
         message: String,
     },
 }
 
-/// Says why no event repairs an issue.
+/// Explains why no event repairs an issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RepairObstacle {
-    /// Two tasks claim one id; keeping both needs somebody who knows which one is meant.
+    /// Two tasks claim one id. Keeping both requires a person who knows which one is meant.
     Ambiguous,
-    /// It is told by records, which never change.
+    /// It is in records, which never change.
     Recorded,
-    /// What was there before is not known.
+    /// The previous content is unknown.
     Unknown,
-    /// Bytes are damaged; `foldlog verify` and `foldlog salvage` say and do more.
+    /// Bytes are damaged; `foldlog verify` and `foldlog salvage` give details and help further.
     Damaged,
-    /// Something else is left that nothing repairs.
+    /// Another issue without a repair is left.
     OthersLeft,
     /// Its rule suggests no repair.
     NoRepair,
-    /// The suggested repair does not repair it.
+    /// The suggested repair does not fix it.
     StillThere,
 }
 
@@ -313,7 +314,7 @@ impl RepairObstacle {
 }
 
 impl ValidationError {
-    /// Says why no event repairs it, if there is no suggestion.
+    /// Returns why no event repairs it, if there is no suggestion.
     pub(super) fn repair_obstacle(&self) -> RepairObstacle {
         match self {
             ValidationError::KeyDiffers { component: StateComponent::TaskTree, .. } => {
@@ -347,7 +348,7 @@ fn list(tasks: &[TaskId]) -> String {
     shown.join(", ") + &more
 }
 
-/// Writes a cycle whole: `a -> b -> a`.
+/// Formats a cycle completely: `a -> b -> a`.
 fn format_cycle(cycle: &[TaskId]) -> String {
     cycle.iter().chain(cycle.first()).map(TaskId::as_str).collect::<Vec<&str>>().join(" -> ")
 }

@@ -1,22 +1,22 @@
-//! A state as its rules look at it: who names whom is looked up once.
+//! An index of a state for its rules: references between tasks are resolved once.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::{SessionState, Task, TaskId};
 
-/// Holds a state that is checked, with its tasks as numbers in the order of their keys.
+/// A state under validation, with its tasks as numbers in the order of their keys.
 pub(super) struct ValidationIndex<'a> {
     pub(super) state: &'a SessionState,
     pub(super) keys: Vec<&'a TaskId>,
     pub(super) tasks: Vec<&'a Task>,
-    /// Parent of each task; `None` if it has none, or that one is missing.
+    /// Parent of each task; `None` if it has none, or its parent is missing.
     pub(super) parents: Vec<Option<usize>>,
-    /// What tasks depend on, one after the other; `None` is missing.
+    /// Dependencies of all tasks, one after the other; `None` is a missing task.
     pub(super) dependencies: Vec<Option<usize>>,
-    /// Those of each task, in the order in which it names them.
+    /// Range of each task's dependencies, in the order in which it names them.
     pub(super) of_task: Vec<Range<usize>>,
-    /// Whether each task stands under its own id. What follows from tasks is compared only then.
+    /// Whether each task is stored under its own id. Derived data is compared only then.
     pub(super) is_keyed: bool,
 }
 
@@ -40,12 +40,12 @@ impl<'a> ValidationIndex<'a> {
     /// Returns tasks, the oldest one first.
     pub(super) fn by_age(&self) -> Vec<usize> {
         let mut by_age: Vec<usize> = (0..self.tasks.len()).collect();
-        // Keys are in order, and a stable sort keeps that.
+        // Keys are in order, and a stable sort preserves that.
         by_age.sort_by_key(|place| self.tasks[*place].number);
         by_age
     }
 
-    /// Returns what a task depends on, each with its place.
+    /// Returns the dependencies of a task, each with its place.
     pub(super) fn dependencies_of(
         &self,
         place: usize,

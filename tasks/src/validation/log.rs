@@ -13,7 +13,7 @@ fn issue(rule: ValidationRule, error: ValidationError) -> ValidationIssue {
     ValidationIssue { rule, error, suggested_repair: None }
 }
 
-/// Checks the hashes of the checkpoints that a log has at a position, those that were removed included.
+/// Verifies the hashes of a log's checkpoints at a position, including removed ones.
 fn validate_checkpoints(log: &LogReader, position: SequenceNumber) -> Result<Vec<ValidationIssue>> {
     let read = CheckpointHistory::read(log).and_then(|history| history.mismatches(log, position));
     let mismatches = match read {
@@ -34,11 +34,11 @@ fn validate_checkpoints(log: &LogReader, position: SequenceNumber) -> Result<Vec
 }
 
 impl StateValidator {
-    /// Checks a log's state at a position by all rules.
+    /// Validates a log's state at a position by all rules.
     ///
     /// # Errors
     ///
-    /// Those of [`SessionState::at`]. A log whose frames do not check is not opened at all.
+    /// Those of [`SessionState::at`]. A log with invalid frames cannot be opened at all.
     pub fn validate_log(
         &self,
         log: &LogReader,
@@ -62,7 +62,8 @@ impl StateValidator {
         Ok(self.result(&state, self.issues(&state), of_log))
     }
 
-    /// Checks updates, which may come from an export, beside the records of the log: numbers, order and digests.
+    /// Compares updates, which may come from an export, with the records of the log: numbers, order
+    /// and digests.
     ///
     /// # Errors
     ///

@@ -1,12 +1,14 @@
-//! Whether a state holds, and the events that repair it.
+//! Validates a state, and plans the events that repair it.
 //!
-//! [`StateValidator::validate`] checks a [`SessionState`](super::SessionState) by rules, which are data: those of the table
-//! below, and those that a host adds. [`validate_log`](StateValidator::validate_log) adds those that need the log. What does
-//! not hold is a [`ValidationIssue`] with its facts. A [`RepairPlan`] holds the events that repair it, in the order in which
-//! they are taken; [`apply`](StateValidator::apply) dispatches them, and records who asked for each.
+//! [`StateValidator::validate`] checks a [`SessionState`](super::SessionState) by rules, which are
+//! data: those of the table below, and those that a host adds.
+//! [`validate_log`](StateValidator::validate_log) adds the rules that need the log. Each violation
+//! is a [`ValidationIssue`] with its facts. A [`RepairPlan`] contains the events that repair it, in
+//! order; [`apply`](StateValidator::apply) dispatches them, and records the person for each.
 //!
-//! A session's own events refuse what would break its tasks. A log can still hold broken ones: from an import, from another
-//! program, or from an older version; and a state that was exported can have been changed since.
+//! A session's own events refuse changes that would break its tasks. A log can still contain broken
+//! ones: from an import, from another program, or from an older version. A state that was exported
+//! can have been changed since.
 //!
 //! | rule | component | type | severity | repair |
 //! |---|---|---|---|---|
@@ -14,8 +16,8 @@
 //! | `parents-exist` | task tree | referential | critical | the orphan becomes a root |
 //! | `parents-acyclic` | task tree | structural | critical | the oldest task of the cycle becomes a root |
 //! | `dependencies-exist` | task tree | referential | critical | the dependency is removed |
-//! | `dependencies-distinct` | task tree | structural | error | all but one are removed; one that requires stays before one that prefers |
-//! | `dependencies-acyclic` | task tree | structural | critical | dependencies that close a cycle are removed, those that prefer first |
+//! | `dependencies-distinct` | task tree | structural | error | all but one are removed; a `Requires` is preferred to a `Prefers` |
+//! | `dependencies-acyclic` | task tree | structural | critical | dependencies that close a cycle are removed, `Prefers` first |
 //! | `parent-child` | task tree | structural | critical | derive |
 //! | `roots` | task tree | structural | critical | derive |
 //! | `active-task` | task tree | structural | error | derive |
@@ -34,20 +36,21 @@
 //! | `task-references` | file system | referential | warning | - |
 //! | `log-order` | execution logs | structural | error | - |
 //! | `counts` | resource usage | business | error | - |
-//! | `requires-validation` | configuration | business | warning | it is said to be validated, once nothing worse than a warning is left |
+//! | `requires-validation` | configuration | business | warning | the session is marked as validated, once nothing worse than a warning is left |
 //! | `seals` | session | checksum | critical | - |
 //! | `update-checksums` | session | checksum | critical | - |
 //! | `checkpoint-hashes` | session | checksum | critical | - |
 //!
-//! *Derive* stands for making what follows from the tasks, or from the tokens, once more. A session always does; only an
-//! exported state can differ.
+//! *Derive* means that data is derived again from the tasks, or from the tokens. A session always
+//! does this; only an exported state can differ.
 //!
 //! # Invariants
 //!
-//! 1. A state is valid exactly if nothing critical is found.
-//! 2. No repair removes a task. What a plan leaves broken, it names, and why.
+//! 1. A state is valid if and only if it has no critical issue.
+//! 2. No repair removes a task. A plan names the issues that it leaves, with reasons.
 //! 3. Equal states have equal results and equal plans, byte for byte in JSON.
-//! 4. Checking takes time linear in the size of the state, but for sorting; no state makes it recurse.
+//! 4. Validation takes time linear in the size of the state, except for sorting; no state makes it
+//!    recurse.
 
 mod apply;
 mod cycles;

@@ -1,4 +1,4 @@
-//! Rules of the parts beside the task tree.
+//! Rules of the parts other than the task tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ pub(super) struct TimeField {
     pub(super) at: DateTime<Utc>,
 }
 
-/// Returns the error that a time is before one that comes first.
+/// Returns an error for two times in the wrong order.
 pub(super) fn disorder_error(subject: String, earlier: TimeField, later: TimeField) -> ValidationError {
     let (earlier_at, later_at) = (earlier.at, later.at);
     let (earlier, later) = (earlier.name, later.name);
@@ -87,7 +87,7 @@ pub(super) fn token_sums(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     found_all
 }
 
-/// Number of violations that are told of one conversation.
+/// Number of violations that are reported for one conversation.
 const VIOLATIONS_MAX: usize = 20;
 
 pub(super) fn conversation_pairing(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
@@ -109,7 +109,8 @@ pub(super) fn conversation_pairing(checked: &ValidationIndex<'_>) -> Vec<RuleVio
     found
 }
 
-/// Checks what would be sent of a conversation. The calls of its last answer may still run.
+/// Checks the messages of a conversation that would be sent. The calls of its last answer may still
+/// be running.
 fn check_pairing(conversation: &RecordedConversation, window: &ContextWindow) -> Vec<String> {
     let by_id: BTreeMap<Uuid, &ConversationMessage> =
         conversation.messages.iter().map(|message| (message.message_id, message)).collect();
@@ -117,7 +118,7 @@ fn check_pairing(conversation: &RecordedConversation, window: &ContextWindow) ->
     match (unknown, window.shortened) {
         (0, _) => {}
         (_, 0) => return vec![format!("{unknown} messages that would be sent are not in it")],
-        // What replaces a shortened part stands in no record of its own.
+        // The replacement of a shortened part has no record of its own.
         _ => return Vec::new(),
     }
     let sent: Vec<ConversationMessage> =
@@ -129,7 +130,7 @@ fn check_pairing(conversation: &RecordedConversation, window: &ContextWindow) ->
         | PairingRule::AnsweredTwice
         | PairingRule::Orphan
         | PairingRule::CallsElsewhere => true,
-        // What one provider refuses, another may have taken.
+        // Other violations are specific to a provider: another one may have accepted the messages.
         _ => false,
     };
     let violations = validate(MessageFormat::OpenAi, &sent).err().unwrap_or_default();
@@ -159,7 +160,7 @@ pub(super) fn file_chain(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
             found.push(without_repair(ValidationError::ChangeImpossible { workspace, path, sequence, kind }));
         }
         let Some(before) = latest.insert((&change.workspace, &change.path), change) else { continue };
-        // What was changed between captures that were not compared is not known.
+        // Changes between captures that were not compared are unknown.
         let since = before.sequence..=sequence;
         let is_known = before.sequence > sequence
             || not_compared.get(change.workspace.as_str()).is_none_or(|at| at.range(since).next().is_none());

@@ -1,4 +1,4 @@
-//! Repairs as events, plans of them, and what they would make of a state.
+//! Repairs as events, plans of repairs, and a simulation of their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::{
     TaskId, TaskModified, TaskRenumbered, TaskStatusChanged, TaskTreeState,
 };
 
-/// Holds what repairs one issue.
+/// Contains the repair of one issue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Repair {
     /// Steps in their order.
@@ -22,7 +22,7 @@ pub struct Repair {
 }
 
 impl Repair {
-    /// Makes a repair of one step.
+    /// Returns a repair of one step.
     pub fn from_step(step: RepairStep) -> Repair {
         Repair { steps: vec![step] }
     }
@@ -38,7 +38,7 @@ impl fmt::Display for Repair {
     }
 }
 
-/// Names one event that repairs something. Its [`Display`](fmt::Display) form is escaped.
+/// Describes one event that repairs an issue. Its [`Display`](fmt::Display) form is escaped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "step")]
 #[non_exhaustive]
@@ -57,7 +57,8 @@ pub enum RepairStep {
     TaskRenumbered(TaskRenumbered),
     /// Configures the session.
     SessionConfigured(SessionConfigured),
-    /// Makes what follows from a part once more. No event: a session always does, and an exported state when it is repaired.
+    /// Derives the data of a part again. This is no event: a session always does it, and an
+    /// exported state when it is repaired.
     Derive {
         /// The part.
         component: StateComponent,
@@ -79,7 +80,7 @@ impl RepairStep {
         }
     }
 
-    /// Says what is lost by the step; `None` if nothing is.
+    /// Describes the loss by the step; `None` if there is none.
     pub fn loses(&self) -> Option<String> {
         match self {
             RepairStep::DependencyRemoved(event) => {
@@ -125,43 +126,43 @@ impl fmt::Display for RepairStep {
     }
 }
 
-/// Holds repairs in the order in which a session takes them.
+/// Contains repairs in the order in which a session applies them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RepairPlan {
     /// Steps in their order.
     pub steps: Vec<PlannedStep>,
-    /// What is left, and why.
+    /// Remaining issues, with reasons.
     pub unrepairable: Vec<Unrepairable>,
 }
 
-/// Holds one step of a plan.
+/// Contains one step of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlannedStep {
-    /// Name of the rule that is broken.
+    /// Name of the violated rule.
     pub rule: String,
-    /// What repairs it.
+    /// The repair step.
     #[serde(flatten)]
     pub step: RepairStep,
 }
 
-/// Holds an issue that a plan leaves.
+/// Contains an issue that a plan does not repair.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Unrepairable {
-    /// What is broken.
+    /// The issue.
     pub issue: ValidationIssue,
-    /// Why it stays so.
+    /// Why it remains.
     pub why: RepairObstacle,
 }
 
-/// Says what a state would be after a plan. Times of what is changed are those of the last update, or of the task's own last
-/// change where that is later.
+/// Returns the state that a plan would produce. Changed items get the time of the last update, or
+/// of the task's own last change if that is later.
 pub fn simulate(state: &SessionState, plan: &RepairPlan) -> SessionState {
     let mut after = state.clone();
     take_all(&mut after, &plan.steps);
     after
 }
 
-/// Takes steps, and derives what follows from them.
+/// Applies steps, and derives the dependent data.
 pub(super) fn take_all(state: &mut SessionState, steps: &[PlannedStep]) {
     for planned in steps {
         take(state, &planned.step);
@@ -179,15 +180,15 @@ fn derive(state: &mut SessionState, component: StateComponent) {
     match component {
         StateComponent::TaskTree => state.task_tree = derive_tree(std::mem::take(&mut state.task_tree)),
         StateComponent::ClaudeContext => derive_usage(state),
-        // Nothing in the others follows from the rest.
+        // The other parts have no derived data.
         _ => {}
     }
 }
 
-/// Takes a step, as far as the session would take its event.
+/// Applies a step, if the session would accept its event.
 fn take(state: &mut SessionState, step: &RepairStep) {
     if let RepairStep::Derive { component } = step {
-        // Later steps name tasks by the ids under which they stand from here on.
+        // Later steps use the ids under which tasks are stored from here on.
         return derive(state, *component);
     }
     let tasks = &mut state.task_tree.tasks;
@@ -224,7 +225,8 @@ fn take(state: &mut SessionState, step: &RepairStep) {
     }
 }
 
-/// Makes what follows from tasks. Tasks of one id stay under the names that they have: none is dropped.
+/// Derives data from tasks. Tasks with the same id remain under their current keys: none is
+/// dropped.
 fn derive_tree(tree: TaskTreeState) -> TaskTreeState {
     let ids: BTreeSet<&TaskId> = tree.tasks.values().map(|task| &task.id).collect();
     match ids.len() == tree.tasks.len() {

@@ -1,4 +1,4 @@
-//! What a rule is.
+//! Validation rules.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,35 +7,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::StateComponent;
 
-/// Describes a rule by which a state is checked.
+/// Describes a rule for validating a state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValidationRule {
     /// Name of the rule.
     pub name: Cow<'static, str>,
-    /// Part of the state that it is about.
+    /// Part of the state that it checks.
     pub component: StateComponent,
-    /// What kind of rule it is.
+    /// Kind of the rule.
     pub rule_type: ValidationRuleType,
-    /// How bad it is if it is broken.
+    /// Severity of a violation.
     pub severity: ValidationSeverity,
 }
 
-/// Kinds of rules.
+/// Lists the kinds of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValidationRuleType {
     /// Parts agree with each other.
     StructuralConsistency,
-    /// What is named exists.
+    /// References lead to existing objects.
     ReferentialIntegrity,
-    /// The state can have come about as work is done.
+    /// The state can result from normal work.
     BusinessLogic,
-    /// What was recorded has the digest that was recorded with it.
+    /// Records match the digests that were recorded with them.
     ChecksumValidation,
 }
 
 impl ValidationRuleType {
-    /// Lists all kinds.
+    /// All kinds.
     pub const ALL: [ValidationRuleType; 4] = [
         ValidationRuleType::StructuralConsistency,
         ValidationRuleType::ReferentialIntegrity,
@@ -44,20 +44,20 @@ impl ValidationRuleType {
     ];
 }
 
-/// Says how bad it is if a rule is broken.
+/// Lists the severities of a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValidationSeverity {
-    /// Somebody may want to look at it.
+    /// A person may want to check it.
     Warning,
-    /// Something is wrong; work can go on.
+    /// There is a defect; work can continue.
     Error,
-    /// The state is not valid: work that relies on it may go wrong or be lost.
+    /// The state is not valid: work that relies on it may fail or be lost.
     Critical,
 }
 
 impl ValidationSeverity {
-    /// Lists all severities, the mildest one first.
+    /// All severities, the mildest one first.
     pub const ALL: [ValidationSeverity; 3] =
         [ValidationSeverity::Warning, ValidationSeverity::Error, ValidationSeverity::Critical];
 

@@ -13,7 +13,7 @@ use crate::{
     TaskModified, TaskRenumbered, TaskStatus, TaskStatusChanged,
 };
 
-/// Reason that repairs give.
+/// Reason in the events of repairs.
 const REASON: &str = "repair";
 
 fn derive() -> Option<Repair> {
@@ -102,7 +102,7 @@ pub(super) fn dependencies_distinct(checked: &ValidationIndex<'_>) -> Vec<RuleVi
             kinds.entry(&dependency.on).or_default().push(dependency.kind);
         }
         for (on, mut kinds) in kinds.into_iter().filter(|(_, kinds)| kinds.len() > 1) {
-            // One that requires comes first, and is the one that stays.
+            // `Requires` comes first, and is the one that remains.
             kinds.sort();
             let others = kinds.iter().skip(1).rev();
             let steps = others.map(|kind| remove(key, on, *kind, "it is named several times")).collect();
@@ -201,13 +201,13 @@ pub(super) fn numbers(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let missing = counter.saturating_sub(distinct);
     let first = (0..).zip(&numbers).find(|(place, number)| place != *number).map(|(place, _)| place);
     let error = ValidationError::NumbersDiffer { repeated, missing, first };
-    // Events name tasks by their ids. Until each stands under its own, none is numbered.
+    // Events name tasks by their ids. Tasks are renumbered only if each is stored under its own id.
     let repair = checked.is_keyed.then(|| Repair { steps: renumber(tasks) });
     vec![RuleViolation { error, repair }]
 }
 
-/// Numbers tasks in their order. Those that go up come first, the last one first, then those that go down: so no two tasks
-/// have one number in between that had different ones before.
+/// Numbers tasks in their order. Tasks whose numbers increase come first, the last one first, then
+/// those whose numbers decrease. So tasks with different numbers never share one in between.
 fn renumber(tasks: &BTreeMap<TaskId, Task>) -> Vec<RepairStep> {
     let step = |(new_number, task): (u64, &Task)| {
         RepairStep::TaskRenumbered(TaskRenumbered {

@@ -1,4 +1,4 @@
-//! Checks states by rules, and plans what repairs them.
+//! Validates states by rules, and plans repairs.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,30 +17,31 @@ use StateComponent::{Configuration, ExecutionLogs, FileSystem, ResourceUsage, Se
 use ValidationRuleType::{BusinessLogic, ChecksumValidation, ReferentialIntegrity, StructuralConsistency};
 use ValidationSeverity::{Critical, Error, Warning};
 
-/// Holds one place at which a rule is broken.
+/// Describes one violation of a rule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RuleViolation {
-    /// What is broken.
+    /// The defect.
     pub error: ValidationError,
-    /// What repairs it, where something can.
+    /// Its repair, if there is one.
     pub repair: Option<Repair>,
 }
 
 impl RuleViolation {
-    /// Reports in a host's words what is broken.
+    /// Reports a violation in a host's words.
     pub fn other(message: impl Into<String>) -> RuleViolation {
         RuleViolation { error: ValidationError::Other { message: message.into() }, repair: None }
     }
 }
 
-/// Holds what is broken, by which rule, and what repairs it.
+/// Describes a defect, the violated rule, and the repair.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ValidationIssue {
     /// Rule.
     pub rule: ValidationRule,
-    /// What is broken.
+    /// The defect.
     pub error: ValidationError,
-    /// What repairs it, seen for itself. A [plan](RepairPlan) brings repairs in order, and leaves out what others do too.
+    /// Its repair, viewed in isolation. A [plan](RepairPlan) orders repairs, and omits those that
+    /// others make redundant.
     pub suggested_repair: Option<Repair>,
 }
 
@@ -51,21 +52,21 @@ impl fmt::Display for ValidationIssue {
     }
 }
 
-/// Says whether a state holds.
+/// Reports whether a state is valid.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ValidationResult {
-    /// Whether nothing critical was found.
+    /// Whether there is no critical issue.
     pub is_valid: bool,
-    /// What was found, in the order of the rules.
+    /// Issues in the order of the rules.
     pub issues: Vec<ValidationIssue>,
-    /// What repairs it.
+    /// Their repairs.
     pub repair_plan: RepairPlan,
 }
 
 type BuiltIn = fn(&ValidationIndex<'_>) -> Vec<RuleViolation>;
 type OfHost = dyn Fn(&SessionState) -> Vec<RuleViolation> + Send + Sync;
 
-/// Finds where a rule is broken.
+/// Finds the violations of a rule.
 enum Check {
     BuiltIn(BuiltIn),
     OfHost(Box<OfHost>),
@@ -73,7 +74,7 @@ enum Check {
     OfLog,
 }
 
-/// Checks states by rules.
+/// Validates states by rules.
 ///
 /// ```
 /// use foldlog_tasks::{
@@ -144,7 +145,6 @@ const OF_STATES: [(&str, StateComponent, ValidationRuleType, ValidationSeverity,
 /// The rules that need the log, in their order.
 const OF_LOGS: [ValidationRule; 3] = [SEALS, UPDATE_CHECKSUMS, CHECKPOINT_HASHES];
 
-/// Rule of seals.
 pub(super) const SEALS: ValidationRule = ValidationRule {
     name: Cow::Borrowed("seals"),
     component: Session,
@@ -152,7 +152,6 @@ pub(super) const SEALS: ValidationRule = ValidationRule {
     severity: Critical,
 };
 
-/// Rule of the digests and numbers of updates.
 pub(super) const UPDATE_CHECKSUMS: ValidationRule = ValidationRule {
     name: Cow::Borrowed("update-checksums"),
     component: Session,
@@ -160,7 +159,6 @@ pub(super) const UPDATE_CHECKSUMS: ValidationRule = ValidationRule {
     severity: Critical,
 };
 
-/// Rule of the hashes of checkpoints.
 pub(super) const CHECKPOINT_HASHES: ValidationRule = ValidationRule {
     name: Cow::Borrowed("checkpoint-hashes"),
     component: Session,
@@ -168,7 +166,8 @@ pub(super) const CHECKPOINT_HASHES: ValidationRule = ValidationRule {
     severity: Critical,
 };
 
-/// Steps of one phase are taken before issues of the next are looked for: a repair can make another one needless.
+/// The steps of one phase are applied before the next phase looks for issues, since a repair can
+/// make another one redundant.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RepairPhase {
     Keys,
@@ -213,7 +212,7 @@ impl RepairPhase {
 }
 
 impl StateValidator {
-    /// Makes a validator with the built-in rules of this module's table.
+    /// Returns a validator with the built-in rules of this module's table.
     pub fn new() -> StateValidator {
         let of_states = OF_STATES.into_iter().map(|(name, component, rule_type, severity, check)| {
             let rule = ValidationRule { name: Cow::Borrowed(name), component, rule_type, severity };
@@ -222,7 +221,7 @@ impl StateValidator {
         StateValidator { rules: of_states.chain(OF_LOGS.map(|rule| (rule, Check::OfLog))).collect() }
     }
 
-    /// Adds a rule of the host, which says of a state what is broken.
+    /// Adds a rule of the host, which returns the violations of a state.
     #[must_use]
     pub fn with_rule(
         mut self,
@@ -233,22 +232,22 @@ impl StateValidator {
         self
     }
 
-    /// Lists the rules, those that only [`validate_log`](StateValidator::validate_log) checks included.
+    /// Lists the rules, including those that only [`validate_log`](StateValidator::validate_log)
+    /// checks.
     pub fn rules(&self) -> impl Iterator<Item = &ValidationRule> {
         self.rules.iter().map(|(rule, _)| rule)
     }
 
-    /// Checks a state by all rules that need no log.
+    /// Validates a state by all rules that need no log.
     pub fn validate(&self, state: &SessionState) -> ValidationResult {
         self.result(state, self.issues(state), Vec::new())
     }
 
-    /// Plans what repairs a state.
+    /// Plans the repairs of a state.
     pub fn repair_plan(&self, state: &SessionState) -> RepairPlan {
         self.plan(state, self.issues(state))
     }
 
-    /// Finds what is broken.
     pub(super) fn issues(&self, state: &SessionState) -> Vec<ValidationIssue> {
         let (mut issues, checked) = (Vec::new(), ValidationIndex::from_state(state));
         for (rule, check) in &self.rules {
@@ -266,7 +265,7 @@ impl StateValidator {
         issues
     }
 
-    /// Says what was found in a state, and beside it in its log.
+    /// Returns the result from the issues of a state and those of its log.
     pub(super) fn result(
         &self,
         state: &SessionState,
