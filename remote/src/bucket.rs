@@ -1,9 +1,12 @@
-//! Speaks to an object store: each request once and bounded in time and size, or several times within [`Retries`].
+//! Sends requests to an object store. Each request is bounded in time and size, and sent once, or
+//! several times within [`Retries`].
 //!
-//! Three operations are all that the protocol relies on: create an object that does not exist, read one, and tell that
-//! one does not exist. No update, no rename, no list. Only [`Bucket::sessions`] lists, for people, who ask which sessions
-//! there are, whoever watches a lease, which decides nothing about safety, and a collection, which removes what the list shows of what may
-//! be removed. What a store says in words of its own is turned into a [`RemoteFailure`] here, and dropped.
+//! The protocol relies on three operations only: create an object that does not exist, read an
+//! object, and detect that an object does not exist. It uses no update, no rename, no list. Lists
+//! have three other users: [`Bucket::sessions`], which shows people the existing sessions; a
+//! process that watches a lease, which decides nothing about safety; and a collection, which
+//! removes only those listed objects that may be removed. This module turns a store's own messages
+//! into a [`RemoteFailure`], and drops them.
 //!
 //! Keys, below the prefix of the [`Bucket`]:
 //!
@@ -12,19 +15,19 @@
 //! sessions/{session}/volumes/{number of chunks}/{first chunk:020}
 //!                                        a volume
 //! sessions/{session}/collected/{first chunk:020}
-//!                                        a mark: chunks of the small volume that begins there are removed
+//!                                        a mark: the chunks of the small volume that starts there are removed
 //! sessions/{session}/compactions/{number:020}
 //!                                        a compaction, from 1 on
 //! sessions/{session}/compacted/{compaction:020}/{first chunk:020}/{hash}
 //!                                        a compacted volume of it
-//! sessions/{session}/objects/{hash}      a payload that the local log keeps out of line, under the name that it has there; or
-//!                                        a pack of what captures of workspaces need
-//! sessions/{session}/objects/{hash}.{n}  the same, put again after n names of it were withdrawn
+//! sessions/{session}/objects/{hash}      a payload that the local log stores out of line, under its local name; or
+//!                                        a pack with the objects of captures of workspaces
+//! sessions/{session}/objects/{hash}.{n}  the same, put again after n of its names were withdrawn
 //! sessions/{session}/withdrawn/{number:020}
 //!                                        a withdrawal, from 1 on
-//! sessions/{session}/lease/{epoch:020}   under which worker's lease the session was claimed (`lease::objects`)
+//! sessions/{session}/lease/{epoch:020}   the worker whose lease the claim belongs to (`lease::objects`)
 //! leases/{worker}/{renewal:020}          a renewal of a worker's lease
-//! sessions/{session}/probe/{random}      what opening finds out with whether puts are conditional; removed at once
+//! sessions/{session}/probe/{random}      tests during opening whether puts are conditional; removed at once
 //! ```
 
 use std::collections::BTreeMap;
@@ -53,46 +56,46 @@ use crate::retries::{Attempts, Retries};
 use crate::volume::{Extent, SPANS, VOLUME_BYTES_MAX, encoded_len};
 use crate::withdrawal::Name;
 
-/// Names the place of sessions in an object store.
+/// Describes the location of sessions in an object store.
 #[derive(Clone)]
 pub struct Bucket {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
-    /// URL by which errors name the place; `None` of a store that the host made.
+    /// URL of the place in errors; `None` for a store that the host created.
     place: Option<Arc<str>>,
     retries: Retries,
     clock: Clock,
     spans: [u64; 2],
     volume_bytes: u64,
-    /// Which names of payloads readers know to be withdrawn.
+    /// Withdrawn names of payloads, as far as readers know them, by session.
     withdrawn: Arc<Mutex<BTreeMap<Uuid, Arc<Withdrawn>>>>,
 }
 
 impl fmt::Debug for Bucket {
-    /// Formats the prefix alone: a store's own form may hold an address with a password.
+    /// Formats only the prefix: a store's own form may contain an address with a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bucket").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
-/// Says what one put came to.
+/// Describes the outcome of one put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PutOutcome {
-    /// The object did not exist, and is the one that was put.
+    /// The object did not exist, and was created.
     Created,
-    /// The store says that the object exists. It may be the one that an earlier attempt put, and S3 says the same while
-    /// another put is under way that may fail yet.
+    /// The store reports that the object exists. An earlier attempt may have put it. S3 also
+    /// reports this during another put, which may still fail.
     Exists,
-    /// The put failed, or its answer was lost: the object may be there or not, now or later.
+    /// The put failed, or its answer was lost: the object may exist, now or later, or not.
     Failed(Reason),
 }
 
 impl Bucket {
-    /// Names the place beneath `prefix` in `store`. An empty prefix means the whole store.
+    /// Describes the location beneath `prefix` in `store`. An empty prefix means the whole store.
     ///
     /// # Errors
     ///
-    /// [`Error::Prefix`] if the prefix is not made of names with `/` between them.
+    /// [`Error::Prefix`] if the prefix does not consist of names with `/` between them.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: &str, retries: Retries) -> Result<Bucket> {
         let volume_bytes = VOLUME_BYTES_MAX as u64;
         let path = Path::parse(prefix).map_err(|_| Error::Prefix { prefix: prefix.to_owned() })?;
@@ -108,41 +111,41 @@ impl Bucket {
         })
     }
 
-    /// Has errors name the place by a URL, in which no password stands.
+    /// Sets the URL of the place in errors. It must not contain a password.
     pub(crate) fn at(self, place: &str) -> Bucket {
         Bucket { place: Some(escape::text(place).into()), ..self }
     }
 
-    /// Begins to count the attempts of one request.
+    /// Starts to count the attempts of one request.
     pub(crate) fn begin(&self) -> Attempts {
         self.retries.begin(self.place.as_ref())
     }
 
-    /// Reads time by a clock of the caller's, in place of the system's that goes on while the machine sleeps. For tests, which have no days
-    /// to wait.
+    /// Replaces the system's clock, which also runs while the machine sleeps, by the caller's
+    /// clock. For tests, which cannot wait for days.
     pub fn with_clock(self, read: impl Fn() -> Duration + Send + Sync + 'static) -> Bucket {
         Bucket { clock: Clock::new(read), ..self }
     }
 
-    /// Has volumes of other numbers of chunks, of which the second is a multiple of the first. For tests: all who read or write a session
-    /// must have the same.
+    /// Sets the numbers of chunks in small and large volumes; the second is a multiple of the
+    /// first. For tests: all readers and writers of a session must use the same numbers.
     #[doc(hidden)]
     pub fn with_spans(self, spans: [u64; 2]) -> Bucket {
         Bucket { spans, ..self }
     }
 
-    /// Has no volume be longer. For tests, as [`Bucket::with_spans`].
+    /// Sets the maximum length of a volume. For tests, as [`Bucket::with_spans`].
     #[doc(hidden)]
     pub fn with_volume_bytes(self, volume_bytes: u64) -> Bucket {
         Bucket { volume_bytes, ..self }
     }
 
-    /// Returns whether a volume of so many chunks may be made that have so many bytes together.
+    /// Returns whether `count` chunks of `bytes` bytes in total may form a volume.
     pub(crate) fn has_volume_of(&self, count: u64, bytes: u64) -> bool {
         encoded_len(count, bytes) <= self.volume_bytes
     }
 
-    /// Returns what is known of the withdrawn names of a session's payloads.
+    /// Returns the known withdrawn names of a session's payloads.
     pub(crate) fn known_withdrawn(&self, session: Uuid) -> Arc<Withdrawn> {
         let known = self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(&session).cloned().unwrap_or_default()
@@ -152,12 +155,12 @@ impl Bucket {
         self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner).insert(session, Arc::new(known));
     }
 
-    /// Returns how many chunks small and large volumes hold.
+    /// Returns the numbers of chunks in small and large volumes.
     pub(crate) fn spans(&self) -> [u64; 2] {
         self.spans
     }
 
-    /// Returns the time by the clock that goes on while the machine sleeps.
+    /// Returns the time of the clock that also runs while the machine sleeps.
     pub(crate) fn now(&self) -> Duration {
         self.clock.now()
     }
@@ -183,7 +186,7 @@ impl Bucket {
         self.key_of(&["sessions", &session.to_string(), "volumes", &count, &first])
     }
 
-    /// Returns the key of what says that chunks of a small volume are removed.
+    /// Returns the key of the mark for the removed chunks of a small volume.
     pub fn mark_key(&self, session: Uuid, extent: Extent) -> Path {
         self.key(session, "collected", &format!("{:020}", extent.first))
     }
@@ -200,7 +203,8 @@ impl Bucket {
         self.key_of(&["sessions", &session.to_string(), "compacted", &number, &first, &hash])
     }
 
-    /// Returns the key of a payload that the local log keeps out of line, or of a pack, under its first name.
+    /// Returns the key of a payload that the local log stores out of line, or of a pack, under its
+    /// first name.
     pub fn object_key(&self, session: Uuid, object: ObjectId) -> Path {
         self.payload_key(session, Name { hash: object.hash, before: 0 })
     }
@@ -215,8 +219,8 @@ impl Bucket {
         self.key(session, "withdrawn", &format!("{number:020}"))
     }
 
-    /// Returns the ids of the sessions that the store lists, in ascending order. A list may lack what was put just now, and nothing else
-    /// here relies on one.
+    /// Returns the ids of the sessions that the store lists, in ascending order. The list may lack
+    /// objects that were put just now; nothing else here relies on a list.
     ///
     /// # Errors
     ///
@@ -245,19 +249,20 @@ impl Bucket {
         self.key_of(&["sessions", &session.to_string(), directory, name])
     }
 
-    /// Returns the key that these names lead to, beneath the prefix.
+    /// Returns the key of a path beneath the prefix.
     pub(crate) fn key_of(&self, below: &[&str]) -> Path {
         let below = below.iter().map(|name| PathPart::from(*name));
         self.prefix.parts().map(|part| PathPart::from(part.as_ref().to_owned())).chain(below).collect()
     }
 
-    /// Removes an object, as far as the store lets it. Nothing may depend on whether it does.
+    /// Tries to remove an object. Nothing may depend on whether that succeeds.
     pub(crate) async fn remove(&self, key: &Path) {
         let _ = time::timeout(self.retries.request_timeout, self.store.delete(key)).await;
     }
 
-    /// Returns the object directly beneath a directory whose name is the greatest number, with that number and when the store says that it
-    /// was put, in microseconds since 1970; `None` if there is none. Relies on no order of the list.
+    /// Returns the object directly beneath a directory whose name is the greatest number, with that
+    /// number and the store's time of its put, in microseconds since 1970; `None` if there is none.
+    /// Does not rely on the order of the list.
     pub(crate) async fn greatest(&self, directory: &Path, what: &'static str) -> Result<Option<(u64, i64)>> {
         let mut attempts = self.begin();
         while attempts.wait_for_next().await {
@@ -290,7 +295,7 @@ impl Bucket {
         }
     }
 
-    /// Reads an object of up to `max` bytes, once; `None` if it does not exist.
+    /// Reads an object of up to `max` bytes, once; returns `None` if it does not exist.
     pub(crate) async fn get_once(&self, key: &Path, max: usize) -> Result<Option<Vec<u8>>, Get> {
         let get = async {
             let found = with_timeout(self.retries.request_timeout, self.store.get(key)).await?;
@@ -304,8 +309,8 @@ impl Bucket {
         }
     }
 
-    /// Reads an object of up to `max` bytes, in several attempts; `None` if it does not exist. `what` says in an error
-    /// what was asked for.
+    /// Reads an object of up to `max` bytes, in several attempts; returns `None` if it does not
+    /// exist. `what` describes the request in an error.
     pub(crate) async fn get(&self, key: &Path, max: usize, what: &'static str) -> Result<Option<Vec<u8>>> {
         let mut attempts = self.begin();
         while attempts.wait_for_next().await {
@@ -320,7 +325,8 @@ impl Bucket {
         Err(attempts.error(what))
     }
 
-    /// Creates an object, of which whoever creates it has the same bytes; returns whether it was not there before.
+    /// Creates an object whose bytes are the same for all creators; returns whether it was created
+    /// now.
     pub(crate) async fn create(&self, key: &Path, payload: PutPayload, what: &'static str) -> Result<bool> {
         let mut attempts = self.begin();
         while attempts.wait_for_next().await {
@@ -340,7 +346,7 @@ impl Bucket {
     ///
     /// # Errors
     ///
-    /// [`Error::Store`], with [`RemoteFailure::Overtaken`] if the other one was faster.
+    /// [`Error::Store`], with [`RemoteFailure::Overtaken`] if the other process was first.
     pub(crate) async fn create_alone(&self, key: &Path, bytes: Vec<u8>, what: &'static str) -> Result<()> {
         self.create(key, PutPayload::from(bytes.clone()), what).await?;
         match self.get(key, bytes.len(), what).await {
@@ -350,8 +356,8 @@ impl Bucket {
         }
     }
 
-    /// Reads an object and decodes it, a second time if it does not decode: the bytes may have been damaged on the way. `None` if it is not
-    /// there.
+    /// Reads an object and decodes it. If that fails, reads it a second time, since the bytes may
+    /// have been damaged in transit. Returns `None` if it does not exist.
     pub(crate) async fn get_decoded<T>(
         &self,
         key: &Path,
@@ -370,14 +376,14 @@ impl Bucket {
         unusable.map_or(Ok(None), Err)
     }
 
-    /// Returns number and length of the chunks that the store lists as objects.
+    /// Returns the numbers and lengths of the chunks that the store lists as objects.
     pub(crate) async fn chunks(&self, session: Uuid) -> Result<Vec<(u64, u64)>> {
         let listed = self.list_objects(session, "log", "list the chunks").await?;
         let number = |found: &ObjectMeta| Some((found.location.filename()?.parse().ok()?, found.size));
         Ok(listed.iter().filter_map(number).collect())
     }
 
-    /// Returns what the store lists beneath a directory of a session.
+    /// Lists the objects beneath a directory of a session.
     pub(crate) async fn list_objects(
         &self,
         session: Uuid,
@@ -403,7 +409,7 @@ impl Bucket {
         Err(attempts.error(what))
     }
 
-    /// Returns the time by the store's clock, which it says of an object that is put now.
+    /// Returns the time of the store's clock, from an object that is put now.
     pub(crate) async fn store_time(&self, session: Uuid) -> Result<DateTime<Utc>> {
         let key = self.key(session, "probe", &Uuid::new_v4().simple().to_string());
         let time = async {
@@ -412,24 +418,25 @@ impl Bucket {
             Ok(self.head(&key, AGES).await?.ok_or_else(missing)?.last_modified)
         }
         .await;
-        // What stays behind if this fails is a few bytes under a name that nobody reads.
+        // If this fails, a few bytes remain under a name that is never read.
         self.remove(&key).await;
         time
     }
 
-    /// Returns how old an object is at `time`, by the store's clock alone; nothing of one that is not there, or that is younger.
+    /// Returns the age of an object at `time`, by the store's clock alone; 0 for one that is
+    /// missing or newer.
     pub(crate) async fn age(&self, key: &Path, time: DateTime<Utc>) -> Result<Duration> {
         let found = self.head(key, AGES).await?;
         Ok(found.map(|found| age_at(time, found.last_modified)).unwrap_or_default())
     }
 
-    /// Puts the mark of a range, unless it is there.
+    /// Puts the mark of a range, unless it exists.
     pub(crate) async fn mark(&self, session: Uuid, extent: Extent, what: &'static str) -> Result<()> {
         let mark = PutPayload::from_static(MARK);
         self.create(&self.mark_key(session, extent), mark, what).await.map(drop)
     }
 
-    /// Removes chunks. One that is not there is none to remove.
+    /// Removes chunks. A missing one is no error.
     pub(crate) async fn remove_chunks(
         &self,
         session: Uuid,
@@ -440,7 +447,7 @@ impl Bucket {
         self.remove_all(keys, what).await
     }
 
-    /// Removes objects. One that is not there is none to remove.
+    /// Removes objects. A missing one is no error.
     pub(crate) async fn remove_all(&self, keys: Vec<Path>, what: &'static str) -> Result<()> {
         let mut attempts = self.begin();
         'attempts: while attempts.wait_for_next().await {
@@ -462,12 +469,13 @@ impl Bucket {
         Err(attempts.error(what))
     }
 
-    /// Returns the length of an object in bytes; `None` if it does not exist. `what` says in an error what was asked for.
+    /// Returns the length of an object in bytes; `None` if it does not exist. `what` describes the
+    /// request in an error.
     pub(crate) async fn size(&self, key: &Path, what: &'static str) -> Result<Option<u64>> {
         Ok(self.head(key, what).await?.map(|found| found.size))
     }
 
-    /// Returns what the store says of an object; `None` if it does not exist.
+    /// Returns the store's metadata of an object; `None` if it does not exist.
     pub(crate) async fn head(&self, key: &Path, what: &'static str) -> Result<Option<ObjectMeta>> {
         let mut attempts = self.begin();
         while attempts.wait_for_next().await {
@@ -480,13 +488,14 @@ impl Bucket {
         Err(attempts.error(what))
     }
 
-    /// Finds out whether puts are conditional in this store, with an object of its own: the first put must create it,
-    /// and the second must leave it as it is.
+    /// Checks that this store supports conditional puts, with a probe object: the first put must
+    /// create it, and the second must not replace it.
     ///
     /// # Errors
     ///
-    /// [`Error::NoConditionalPuts`] if the second put replaces the object, or the store knows no such puts;
-    /// [`Error::Store`] if the store does not answer, or the credentials do not allow it.
+    /// [`Error::NoConditionalPuts`] if the second put replaces the object, or the store does not
+    /// support such puts; [`Error::Store`] if the store does not answer, or the credentials do not
+    /// permit it.
     pub async fn require_conditional_puts(&self, session: Uuid) -> Result<()> {
         let key = self.key(session, "probe", &Uuid::new_v4().simple().to_string());
         let answer = async {
@@ -499,12 +508,13 @@ impl Bucket {
             }
         }
         .await;
-        // What stays behind if this fails is a few bytes under a name that nobody reads.
+        // If this fails, a few bytes remain under a name that is never read.
         self.remove(&key).await;
         answer
     }
 
-    /// Puts the probe until the store says that it created it, or that it exists and it does.
+    /// Puts the probe until the store reports that it was created, or that it exists and a read
+    /// confirms that.
     async fn put_probe(&self, key: &Path, bytes: &'static [u8]) -> Result<()> {
         let payload = PutPayload::from_static(bytes);
         let mut attempts = self.begin();
@@ -526,12 +536,12 @@ impl Bucket {
     }
 }
 
-/// Returns how much earlier than `time` something was modified; nothing if it was not.
+/// Returns the time from `modified` to `time`; 0 if `modified` is later.
 pub(crate) fn age_at(time: DateTime<Utc>, modified: DateTime<Utc>) -> Duration {
     time.signed_duration_since(modified).to_std().unwrap_or_default()
 }
 
-/// How often the time of one attempt a list may take.
+/// Time limit of a list, as a multiple of that of one attempt.
 const LIST_PAGES: u32 = 10;
 
 const MARK: &[u8] = b"foldlog: chunks of this range are removed, and stand in its volume\n";
@@ -540,7 +550,7 @@ const SECOND: &[u8] = b"foldlog: second put, which must not happen\n";
 const AGES: &str = "find out how old objects are";
 const PROBE: &str = "find out whether the store has conditional puts";
 
-/// Says why one reading of an object came to nothing.
+/// Describes why one read of an object failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Get {
     /// The object has at least this many bytes.
@@ -549,7 +559,6 @@ pub(crate) enum Get {
     Failed(Reason),
 }
 
-/// Sends one request.
 async fn request<T>(
     bound: Duration,
     request: impl Future<Output = object_store::Result<T>>,
@@ -557,7 +566,7 @@ async fn request<T>(
     explain_refusal(with_timeout(bound, request)).await
 }
 
-/// Waits so long for an answer, and returns `None` as the error if none comes.
+/// Waits for an answer for the time `bound`; the error is `None` after a timeout.
 async fn with_timeout<T>(
     bound: Duration,
     request: impl Future<Output = object_store::Result<T>>,
@@ -565,7 +574,7 @@ async fn with_timeout<T>(
     time::timeout(bound, request).await.map_err(|_| None)?.map_err(Some)
 }
 
-/// Runs a bounded request, and says why it failed if it did.
+/// Runs a bounded request, and explains its failure.
 async fn explain_refusal<T>(
     request: impl Future<Output = Result<T, Option<object_store::Error>>>,
 ) -> Result<T, BucketRefusal> {
@@ -573,17 +582,18 @@ async fn explain_refusal<T>(
     answer.map_err(|error| BucketRefusal::from_error(error.as_ref(), exchange))
 }
 
-/// Says what a store's error comes to.
+/// The meaning of a store's error.
 struct BucketRefusal {
-    /// Whether the store says that there is no such object. That a whole bucket is missing says nothing of an object.
+    /// Whether the store reports that there is no such object. A missing bucket does not count,
+    /// since it tells nothing about an object.
     is_missing: bool,
-    /// Whether the store says that there is such an object already.
+    /// Whether the store reports that there is such an object already.
     exists: bool,
     reason: Reason,
 }
 
 impl BucketRefusal {
-    /// Says what an error comes to, or without one that no answer came in time.
+    /// Interprets an error; `None` means a timeout.
     fn from_error(error: Option<&object_store::Error>, exchange: Exchange) -> BucketRefusal {
         use object_store::Error::{AlreadyExists, NotFound, NotModified, Precondition};
 
@@ -599,8 +609,8 @@ impl BucketRefusal {
     }
 }
 
-/// Reads what an object holds, as it arrives: no length that a store or an object claims decides how much memory is
-/// taken.
+/// Reads the content of an object as it arrives: no length that a store or an object claims decides
+/// how much memory is allocated.
 async fn read(found: GetResult, max: usize) -> object_store::Result<Result<Vec<u8>, Get>> {
     let size = found.meta.size;
     if size > max as u64 {
@@ -616,12 +626,12 @@ async fn read(found: GetResult, max: usize) -> object_store::Result<Result<Vec<u
         }
         bytes.extend_from_slice(&piece);
     }
-    // An answer that broke off without an error.
+    // An answer may break off without an error.
     let is_whole = bytes.len() as u64 == size;
     Ok(if is_whole { Ok(bytes) } else { Err(Get::Failed(RemoteFailure::Unavailable.into())) })
 }
 
-/// Returns what a status means. `object_store` makes nothing of one that answers a list.
+/// Interprets a status. `object_store` does not interpret one that answers a list.
 fn answered_failure(answer: &ServerAnswer) -> Option<RemoteFailure> {
     match answer {
         ServerAnswer::Http { status: 401 | 403, .. } => Some(RemoteFailure::Denied),
@@ -630,7 +640,7 @@ fn answered_failure(answer: &ServerAnswer) -> Option<RemoteFailure> {
     }
 }
 
-/// Says in words of this crate what a store's error comes to.
+/// Converts a store's error to a failure of this crate.
 fn failure_of(error: &object_store::Error) -> RemoteFailure {
     match error {
         object_store::Error::Generic { source, .. } if source.is::<NotAFile>() => RemoteFailure::NotAFile,
@@ -646,8 +656,8 @@ fn failure_of(error: &object_store::Error) -> RemoteFailure {
     }
 }
 
-/// Returns what a store's answer names in words of its own, which are looked through and dropped. A key cannot hold these words: in
-/// the text of an error it stands encoded.
+/// Searches a store's message for known words, and drops it. A key cannot contain these words,
+/// since it is encoded in the text of an error.
 fn named_failure(error: &object_store::Error) -> Option<RemoteFailure> {
     const NAMED: [(&[&str], RemoteFailure); 5] = [
         (&["<Code>NoSuchBucket</Code>", "<Code>ContainerNotFound</Code>"], RemoteFailure::Missing),
@@ -668,7 +678,7 @@ fn named_failure(error: &object_store::Error) -> Option<RemoteFailure> {
             RemoteFailure::Denied,
         ),
         (&["<Code>RequestTimeTooSkewed</Code>"], RemoteFailure::ClockSkew),
-        // Where the machines of a provider ask for their keys.
+        // Addresses from which machines of a provider get their keys.
         (&["//169.254.169.254", "//metadata.google.internal", "//metadata/"], RemoteFailure::NoCredentials),
     ];
     let text = error.to_string();

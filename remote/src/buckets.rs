@@ -1,4 +1,4 @@
-//! Places in object storage: a directory, or a bucket that is reached over a network.
+//! Places in object storage: a directory, or a bucket in a network.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use crate::remote::Remote;
 use crate::replicator::ObjectReplicator;
 use crate::retries::Retries;
 
-/// Holds sessions in object storage.
+/// A place for sessions in object storage.
 #[derive(Debug)]
 struct BucketPlace {
     remote: Remote,
     url: String,
 }
 
-/// Opens the place that the URL of a directory or a bucket names.
+/// Opens the place at the URL of a directory or a bucket.
 ///
 /// # Errors
 ///
@@ -35,7 +35,7 @@ pub(crate) fn open(url: &Url, retries: Retries, variables: &PlaceEnvironment) ->
     Ok(Arc::new(BucketPlace { remote, url: url.as_str().trim_end_matches('/').to_owned() }))
 }
 
-/// Opens the directory or bucket that a URL names, for callers that speak the protocol themselves.
+/// Opens the directory or bucket at a URL, for callers that use the protocol directly.
 ///
 /// # Errors
 ///
@@ -110,11 +110,10 @@ impl Place for BucketPlace {
     }
 }
 
-/// Reads one session from object storage.
 #[derive(Debug)]
 struct BucketReader {
     remote: Remote,
-    /// Stands behind what was handed on.
+    /// Positioned after the last record that was passed on.
     reader: ChunkReader,
 }
 

@@ -1,28 +1,34 @@
-//! Decides which chunks are a session's log: a pure function of the chunks, in the order of their numbers.
+//! Decides which chunks are a session's log: a pure function of the chunks, in the order of their
+//! numbers.
 //!
-//! The *chain* is the sequence of chunks that count. Chunk numbers are positions that writers race for: whoever creates
-//! the object with the next number has it, and no object is ever changed. So every reader sees the same objects, and
-//! takes the same chunks for the chain by these rules, which [`Chain::take`] applies to one number after the other:
+//! The *chain* is the sequence of chunks that count. Chunk numbers are positions for which writers
+//! race: the writer that creates the object with the next number owns it, and no object ever
+//! changes. So every reader sees the same objects, and derives the same chain from them by these
+//! rules, which [`Chain::take`] applies to one number after the other:
 //!
-//! 1. A chunk is verified before anything is made of it ([`Chunk::decode`]), or is one of a compacted volume, which was
-//!    verified as a whole and states the hashes of its chunks ([`Chunk::decode_compacted`]). One that is damaged, too long, or of a
-//!    newer format ends the reading with an error: it may hold what was acknowledged.
-//! 2. A chunk of another session ends the reading: somebody copied it here ([`Error::NotOurs`]).
-//! 3. A chunk of a lower epoch than the chain's is *ignored*: a superseded writer put it, knew nothing of the claim, and
-//!    cannot have had it acknowledged by this chain. Its number is taken all the same; the chain goes on at the next.
-//! 4. A chunk of the chain's epoch or a higher one must name the chain's last chunk as its predecessor, since its
-//!    writer knew that one. If it does not, a chunk in front of it was exchanged, and the reading ends with
-//!    [`Error::Broken`]: to ignore it would hide records that were acknowledged.
+//! 1. A chunk is verified before it is used ([`Chunk::decode`]). A chunk of a compacted volume is
+//!    verified with the whole volume, which states the hashes of its chunks
+//!    ([`Chunk::decode_compacted`]). One that is damaged, too long, or of a newer format ends the
+//!    reading with an error, since it may contain acknowledged records.
+//! 2. A chunk of another session ends the reading: it was copied here ([`Error::NotOurs`]).
+//! 3. A chunk with a lower epoch than the chain's is *ignored*: a superseded writer put it, did not
+//!    know the claim, and cannot have had it acknowledged by this chain. Its number is used up; the
+//!    chain continues at the next.
+//! 4. A chunk with the chain's epoch or a higher one must name the chain's last chunk as its
+//!    predecessor, since its writer knew that one. If it does not, an earlier chunk was exchanged,
+//!    and the reading ends with [`Error::Broken`]. Ignoring the chunk would hide acknowledged
+//!    records.
 //! 5. Its number must be the one in its key, and its first sequence number the chain's next.
-//! 6. A chunk of the chain's epoch must be of the writer that claimed that epoch.
-//! 7. A chunk of a higher epoch must be a *claim*: it holds no records. Only claims raise the epoch, so each epoch has one
-//!    writer. A chain begins with a claim.
+//! 6. A chunk with the chain's epoch must be from the writer that claimed that epoch.
+//! 7. A chunk with a higher epoch must be a *claim*: it contains no records. Only claims raise the
+//!    epoch, so each epoch has one writer. A chain starts with a claim.
 //!
-//! # What follows
+//! # Consequences
 //!
 //! - No fork: of two chunks that name the same predecessor at most one is in the chain.
-//! - One order: the records of a chain have the numbers 0, 1, 2, … without a gap, in the order of the chunks.
-//! - What a writer put behind a claim that it did not know of has a lower epoch, and is ignored.
+//! - One order: the records of a chain have the numbers 0, 1, 2, … without a gap, in the order of
+//!   the chunks.
+//! - Chunks that a writer puts after a claim unknown to it have a lower epoch, and are ignored.
 
 use foldlog_codec::SequenceNumber;
 use uuid::Uuid;
@@ -30,7 +36,8 @@ use uuid::Uuid;
 use crate::chunk::{Chunk, ChunkHash, Epoch, WriterId};
 use crate::error::{Error, Result};
 
-/// Stands behind the last chunk of a chain that was taken: all that deciding about the next one needs.
+/// Describes the end of a chain so far, with all state that is needed to decide about the next
+/// chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chain {
     session: Uuid,
@@ -42,17 +49,17 @@ pub struct Chain {
     last: Option<(u64, ChunkHash)>,
 }
 
-/// Says what a chunk is to the chain.
+/// Describes the role of a chunk in the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TakenChunk<'a> {
     /// The chunk is the chain's next.
     Next(Chunk<'a>),
-    /// A superseded writer put the chunk, and it holds nothing that counts.
+    /// A superseded writer put the chunk, and none of its contents count.
     Ignored(Chunk<'a>),
 }
 
 impl Chain {
-    /// Stands in front of the first chunk of a session.
+    /// Returns an empty chain, before the first chunk of a session.
     pub fn new(session: Uuid) -> Chain {
         Chain {
             session,
@@ -68,19 +75,19 @@ impl Chain {
     ///
     /// # Errors
     ///
-    /// Those of [`Chunk::decode`], [`Error::NotOurs`], [`Error::Broken`], and [`Error::Malformed`] for a chunk that
-    /// breaks one of the rules 5 to 7. The chain stays where it stands.
+    /// Those of [`Chunk::decode`], [`Error::NotOurs`], [`Error::Broken`], and [`Error::Malformed`]
+    /// for a chunk that violates one of the rules 5 to 7. The chain is unchanged then.
     pub fn take<'a>(&mut self, bytes: &'a [u8]) -> Result<TakenChunk<'a>> {
         let chunk = Chunk::decode(bytes, self.next_number)?;
         self.take_decoded(chunk)
     }
 
-    /// Takes the chunk with that number of a compacted volume, whose bytes were verified, as [`Chain::take`] does. The chunk's hash
-    /// is the one that it states.
+    /// Takes the next chunk from a compacted volume whose bytes were verified, as [`Chain::take`]
+    /// does. The chunk's hash is the one that it states.
     ///
     /// # Errors
     ///
-    /// Those of [`Chain::take`] but [`Error::Damaged`].
+    /// Those of [`Chain::take`] except [`Error::Damaged`].
     pub fn take_compacted<'a>(&mut self, bytes: &'a [u8]) -> Result<TakenChunk<'a>> {
         let chunk = Chunk::decode_compacted(bytes, self.next_number)?;
         self.take_decoded(chunk)
@@ -120,7 +127,8 @@ impl Chain {
         Ok(TakenChunk::Next(chunk))
     }
 
-    /// Goes behind a chunk that is known to be the chain's next, and not to have the last number that there is.
+    /// Advances past a chunk that is known to be the chain's next, and whose number is not the last
+    /// possible one.
     pub(crate) fn advance(&mut self, epoch: Epoch, writer: WriterId, next: SequenceNumber, hash: ChunkHash) {
         self.last = Some((self.next_number, hash));
         self.next_number = self.next_number.saturating_add(1);
@@ -134,17 +142,17 @@ impl Chain {
         self.session
     }
 
-    /// Returns the number that the next chunk will have.
+    /// Returns the number of the next chunk.
     pub fn next_number(&self) -> u64 {
         self.next_number
     }
 
-    /// Returns the sequence number that the next record will have.
+    /// Returns the sequence number of the next record.
     pub fn next_sequence(&self) -> SequenceNumber {
         self.next_sequence
     }
 
-    /// Returns the epoch of the last claim; 0 where there is none.
+    /// Returns the epoch of the last claim; 0 if there is none.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -159,7 +167,7 @@ impl Chain {
         self.last
     }
 
-    /// Returns the hash that the next chunk names as its predecessor's.
+    /// Returns the hash that the next chunk must name as its predecessor's.
     pub(crate) fn last_hash(&self) -> ChunkHash {
         self.last.map(|(_, hash)| hash).unwrap_or_default()
     }

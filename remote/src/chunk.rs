@@ -1,7 +1,7 @@
 //! Encodes and decodes the bytes of a chunk: one object of a session's remote log.
 //!
-//! A *chunk* holds records of one session, in order, or claims the session for a writer and then holds none. Byte
-//! offset, length in bytes, and field:
+//! A *chunk* contains records of one session, in order. A chunk without records claims the session
+//! for a writer. Byte offset, length in bytes, and field:
 //!
 //! ```text
 //!   0  8  magic "FOLDRMT\n"
@@ -9,42 +9,46 @@
 //!  10  2  length of the head in bytes (156), which is the offset of the note
 //!  12  4  number of records
 //!  16 16  session id
-//!  32  8  number of the chunk, which its key also holds
+//!  32  8  number of the chunk, also in its key
 //!  40  8  epoch
 //!  48 16  writer id
 //!  64 16  nonce: drawn at random for each chunk
-//!  80 32  hash of the chunk before in the chain; zeros where there is none
+//!  80 32  hash of the previous chunk in the chain; zeros if there is none
 //! 112  8  sequence number of the first record; without records, of the next one
 //! 120 32  content digest of the records (`foldlog_codec::digest`)
 //! 152  4  length of the note in bytes
-//! 156  …  note: who claims the session, in UTF-8; empty in all chunks but claims
+//! 156  …  note: name of the claimant, in UTF-8; empty in all chunks but claims
 //!   …  …  in format version 2: captures
 //!   …  …  records
 //! end-32 32  hash of the chunk: BLAKE3 of all bytes before it
 //! ```
 //!
-//! A record is `kind` (1 byte), `time` (8, microseconds since 1970-01-01 UTC, signed), `length of the body` (4), and
-//! the body. Its sequence number is that of the first record plus its place among the records, so a chunk has no gap.
-//! All integers are little-endian.
+//! A record is `kind` (1 byte), `time` (8, microseconds since 1970-01-01 UTC, signed),
+//! `length of the body` (4), and the body. Its sequence number is that of the first record plus its
+//! place among the records, so a chunk has no gap. All integers are little-endian.
 //!
-//! The *captures* are what the captures of workspaces add that the records name: number of packs (4), each pack's hash (32, BLAKE3)
-//! and length (8), length of one more pack (4), and that pack itself. A chunk of format version 1 has no such part: a claim, or
-//! records that were appended without their captures.
+//! The *captures* describe the data that the captures of workspaces in the records add: number of
+//! packs (4), each pack's hash (32, BLAKE3) and length (8), length of one more pack (4), and that
+//! pack itself. A chunk of format version 1 has no such part: it is a claim, or its records were
+//! appended without their captures.
 //!
-//! A *compacted chunk* stands in a compacted volume ([`volume`](crate::volume)) in the place of one whose records have lost bodies. It has
-//! the magic "FOLDRMC\n", the same fields but for the bodies, and at its end the hash of the chunk that it stands for, which its bytes do not
-//! have. A record without its body is one of kind `dropped`, with kind, length and BLAKE3 of what was dropped, as in a local log.
+//! A *compacted chunk* is in a compacted volume ([`volume`](crate::volume)), and replaces one whose
+//! records have lost bodies. It has the magic "FOLDRMC\n", the same fields except the bodies, and
+//! at its end the hash of the replaced chunk, which does not match its own bytes. A record without
+//! its body has the kind `dropped`, with kind, length and BLAKE3 of the dropped body, as in a local
+//! log.
 //!
-//! A chunk carries records and never frames: a recovery of the local log rewrites salts and checksums, and content is
-//! what two sides must agree on. For the same reason the content digest is the one of the local log: a record whose
-//! body a compaction has dropped leaves it as it was.
+//! A chunk contains records and never frames. A recovery of the local log rewrites salts and
+//! checksums, but both sides must agree on the content. For the same reason the content digest is
+//! that of the local log: dropping the body of a record does not change it.
 //!
 //! # Invariants
 //!
-//! 1. Decoding panics on no input, and allocates nothing: what it returns borrows from the bytes.
-//! 2. Every wrong byte is noticed. The hash stands at the end in every format version, so that a damaged version number
-//!    is told from a newer version.
-//! 3. Equal chunks have equal bytes, and one length in the bytes decides where each field stands.
+//! 1. Decoding panics on no input, and allocates nothing: its result borrows from the bytes.
+//! 2. Every wrong byte is detected. The hash is at the end in every format version, which
+//!    distinguishes a damaged version number from a newer version.
+//! 3. Equal chunks have equal bytes, and one length in the bytes determines the position of each
+//!    field.
 //! 4. No chunk is longer than [`CHUNK_BYTES_MAX`]: writers and readers check the same constant.
 
 use std::fmt;
@@ -64,16 +68,16 @@ pub const FORMAT_VERSION: u16 = 2;
 /// Format version of chunks without captures.
 const FORMAT_VERSION_PLAIN: u16 = 1;
 
-/// Greatest length of a chunk in bytes: room for a record of the greatest length, and as much again.
+/// Maximum length of a chunk in bytes: room for a record of the maximum length, and as much again.
 pub const CHUNK_BYTES_MAX: usize = 32 << 20;
 
-/// Greatest length of a claim's note in bytes.
+/// Maximum length of a claim's note in bytes.
 pub const NOTE_BYTES_MAX: usize = 1024;
 
-/// Greatest number of packs that a chunk names.
+/// Maximum number of packs that a chunk names.
 pub const PACKS_MAX: usize = 1 << 16;
 
-/// Greatest length of the pack in a chunk, in bytes.
+/// Maximum length of the pack in a chunk, in bytes.
 pub const INLINED_BYTES_MAX: usize = 1 << 20;
 
 const MAGIC: [u8; 8] = *b"FOLDRMT\n";
@@ -83,7 +87,7 @@ const HASH_LEN: usize = 32;
 const RECORD_HEAD_LEN: usize = 13;
 const PACK_NAME_LEN: usize = 40;
 
-/// Names a chunk by the BLAKE3 of its bytes.
+/// Identifies a chunk by the BLAKE3 of its bytes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ChunkHash(pub [u8; HASH_LEN]);
 
@@ -104,7 +108,7 @@ impl fmt::Debug for ChunkHash {
 pub struct Epoch(u64);
 
 impl Epoch {
-    /// Makes an epoch of a plain number. 0 is the epoch of no chunk.
+    /// Creates an epoch from a plain number. No chunk has the epoch 0.
     pub const fn new(number: u64) -> Epoch {
         Epoch(number)
     }
@@ -114,7 +118,7 @@ impl Epoch {
         self.0
     }
 
-    /// Returns the epoch that the next claim takes; `None` behind the last number there is.
+    /// Returns the epoch of the next claim; `None` after the last possible number.
     pub fn next(self) -> Option<Epoch> {
         self.0.checked_add(1).map(Epoch)
     }
@@ -126,7 +130,7 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// Names a writer: drawn at random for each claim, so that no two claims have the same one.
+/// Identifies a writer: drawn at random for each claim, so that no two claims have the same one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WriterId(Uuid);
 
@@ -136,7 +140,7 @@ impl WriterId {
         WriterId(Uuid::new_v4())
     }
 
-    /// Makes an id of its sixteen bytes.
+    /// Creates an id from its sixteen bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> WriterId {
         WriterId(Uuid::from_bytes(bytes))
     }
@@ -153,10 +157,10 @@ impl fmt::Display for WriterId {
     }
 }
 
-/// Holds what a chunk says of itself, without its records.
+/// Contains the metadata of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkHead {
-    /// Session that the records belong to.
+    /// Session of the records.
     pub session: Uuid,
     /// Number of the chunk, counted from 0; its key ends with it.
     pub number: u64,
@@ -164,20 +168,20 @@ pub struct ChunkHead {
     pub epoch: Epoch,
     /// Writer that claimed the epoch.
     pub writer: WriterId,
-    /// Random bytes that tell this chunk from any other one with the same content.
+    /// Random bytes that distinguish this chunk from any other one with the same content.
     pub nonce: [u8; 16],
-    /// Hash of the chunk before in the chain; zeros where there is none.
+    /// Hash of the previous chunk in the chain; zeros if there is none.
     pub previous: ChunkHash,
     /// Sequence number of the first record; without records, of the next one.
     pub first_sequence: SequenceNumber,
-    /// Who claims the session; empty in all chunks but claims.
+    /// Name of the claimant; empty in all chunks but claims.
     pub note: String,
 }
 
-/// Holds a chunk that was decoded and verified. Its records borrow from its bytes.
+/// Contains a chunk that was decoded and verified. Its records borrow from its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk<'a> {
-    /// What the chunk says of itself.
+    /// Metadata of the chunk.
     pub head: ChunkHead,
     /// Number of records.
     pub count: u32,
@@ -185,12 +189,13 @@ pub struct Chunk<'a> {
     pub content: [u8; 32],
     /// Hash of the chunk, which the next one names as its predecessor.
     pub hash: ChunkHash,
-    /// What the captures add that the records name; `None` if the records were appended without their captures.
+    /// Data that the captures in the records add; `None` if the records were appended without their
+    /// captures.
     pub captures: Option<ChunkCaptures<'a>>,
     records: &'a [u8],
 }
 
-/// Names what captures add, in a chunk that was decoded and verified.
+/// Describes the data that captures add, in a chunk that was decoded and verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkCaptures<'a> {
     packs: &'a [u8],
@@ -206,7 +211,7 @@ impl ChunkCaptures<'_> {
     }
 }
 
-/// Gathers records into one chunk.
+/// Encodes records as one chunk.
 ///
 /// ```
 /// use foldlog_codec::{RecordKind, Record};
@@ -238,12 +243,12 @@ pub struct ChunkEncoder {
     head: ChunkHead,
     count: u32,
     digest: SegmentDigest,
-    /// Captures as they stand in the chunk; `None` in a chunk without.
+    /// Encoded captures; `None` in a chunk without.
     captures: Option<Vec<u8>>,
     records: Vec<u8>,
 }
 
-/// Holds the bytes of a chunk as they are put, and the hash at their end.
+/// Contains the bytes of a chunk, and the hash at their end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded {
     /// Bytes of the chunk.
@@ -253,7 +258,7 @@ pub struct Encoded {
 }
 
 impl ChunkEncoder {
-    /// Begins a chunk without records.
+    /// Starts a chunk without records.
     ///
     /// # Errors
     ///
@@ -269,11 +274,13 @@ impl ChunkEncoder {
         Ok(ChunkEncoder { head, count: 0, digest: SegmentDigest::new(), captures: None, records: Vec::new() })
     }
 
-    /// Says what the captures add that the records name: packs that were put, and the bytes of one more, which may be none.
+    /// Sets the data that the captures in the records add: packs that were put, and the bytes of
+    /// one more, which may be empty.
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`] if there are more than [`PACKS_MAX`] packs, or the one more is longer than [`INLINED_BYTES_MAX`].
+    /// [`Error::TooLarge`] if there are more than [`PACKS_MAX`] packs, or the additional one is
+    /// longer than [`INLINED_BYTES_MAX`].
     pub fn set_captures(&mut self, packs: &[ObjectId], inlined: &[u8]) -> Result<()> {
         let too_large = |what, len: usize, max: usize| {
             (len > max).then_some(Error::TooLarge { what, len: len as u64, max: max as u64 })
@@ -295,13 +302,13 @@ impl ChunkEncoder {
         Ok(())
     }
 
-    /// Returns how long the chunk is so far, in bytes.
+    /// Returns the length of the chunk so far, in bytes.
     pub fn len(&self) -> usize {
         let captures = self.captures.as_ref().map_or(0, Vec::len);
         HEAD_LEN + self.head.note.len() + captures + self.records.len() + HASH_LEN
     }
 
-    /// Returns whether the chunk holds no record yet.
+    /// Returns whether the chunk has no record yet.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -316,8 +323,9 @@ impl ChunkEncoder {
     /// # Errors
     ///
     /// - [`Error::OutOfOrder`] if its sequence number is not the next one.
-    /// - [`Error::TooLarge`] if its body is longer than any record's may be, or the chunk has no room for it.
-    /// - [`Error::NotContent`] if it is an envelope frame, or its time is none that a log holds.
+    /// - [`Error::TooLarge`] if its body is longer than permitted for a record, or the chunk has no
+    ///   room for it.
+    /// - [`Error::NotContent`] if it is an envelope frame, or its time is invalid in a log.
     pub fn push(&mut self, record: Record<'_>) -> Result<()> {
         let expected = self.head.first_sequence + u64::from(self.count);
         if record.sequence != expected {
@@ -341,8 +349,8 @@ impl ChunkEncoder {
         self.finish_as(&self.head)
     }
 
-    /// Returns the bytes of the chunk with these records under another head, whose first sequence number must be the
-    /// same.
+    /// Returns the bytes of the chunk with these records under another head, whose first sequence
+    /// number must be the same.
     pub(crate) fn finish_as(&self, head: &ChunkHead) -> Encoded {
         let version = if self.captures.is_some() { FORMAT_VERSION } else { FORMAT_VERSION_PLAIN };
         let mut out = Vec::with_capacity(self.len());
@@ -354,28 +362,30 @@ impl ChunkEncoder {
         Encoded { bytes: out, hash }
     }
 
-    /// Returns the head that the chunk was begun with.
+    /// Returns the head that was passed to [`ChunkEncoder::new`].
     #[cfg(feature = "object-store")]
     pub(crate) fn head(&self) -> &ChunkHead {
         &self.head
     }
 
-    /// Returns the sequence number behind the chunk's last record.
+    /// Returns the sequence number after the chunk's last record.
     pub fn next_sequence(&self) -> SequenceNumber {
         self.head.first_sequence + u64::from(self.count)
     }
 }
 
 impl<'a> Chunk<'a> {
-    /// Decodes and verifies the chunk with this number, in this order: hash, magic, format version, fields, records,
-    /// content digest.
+    /// Decodes and verifies the chunk with this number, in this order: hash, magic, format version,
+    /// fields, records, content digest.
     ///
     /// # Errors
     ///
-    /// - [`Error::Damaged`] if the bytes do not have the hash at their end, or are too few to have one.
+    /// - [`Error::Damaged`] if the bytes do not have the hash at their end, or are too few to have
+    ///   one.
     /// - [`Error::NewerFormat`] if a later version of foldlog wrote them.
-    /// - [`Error::Malformed`] if they have it, and are no chunk: nothing that keeps to the protocol wrote them.
-    /// - [`Error::TooLarge`] if there are more of them than a chunk may have.
+    /// - [`Error::Malformed`] if they have the hash but are not a chunk: their writer did not
+    ///   follow the protocol.
+    /// - [`Error::TooLarge`] if there are more bytes than a chunk may have.
     pub fn decode(bytes: &'a [u8], number: u64) -> Result<Chunk<'a>> {
         if bytes.len() > CHUNK_BYTES_MAX {
             let len = bytes.len() as u64;
@@ -385,12 +395,12 @@ impl<'a> Chunk<'a> {
         Chunk::fields(bytes, number, hash, &[MAGIC], true)
     }
 
-    /// Decodes a compacted chunk, whose bytes somebody else has verified, and verifies its records. Its hash is the one that it
-    /// states: the hash that the chunk had before bodies were dropped.
+    /// Decodes a compacted chunk and verifies its records. The caller must have verified its bytes.
+    /// Its hash is the one that it states: the hash that the chunk had before bodies were dropped.
     ///
     /// # Errors
     ///
-    /// Those of [`Chunk::decode`] but [`Error::Damaged`].
+    /// Those of [`Chunk::decode`] except [`Error::Damaged`].
     pub fn decode_compacted(bytes: &'a [u8], number: u64) -> Result<Chunk<'a>> {
         if bytes.len() > CHUNK_BYTES_MAX {
             let len = bytes.len() as u64;
@@ -400,9 +410,10 @@ impl<'a> Chunk<'a> {
         Chunk::fields(bytes, number, ChunkHash(hash), &[MAGIC_COMPACTED], true)
     }
 
-    /// Returns the chunk as it stands in a compacted volume. `bodies` says of each record with which body it stands there as a dropped one;
-    /// `None` leaves it as it is. The content digest must stay the same. Without `counts` the chunk is one that the chain ignores, and leaves
-    /// the pack in it behind.
+    /// Returns the chunk in its form for a compacted volume. For each record, `bodies` returns the
+    /// body of its replacement by a dropped one, or `None` to leave it unchanged. The content
+    /// digest must remain the same. If `counts` is false, the chain ignores the chunk, and its
+    /// inlined pack is omitted.
     #[cfg(feature = "object-store")]
     pub(crate) fn encode_compacted(
         &self,
@@ -432,7 +443,7 @@ impl<'a> Chunk<'a> {
         Chunk::fields(bytes, number, ChunkHash(hash), &[MAGIC, MAGIC_COMPACTED], false)
     }
 
-    /// Decodes what stands in front of the hash.
+    /// Decodes the bytes before the hash.
     fn fields(
         bytes: &'a [u8],
         number: u64,
@@ -477,13 +488,13 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    /// Returns the sequence number behind the chunk's last record.
+    /// Returns the sequence number after the chunk's last record.
     pub fn next_sequence(&self) -> SequenceNumber {
         self.head.first_sequence + u64::from(self.count)
     }
 }
 
-/// Writes what stands in front of the captures: the head, and the note.
+/// Writes the fields before the captures: the head, and the note.
 fn write_head(
     out: &mut Vec<u8>,
     magic: [u8; 8],
@@ -522,7 +533,7 @@ fn write_record(out: &mut Vec<u8>, kind: RecordKind, time_us: i64, body: &[u8]) 
     out.extend_from_slice(body);
 }
 
-/// Returns the hash at the end of `bytes`, if it is that of the bytes before it.
+/// Returns the hash at the end of `bytes`, if it matches the bytes before it.
 fn verify_hash(bytes: &[u8], number: u64) -> Result<ChunkHash> {
     let damaged = |expected, found| Error::Damaged { chunk: number, expected, found };
     let Some((before, found)) = bytes.split_last_chunk::<HASH_LEN>() else {
@@ -532,7 +543,7 @@ fn verify_hash(bytes: &[u8], number: u64) -> Result<ChunkHash> {
     if expected == found { Ok(found) } else { Err(damaged(expected, found)) }
 }
 
-/// Walks `count` records, which must be all that there is, and returns their content digest.
+/// Walks `count` records, which must fill `bytes` exactly, and returns their content digest.
 fn walk(bytes: &[u8], first: SequenceNumber, count: u32) -> Option<[u8; 32]> {
     first.get().checked_add(u64::from(count))?;
     let mut digest = SegmentDigest::new();
@@ -544,7 +555,7 @@ fn walk(bytes: &[u8], first: SequenceNumber, count: u32) -> Option<[u8; 32]> {
     fields.bytes.is_empty().then(|| digest.finish())
 }
 
-/// Walks the records of a chunk that was verified.
+/// Iterates over the records of a chunk that was verified.
 #[derive(Clone, Debug)]
 pub struct ChunkRecords<'a> {
     fields: FieldReader<'a>,
@@ -564,7 +575,8 @@ impl<'a> Iterator for ChunkRecords<'a> {
 }
 
 impl<'a> FieldReader<'a> {
-    /// Takes what stands behind the format version: the head, the number of records, and their content digest.
+    /// Takes the fields after the format version: the head, the number of records, and their
+    /// content digest.
     fn head(&mut self) -> Option<(ChunkHead, u32, [u8; 32])> {
         if usize::from(self.u16()?) != HEAD_LEN {
             return None;
@@ -584,7 +596,7 @@ impl<'a> FieldReader<'a> {
         Some((head, count, content))
     }
 
-    /// Takes what stands between the note and the records.
+    /// Takes the fields between the note and the records.
     fn captures(&mut self) -> Option<ChunkCaptures<'a>> {
         let count = self.u32().filter(|count| *count as usize <= PACKS_MAX)?;
         let packs = self.slice(count.checked_mul(PACK_NAME_LEN as u32)?)?;

@@ -1,15 +1,19 @@
-//! Reads how much time has passed, by a clock that nobody sets and that goes on while the machine sleeps.
+//! Measures elapsed time, by a clock that cannot be set and that also runs while the machine
+//! sleeps.
 //!
-//! Two decisions depend on it: whether what a place said of the number of a chunk, or of the names of payloads, still holds, or is asked for once
-//! more, and whether a claim was confirmed recently enough for a tool to start. On Linux it is `CLOCK_BOOTTIME`, on Apple's systems `CLOCK_MONOTONIC`, which goes on in sleep there, elsewhere what the standard library takes for a steady clock. A machine that
-//! is stopped from outside, so that this clock stands still (a virtual machine that is paused), is not seen to be: the first decision allows that for half
-//! of [`MIN_AGE`](crate::MIN_AGE), the second one not at all.
+//! Two decisions depend on it: whether a place's earlier answer about the number of a chunk, or
+//! about the names of payloads, is still valid or must be requested again; and whether a claim was
+//! confirmed recently enough for a tool to start. On Linux the clock is `CLOCK_BOOTTIME`, on
+//! Apple's systems `CLOCK_MONOTONIC`, which also runs in sleep there, elsewhere the standard
+//! library's steady clock. A stop of the whole machine, such as a paused virtual machine, also
+//! stops this clock and is not detected. The first decision tolerates that for half of
+//! [`MIN_AGE`](crate::MIN_AGE), the second one not at all.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Reads one clock. A clone reads the same one.
+/// A clock. A clone reads the same one.
 #[derive(Clone)]
 pub(crate) struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
 
@@ -26,12 +30,11 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Reads a clock of the host's.
     pub(crate) fn new(read: impl Fn() -> Duration + Send + Sync + 'static) -> Clock {
         Clock(Arc::new(read))
     }
 
-    /// Returns the time that has passed since some moment.
+    /// Returns the time since an arbitrary but fixed moment.
     pub(crate) fn now(&self) -> Duration {
         (self.0)()
     }

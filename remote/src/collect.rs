@@ -1,25 +1,30 @@
-//! Removes chunks whose volumes hold them: what a host or a person asks for, never what a writer does by itself.
+//! Removes chunks that volumes contain. A host or a person requests this; a writer never does it by
+//! itself.
 //!
-//! 1. The session is read to its end by its chunks and small volumes. A volume *fits* if every chunk of its range was taken from it by the
-//!    rules of [`chain`](crate::chain). Missing volumes are made.
-//! 2. A volume's age is the time from its last modification to that of an object that is put now: both are told by the store's clock, and no
-//!    other one is asked.
-//! 3. The range of each volume that fits and is older than [`MIN_AGE`] gets its mark, and then the chunks that the store lists of it are
-//!    removed, the oldest range first.
+//! 1. The session is read to its end by its chunks and small volumes. A volume *fits* if every
+//!    chunk of its range was read from it by the rules of [`chain`](crate::chain). Missing volumes
+//!    are created.
+//! 2. A volume's age is the time from its last modification to that of an object that is put now.
+//!    The store's clock determines both; no other clock is used.
+//! 3. The range of each volume that fits and is older than [`MIN_AGE`] gets its mark. Then the
+//!    listed chunks of that range are removed, the oldest range first.
 //!
-//! 4. If the session's writer recorded that a compaction has dropped bodies, volumes of ranges that have their marks are written anew without
-//!    them ([`compact`](crate::compact)).
+//! 4. If the session's writer recorded that a compaction has dropped bodies, volumes of ranges that
+//!    have their marks are rewritten without them ([`compact`](crate::compact)).
 //!
-//! 5. What earlier ones have left that were killed is removed: objects by which they asked for the store's time.
+//! 5. Leftovers of earlier killed processes are removed: objects that were put to read the store's
+//!    time.
 //!
-//! 6. Payloads and packs that no chunk of the chain names any more are withdrawn, and removed by a later collection
-//!    ([`withdraw`](crate::withdraw)).
+//! 6. Payloads and packs that no chunk of the chain names any more are withdrawn, and removed by a
+//!    later collection ([`withdraw`](crate::withdraw)).
 //!
-//! A list that lacks a chunk leaves it for the next time; what it shows is removed only where 1 to 3 allow it. A crash leaves a mark and some
-//! of the chunks, and the next collection goes on.
+//! If a list lacks a chunk, the chunk remains until the next collection. A listed chunk is removed
+//! only if rules 1 to 3 permit it. A crash leaves a mark and some of the chunks, and the next
+//! collection continues.
 //!
-//! A version of foldlog that knows no volumes takes a collected session for an empty one, and one that knows no withdrawals names payloads that
-//! are about to be removed. So nothing is to be collected before every worker and reader of a place has one that knows both.
+//! A version of foldlog without volumes treats a collected session as an empty one, and a version
+//! without withdrawals names payloads that are about to be removed. So collect only once every
+//! worker and reader of a place has a version with both.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,12 +49,14 @@ use crate::withdraw::PayloadListing;
 const COLLECT: &str = "remove collected chunks";
 
 impl Remote {
-    /// Removes the chunks of a session that its volumes hold, once those are old enough, bodies that a compaction of the session dropped, and
-    /// payloads that nothing names any more. Readers and writers may go on meanwhile.
+    /// Removes the chunks of a session that its volumes contain, once those are old enough; bodies
+    /// that a compaction of the session dropped; and payloads that are no longer named. Readers and
+    /// writers may continue during a collection.
     ///
     /// # Errors
     ///
-    /// Those of [`ChunkReader::read_to_end`], and [`Error::Store`](crate::Error::Store). What was removed by then stays so.
+    /// Those of [`ChunkReader::read_to_end`], and [`Error::Store`](crate::Error::Store). Objects
+    /// that were already removed remain so.
     pub fn collect(&self, session: Uuid, options: CollectOptions) -> Result<CollectReport> {
         let bucket = self.bucket().clone();
         self.runtime().run(async move { collect(&bucket, session, options).await })?
@@ -91,7 +98,7 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     let fit = shelf.take_verified().into_iter();
     let asked = fit.filter(|extent| is_asked(extent) && !is_compacted(extent)).collect();
     let old = collection.old_of(asked).await?;
-    // Those of a compacted volume were removed before, or are to be.
+    // Chunks of a compacted volume were removed before, or still have to be.
     for extent in compacted.iter().chain(&old) {
         collection.remove(*extent).await?;
     }
@@ -118,11 +125,11 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     Ok(collection.report)
 }
 
-/// Holds what a collection of a session's chunks knows.
+/// The state of a collection of a session's chunks.
 pub(crate) struct Collection<'a> {
     pub(crate) bucket: &'a Bucket,
     pub(crate) session: Uuid,
-    /// The store's time in front of all that was read.
+    /// The store's time before all reads.
     time: DateTime<Utc>,
     pub(crate) min_age: Duration,
     pub(crate) dry_run: bool,
@@ -132,7 +139,7 @@ pub(crate) struct Collection<'a> {
 }
 
 impl Collection<'_> {
-    /// Makes volumes that are missing, and returns those that it has put.
+    /// Creates missing volumes, and returns those that were put.
     async fn make(&mut self, missing: Vec<Extent>) -> Result<Vec<Extent>> {
         let mut made = Vec::new();
         for extent in missing.into_iter().filter(|_| !self.dry_run) {
@@ -144,7 +151,7 @@ impl Collection<'_> {
         Ok(made)
     }
 
-    /// Lists the chunks, of which those are too young whose volumes were put just now.
+    /// Lists the chunks; those in volumes that were put just now count as too young.
     async fn list(&mut self, made: &[Extent]) -> Result<()> {
         let small = self.bucket.spans()[0];
         for (number, len) in self.bucket.chunks(self.session).await? {
@@ -158,19 +165,19 @@ impl Collection<'_> {
         Ok(())
     }
 
-    /// Returns the ranges that chunks are listed of.
+    /// Returns the ranges of the listed chunks.
     fn ranges(&self) -> impl Iterator<Item = Extent> {
         let small = self.bucket.spans()[0];
         self.listed.keys().map(move |first| Extent::around(*first, small))
     }
 
-    /// Returns how old the volume of a range is; `None` if there is none.
+    /// Returns the age of a range's volume; `None` if there is none.
     async fn age(&self, extent: Extent) -> Result<Option<Duration>> {
         let found = self.bucket.head(&self.bucket.volume_key(self.session, extent), COLLECT).await?;
         Ok(found.map(|found| age_at(self.time, found.last_modified)))
     }
 
-    /// Returns those of the ranges whose volumes are old enough.
+    /// Returns the ranges whose volumes are old enough.
     async fn old_of(&mut self, asked: Vec<Extent>) -> Result<Vec<Extent>> {
         let mut old = Vec::new();
         for extent in asked {
@@ -183,7 +190,7 @@ impl Collection<'_> {
         Ok(old)
     }
 
-    /// Removes the chunks of a range, behind its mark, or counts them alone.
+    /// Puts the mark of a range and then removes its chunks; in a dry run only counts them.
     async fn remove(&mut self, extent: Extent) -> Result<()> {
         let Some(chunks) = self.listed.remove(&extent.first) else { return Ok(()) };
         if !self.dry_run {
@@ -197,10 +204,10 @@ impl Collection<'_> {
     }
 }
 
-/// Removes what openings and collections have left that were killed while they asked for something with an object of their own.
+/// Removes the probe objects of openings and collections that were killed.
 async fn remove_probes(bucket: &Bucket, session: Uuid, time: DateTime<Utc>) -> Result<()> {
     let left = bucket.list_objects(session, "probe", COLLECT).await?;
-    // Nobody is in the middle of one for so long.
+    // No process needs its probe for so long.
     let is_old = |found: &ObjectMeta| age_at(time, found.last_modified) >= 7 * MIN_AGE;
     let keys: Vec<_> = left.into_iter().filter(is_old).map(|found| found.location).collect();
     if keys.is_empty() { Ok(()) } else { bucket.remove_all(keys, COLLECT).await }

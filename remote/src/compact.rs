@@ -1,33 +1,40 @@
-//! Drops from a bucket the bodies that a compaction of the session's log has dropped: the last step of a collection.
+//! Removes bodies from a bucket that a compaction of the session's log has dropped: the last step
+//! of a collection.
 //!
 //! # What is dropped
 //!
-//! The writer of a session that was compacted records which bodies that dropped
-//! ([`DroppedBodies`](foldlog_codec::body::DroppedBodies)), and every later writer has that record in its log: none goes back to a position at which the
-//! slices are not known any more. So the newest such record says what may go, whoever collects. It goes from chunks that are collected: of which
-//! small volumes of a day or more hold all, behind a mark. A range none of whose records lost a body stays as it is.
+//! The writer of a session that was compacted records the dropped bodies
+//! ([`DroppedBodies`](foldlog_codec::body::DroppedBodies)), and every later writer has that record
+//! in its log: none returns to a position at which the slices are no longer known. So the newest
+//! such record determines the bodies to drop, regardless of the collecting process. Bodies are
+//! dropped from chunks that are collected: all of them are in small volumes that are at least a day
+//! old, and have a mark. A range is unchanged if none of its records lost a body.
 //!
-//! # Steps, and what a crash leaves
+//! # Steps, and the result of a crash
 //!
-//! | step | left behind |
+//! | step | a crash leaves |
 //! |---|---|
-//! | 1. Compacted volumes are put under names of their own, read back, and taken by the rules of [`chain`](crate::chain) from where the range begins; they must lead to where it ends | objects that nobody names. The next compaction of that number removes them |
-//! | 2. The object that says where the slices are known is put under its hash | the same |
-//! | 3. The [`compaction`](crate::compaction) is put, which names them all, and read back | from here on readers find the compacted volumes, where the others are gone |
-//! | 4. Ranges that had bare volumes get their marks; volumes of these ranges, compacted ones of earlier compactions, and those that nobody names, are removed, in any order | some of them. The next collection goes on |
+//! | 1. Compacted volumes are put under names of their own, read back, and taken by the rules of [`chain`](crate::chain) from the start of the range; they must lead to its end | objects without a reference. The next compaction of that number removes them |
+//! | 2. The object with the known positions of the slices is put under its hash | the same |
+//! | 3. The [`compaction`](crate::compaction) is put, which names them all, and read back | from here on readers find the compacted volumes, if the others are missing |
+//! | 4. Ranges that had bare volumes get their marks; volumes of these ranges, compacted ones of earlier compactions, and unreferenced ones are removed, in any order | some of them. The next collection continues |
 //!
-//! A reader that is in the middle has the old objects or the new ones ([`volumes`](crate::volumes)).
+//! A reader that is active at that time finds the old objects or the new ones
+//! ([`volumes`](crate::volumes)).
 //!
 //! # Rules
 //!
-//! 1. A compacted chunk states the hash, the content digest and all other facts of the chunk that it stands for; only a dispatch loses its body.
-//!    Of a chunk that the chain ignores every body goes that is longer than what stands in its place.
-//! 2. The first record without a body of each range names the object that says where the slices are known. So a log can be made of any
-//!    mixture of ranges with and without bodies ([`KnownPositions`](foldlog_codec::body::KnownPositions)).
-//! 3. Nothing is dropped while a chunk that is not collected yet names another such object, for a record in the range that the compaction
-//!    goes through: what that says of positions may need bodies that were dropped since.
-//! 4. Payloads that only dropped bodies name go by a rule of their own ([`withdraw`](crate::withdraw)): a writer may be about to name one
-//!    again.
+//! 1. A compacted chunk states the hash, the content digest and all other facts of the chunk that
+//!    it replaces; only a dispatch loses its body. In a chunk that the chain ignores, every body is
+//!    dropped that is longer than its replacement.
+//! 2. The first record without a body of each range names the object with the known positions of
+//!    the slices. So a log can be built from any mixture of ranges with and without bodies
+//!    ([`KnownPositions`](foldlog_codec::body::KnownPositions)).
+//! 3. Nothing is dropped while a chunk that is not collected yet names another such object, for a
+//!    record in the range of the compaction. Positions in that object may need bodies that were
+//!    dropped since.
+//! 4. Payloads that are named only by dropped bodies are removed by another rule
+//!    ([`withdraw`](crate::withdraw)), since a writer may be about to name one again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -53,23 +60,24 @@ use crate::volumes::{OpenVolume, Shelf, is_marked};
 /// Length of the chunks of a compacted volume in bytes at which no further range is added.
 const VOLUME_BYTES: usize = 8 << 20;
 
-/// Greatest number of chunks in a compacted volume.
+/// Maximum number of chunks in a compacted volume.
 const VOLUME_CHUNKS: u64 = 1 << 16;
 
 const COMPACT: &str = "drop the bodies that a compaction of the session dropped";
 
-/// Names the ranges whose bodies may be dropped.
+/// The ranges whose bodies may be dropped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ranges<'a> {
-    /// Those whose volumes are old enough.
+    /// Ranges whose volumes are old enough.
     pub(crate) collected: &'a [Extent],
-    /// Those whose chunks are too long for a volume, and the age of their bare volumes, if they have one.
+    /// Ranges whose chunks are too long for a volume, and the age of their bare volumes, if they
+    /// have one.
     pub(crate) long: &'a [(Extent, Option<Duration>)],
 }
 
 impl Ranges<'_> {
-    /// Returns the first chunks of the ranges that may lose bodies, with those that were compacted before, and of those of which it is to be
-    /// found out whether they would.
+    /// Returns the first chunks of the ranges that may lose bodies, including those that were
+    /// compacted before; and of the ranges that are only weighed.
     async fn firsts(
         &self,
         collection: &Collection<'_>,
@@ -78,7 +86,7 @@ impl Ranges<'_> {
         let Collection { bucket, session, min_age, dry_run, .. } = *collection;
         let (mut ranges, mut weighed) = (BTreeSet::new(), BTreeSet::new());
         for extent in self.collected {
-            // In a dry run none gets its mark.
+            // A dry run puts no marks.
             if dry_run || is_marked(bucket, session, *extent).await? {
                 ranges.insert(extent.first);
             }
@@ -88,7 +96,7 @@ impl Ranges<'_> {
             ranges.extend((extent.first..=extent.last()).step_by(small));
         }
         for (extent, age) in self.long {
-            // A compacted volume takes the place of a bare one that is as old as this.
+            // A compacted volume replaces a bare one of this age.
             let is_ready = age.is_some_and(|age| age >= min_age);
             (if is_ready { &mut ranges } else { &mut weighed }).insert(extent.first);
         }
@@ -96,12 +104,13 @@ impl Ranges<'_> {
     }
 }
 
-/// Writes volumes without the bodies that were dropped, of these ranges and of those that were compacted before. Returns the compaction, if one was
-/// put.
+/// Writes volumes without the dropped bodies, for these ranges and those that were compacted
+/// before. Returns the compaction, if one was put.
 ///
 /// # Errors
 ///
-/// [`Error::Store`], those of reading, and [`Error::NotContent`] if what the writer recorded is none of foldlog's.
+/// [`Error::Store`], those of reading, and [`Error::NotContent`] if the writer's record is not
+/// valid.
 pub(crate) async fn compact(
     collection: &mut Collection<'_>,
     dropped_bodies: DroppedBodiesTracker,
@@ -172,8 +181,8 @@ pub(crate) async fn compact(
     Ok(Some(compaction))
 }
 
-/// Removes the volumes that the compacted ones of the newest compaction stand for, bare ones behind their marks, and compacted ones that count no
-/// more.
+/// Removes the volumes that the newest compaction replaces: bare ones after their marks are put,
+/// and compacted ones that no longer count.
 async fn clean(bucket: &Bucket, session: Uuid, newest: &Compaction) -> Result<()> {
     let mut keys: Vec<Path> = Vec::new();
     for ObjectMeta { location: key, .. } in bucket.list_objects(session, "volumes", COMPACT).await? {
@@ -196,7 +205,7 @@ async fn clean(bucket: &Bucket, session: Uuid, newest: &Compaction) -> Result<()
     for ObjectMeta { location: key, .. } in bucket.list_objects(session, "compacted", COMPACT).await? {
         let parts: Vec<_> = key.parts().map(|part| part.as_ref().to_owned()).collect();
         let number = parts.iter().rev().nth(2).and_then(|number| number.parse::<u64>().ok());
-        // What is put for a compaction that is yet to come is left alone.
+        // Objects of a compaction that is not put yet are left alone.
         if number.is_some_and(|number| number <= newest.number) && !named.contains(&key) {
             keys.push(key);
         }
@@ -208,22 +217,22 @@ async fn clean(bucket: &Bucket, session: Uuid, newest: &Compaction) -> Result<()
 struct ChunkCompactionCounts {
     /// Records that lose their bodies now.
     dropped: u64,
-    /// Bytes that the chunks get shorter by that.
+    /// Bytes by which the chunks become shorter.
     bytes: u64,
-    /// Records that have none already, of those that the compaction dropped.
+    /// Records that have already lost their bodies, of those that the compaction dropped.
     before: u64,
-    /// Whether a record without a body says where the slices are known.
+    /// Whether a record without a body already names the object with the known positions.
     said: bool,
 }
 
-/// Chunks of one range, as they stand in a compacted volume.
+/// Chunks of one range, in their form for a compacted volume.
 #[derive(Debug)]
 struct ChunkRange {
     extent: Extent,
     chunks: Vec<Vec<u8>>,
-    /// Whether they are too long for a volume: none is kept then.
+    /// Whether they are too long for a volume; if so, none is stored.
     is_too_long: bool,
-    /// Where the chain stands in front of the first one, and behind the last.
+    /// State of the chain before the first chunk, and after the last.
     begin: Chain,
     end: Chain,
 }
@@ -233,7 +242,7 @@ impl ChunkRange {
         self.chunks.iter().map(Vec::len).sum()
     }
 
-    /// Takes the next chunk, and none any more once they are too long together.
+    /// Adds the next chunk, unless the chunks have become too long in total.
     fn push(&mut self, chunk: Vec<u8>, bucket: &Bucket) {
         self.chunks.push(chunk);
         if self.is_too_long || !bucket.has_volume_of(self.extent.count, self.bytes() as u64) {
@@ -242,7 +251,7 @@ impl ChunkRange {
     }
 }
 
-/// Reads a session's chunks from the beginning, and writes compacted volumes of ranges.
+/// Reads a session's chunks from the start, and writes compacted volumes of ranges.
 struct Pass<'a> {
     bucket: &'a Bucket,
     session: Uuid,
@@ -252,14 +261,14 @@ struct Pass<'a> {
     known: ObjectId,
     /// First chunks of the ranges that may lose bodies.
     ranges: BTreeSet<u64>,
-    /// First chunks of the ranges of which it is only found out whether they would.
+    /// First chunks of the ranges that are only examined for bodies to drop.
     weighed: BTreeSet<u64>,
-    /// Those of them that would.
+    /// The examined ranges that have such bodies.
     worth: Vec<Extent>,
-    /// Whether a range that cannot be written anew says where the slices were known once.
+    /// Whether a range that cannot be rewritten names an earlier object with known positions.
     is_blocked: bool,
     before: Option<&'a Compaction>,
-    /// Whether volumes are put, or what would become of them is counted alone.
+    /// Whether volumes are put, or the results are only counted.
     puts: bool,
     group: Vec<ChunkRange>,
     volumes: Vec<CompactedVolume>,
@@ -315,7 +324,7 @@ impl Pass<'_> {
             let (kind, sequence) = (record.kind, record.sequence);
             let is_ours = counts && self.dropped.holds(sequence);
             let dropped = match kind {
-                // A later compaction dropped it, and says more of it than is known here.
+                // A later compaction dropped it, with details that are unknown here.
                 RecordKind::DROPPED if !counts || Some(sequence) > self.dropped.through() => {
                     return Ok(None);
                 }
@@ -336,7 +345,7 @@ impl Pass<'_> {
                 }
                 _ => return Err(malformed("a record is said to have lost its body that cannot")),
             };
-            // Each range says where the slices are known.
+            // Each range names the object with the known positions.
             let body = match std::mem::replace(&mut counted.said, true) {
                 false => dropped.encode_held(self.known),
                 true => dropped.encode(),
@@ -345,10 +354,10 @@ impl Pass<'_> {
         })
     }
 
-    /// Takes a range whose chunks are all there.
+    /// Takes a range whose chunks are complete.
     async fn take(&mut self, range: ChunkRange, counted: ChunkCompactionCounts) -> Result<()> {
         let was_compacted = self.before.is_some_and(|before| before.touches(range.extent));
-        // Where bodies were dropped before, it may be said where the slices were known then.
+        // Bodies that were dropped before may name an earlier object with known positions.
         let changes = counted.dropped + counted.before > 0;
         if self.weighed.contains(&range.extent.first) {
             self.worth.extend((changes && !range.is_too_long).then_some(range.extent));
@@ -377,7 +386,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Puts the volume of the ranges that were gathered, and makes sure that it stands for them.
+    /// Puts the volume of the gathered ranges, and verifies that it replaces them.
     async fn flush(&mut self) -> Result<()> {
         let group = std::mem::take(&mut self.group);
         let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(()) };

@@ -1,17 +1,19 @@
-//! Encodes and decodes the bytes of a compaction: which compacted volumes stand for which chunks of a session.
+//! Encodes and decodes the bytes of a compaction: which compacted volumes replace which chunks of a
+//! session.
 //!
-//! A compaction of the local log drops bodies of STATE, and says so in a record ([`DroppedBodies`](foldlog_codec::body::DroppedBodies)). A
-//! collection then writes *compacted volumes*, in which these bodies are missing, and last of all one small object, the *compaction*,
-//! with the next number from 1 on. Byte offset, length in bytes, and field:
+//! A compaction of the local log drops bodies of STATE, and records that
+//! ([`DroppedBodies`](foldlog_codec::body::DroppedBodies)). A collection then writes *compacted
+//! volumes*, which lack these bodies. Last, it writes one small object, the *compaction*, with the
+//! next number from 1 on. Byte offset, length in bytes, and field:
 //!
 //! ```text
 //!   0  8  magic "FOLDCMP\n"
 //!   8  2  format version
 //!  10  2  length of the head in bytes (80), which is the offset of the first volume
 //!  12 16  session id
-//!  28  8  number of the compaction, which its key also holds
-//!  36  8  sequence number of the record that said which bodies are dropped
-//!  44 32  hash of the object that says where the slices are known
+//!  28  8  number of the compaction, also in its key
+//!  36  8  sequence number of the record that lists the dropped bodies
+//!  44 32  hash of the object with the known positions of the slices
 //!  76  4  number of compacted volumes
 //!   …  …  of each, in ascending order: number of its first chunk (8), number of chunks (4), length in bytes (8), BLAKE3 of
 //!         all its bytes (32)
@@ -22,13 +24,16 @@
 //!
 //! # Invariants
 //!
-//! 1. Decoding panics on no input, and takes memory in proportion to the bytes that there are.
-//! 2. Every wrong byte is noticed, here and in the volumes, whose hashes stand here.
-//! 3. A compaction is put with create-if-absent, behind the one before, once each of its volumes was put, read back and taken by the rules of
-//!    [`chain`](crate::chain). So it counts as a whole or not at all, and of two that run at once one fails.
-//! 4. The newest compaction counts. It holds every chunk that the one before held.
-//! 5. Only chunks are held by a compacted volume that were [collected](crate::Remote::collect), so that their range has its mark, or whose range has
-//!    had a bare volume for a day: it gets its mark before anything of it is removed.
+//! 1. Decoding panics on no input, and takes memory in proportion to the actual bytes.
+//! 2. Every wrong byte is detected, here and in the volumes, whose hashes are part of the
+//!    compaction.
+//! 3. A compaction is put with create-if-absent, after the previous one, once each of its volumes
+//!    was put, read back and taken by the rules of [`chain`](crate::chain). So it counts as a whole
+//!    or not at all, and of two that run concurrently one fails.
+//! 4. The newest compaction counts. It contains every chunk of the previous one.
+//! 5. A compacted volume contains only chunks that were [collected](crate::Remote::collect), so
+//!    that their range has its mark, or whose range has had a bare volume for a day: that range
+//!    gets its mark before anything of it is removed.
 
 use uuid::Uuid;
 
@@ -37,10 +42,10 @@ use crate::fields::FieldReader;
 use crate::numbered_objects::NumberedObjectFormat;
 use crate::volume::{Extent, VOLUME_BYTES_MAX};
 
-/// Newest format version of compactions, the only one that there is.
+/// Newest format version of compactions, the only one so far.
 pub const FORMAT_VERSION: u16 = 1;
 
-/// Greatest length of a compaction in bytes.
+/// Maximum length of a compaction in bytes.
 pub const COMPACTION_BYTES_MAX: usize = 8 << 20;
 
 const FORM: NumberedObjectFormat = NumberedObjectFormat {
@@ -55,10 +60,10 @@ const HASH_LEN: usize = 32;
 const FACTS_LEN: usize = 8 + HASH_LEN + 4;
 const VOLUME_LEN: usize = 8 + 4 + 8 + HASH_LEN;
 
-/// Names a compacted volume.
+/// Identifies a compacted volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactedVolume {
-    /// Chunks that it holds.
+    /// Chunks in the volume.
     pub extent: Extent,
     /// Its length in bytes.
     pub len: u64,
@@ -66,23 +71,23 @@ pub struct CompactedVolume {
     pub hash: [u8; HASH_LEN],
 }
 
-/// Says which compacted volumes stand for which chunks.
+/// Lists the compacted volumes, and the chunks that each replaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compaction {
     /// Session that was compacted.
     pub session: Uuid,
     /// Number of the compaction, from 1 on.
     pub number: u64,
-    /// Sequence number of the record that said which bodies are dropped.
+    /// Sequence number of the record that lists the dropped bodies.
     pub said_at: u64,
-    /// Hash of the object that says where the slices are known.
+    /// Hash of the object with the known positions of the slices.
     pub known: [u8; HASH_LEN],
     /// Compacted volumes, in ascending order. No chunk is in two of them.
     pub volumes: Vec<CompactedVolume>,
 }
 
 impl Compaction {
-    /// Returns the volume that holds the chunk with this number.
+    /// Returns the volume that contains the chunk with this number.
     pub fn around(&self, number: u64) -> Option<&CompactedVolume> {
         let behind = self.volumes.partition_point(|volume| volume.extent.first <= number);
         let volume = self.volumes.get(behind.checked_sub(1)?)?;
@@ -119,7 +124,8 @@ impl Compaction {
     ///
     /// # Errors
     ///
-    /// [`Error::Compaction`] if the bytes do not have the hash at their end, or are no compaction, or another one.
+    /// [`Error::Compaction`] if the bytes do not have the hash at their end, are no compaction, or
+    /// are another one.
     pub fn decode(bytes: &[u8], session: Uuid, number: u64) -> Result<Compaction> {
         let said = FORM.decode(bytes, session, number, |fields| {
             Some((fields.u64()?, fields.take()?, fields.volumes()?))
@@ -130,7 +136,7 @@ impl Compaction {
 }
 
 impl FieldReader<'_> {
-    /// Takes the compacted volumes, which are all that is left.
+    /// Takes the compacted volumes, which must be all remaining bytes.
     fn volumes(&mut self) -> Option<Vec<CompactedVolume>> {
         let count = self.u32()? as usize;
         if count.checked_mul(VOLUME_LEN)? != self.bytes.len() {

@@ -1,9 +1,11 @@
-//! Remembers when a place last confirmed the claim of each session.
+//! Remembers the last confirmation of each session's claim by a place.
 //!
-//! An answer says nothing about the time since it was asked for: a process may be stopped between the place's answer and its own next step.
-//! So a confirmation is dated by the moment *before* its request was sent, on a clock that goes on while the machine sleeps
-//! ([`clock`](crate::clock)), and counts for a sixth of the lease ([`fresh_for`]). A worker renews its lease three times in the lease's
-//! length. Even if one renewal is lost, whoever waits for the lease takes the session over later than that.
+//! An answer tells nothing about the time after its request: a process may be stopped between the
+//! place's answer and its own next step. So a confirmation has the time *before* its request was
+//! sent, on a clock that also runs while the machine sleeps ([`clock`](crate::clock)). It is valid
+//! for a sixth of the lease ([`fresh_for`]). A worker renews its lease three times in the lease's
+//! length. Even if one renewal is lost, a process that waits for the lease takes the session over
+//! only after that time.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,22 +16,23 @@ use uuid::Uuid;
 
 use crate::lease::LEASE_LENGTH;
 
-/// Into how many parts a lease is divided, for one of which a confirmation counts.
+/// Number of parts of a lease, for one of which a confirmation is valid.
 const PARTS: u32 = 6;
 
-/// Returns for how long a confirmation counts under a lease of this length. Without a lease it counts as long as under a usual one.
+/// Returns the validity of a confirmation under a lease of this length. Without a lease, it is that
+/// of a usual one.
 pub(crate) fn fresh_for(lease: Option<Duration>) -> Duration {
     lease.unwrap_or(LEASE_LENGTH) / PARTS
 }
 
-/// Keeps the last confirmation of each claimed session, and where the log stood then.
+/// Stores the last confirmation of each claimed session, with the state of the log at that time.
 #[derive(Debug)]
 pub(crate) struct Confirmations<S>(Mutex<BTreeMap<Uuid, Confirmation<S>>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Confirmation<S> {
     epoch: u64,
-    /// When the request was about to be sent.
+    /// Time just before the request was sent.
     asked: Duration,
     stand: S,
 }
@@ -45,8 +48,8 @@ impl<S: Copy> Confirmations<S> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the claim of `epoch` was the session's last one at some moment after `asked`. An older confirmation of the same claim changes
-    /// nothing.
+    /// Notes that the claim of `epoch` was the session's last one at some moment after `asked`. An
+    /// older confirmation of the same claim changes nothing.
     pub(crate) fn note(&self, session: Uuid, epoch: u64, asked: Duration, stand: S) {
         let mut all = self.all();
         if all.get(&session).is_none_or(|known| (known.epoch, known.asked) <= (epoch, asked)) {
@@ -54,7 +57,7 @@ impl<S: Copy> Confirmations<S> {
         }
     }
 
-    /// Forgets the claim of `epoch`, which another one has replaced or which nobody writes under any more.
+    /// Forgets the claim of `epoch`, which was replaced by another one or has no writer any more.
     pub(crate) fn forget(&self, session: Uuid, epoch: u64) {
         let mut all = self.all();
         if all.get(&session).is_some_and(|known| known.epoch == epoch) {
@@ -62,14 +65,16 @@ impl<S: Copy> Confirmations<S> {
         }
     }
 
-    /// Returns whether the claim of `epoch` was confirmed by a request that was sent less than `fresh` before `now`.
+    /// Returns whether the claim of `epoch` was confirmed by a request that was sent less than
+    /// `fresh` before `now`.
     pub(crate) fn is_fresh(&self, session: Uuid, epoch: u64, now: Duration, fresh: Duration) -> bool {
         let all = self.all();
         let known = all.get(&session).filter(|known| known.epoch == epoch);
         known.is_some_and(|known| now.saturating_sub(known.asked) < fresh)
     }
 
-    /// Returns when the claim of `epoch` was last confirmed, and where the log stood then.
+    /// Returns the time of the last confirmation of the claim of `epoch`, and the state of the log
+    /// at that time.
     ///
     /// # Errors
     ///

@@ -1,14 +1,14 @@
-//! Says why there is no connection, from what the libraries that make one report.
+//! Determines why there is no connection, from the errors of the libraries that make connections.
 
 use std::error::Error;
 use std::{io, iter};
 
 use crate::error::RemoteFailure;
 
-/// Returns why a connection could not be made; `None` if the error does not say.
+/// Returns why a connection could not be made; `None` if the error does not show that.
 pub(crate) fn failure_of(error: &(dyn Error + 'static)) -> Option<RemoteFailure> {
     iter::successors(Some(error), |&error| {
-        // An error of the system hides the one that it was made of from its own source.
+        // The source of an `io::Error` skips the error that it wraps.
         let made_of = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         made_of.map_or_else(|| error.source(), |error| Some(error as _))
     })
@@ -25,7 +25,7 @@ fn one(error: &(dyn Error + 'static)) -> Option<RemoteFailure> {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => Some(RemoteFailure::Refused),
         io::ErrorKind::TimedOut => Some(RemoteFailure::TimedOut),
-        // The standard library has no other way to tell it than its own words, which are fixed.
+        // The standard library identifies this error only by its text, which is fixed.
         _ if error.to_string().starts_with("failed to lookup address information") => {
             Some(RemoteFailure::Unresolved)
         }
@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(failure_of(&io::Error::other(no_tls)), Some(RemoteFailure::NoTls));
         let refused = io::Error::other(io::Error::from(io::ErrorKind::ConnectionRefused));
         assert_eq!(failure_of(&refused), Some(RemoteFailure::Refused));
-        // No name server is asked for such a name: a label has 63 bytes at most.
+        // Such a name is never sent to a name server: a label has 63 bytes at most.
         let unresolved = ("a".repeat(64) + ".invalid", 1).to_socket_addrs().unwrap_err();
         assert_eq!(failure_of(&unresolved), Some(RemoteFailure::Unresolved));
         assert_eq!(failure_of(&io::Error::from(io::ErrorKind::BrokenPipe)), None);

@@ -1,7 +1,9 @@
-//! A bucket in a local directory, in which whatever stands in the place of an object has to be a regular file.
+//! A bucket in a local directory. Every object has to be a regular file.
 //!
-//! Somebody may have put a pipe there, whose opening waits for a writer without an end, or a directory, which `object_store` takes for no
-//! object: a log would end there that goes on. Both are refused before they are opened ([`RemoteFailure::NotAFile`](crate::RemoteFailure::NotAFile)).
+//! There may be a pipe in place of an object, whose opening would wait for a writer forever, or a
+//! directory, which `object_store` reports as a missing object: a log would seem to end there. Both
+//! are refused before they are opened
+//! ([`RemoteFailure::NotAFile`](crate::RemoteFailure::NotAFile)).
 
 use std::fmt;
 use std::fs;
@@ -16,11 +18,11 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// Is a directory whose objects are files.
+/// A directory whose objects are files.
 #[derive(Debug)]
 pub(crate) struct DirectoryObjectStore(LocalFileSystem);
 
-/// Says that something else than a file stands in the place of an object.
+/// Error for a path that is not a regular file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NotAFile;
 
@@ -33,11 +35,11 @@ impl fmt::Display for NotAFile {
 impl std::error::Error for NotAFile {}
 
 impl DirectoryObjectStore {
-    /// Opens a directory that exists, and makes what is put there durable.
+    /// Opens an existing directory. Objects that are put into it are durable.
     ///
     /// # Errors
     ///
-    /// What `object_store` says if there is no such directory.
+    /// The error of `object_store` if there is no such directory.
     pub(crate) fn open(path: PathBuf) -> Result<DirectoryObjectStore> {
         Ok(DirectoryObjectStore(LocalFileSystem::new_with_prefix(path)?.with_fsync(true)))
     }
@@ -47,7 +49,7 @@ impl DirectoryObjectStore {
             Ok(found) if !found.is_file() => {
                 Err(Error::Generic { store: "folder", source: Box::new(NotAFile) })
             }
-            // What is missing, or cannot be looked at, is said by whoever opens it.
+            // Opening a missing or inaccessible path reports its own error.
             _ => Ok(()),
         }
     }

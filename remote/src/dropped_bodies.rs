@@ -1,4 +1,4 @@
-//! Follows what a session's records say of bodies that compactions have dropped.
+//! Tracks the records of a session about bodies that compactions have dropped.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +7,18 @@ use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
 use crate::error::{Error, Result};
 
-/// Follows what a session's records say of dropped bodies.
+/// Tracks a session's records about dropped bodies.
 #[derive(Debug, Default)]
 pub(crate) struct DroppedBodiesTracker {
     newest: Option<(SequenceNumber, Data)>,
-    /// Positions that the session went back to behind that record.
+    /// Positions to which the session was rolled back after that record.
     went_back_to: BTreeSet<SequenceNumber>,
-    /// Chunks in which a record says where the slices are known, and the first such record of each. In a database each record is a chunk.
+    /// Chunks in which a record names an object with known positions, and the first such record of
+    /// each. In a database each record is a chunk.
     pub(crate) known_in: Vec<(u64, SequenceNumber)>,
 }
 
-/// Holds the data of an observation, or names the payload that has it.
+/// The data of an observation, or the name of its payload.
 #[derive(Debug)]
 enum Data {
     Here(Vec<u8>),
@@ -25,10 +26,10 @@ enum Data {
 }
 
 impl DroppedBodiesTracker {
-    /// Takes in what the next record says, which stands in the chunk with this number.
+    /// Processes the next record, which is in the chunk with this number.
     pub(crate) fn see(&mut self, chunk: u64, record: &Record<'_>) {
         if record.kind == RecordKind::OPENED {
-            // What was said of a fork's parent is not said of the fork.
+            // Records about a fork's parent do not apply to the fork.
             (self.newest, self.went_back_to) = (None, BTreeSet::new());
         } else if record.kind == RecordKind::ROLLBACK
             && self.newest.is_some()
@@ -47,18 +48,20 @@ impl DroppedBodiesTracker {
         }
     }
 
-    /// Returns whether a record says that bodies were dropped.
+    /// Returns whether a record states that bodies were dropped.
     pub(crate) fn is_anything(&self) -> bool {
         self.newest.is_some()
     }
 
-    /// Returns which bodies were dropped, as the newest record says, and its sequence number; `None` if no record says anything, or if the session
-    /// went back behind that record to a position that needs such bodies: no writer does that, and what is needed is not dropped. `read`
-    /// reads a payload.
+    /// Returns the dropped bodies by the newest record, and its sequence number. Returns `None` if
+    /// there is no such record, or if the session was rolled back after that record to a position
+    /// that needs such bodies: no writer does that, and needed bodies are not dropped. `read` reads
+    /// a payload.
     ///
     /// # Errors
     ///
-    /// [`Error::MissingPayload`], [`Error::NotContent`] if nothing of foldlog's wrote it, and those of `read`.
+    /// [`Error::MissingPayload`], [`Error::NotContent`] if foldlog did not write it, and those of
+    /// `read`.
     pub(crate) async fn read_dropped(
         &self,
         read: impl AsyncFnOnce(ObjectId) -> Result<Option<Vec<u8>>>,
@@ -105,7 +108,8 @@ mod tests {
         futures_lite::future::block_on(said.read_dropped(nothing)).unwrap().is_some()
     }
 
-    /// A rollback behind the record made a session unreadable once what it needed was dropped.
+    /// A rollback after the record made a session unreadable once the bodies that it needed were
+    /// dropped.
     #[test]
     fn nothing_is_dropped_that_a_rollback_behind_the_record_needs() {
         let rollback = |to: u64| Rollback { to: to.into(), preserve_logs: true }.encode();

@@ -6,58 +6,60 @@ use uuid::Uuid;
 
 use crate::chunk::{ChunkHash, Epoch, WriterId};
 
-/// Result of this crate's functions.
+/// Contains a result, or an [`Error`] of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Says why a store did not do what it was asked for, in words that are this crate's own. [`FailureDetails`] say where that was, and what
-/// was answered.
+/// Describes why a store did not carry out a request, in this crate's own words. [`FailureDetails`]
+/// add the host and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteFailure {
-    /// No answer came in time. What was asked for may happen yet.
+    /// No answer came in time. The request may still be carried out.
     #[error("no answer came in time")]
     TimedOut,
-    /// The store, or the way to it, failed: it reported an error of its own, or the answer broke off. What was asked for may have
-    /// happened.
+    /// The store, or the connection to it, failed: it reported an internal error, or the answer
+    /// broke off. The request may have been carried out.
     #[error("the store, or the way to it, failed")]
     Unavailable,
-    /// Nobody listens where the store should be.
+    /// Nothing listens at the store's address.
     #[error("the connection was refused: nobody listens there")]
     Refused,
-    /// No address is known of the host's name.
+    /// The host's name has no known address.
     #[error("the name of the host does not resolve")]
     Unresolved,
     /// The server is busy, starting or stopping, or has no connection left.
     #[error("the server takes no requests for now: it is busy, starting or stopping")]
     Busy,
-    /// The store does not let these credentials do it, or no longer.
+    /// The store does not permit this with these credentials, or no longer.
     #[error("the credentials do not allow it, or have expired")]
     Denied,
-    /// The store says that the object exists, and then that it does not: it was busy with another write.
+    /// The store reported that the object exists, and then that it does not: it was busy with
+    /// another write.
     #[error("the store is busy with another write of the same object")]
     Conflict,
-    /// Another collection of the session was faster. The next one goes on where both ended.
+    /// Another collection of the session was faster. The next one continues where both ended.
     #[error("another collection of the session was faster; run it again")]
     Overtaken,
     /// There is no such bucket or directory.
     #[error("there is no such bucket or folder")]
     Missing,
-    /// Something stands in the place of an object that is no regular file: a pipe or a directory, in a bucket that is in a local directory.
+    /// A path in a local directory is not a regular file, such as a pipe or a directory in place of
+    /// an object.
     #[error("what stands there is no regular file")]
     NotAFile,
-    /// The bucket is not where it was looked for: it is in another region, or at another endpoint.
+    /// The bucket is in another region, or at another endpoint.
     #[error("the bucket is in another region, or at another endpoint, than the environment says")]
     Elsewhere,
-    /// Neither the environment nor the machine's provider gives any credentials.
+    /// Neither the environment nor the machine's provider has credentials.
     #[error("there are no credentials in the environment, and the machine's provider gives none")]
     NoCredentials,
     /// The store refuses requests of a machine whose clock is this wrong.
     #[error("this machine's clock is too far from the store's")]
     ClockSkew,
-    /// The store cannot do what it was asked for at all.
+    /// The store does not support this request at all.
     #[error("the store cannot do that")]
     Unsupported,
-    /// The database server does not know the user, or the password is another one, or none was given.
+    /// The database server does not know the user, or the password is wrong or missing.
     #[error("the server refuses the user or the password, which comes from PGPASSWORD or a password file")]
     Password,
     /// The server has no database of that name.
@@ -66,26 +68,27 @@ pub enum RemoteFailure {
     /// The user lacks a right in the database.
     #[error("the user has no right to do that in the database")]
     NoRight,
-    /// The database takes no writes: its server is a standby, or somebody has set it so.
+    /// The database accepts no writes: its server is a standby, or it is set to read-only.
     #[error("the database is read-only")]
     ReadOnly,
-    /// The server has no room left.
+    /// The server has no space left.
     #[error("the server's disk is full")]
     Full,
-    /// The server does not speak TLS.
+    /// The server does not support TLS.
     #[error("the server does not speak TLS")]
     NoTls,
-    /// The server's certificate is of no authority that is trusted here, of another host, or out of date.
+    /// The server's certificate is not from an authority that is trusted here, belongs to another
+    /// host, or has expired.
     #[error("the server shows no certificate that verifies")]
     Untrusted,
-    /// The server refused it for a reason that has no words here.
+    /// The server refused the request for another reason.
     #[error("the server refuses it")]
     Sql(SqlState),
 }
 
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 impl RemoteFailure {
-    /// Returns whether the same request may well succeed a little later.
+    /// Returns whether the same request may succeed a little later.
     pub(crate) fn may_pass(self) -> bool {
         matches!(
             self,
@@ -99,21 +102,22 @@ impl RemoteFailure {
     }
 }
 
-/// Says where a request failed, and what was answered there. Neither user, key, password nor signature stands in it, and no character
-/// that is not fit for a terminal.
+/// Describes where a request failed, and the answer. Contains no user, key, password or signature,
+/// and no character that is unsafe for a terminal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FailureDetails {
-    /// Place of the sessions: the URL of a bucket, or the servers, database and schema. `None` of a store that the host made itself.
+    /// Place of the sessions: the URL of a bucket, or the servers, database and schema. `None` for
+    /// a store that the host created itself.
     pub place: Option<Arc<str>>,
-    /// Host and port that were asked last, also for credentials, if that was by HTTP.
+    /// Host and port of the last HTTP request, which may have been for credentials.
     pub host: Option<String>,
-    /// What that host, or the database's server, answered; `None` if nothing came.
+    /// Answer of that host, or of the database's server; `None` if there was none.
     pub answer: Option<ServerAnswer>,
 }
 
 impl fmt::Display for FailureDetails {
-    /// Formats what is known, behind a space and in parentheses.
+    /// Formats the known details, after a space and in parentheses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut before = " (";
         if let Some(place) = &self.place {
@@ -134,16 +138,17 @@ impl fmt::Display for FailureDetails {
     }
 }
 
-/// Holds what a server answered when it did not do what it was asked for.
+/// Describes a server's answer to a request that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServerAnswer {
-    /// An answer by HTTP.
+    /// An HTTP answer.
     #[non_exhaustive]
     Http {
         /// Its status.
         status: u16,
-        /// How the store names the error, such as `InvalidAccessKeyId`. The message beside it is dropped: S3 quotes keys in it.
+        /// The store's name of the error, such as `InvalidAccessKeyId`. The message is dropped,
+        /// since S3 quotes keys in it.
         code: Option<String>,
         /// Region of the bucket, if the store names it.
         region: Option<String>,
@@ -151,9 +156,9 @@ pub enum ServerAnswer {
     /// An error of a database server.
     #[non_exhaustive]
     Sql {
-        /// Which error it is.
+        /// SQLSTATE of the error.
         state: SqlState,
-        /// The server's message, escaped and cut off; `None` if it quotes the password.
+        /// The server's message, escaped and truncated; `None` if it quotes the password.
         message: Option<String>,
     },
 }
@@ -174,7 +179,7 @@ impl fmt::Display for ServerAnswer {
     }
 }
 
-/// Holds why one request failed.
+/// Why one request failed.
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reason {
@@ -184,12 +189,12 @@ pub(crate) struct Reason {
 
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 impl Reason {
-    /// Reports that what was asked for did not happen.
+    /// Reports that the request was not carried out.
     pub(crate) fn store(self, what: &'static str) -> Error {
         Error::Store { what, failure: self.failure, details: Box::new(self.details) }
     }
 
-    /// Reports that nobody knows whether the records up to `next` are held.
+    /// Reports that it is unknown whether the records before `next` are replicated.
     pub(crate) fn unknown(self, next: SequenceNumber) -> Error {
         Error::Unknown { next, failure: self.failure, details: Box::new(self.details) }
     }
@@ -202,7 +207,8 @@ impl From<RemoteFailure> for Reason {
     }
 }
 
-/// Holds the five characters by which a database server names an error. Documentation of PostgreSQL lists them.
+/// Contains the five characters by which a database server identifies an error. The documentation
+/// of PostgreSQL lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SqlState(pub [u8; 5]);
 
@@ -213,14 +219,15 @@ impl fmt::Display for SqlState {
     }
 }
 
-/// Reports why a remote log could not be read or written.
+/// Describes why a remote log could not be read or written.
 ///
-/// No message holds a key, a password or a control character, whatever a store, a chunk or a host says.
+/// No message contains a key, a password or a control character, whatever text comes from a store,
+/// a chunk or a host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another writer has claimed the session. The records of the append are not in the log and will never be; this
-    /// writer appends nothing any more.
+    /// Another writer has claimed the session. The records of the append are not in the log and
+    /// never will be; this writer appends nothing any more.
     #[error(
         "another writer claimed the session: epoch {epoch}, writer {by}{}; this one must stop, and open the session anew",
         claimant(.note)
@@ -230,27 +237,30 @@ pub enum Error {
         epoch: Epoch,
         /// The other writer.
         by: WriterId,
-        /// What its claim says of it; empty where another chunk of it was met.
+        /// Note of its claim; empty if another chunk of it was found.
         note: String,
     },
-    /// Nobody knows whether the log holds the records: the store did not say so within the bounds of
-    /// [`Retries`](crate::Retries). The writer keeps them, and its next call puts the same bytes again.
+    /// It is unknown whether the log contains the records: the store did not report it within the
+    /// bounds of [`Retries`](crate::Retries). The writer keeps them, and its next call puts the
+    /// same bytes again.
     #[error("it is unknown whether the remote holds the records up to {next}: {failure}{details}; try again")]
     Unknown {
-        /// Sequence number behind the last record in doubt; of a claim, behind the log's last record.
+        /// Sequence number after the last record in doubt; for a claim, after the log's last
+        /// record.
         next: SequenceNumber,
-        /// What the last attempt came to.
+        /// Failure of the last attempt.
         failure: RemoteFailure,
-        /// Where that was, and what was answered.
+        /// The host and its answer.
         details: Box<FailureDetails>,
     },
-    /// Other writers took every position that the claim was put at.
+    /// Other writers took every position at which the claim was put.
     #[error("the session could not be claimed: other writers were faster {rounds} times; try again")]
     Contended {
-        /// How often the claim was put.
+        /// Number of times that the claim was put.
         rounds: u32,
     },
-    /// The local log holds records that stand behind another writer's claim. They can be read, and are never merged.
+    /// The local log contains records after another writer's claim. They can be read, and are never
+    /// merged.
     #[error(
         "the local records from {sequence} on are superseded: another writer claimed the session in front of them; \
          read them here, and take the session over anew to go on"
@@ -259,7 +269,8 @@ pub enum Error {
         /// Sequence number of the first such record.
         sequence: SequenceNumber,
     },
-    /// The store does not keep a second writer from overwriting an object, so that no session is safe in it.
+    /// The store does not prevent a second writer from overwriting an object, so no session is safe
+    /// in it.
     #[error(
         "the store has no conditional puts (it overwrote an object that was to be created): no session is safe in it; \
          take one that has"
@@ -277,15 +288,17 @@ pub enum Error {
         /// Newest version that this crate reads.
         supported: u16,
     },
-    /// The remote lacks what it once acknowledged: it was reset to an older state, or a chunk was removed.
+    /// The remote lacks acknowledged records: it was reset to an older state, or a chunk was
+    /// removed.
     #[error(
         "chunk {chunk} is gone or another one, although the remote had acknowledged it: it went back to an older state"
     )]
     RemoteWentBack {
-        /// Number of the first chunk that is not as it was.
+        /// Number of the first chunk that differs or is missing.
         chunk: u64,
     },
-    /// A chunk is missing in front of what stands behind it: the place has lost it. Nothing is claimed or appended there.
+    /// A chunk is missing, but later ones exist: the place has lost it. Nothing is claimed or
+    /// appended there.
     #[error(
         "chunk {chunk} is gone, and no volume holds it, but {behind}: the place has lost what it acknowledged; nothing is \
          claimed there"
@@ -293,7 +306,7 @@ pub enum Error {
     Missing {
         /// Number of the first chunk that is missing.
         chunk: u64,
-        /// What stands behind it.
+        /// Object after the gap.
         behind: GapEnd,
     },
     /// The chunk belongs to another session.
@@ -316,8 +329,8 @@ pub enum Error {
         /// Hash stored at their end.
         found: ChunkHash,
     },
-    /// The chunk follows another one than the chain's last, although its writer must have known that one: a chunk in
-    /// front of it was exchanged.
+    /// The chunk's predecessor is not the chain's last chunk, although its writer must have known
+    /// that one: an earlier chunk was exchanged.
     #[error(
         "chunk {chunk} does not follow the chunk before it: that one has the hash {expected}, and it names {found}"
     )]
@@ -329,15 +342,15 @@ pub enum Error {
         /// Hash that the chunk names as its predecessor's.
         found: ChunkHash,
     },
-    /// The chunk's bytes are those that were put, and nothing that keeps to the protocol puts them.
+    /// The chunk's bytes are intact, but their writer did not follow the protocol.
     #[error("chunk {chunk} is none of foldlog's: {reason}")]
     Malformed {
         /// Number of the chunk.
         chunk: u64,
-        /// What is wrong with it.
+        /// The defect.
         reason: &'static str,
     },
-    /// A volume is damaged or gone, and the chunks that it held were collected, so that nothing else has them.
+    /// A volume is damaged or missing, and its chunks were collected, so that no other copy exists.
     #[error(
         "the volume of chunks {first} to {last}, which held them when they were removed, cannot be used: {reason}"
     )]
@@ -346,108 +359,112 @@ pub enum Error {
         first: u64,
         /// Number of the last chunk.
         last: u64,
-        /// What is wrong with the volume.
+        /// The defect of the volume.
         reason: &'static str,
     },
-    /// What says which compacted volumes stand for chunks whose bodies were dropped is damaged, or none of foldlog's.
+    /// A compaction, which lists the compacted volumes, is damaged or invalid.
     #[error("compaction {number} of the session, which says where its chunks are, cannot be used: {reason}")]
     Compaction {
         /// Number of the compaction.
         number: u64,
-        /// What is wrong with it.
+        /// The defect.
         reason: &'static str,
     },
-    /// What says which names of payloads no writer gives any more is damaged, or none of foldlog's.
+    /// A withdrawal, which lists the names of payloads that no writer uses any more, is damaged or
+    /// invalid.
     #[error(
         "withdrawal {number} of the session, which says under which names its payloads stand, cannot be used: {reason}"
     )]
     Withdrawal {
         /// Number of the withdrawal.
         number: u64,
-        /// What is wrong with it.
+        /// The defect.
         reason: &'static str,
     },
-    /// An object, a chunk, a record or a note is longer than any may be.
+    /// An object, a chunk, a record or a note is longer than permitted.
     #[error("the {what} has {len} bytes, and {max} are allowed")]
     TooLarge {
-        /// What is too long.
+        /// Kind of the object.
         what: &'static str,
         /// Its length in bytes, as far as it is known.
         len: u64,
-        /// Greatest length in bytes.
+        /// Maximum length in bytes.
         max: u64,
     },
-    /// A record was appended that does not follow the writer's last one.
+    /// An appended record does not follow the writer's last one.
     #[error("record {expected} is the next one, not {found}")]
     OutOfOrder {
         /// Sequence number of the next record.
         expected: SequenceNumber,
-        /// Sequence number of the record that was handed in.
+        /// Sequence number of the appended record.
         found: SequenceNumber,
     },
-    /// An envelope frame was handed in as a record, or a time that no log holds.
+    /// An appended record is an envelope frame, or has a time that is invalid in a log.
     #[error("what was handed in as record {sequence} is none that a log holds")]
     NotContent {
         /// Its sequence number.
         sequence: SequenceNumber,
     },
-    /// Other bytes stand under a payload's name than those that the name is the hash of.
+    /// The bytes under a payload's name do not have the hash in that name.
     #[error("the payload {object} has other bytes than its name says")]
     Payload {
         /// Name of the payload.
         object: String,
     },
-    /// A payload is not there that a record or a chunk names, or was about to.
+    /// A payload is missing that a record or a chunk names, or was about to name.
     #[error("the payload {object} is missing")]
     MissingPayload {
         /// Name of the payload.
         object: String,
     },
-    /// The prefix is no path that every store can hold.
+    /// The prefix is not a valid path in every store.
     #[error("not a prefix: `{}`; it is made of names with `/` between them", escape::text(.prefix))]
     Prefix {
         /// The prefix.
         prefix: String,
     },
-    /// A URL names no place of sessions, or none that this crate reaches.
+    /// A URL names no place for sessions, or none that this crate supports.
     #[error("not a place of sessions: {reason}")]
     Url {
-        /// Why. The URL is not quoted: it may hold a password.
+        /// Cause. The URL is not quoted, since it may contain a password.
         reason: &'static str,
     },
-    /// The crate was built without the feature that speaks to a kind of place.
+    /// The crate was built without the feature for a kind of place.
     #[error("not a place of sessions: this program was built without what speaks to {what}")]
     NotBuiltIn {
-        /// Which kind.
+        /// The kind.
         what: &'static str,
     },
-    /// The environment's settings of what keeps the sessions do not fit together, or lack something.
+    /// The environment's settings for a place contradict each other, or are incomplete.
     #[error("the environment's settings of the store are not usable: {reason}")]
     Settings {
-        /// Which. No setting's value is quoted: it may be a key.
+        /// The settings concerned. No value is quoted, since it may be a key.
         reason: &'static str,
     },
-    /// The store could not be asked, or did not answer, within the bounds of [`Retries`](crate::Retries).
+    /// The store could not be reached, or did not answer, within the bounds of
+    /// [`Retries`](crate::Retries).
     #[error("could not {what}: {failure}{details}")]
     Store {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
-        /// What the last attempt came to.
+        /// Failure of the last attempt.
         failure: RemoteFailure,
-        /// Where that was, and what was answered.
+        /// The host and its answer.
         details: Box<FailureDetails>,
     },
-    /// A record, or a claim in front of it, is not as it was appended to the database, or is gone from there.
+    /// A record, or a claim before it, differs from the one that was appended to the database, or
+    /// is missing.
     #[error("record {sequence} of session {session} is damaged in the database: {reason}")]
     Row {
         /// The session.
         session: Uuid,
         /// Sequence number of the record.
         sequence: SequenceNumber,
-        /// What is wrong with it.
+        /// The defect.
         reason: &'static str,
     },
-    /// The database lacks what it once acknowledged: a server took over that was behind, or it was reset.
+    /// The database lacks acknowledged records: a server that lagged took over, or the database was
+    /// reset.
     #[error(
         "the database lacks what it acknowledged of session {session}, from record {sequence} on or a claim in front of it: \
          it went back to an older state; go on with the server that has it"
@@ -458,17 +475,17 @@ pub enum Error {
         /// Sequence number from which on the database may lack records.
         sequence: SequenceNumber,
     },
-    /// A later version of foldlog made the tables.
+    /// A later version of foldlog created the tables.
     #[error(
         "the database's tables have version {found}, newer than {supported}, the newest that this version of foldlog knows"
     )]
     NewerTables {
         /// Version of the tables.
         found: i32,
-        /// Newest version that this crate knows.
+        /// Newest version that this crate supports.
         supported: i32,
     },
-    /// The server would lose what it acknowledges.
+    /// The server would lose acknowledged writes.
     #[error(
         "the server's setting `{setting}` is off: what it acknowledges does not survive a power cut; turn it on"
     )]
@@ -476,18 +493,19 @@ pub enum Error {
         /// Name of the setting.
         setting: &'static str,
     },
-    /// A worker cannot keep a lease of that length.
+    /// A worker cannot maintain a lease of that length.
     #[error("a lease of {length:?} is no lease: it lasts from 100 ms to an hour")]
     LeaseLength {
-        /// Length that was asked for.
+        /// Requested length.
         length: std::time::Duration,
     },
-    /// The crate's thread has ended, could not be started, or was left behind by a fork of the process.
+    /// The crate's thread has ended, could not be started, or does not exist in this process after
+    /// a fork.
     #[error("the thread that speaks to remote stores does not run in this process")]
     NoRuntime,
 }
 
-/// Names what stands behind a chunk that is missing.
+/// Names the object after a missing chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GapEnd {
@@ -498,12 +516,12 @@ pub enum GapEnd {
     },
     /// A volume.
     Volume {
-        /// Number of the first chunk that it holds.
+        /// Number of its first chunk.
         first: u64,
-        /// Number of the last chunk.
+        /// Number of its last chunk.
         last: u64,
     },
-    /// The mark in front of chunks that were collected.
+    /// The mark before chunks that were collected.
     Mark {
         /// Number of the first chunk.
         first: u64,
@@ -522,12 +540,11 @@ impl fmt::Display for GapEnd {
     }
 }
 
-/// Formats what a claim says of its writer.
 fn claimant(note: &str) -> String {
     if note.is_empty() { String::new() } else { format!(" (`{}`)", escape::text(note)) }
 }
 
-/// Says to the engine what a store's error means.
+/// Converts a store's error to an error of the engine.
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 pub(crate) fn replica_error(error: Error) -> foldlog::replication::ReplicaError {
     use foldlog::replication::ReplicaError;
