@@ -1,7 +1,8 @@
-//! Notes which host a request went to last, and what it answered.
+//! Records the host of the last request, and its answer.
 //!
-//! The crate `object_store` hands on texts, which quote keys and addresses, and of a request that is not answered in time nothing at all.
-//! So [`network`](crate::network) notes both where it speaks HTTP, within the task that asks, and whoever asks reads them there.
+//! The crate `object_store` returns texts that quote keys and addresses, and nothing at all for a
+//! request without an answer in time. So [`network`](crate::network) notes host and answer at the
+//! HTTP level, within the current task, from where the caller reads them.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -10,12 +11,12 @@ use tokio::task_local;
 
 use crate::error::{RemoteFailure, ServerAnswer};
 
-/// Is what the last request of a task came to.
+/// The last exchange of a task.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Exchange {
-    /// Host and port that were asked.
+    /// Host and port of the request.
     pub(crate) host: Option<String>,
-    /// What was answered, if that says why the request failed.
+    /// The answer, if it explains why the request failed.
     pub(crate) answer: Option<ServerAnswer>,
     /// Why there was no connection, if there was none.
     pub(crate) failure: Option<RemoteFailure>,
@@ -25,7 +26,7 @@ task_local! {
     static LAST: RefCell<Exchange>;
 }
 
-/// Runs a request to a store, and returns with what it came to the last exchange that it took.
+/// Runs a request to a store, and returns its result with the last exchange.
 pub(crate) async fn track_exchange<T>(request: impl Future<Output = T>) -> (T, Exchange) {
     let followed = async {
         let answer = request.await;
@@ -34,7 +35,7 @@ pub(crate) async fn track_exchange<T>(request: impl Future<Output = T>) -> (T, E
     LAST.scope(RefCell::default(), followed).await
 }
 
-/// Notes what is known of the exchange that is under way, if anybody follows it.
+/// Records the details of the current exchange, if it is tracked.
 #[cfg(feature = "network")]
 pub(crate) fn note(exchange: Exchange) {
     let _ = LAST.try_with(|last| last.replace(exchange));

@@ -1,4 +1,4 @@
-//! Fields in the bytes of the objects of a bucket, of which integers are little-endian.
+//! Fields in the bytes of a bucket's objects. Integers are little-endian.
 
 /// Takes one field after the other from bytes.
 #[derive(Clone, Copy, Debug)]

@@ -1,18 +1,21 @@
-//! Finds out whether anything stands behind the end of a log, so that no end is taken for one that is a hole.
+//! Checks for objects after the end of a log, so that a gap is not mistaken for the end.
 //!
-//! A reader knows the end by a number that nothing stands under. So it would take a chunk that the place has lost for the end, and whoever
-//! claims there would fence nobody and use an epoch twice. Before it calls a number *n* the end, it asks
+//! A reader detects the end by a number without an object. So it could mistake a lost chunk for the
+//! end. A writer that claims there would fence no other writer, and use an epoch twice. Before the
+//! reader treats a number *n* as the end, it requests
 //!
-//! 1. for the next number, each time;
-//! 2. once for each *n*, and all at the same time, for the volume of the range that *n* is in, small and large, and its mark; for volume,
-//!    mark and first chunk of the small range behind it; and for the first small volume of the large range behind it: seven requests more,
-//!    five where *n* begins a small range, whose volume and mark were asked for in front of *n*.
+//! 1. the next number, each time;
+//! 2. once for each *n*, and all concurrently: the volume of the range of *n*, small and large, and
+//!    its mark; volume, mark and first chunk of the next small range; and the first small volume of
+//!    the next large range. These are seven more requests, or five if *n* starts a small range,
+//!    whose volume and mark were requested before *n*.
 //!
-//! If one of them is there, *n* is asked for once more, and so is its volume: a writer may have put all of it meanwhile, and a volume may
-//! hold what was lost. Otherwise reading ends with [`Error::Missing`](crate::Error::Missing), and nothing is claimed.
+//! If one of them exists, *n* is requested again, and so is its volume: a writer may have put all
+//! of it in the meantime, and a volume may contain the lost chunk. Otherwise reading ends with
+//! [`Error::Missing`](crate::Error::Missing), and nothing is claimed.
 //!
-//! Not found is a hole of two chunks or more in the last range that was begun, and one that is so wide that all of this is lost with it.
-//! No list is asked.
+//! Two gaps remain undetected: one of two or more chunks in the last range that was started, and
+//! one so wide that all these objects are lost with it. No list is requested.
 
 use futures_lite::future::try_zip;
 use object_store::path::Path;
@@ -24,14 +27,14 @@ use crate::volume::Extent;
 
 const ASK: &str = "find out whether a chunk stands behind the end";
 
-/// Returns what stands behind a number that nothing stands under, as far as one request tells.
+/// Returns the object after a number without an object, as far as one request shows.
 pub(crate) async fn next(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<GapEnd>> {
     let Some(chunk) = number.checked_add(1) else { return Ok(None) };
     let found = bucket.size(&bucket.chunk_key(session, chunk), ASK).await?;
     Ok(found.map(|_| GapEnd::Chunk { chunk }))
 }
 
-/// Returns what stands behind a number that nothing stands under, nor under the next one.
+/// Returns the object after a number without an object, if the next number has none either.
 pub(crate) async fn further(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<GapEnd>> {
     let [small, large] = bucket.spans().map(|span| Extent::around(number, span));
     let [after, after_large] =
@@ -47,7 +50,7 @@ pub(crate) async fn further(bucket: &Bucket, session: Uuid, number: u64) -> Resu
     ask(bucket, &questions).await
 }
 
-/// Asks for all of these objects at once, and returns what the first one says that is there.
+/// Requests all of these objects concurrently, and returns the value of the first one that exists.
 async fn ask(bucket: &Bucket, questions: &[(Path, GapEnd)]) -> Result<Option<GapEnd>> {
     let Some(((key, behind), others)) = questions.split_first() else { return Ok(None) };
     let (found, other) = try_zip(bucket.size(key, ASK), Box::pin(ask(bucket, others))).await?;

@@ -1,23 +1,27 @@
-//! Stores that are reached over a network, by their URLs: S3 and what speaks as it does, Google Cloud Storage, Azure.
+//! Stores in networks, by their URLs: S3 and compatible stores, Google Cloud Storage, Azure.
 //!
-//! # Where keys come from
+//! # Sources of keys
 //!
-//! | URL | variables | else |
+//! | URL | variables | otherwise |
 //! |---|---|---|
-//! | `s3://` | `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; `AWS_REGION`, `AWS_ENDPOINT_URL`, and the others that begin with `AWS_` | what the provider gives to a pod, a task or a machine |
-//! | `gs://` | `GOOGLE_SERVICE_ACCOUNT`, `GOOGLE_APPLICATION_CREDENTIALS`, and the others that begin with `GOOGLE_` | the file of `gcloud auth application-default login`, or what the provider gives to a machine |
-//! | `az://` | `AZURE_STORAGE_ACCOUNT_NAME`, `AZURE_STORAGE_ACCOUNT_KEY`, and the others that begin with `AZURE_` | what the provider gives to a machine |
+//! | `s3://` | `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; `AWS_REGION`, `AWS_ENDPOINT_URL`, and the others that start with `AWS_` | the provider's credentials of a pod, a task or a machine |
+//! | `gs://` | `GOOGLE_SERVICE_ACCOUNT`, `GOOGLE_APPLICATION_CREDENTIALS`, and the others that start with `GOOGLE_` | the file of `gcloud auth application-default login`, or the provider's credentials of a machine |
+//! | `az://` | `AZURE_STORAGE_ACCOUNT_NAME`, `AZURE_STORAGE_ACCOUNT_KEY`, and the others that start with `AZURE_` | the provider's credentials of a machine |
 //!
-//! The crate `object_store` says what each variable means. Profiles of `~/.aws` are not read. An endpoint that begins with `http://`
-//! is reached without TLS: whoever set it said so. Roots of trust are the system's.
+//! The crate `object_store` documents each variable. Profiles of `~/.aws` are not read. An endpoint
+//! that starts with `http://` is used without TLS, since the user requested that. Root certificates
+//! are the system's.
 //!
-//! # What is set for the protocol's sake
+//! # Settings that the protocol requires
 //!
-//! - No request is tried again in `object_store`: its loop would put an object a second time that this crate knows nothing of, and
-//!   outlast the bound of an attempt. [`Retries`](crate::Retries) decides alone.
-//! - Puts are conditional whatever the environment says, and opening for writing finds out whether the store keeps to it.
-//! - Redirections are not followed: a bucket in another region is a clear error, and no signature goes to a host that nobody named.
-//! - TLS and signatures are made by `ring`, and nothing of the process's is set for them.
+//! - `object_store` does not retry requests: it would put an object a second time without this
+//!   crate's knowledge, and exceed the bound of an attempt. Only [`Retries`](crate::Retries)
+//!   decides.
+//! - Puts are conditional whatever the environment sets, and opening for writing checks that the
+//!   store supports this.
+//! - Redirects are not followed: a bucket in another region is a clear error, and no signature is
+//!   sent to a host that the user did not name.
+//! - TLS and signatures use `ring`, and change no global settings of the process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,13 +45,13 @@ use crate::error::{Error, RemoteFailure, Result, ServerAnswer};
 use crate::exchange::{self, Exchange};
 use crate::place::PlaceEnvironment;
 
-/// How long to wait for a connection. An attempt has a bound of its own.
+/// Timeout of a connection. An attempt has its own bound.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait for a connection to where providers keep the keys of their machines: it is there at once or not at all.
+/// Timeout of a connection to the providers' sources of keys: they answer at once or not at all.
 const PROVIDER_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Opens the store that a URL names, and returns it with the prefix beneath which the sessions are.
+/// Opens the store at a URL, and returns it with the prefix of the sessions.
 ///
 /// # Errors
 ///
@@ -74,12 +78,12 @@ pub(crate) fn open(url: &Url, variables: &PlaceEnvironment) -> Result<(Arc<dyn O
     Ok((store, prefix.to_string()))
 }
 
-/// Has each request tried once.
+/// Configures `object_store` to try each request once.
 fn without_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
-/// Returns the settings whose names begin with `prefix`, as a builder takes them.
+/// Returns the settings whose names start with `prefix`, in the form that a builder takes.
 fn settings<'a, K: std::str::FromStr>(
     prefix: &'static str,
     variables: &'a PlaceEnvironment,
@@ -89,7 +93,7 @@ fn settings<'a, K: std::str::FromStr>(
 }
 
 #[cfg(any(feature = "s3", feature = "azure"))]
-/// Says whether an endpoint asks to be reached without TLS.
+/// Returns whether an endpoint is used without TLS.
 fn is_plain(endpoint: Option<String>) -> bool {
     endpoint.is_some_and(|endpoint| endpoint.to_ascii_lowercase().starts_with("http://"))
 }
@@ -130,7 +134,7 @@ fn azure(container: &str, variables: &PlaceEnvironment) -> Result<Arc<dyn Object
 
     let mut builder = settings("AZURE_", variables)
         .fold(MicrosoftAzureBuilder::new(), |builder, (key, value)| builder.with_config(key, value));
-    // Azure's own services set it without that beginning.
+    // Azure's own services set this variable without the prefix.
     if let Some(endpoint) = variables.get("IDENTITY_ENDPOINT") {
         builder = builder.with_msi_endpoint(endpoint);
     }
@@ -145,7 +149,7 @@ fn azure(container: &str, variables: &PlaceEnvironment) -> Result<Arc<dyn Object
     Ok(Arc::new(store.map_err(|_| Error::Settings { reason: "those that begin with AZURE_" })?))
 }
 
-/// Makes the clients that speak to stores.
+/// Creates the HTTP clients for stores.
 #[derive(Debug)]
 struct Connector;
 
@@ -165,14 +169,15 @@ impl HttpConnector for Connector {
     }
 }
 
-/// Most bytes of an answer that says why a request failed. Those of S3 have some hundreds.
+/// Maximum length of an answer about a failed request, in bytes. Those of S3 have some hundreds.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
-/// Most bytes of a region's name, and of a code. The longest code of S3 has 46.
+/// Maximum length of a region's name, and of a code, in bytes. The longest code of S3 has 46.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Bounds the answers that `object_store` takes into memory before this crate sees them: it reads the whole text of a failure. What an
-/// object holds is bounded where it is read. Notes which host was asked, and of a failure status and code.
+/// Bounds the answers that `object_store` buffers before this crate sees them: it reads the whole
+/// text of a failure. The content of an object is bounded where it is read. Also records the host
+/// of a request, and the status and code of a failure.
 #[derive(Debug)]
 struct BoundedHttpService<S>(S);
 
@@ -215,14 +220,14 @@ impl<S: HttpService> HttpService for BoundedHttpService<S> {
     }
 }
 
-/// Returns host and port of a request, without a user or a password that its address may hold.
+/// Returns host and port of a request, without a user or a password in its address.
 fn host(request: &HttpRequest) -> Option<String> {
     let uri = request.uri();
     let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("http") { 80 } else { 443 });
     uri.host().map(|host| format!("{}:{port}", escape::text(host)))
 }
 
-/// Holds what a request said of keys, so that no answer is shown that quotes it.
+/// The credentials of a request, so that no answer that quotes them is shown.
 struct SentCredentials(Vec<String>);
 
 impl SentCredentials {
@@ -232,7 +237,7 @@ impl SentCredentials {
         SentCredentials(headers.chain(request.uri().query().map(str::to_owned)).collect())
     }
 
-    /// Returns a name that was answered, unless it stands in the request, or is too long to be one.
+    /// Returns a name from an answer, unless the request contains it, or it is too long for a name.
     fn filter_name(&self, name: &str) -> Option<String> {
         let is_quoted = || self.0.iter().any(|sent| sent.contains(name));
         (!name.is_empty() && name.len() <= NAME_BYTES_MAX && !is_quoted()).then(|| name.to_owned())
@@ -244,8 +249,8 @@ fn named_code(text: &str) -> Option<&str> {
     text.split_once("<Code>")?.1.split_once("</Code>").map(|(code, _)| code).filter(|code| is_code(code))
 }
 
-/// Returns whether a text has the form of a code, which no id of a key and no signature has: those are capitals and digits alone, or begin
-/// with none.
+/// Returns whether a text has the form of a code. No id of a key and no signature has that form:
+/// they consist of capitals and digits alone, or do not start with a capital.
 fn is_code(code: &str) -> bool {
     let is_word = code.starts_with(|first: char| first.is_ascii_uppercase());
     is_word
@@ -257,7 +262,6 @@ fn is_region(region: &str) -> bool {
     region.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
-/// Returns what TLS is to be like.
 fn tls() -> object_store::Result<ClientConfig> {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -301,7 +305,7 @@ mod tests {
         assert_eq!(refused("s3://agents/team//two", &settings), Error::Url { reason });
     }
 
-    /// Answers each request with a status and so many bytes.
+    /// Answers each request with a status and a body of that many bytes.
     #[derive(Debug)]
     struct Answers(u16, usize);
 
@@ -346,7 +350,7 @@ mod tests {
             assert!(!format!("{error} {error:?}").contains("hunter2"));
             assert_eq!(error, Error::Settings { reason });
         }
-        // An empty variable is none, as for every other program.
+        // An empty variable counts as unset, as in other programs.
         assert!(
             opened("s3://agents/team", &[("AWS_SECRET_ACCESS_KEY", ""), ("AWS_ENDPOINT_URL", "")]).is_ok()
         );

@@ -1,4 +1,5 @@
-//! Encodes and decodes what those objects of a bucket have in common that a session numbers: compactions and withdrawals.
+//! Encodes and decodes the common parts of objects that a session numbers: compactions and
+//! withdrawals.
 //!
 //! Byte offset, length in bytes, and field:
 //!
@@ -7,8 +8,8 @@
 //!   8  2  format version
 //!  10  2  length of the head in bytes
 //!  12 16  session id
-//!  28  8  number of the object, which its key also holds
-//!  36  …  what the object says
+//!  28  8  number of the object, also in its key
+//!  36  …  content of the object
 //! end-32 32  BLAKE3 of all bytes before it
 //! ```
 //!
@@ -19,7 +20,7 @@ use uuid::Uuid;
 use crate::error::{Error, Result};
 use crate::fields::FieldReader;
 
-/// Length in bytes of what stands in front of what the object says.
+/// Length of the fields before the content, in bytes.
 const BEGIN_LEN: usize = 36;
 
 const HASH_LEN: usize = 32;
@@ -27,18 +28,18 @@ const HASH_LEN: usize = 32;
 /// Describes one kind of numbered objects.
 pub(crate) struct NumberedObjectFormat {
     pub(crate) magic: [u8; 8],
-    /// Newest format version, the only one that there is.
+    /// Newest format version, the only one so far.
     pub(crate) version: u16,
     pub(crate) head_len: usize,
     pub(crate) bytes_max: usize,
-    /// What such an object is called.
+    /// Name of such an object in errors.
     pub(crate) what: &'static str,
-    /// What is said of bytes that have another magic.
+    /// Error text for bytes with another magic.
     pub(crate) begins_otherwise: &'static str,
 }
 
 impl NumberedObjectFormat {
-    /// Returns how many bytes an object has whose content has this length.
+    /// Returns the length of an object whose content has this length, in bytes.
     pub(crate) const fn encoded_len(content_len: usize) -> usize {
         BEGIN_LEN + content_len + HASH_LEN
     }
@@ -47,7 +48,7 @@ impl NumberedObjectFormat {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`] if it would be longer than any may be.
+    /// [`Error::TooLarge`] if it would be longer than permitted.
     pub(crate) fn encode(
         &self,
         session: Uuid,
@@ -71,12 +72,12 @@ impl NumberedObjectFormat {
         Ok(out)
     }
 
-    /// Decodes and verifies the object with this number of a session. `read_content` reads all of its content; it returns `None` if
-    /// that does not decode.
+    /// Decodes and verifies the object with this number of a session. `read_content` reads all of
+    /// its content; it returns `None` if that does not decode.
     ///
     /// # Errors
     ///
-    /// What is wrong with the bytes.
+    /// The defect of the bytes.
     pub(crate) fn decode<T>(
         &self,
         bytes: &[u8],

@@ -1,27 +1,34 @@
-//! Puts payloads and packs under names made of their hashes, and reads them.
+//! Puts payloads and packs under names derived from their hashes, and reads them.
 //!
 //! # Names
 //!
-//! A payload stands under its hash before any chunk names it, and whoever names it again finds it there and puts nothing. So one that nothing
-//! names can be removed only once it is certain that no writer is about to name it. What makes it certain is that a name is *withdrawn* at
-//! least [`MIN_AGE`](crate::MIN_AGE) before it is removed ([`withdrawal`](crate::withdrawal)): a writer knows which names are, from not long
-//! ago, and puts such a payload again, under the next name.
+//! A payload is stored under its hash before any chunk names it. A later writer that names it again
+//! finds it, and puts nothing. So an unreferenced payload can be removed only once no writer can be
+//! about to name it. To ensure that, its name is *withdrawn* at least [`MIN_AGE`](crate::MIN_AGE)
+//! before its removal ([`withdrawal`](crate::withdrawal)). A writer has recently read the withdrawn
+//! names, and puts such a payload again, under the next name.
 //!
 //! # Rules
 //!
-//! 1. Whoever puts a payload that a chunk is to name has asked for withdrawals, and gives no name that was withdrawn by then. It asks for the
-//!    numbers behind the last one that it knows, until one is not there.
-//! 2. If the chunk is put, or its put confirmed, more than half of `MIN_AGE` after it asked last ([`clock`](crate::clock)), it asks again. What was
-//!    withdrawn in between it puts once more, under the next name, before anything is acknowledged: [`Payloads::make_sure`]. For that it keeps
-//!    the bytes of up to 64 MiB of payloads until then.
-//! 3. A name is withdrawn, and is removed `MIN_AGE` later by the store's clock, only while no chunk that was read in between names the payload
-//!    ([`withdraw`](crate::withdraw)). By 1 and 2 no chunk can that was put since.
-//! 4. A name that was withdrawn is never given again, so that a removal that arrives late removes nothing that anybody needs.
-//! 5. A reader asks for the first name, and only where nothing stands under it for withdrawals, and then for the other names.
+//! 1. Before a writer puts a payload that a chunk is to name, it reads the withdrawals, and uses no
+//!    name that is already withdrawn. It requests the numbers after the last one that it knows,
+//!    until one is missing.
+//! 2. If the chunk is put, or its put confirmed, more than half of `MIN_AGE` after the last such
+//!    request ([`clock`](crate::clock)), the writer requests them again. It puts payloads that were
+//!    withdrawn in between again, under the next name, before anything is acknowledged:
+//!    [`Payloads::make_sure`]. For that it keeps the bytes of up to 64 MiB of payloads until then.
+//! 3. A name is withdrawn, and is removed `MIN_AGE` later by the store's clock, only while no chunk
+//!    that was read in between names the payload ([`withdraw`](crate::withdraw)). By rules 1 and 2,
+//!    no later chunk can name it.
+//! 4. A name that was withdrawn is never used again, so a late removal removes only unneeded
+//!    objects.
+//! 5. A reader requests the first name. Only if it is missing, the reader requests withdrawals, and
+//!    then the other names.
 //!
-//! As with chunks, a machine that is stopped from outside for longer than `MIN_AGE`, so that its clock stands still, is a limit: between the put
-//! of a payload and that of its chunk. Of payloads longer than 64 MiB together a machine that sleeps so long is one too: a chunk may
-//! come to name one that is gone, and its writer then ends with an error.
+//! As with chunks, a stop of the whole machine for longer than `MIN_AGE` between the put of a
+//! payload and that of its chunk is a limit, since the clock stops too. If payloads are longer than
+//! 64 MiB in total, so is a sleep of that length: a chunk may then name a removed payload, and its
+//! writer ends with an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -40,19 +47,19 @@ const PUT: &str = "put a payload";
 const READ: &str = "read a payload";
 const ASK: &str = "ask which names of payloads were withdrawn";
 
-/// Knows which names of a session's payloads are withdrawn.
+/// The withdrawn names of a session's payloads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Withdrawn {
-    /// Names that are, and the number of the withdrawal.
+    /// The names, each with the number of its withdrawal.
     pub(crate) names: BTreeMap<Name, u64>,
-    /// Number of the last withdrawal that is known.
+    /// Number of the last known withdrawal.
     pub(crate) last: u64,
-    /// Moment before which no further one was there.
+    /// Time before which no further withdrawal existed.
     asked: Option<Duration>,
 }
 
 impl Withdrawn {
-    /// Asks for the withdrawals behind the last one that is known.
+    /// Requests the withdrawals after the last known one.
     pub(crate) async fn ask(&mut self, bucket: &Bucket, session: Uuid) -> Result<()> {
         loop {
             let (number, asked) = (self.last + 1, bucket.now());
@@ -69,12 +76,12 @@ impl Withdrawn {
         }
     }
 
-    /// Returns the name that a payload gets.
+    /// Returns the name under which a payload is put.
     fn name(&self, hash: [u8; 32]) -> Name {
         self.names(hash).next_back().unwrap_or(Name { hash, before: 0 })
     }
 
-    /// Returns the names that a payload may have behind its first one.
+    /// Returns the possible names of a payload after its first one.
     fn names(&self, hash: [u8; 32]) -> impl DoubleEndedIterator<Item = Name> {
         let (first, last) = (Name { hash, before: 0 }, Name { hash, before: u32::MAX });
         let withdrawn = self.names.range(first..=last);
@@ -88,16 +95,17 @@ pub struct Payloads {
     bucket: Bucket,
     session: Uuid,
     withdrawn: Withdrawn,
-    /// Those that were put and that nothing acknowledged names yet, under these names. The bytes of up to [`KEPT_BYTES_MAX`] are kept.
+    /// Payloads that were put and that no acknowledged record names yet, with their names. The
+    /// bytes of up to [`KEPT_BYTES_MAX`] are kept.
     put: Vec<(ObjectId, Name, Option<PutPayload>)>,
     kept_bytes: u64,
     kept_bytes_max: u64,
-    /// Moment up to which the names of all of these are known not to be withdrawn.
+    /// Time up to which none of these names was withdrawn.
     since: Option<Duration>,
 }
 
 impl Payloads {
-    /// Knows nothing of a session yet, and asks for nothing.
+    /// Returns an instance for a session, without sending a request.
     pub fn new(bucket: Bucket, session: Uuid) -> Payloads {
         let (withdrawn, put) = (Withdrawn::default(), Vec::new());
         Payloads {
@@ -111,17 +119,18 @@ impl Payloads {
         }
     }
 
-    /// Keeps the bytes of so many payloads. For tests, which have none that are so long.
+    /// Sets the number of bytes of payloads to keep. For tests, which have no payloads of that
+    /// size.
     #[doc(hidden)]
     pub fn with_kept_bytes(self, kept_bytes_max: u64) -> Payloads {
         Payloads { kept_bytes_max, ..self }
     }
 
-    /// Puts a payload under its hash, unless it is there.
+    /// Puts a payload under its hash, unless it exists.
     ///
     /// # Errors
     ///
-    /// [`Error::Store`], and [`Error::Withdrawal`] if what was withdrawn cannot be read.
+    /// [`Error::Store`], and [`Error::Withdrawal`] if the withdrawn names cannot be read.
     pub async fn put(&mut self, object: ObjectId, bytes: Vec<u8>) -> Result<()> {
         let now = self.bucket.now();
         if self.withdrawn.asked.is_none_or(|asked| now.saturating_sub(asked) > KNOWN_FOR) {
@@ -135,17 +144,19 @@ impl Payloads {
         put_as(&self.bucket, self.session, name, object, payload).await
     }
 
-    /// Returns whether nothing that was put can have been withdrawn and removed.
+    /// Returns whether no payload that was put can have been withdrawn and removed.
     pub(crate) fn is_sure(&self) -> bool {
         self.since.is_none_or(|since| self.bucket.now().saturating_sub(since) <= KNOWN_FOR)
     }
 
-    /// Makes sure that what was put stays where the next chunks name it, unless that is sure. Once the store holds such a chunk, its records are
-    /// acknowledged only behind that.
+    /// Ensures that the payloads remain under the names that the next chunks use, unless that is
+    /// already certain. If the store already has such a chunk, its records are acknowledged only
+    /// after this returns.
     ///
     /// # Errors
     ///
-    /// Those of [`Payloads::put`], and [`Error::MissingPayload`]: no chunk may name it, and on one that does nobody may rely.
+    /// Those of [`Payloads::put`], and [`Error::MissingPayload`]: no chunk may name the payload,
+    /// and a chunk that does must not be relied on.
     pub async fn make_sure(&mut self) -> Result<()> {
         if self.is_sure() {
             return Ok(());
@@ -171,13 +182,14 @@ impl Payloads {
         Ok(())
     }
 
-    /// Forgets what was put: the chunks that name it are acknowledged.
+    /// Forgets the payloads that were put: the chunks that name them are acknowledged.
     pub fn forget(&mut self) {
         (self.put, self.kept_bytes, self.since) = (Vec::new(), 0, None);
     }
 }
 
-/// Puts a payload under a name. That is the content's, so it does not matter who put it, once it is there whole.
+/// Puts a payload under a name. The name identifies the content, so any complete object of that
+/// name is correct.
 async fn put_as(
     bucket: &Bucket,
     session: Uuid,
@@ -193,18 +205,18 @@ async fn put_as(
 }
 
 impl Bucket {
-    /// Reads a payload, whose bytes are compared with its hash; `None` if it is not there.
+    /// Reads a payload, whose bytes are verified against its hash; returns `None` if it is missing.
     ///
     /// # Errors
     ///
-    /// [`Error::Store`], [`Error::Payload`] if other bytes stand under its name, and [`Error::Withdrawal`] if nothing stands under its first
-    /// name, and what was withdrawn cannot be read.
+    /// [`Error::Store`], [`Error::Payload`] if there are other bytes under its name, and
+    /// [`Error::Withdrawal`] if its first name is missing, and the withdrawn names cannot be read.
     pub async fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Option<Vec<u8>>> {
         let first = Name { hash: object.hash, before: 0 };
         if let Some(bytes) = self.get_as(session, first, object).await? {
             return Ok(Some(bytes));
         }
-        // What is known of the names is kept: a reader comes here for each payload that was put again.
+        // The known names are cached: a reader gets here for each payload that was put again.
         let known = self.known_withdrawn(session);
         let found = self.get_as_any(session, known.names(object.hash).rev(), object).await?;
         if found.is_some() {
@@ -219,7 +231,7 @@ impl Bucket {
         Ok(found)
     }
 
-    /// Reads a payload under the first of these names that it stands under.
+    /// Reads a payload under the first of these names that exists.
     async fn get_as_any(
         &self,
         session: Uuid,

@@ -1,8 +1,8 @@
-//! A place of sessions as a person writes it: a URL, and what can be asked of any place, whatever keeps it.
+//! A place for sessions, as a person writes it: a URL, with the operations of any place.
 //!
-//! A URL, of which [`open_place`] lists the forms, is a place and nothing else. Keys, regions and endpoints come from the environment or
-//! from what the provider gives to its
-//! machines; `network` says which variables count. No error quotes a URL, which may hold a password all the same.
+//! A URL, of which [`open_place`] lists the forms, contains a place and nothing else. Keys, regions
+//! and endpoints come from the environment or from the machine's provider; `network` lists the
+//! variables. No error quotes a URL, since it may still contain a password.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,54 +23,58 @@ use crate::volume::MIN_AGE;
 /// Variables of an environment, by their names.
 pub type PlaceEnvironment = BTreeMap<String, String>;
 
-/// Holds sessions somewhere: what the URL of a place opens.
+/// Provides access to the sessions in a place, opened by its URL.
 ///
-/// Each method blocks until it is done or has given up, and must not be called on an async runtime's own threads.
+/// Each method blocks until it is done or has given up. It must not be called on an async runtime's
+/// own threads.
 pub trait Place: fmt::Debug + Send + Sync {
-    /// Returns where the place is, as a URL without a key or a password.
+    /// Returns the URL of the place, without a key or a password.
     fn url(&self) -> &str;
 
-    /// Returns what a store is given so that the place holds its sessions. `name` says in claims who writes, and must be that of one
-    /// directory of sessions alone.
+    /// Returns a replicator for a store, which writes the store's sessions to the place. `name`
+    /// identifies the writer in claims. It must belong to exactly one directory of sessions.
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`] for the name, and what keeps the place from being opened for writing.
+    /// [`Error::TooLarge`] for the name, and the errors of opening the place for writing.
     fn replicator(&self, name: &str) -> Result<Arc<dyn Replicator>> {
         self.replicator_with(name, Some(LEASE_LENGTH))
     }
 
-    /// Returns what [`replicator`](Place::replicator) does, whose lease lasts so long, of 100 ms to an hour; `None` keeps none.
+    /// Returns a [`replicator`](Place::replicator) with a lease of this length, from 100 ms to an
+    /// hour; `None` keeps no lease.
     ///
     /// # Errors
     ///
     /// Those of [`Place::replicator`], and [`Error::LeaseLength`].
     fn replicator_with(&self, name: &str, lease: Option<Duration>) -> Result<Arc<dyn Replicator>>;
 
-    /// Returns the ids of the sessions that the place lists, in ascending order. A list may lack what was put just now: it finds ids,
-    /// and decides nothing.
+    /// Returns the ids of the sessions that the place lists, in ascending order. The list may lack
+    /// sessions that were created just now: it finds ids, and decides nothing.
     ///
     /// # Errors
     ///
     /// [`Error::Store`].
     fn sessions(&self) -> Result<Vec<Uuid>>;
 
-    /// Returns the lease under which a session was claimed last; `None` if nobody keeps one. It says when it may be time to take the
-    /// session over ([`wait_for_lease`](crate::wait_for_lease)), and never whether that is safe.
+    /// Returns the lease under which a session was last claimed; `None` if there is none. A lease
+    /// shows when it may be time to take the session over
+    /// ([`wait_for_lease`](crate::wait_for_lease)), but never whether that is safe.
     ///
     /// # Errors
     ///
     /// [`Error::Store`].
     fn lease(&self, session: Uuid) -> Result<Option<SessionLease>>;
 
-    /// Returns a reader that stands in front of a session's first record, and asks the place for nothing.
+    /// Returns a reader positioned before a session's first record. Sends no request.
     ///
     /// # Errors
     ///
-    /// What keeps the place from being opened for reading.
+    /// The errors of opening the place for reading.
     fn reader(&self, session: Uuid) -> Result<Box<dyn PlaceReader>>;
 
-    /// Returns how a session stands, or `None` if the place holds nothing of it. Reads all of it, unless the place knows better.
+    /// Returns the current state of a session, or `None` if the place does not have it. Reads the
+    /// whole session, unless the place has a faster way.
     ///
     /// # Errors
     ///
@@ -81,91 +85,103 @@ pub trait Place: fmt::Debug + Send + Sync {
         Ok((standing.epoch > 0).then_some(standing))
     }
 
-    /// Removes what the place keeps twice of a session: in a bucket, chunks that a volume holds which is old enough. Of these it removes the
-    /// bodies too that a compaction of the session dropped, once the session's writer has recorded that, and payloads that nothing names any
-    /// more, a day after an earlier call found them so. Readers and writers may go on meanwhile. A database keeps nothing twice, and drops these
-    /// bodies at once. Returns `None` if the place removes nothing.
+    /// Removes redundant data of a session. In a bucket, these are chunks in a volume that is old
+    /// enough. In such chunks, bodies are removed too that a compaction of the session dropped,
+    /// once the session's writer has recorded that. Unreferenced payloads are removed a day after
+    /// an earlier call found them so. Readers and writers may continue during a collection.
+    ///
+    /// A database stores nothing twice, and drops these bodies at once. Returns `None` if the place
+    /// removes nothing.
     ///
     /// # Errors
     ///
-    /// Those of [`PlaceReader::read_on`]. What was removed by then stays so.
+    /// Those of [`PlaceReader::read_on`]. Objects that were already removed remain so.
     fn collect(&self, session: Uuid, options: CollectOptions) -> Result<Option<CollectReport>> {
         let _ = (session, options);
         Ok(None)
     }
 }
 
-/// Says what a collection of a session's chunks may do.
+/// Configures a collection of a session's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CollectOptions {
-    /// How old a volume is at least before chunks that it holds are removed. Less than [`MIN_AGE`] counts as that.
+    /// Minimum age of a volume before its chunks are removed. Values below [`MIN_AGE`] count as
+    /// that.
     pub min_age: Duration,
-    /// Whether no volume is put and nothing removed. What the store's clock shows is asked for with an object all the same, which is removed at
-    /// once.
+    /// Whether to put no volume and remove nothing. An object is still put to read the store's
+    /// clock, and removed at once.
     pub dry_run: bool,
 }
 
 impl Default for CollectOptions {
-    /// Returns [`MIN_AGE`], and that chunks are removed.
+    /// Returns [`MIN_AGE`], and no dry run.
     fn default() -> CollectOptions {
         CollectOptions { min_age: MIN_AGE, dry_run: false }
     }
 }
 
-/// Says what a collection of a session's chunks came to.
+/// Reports the results of a collection of a session's chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CollectReport {
-    /// Sequence number behind the session's last record.
+    /// Sequence number after the session's last record.
     pub next: SequenceNumber,
     /// Number of volumes that were put.
     pub volumes: u64,
     /// Number of chunks that were removed, or would be.
     pub chunks: u64,
-    /// Length of these in bytes.
+    /// Their length in bytes.
     pub bytes: u64,
-    /// Number of chunks that the store lists and that stay: those without a volume, and those of volumes that are too young.
+    /// Number of listed chunks that remain: those without a volume, and those in volumes that are
+    /// too young.
     pub left: u64,
-    /// How many of these a volume holds that is too young. The others are of a range that is not full yet, or has no volume for another reason.
+    /// Number of these that are in a volume that is too young. The others belong to a range that is
+    /// not full yet, or has no volume for another reason.
     pub young: u64,
-    /// Number of records that lost their bodies, or would: those that a compaction of the session dropped, as its writer recorded, in chunks that
-    /// are collected.
+    /// Number of records that lost their bodies, or would: those that a compaction of the session
+    /// dropped, as its writer recorded, in chunks that are collected.
     pub dropped: u64,
-    /// Length of these bodies in bytes, what stands in their place taken off.
+    /// Length of these bodies in bytes, less their replacements.
     pub dropped_bytes: u64,
-    /// Number of records whose bodies the session's compaction dropped and the place keeps yet, in chunks that are not collected.
+    /// Number of records whose bodies the session's compaction dropped but the place still has, in
+    /// chunks that are not collected.
     pub waiting: u64,
-    /// Number of payloads, and of packs of captures, that were removed, or would be: those that nothing in the session names any more.
+    /// Number of payloads, and of packs of captures, that were removed, or would be, since nothing
+    /// in the session names them any more.
     pub payloads: u64,
-    /// Length of these in bytes.
+    /// Their length in bytes.
     pub payload_bytes: u64,
-    /// Number of those that nothing names either, and that stay for now: a payload goes at the earliest [`MIN_AGE`] after the collection that
-    /// first found it so.
+    /// Number of other unreferenced payloads, which remain for now: a payload is removed at the
+    /// earliest [`MIN_AGE`] after the collection that first found it unreferenced.
     pub payloads_left: u64,
-    /// First record that does not decode here, if there is one: nobody can say which payloads it names, and so none is removed.
+    /// First record that does not decode here, if there is one. The payloads that it names are
+    /// unknown, so no payload is removed.
     pub undecoded: Option<SequenceNumber>,
 }
 
-/// Reads what a place holds of one session, and goes on where it stood once there is more. Claims nothing.
+/// Reads the contents of one session in a place, and can continue once there is more. Claims
+/// nothing.
 pub trait PlaceReader: fmt::Debug + Send {
-    /// Hands what follows to `visit`, in order, up to the end that the place has now.
+    /// Passes the next items to `visit`, in order, up to the current end of the place.
     ///
     /// # Errors
     ///
-    /// - [`Error::Store`], and what does not verify. What was handed on until then stays so, and the next call goes on behind it.
-    /// - [`Error::RemoteWentBack`] if the place lacks what it had.
+    /// - [`Error::Store`], and the errors of items that fail verification. Items that were already
+    ///   passed on remain valid, and the next call continues after them.
+    /// - [`Error::RemoteWentBack`] if the place lacks items that it had.
     fn read_on(&mut self, visit: &mut dyn FnMut(PlaceItem<'_>)) -> Result<()>;
 
-    /// Returns the bytes of a payload that the session's records name, compared with their hash; `None` if the place has none.
+    /// Returns the bytes of a payload that the session's records name, verified against their hash;
+    /// `None` if the place does not have it.
     ///
     /// # Errors
     ///
-    /// [`Error::Store`], and [`Error::Payload`] if other bytes stand under its name.
+    /// [`Error::Store`], and [`Error::Payload`] if there are other bytes under its name.
     fn object(&self, object: ObjectId) -> Result<Option<Vec<u8>>>;
 }
 
-/// What a reader meets of a session.
+/// Describes an item of a session.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PlaceItem<'a> {
@@ -173,28 +189,28 @@ pub enum PlaceItem<'a> {
     Claim {
         /// Epoch of the claim.
         epoch: u64,
-        /// Name under which it was claimed. Its claimant chose it, so it is escaped where it is shown.
+        /// Name of the claimant, which chose it; escape it before showing it.
         name: &'a str,
     },
     /// A record.
     Record(Record<'a>),
 }
 
-/// Says how a session stands in a place.
+/// Describes the current state of a session in a place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionStanding {
-    /// Sequence number behind the last record.
+    /// Sequence number after the last record.
     pub next: SequenceNumber,
-    /// Epoch of the last claim; 0 if nobody has claimed the session.
+    /// Epoch of the last claim; 0 if the session was never claimed.
     pub epoch: u64,
-    /// Name under which it was claimed.
+    /// Name of the claimant.
     pub name: String,
     /// Time of the last record, in microseconds since 1970; `None` if there is none.
     pub last_time_us: Option<i64>,
 }
 
 impl SessionStanding {
-    /// Goes on to behind what was met.
+    /// Updates the state with the next item.
     pub fn take(&mut self, met: &PlaceItem<'_>) {
         match met {
             PlaceItem::Claim { epoch, name } => {
@@ -209,22 +225,22 @@ impl SessionStanding {
     }
 }
 
-/// Opens the place that a URL names, with keys from the process's environment or from the provider of its machine. Asks the place
-/// for nothing yet.
+/// Opens the place at a URL, with keys from the process's environment or from the provider of its
+/// machine. Sends no request yet.
 ///
-/// | URL | what keeps the sessions | feature |
+/// | URL | store | feature |
 /// |---|---|---|
-/// | `file:///PATH` | a local directory, which exists | `object-store` |
-/// | `s3://BUCKET/PREFIX` | S3, and what speaks as S3 does: R2, MinIO, Ceph | `s3` |
+/// | `file:///PATH` | an existing local directory | `object-store` |
+/// | `s3://BUCKET/PREFIX` | S3 and compatible stores: R2, MinIO, Ceph | `s3` |
 /// | `gs://BUCKET/PREFIX` | Google Cloud Storage | `gcs` |
 /// | `az://CONTAINER/PREFIX` | Azure Blob Storage | `azure` |
-/// | `postgres://USER@HOST/DATABASE`, `postgres:///DATABASE?host=/DIRECTORY` for a socket | PostgreSQL; `Database` says what more may stand there | `postgres` |
+/// | `postgres://USER@HOST/DATABASE`, `postgres:///DATABASE?host=/DIRECTORY` for a socket | PostgreSQL; `Database` lists further parts | `postgres` |
 ///
 /// # Errors
 ///
-/// - [`Error::Url`] if it is no such URL, holds more than a place, or names a directory that is not there.
-/// - [`Error::NotBuiltIn`] if what keeps the place is not built in.
-/// - [`Error::Settings`] if the environment's settings do not fit together.
+/// - [`Error::Url`] if it is no such URL, contains more than a place, or names a missing directory.
+/// - [`Error::NotBuiltIn`] if support for the place is not built in.
+/// - [`Error::Settings`] if the environment's settings contradict each other.
 pub fn open_place(url: &str, retries: Retries) -> Result<Arc<dyn Place>> {
     let readable = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -232,13 +248,13 @@ pub fn open_place(url: &str, retries: Retries) -> Result<Arc<dyn Place>> {
     open_place_with(url, retries, &std::env::vars_os().filter_map(readable).collect())
 }
 
-/// Opens a place as [`open_place`] does, with these variables in place of the process's environment.
+/// Opens a place as [`open_place`] does, with these variables instead of the process's environment.
 ///
 /// # Errors
 ///
 /// Those of [`open_place`].
 pub fn open_place_with(url: &str, retries: Retries, variables: &PlaceEnvironment) -> Result<Arc<dyn Place>> {
-    // A database's may name several hosts, and has parameters.
+    // A database's URL may name several hosts, and has parameters.
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         return database(url, retries, variables);
     }

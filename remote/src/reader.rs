@@ -1,4 +1,5 @@
-//! Reads a session's log from a store, chunk by chunk, without a list: by asking for the next number, or for the volume that holds it.
+//! Reads a session's log from a store, chunk by chunk, without a list: requests the next number, or
+//! the volume that contains it.
 
 use uuid::Uuid;
 
@@ -9,10 +10,10 @@ use crate::error::{Error, GapEnd, Result};
 use crate::log_end;
 use crate::volumes::{ChunkBytes, Shelf, has};
 
-/// How many chunks of a volume are handed on at once at most.
+/// Maximum number of chunks of a volume that are passed on at once.
 const BATCH: usize = 256;
 
-/// Holds a chunk of the chain that was verified, and where the chain stands behind it.
+/// A verified chunk of the chain, and the state of the chain after it.
 #[derive(Clone, Debug)]
 pub(crate) struct VerifiedChunk {
     pub(crate) number: u64,
@@ -20,40 +21,42 @@ pub(crate) struct VerifiedChunk {
     pub(crate) behind: Chain,
 }
 
-/// Reads the chunks of one session in the order of their chain. It can be read on once there are more.
+/// Reads the chunks of one session in the order of their chain. It can continue once there are
+/// more.
 #[derive(Clone, Debug)]
 pub struct ChunkReader {
     bucket: Bucket,
     chain: Chain,
     ignored: u64,
     shelf: Shelf,
-    /// Number that was found to be the end, with nothing far behind it.
+    /// Number that was verified to be the end, without later objects.
     end: Option<u64>,
 }
 
 impl ChunkReader {
-    /// Stands in front of the first chunk of a session, and asks the store for nothing.
+    /// Returns a reader before the first chunk of a session. Sends no request.
     pub fn new(bucket: Bucket, session: Uuid) -> ChunkReader {
         ChunkReader::from_chain(bucket, Chain::new(session))
     }
 
-    /// Stands behind a chain that was read before, and asks the store for nothing.
+    /// Returns a reader at the end of a chain that was read before. Sends no request.
     pub(crate) fn from_chain(bucket: Bucket, chain: Chain) -> ChunkReader {
         ChunkReader { bucket, chain, ignored: 0, shelf: Shelf::new(chain.session()), end: None }
     }
 
-    /// Goes on behind a chain that was read before, once the store still has that chain's last chunk, in a volume or on its own.
+    /// Continues after a chain that was read before, after checking that the store still has that
+    /// chain's last chunk, in a volume or as an object.
     ///
     /// # Errors
     ///
-    /// [`Error::RemoteWentBack`] if that chunk is gone or another one, and [`Error::Store`].
+    /// [`Error::RemoteWentBack`] if that chunk is missing or another one, and [`Error::Store`].
     pub async fn resume(bucket: Bucket, chain: Chain) -> Result<ChunkReader> {
         let reader = ChunkReader::from_chain(bucket, chain);
         reader.require_last().await?;
         Ok(reader)
     }
 
-    /// Makes sure that the store still has the chain's last chunk.
+    /// Checks that the store still has the chain's last chunk.
     ///
     /// # Errors
     ///
@@ -66,20 +69,21 @@ impl ChunkReader {
         }
     }
 
-    /// Reads the next chunk of the chain and hands it to `each`; returns `false` if there is none yet. Chunks that are
-    /// ignored are passed over.
+    /// Reads the next chunk of the chain and passes it to `each`; returns `false` if there is none
+    /// yet. Ignored chunks are skipped.
     ///
-    /// What does not verify is read once more before it counts as damaged: the bytes may have been damaged on the way.
+    /// A chunk that fails verification is read a second time before it counts as damaged, since the
+    /// bytes may have been damaged in transit.
     ///
     /// # Errors
     ///
-    /// Those of [`Chain::take`], [`Error::Store`], [`Error::TooLarge`], and [`Error::Volume`] where the chunk was collected and its
-    /// volume cannot be used. The reader stays where it stands.
+    /// Those of [`Chain::take`], [`Error::Store`], [`Error::TooLarge`], and [`Error::Volume`] if
+    /// the chunk was collected and its volume cannot be used. The reader does not move then.
     pub async fn next(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<bool> {
         Ok(self.take_next(each).await?.is_some())
     }
 
-    /// Reads the next chunk of the chain; `None` if there is none yet.
+    /// Reads the next chunk of the chain; returns `None` if there is none yet.
     async fn take_next(
         &mut self,
         each: &mut (dyn FnMut(&Chunk<'_>) + Send),
@@ -96,7 +100,7 @@ impl ChunkReader {
                     self.ignored += 1;
                     false
                 }
-                // A volume decides nothing: its chunk may still be there as an object.
+                // A volume decides nothing: its chunk may still exist as an object.
                 Err(_) if self.shelf.refuse(&self.bucket, number) => continue,
                 Err(error) => return Err(error),
             };
@@ -107,8 +111,8 @@ impl ChunkReader {
         }
     }
 
-    /// Reads the next chunk of the chain; `None` at the end, of which it makes sure by [`log_end`]: behind a chunk that was lost stands
-    /// another one.
+    /// Reads the next chunk of the chain; returns `None` at the end. Verifies the end by
+    /// [`log_end`]: after a lost chunk, there is another one.
     async fn take_next_or_end(
         &mut self,
         each: &mut (dyn FnMut(&Chunk<'_>) + Send),
@@ -123,25 +127,25 @@ impl ChunkReader {
                 return Err(Error::Missing { chunk, behind });
             }
             let Some(behind) = self.find_behind(chunk).await? else { return Ok(None) };
-            // A writer may have put both meanwhile, and a volume may hold what is lost.
+            // A writer may have put both in the meantime, and a volume may contain the lost chunk.
             self.shelf.forget_end();
             missing = Some((chunk, behind));
         }
     }
 
-    /// Reads the next chunks of the chain, which were verified: one, or as many as a volume has on hand. None at the end, which was made
-    /// sure of as [`ChunkReader::read_to_end`] does.
+    /// Reads the next chunks of the chain and verifies them: one, or as many as an open volume has.
+    /// Returns none at the end, which is verified as [`ChunkReader::read_to_end`] does.
     pub(crate) async fn read_some(&mut self) -> Result<Vec<VerifiedChunk>> {
         let mut some: Vec<VerifiedChunk> = self.take_next_or_end(&mut |_| {}).await?.into_iter().collect();
         while (1..BATCH).contains(&some.len()) && self.shelf.on_hand(self.chain.next_number()).is_some() {
-            // What does not fit is met again by the next call.
+            // The next call meets the invalid chunk again.
             let Ok(Some(read)) = self.take_next(&mut |_| {}).await else { break };
             some.push(read);
         }
         Ok(some)
     }
 
-    /// Returns what stands behind a number that nothing stands under.
+    /// Returns the object after a number without an object.
     async fn find_behind(&mut self, number: u64) -> Result<Option<GapEnd>> {
         let session = self.chain.session();
         let mut found = log_end::next(&self.bucket, session, number).await?;
@@ -152,28 +156,30 @@ impl ChunkReader {
         Ok(found)
     }
 
-    /// Reads on to the end, and makes sure that it is one: behind a chunk that was lost stands another one, a volume or a mark. That costs
-    /// a request, and up to seven more where the log ends at a number that it did not end at before.
+    /// Reads to the end, and verifies that it is the end: after a lost chunk there is another one,
+    /// a volume or a mark. That takes one request, and up to seven more if the log did not end at
+    /// this number before.
     ///
     /// # Errors
     ///
-    /// Those of [`ChunkReader::next`], and [`Error::Missing`] if a chunk is missing in front of what stands behind it.
+    /// Those of [`ChunkReader::next`], and [`Error::Missing`] if a chunk is missing but later
+    /// objects exist.
     pub async fn read_to_end(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<()> {
         while self.take_next_or_end(each).await?.is_some() {}
         Ok(())
     }
 
-    /// Returns where the reader stands: behind the last chunk that it read.
+    /// Returns the chain up to the last chunk that was read.
     pub fn chain(&self) -> &Chain {
         &self.chain
     }
 
-    /// Returns how many chunks were ignored, each put by a superseded writer.
+    /// Returns the number of ignored chunks, which superseded writers put.
     pub fn ignored_count(&self) -> u64 {
         self.ignored
     }
 
-    /// Returns where the sessions are.
+    /// Returns the location of the sessions.
     pub fn bucket(&self) -> &Bucket {
         &self.bucket
     }
@@ -182,7 +188,7 @@ impl ChunkReader {
         &mut self.chain
     }
 
-    /// Returns what is known of the session's volumes, and the place to ask for more.
+    /// Returns the cached knowledge about the session's volumes, and the bucket.
     pub(crate) fn shelf(&mut self) -> (&mut Shelf, &Bucket) {
         (&mut self.shelf, &self.bucket)
     }

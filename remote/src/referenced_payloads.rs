@@ -1,20 +1,20 @@
-//! Follows which payloads a session's log names.
+//! Tracks the payloads that a session's log names.
 
 use std::collections::HashSet;
 
 use foldlog_codec::body::Dropped;
 use foldlog_codec::{Record, RecordKind, SequenceNumber, body};
 
-/// Holds the hashes of the payloads and packs that a log names.
+/// The hashes of the payloads and packs that a log names.
 #[derive(Debug, Default)]
 pub(crate) struct ReferencedPayloads {
     hashes: HashSet<[u8; 32]>,
-    /// First record of which nobody can say here what it names.
+    /// First record whose references are unknown here.
     unknown: Option<SequenceNumber>,
 }
 
 impl ReferencedPayloads {
-    /// Takes in what a record names.
+    /// Adds the references of a record.
     pub(crate) fn see(&mut self, record: &Record<'_>) {
         let is_read = record.kind.is_known() && body::check(record.kind, record.body).is_ok();
         if !is_read {
@@ -25,17 +25,17 @@ impl ReferencedPayloads {
         self.hashes.extend(record.objects().iter().chain(&known).map(|object| object.hash));
     }
 
-    /// Takes in what is named elsewhere.
+    /// Adds references from elsewhere.
     pub(crate) fn extend(&mut self, hashes: impl IntoIterator<Item = [u8; 32]>) {
         self.hashes.extend(hashes);
     }
 
-    /// Returns the first record of which nobody can say here what it names.
+    /// Returns the first record whose references are unknown here.
     pub(crate) fn unknown(&self) -> Option<SequenceNumber> {
         self.unknown
     }
 
-    /// Returns whether anything names a payload, or may.
+    /// Returns whether a payload is referenced, or may be.
     pub(crate) fn holds(&self, hash: &[u8; 32]) -> bool {
         self.unknown.is_some() || self.hashes.contains(hash)
     }

@@ -1,4 +1,5 @@
-//! The blocking forms, for hosts without an async runtime: each runs on the thread of a [`Runtime`].
+//! The blocking API, for hosts without an async runtime. Each call runs on the thread of a
+//! [`Runtime`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +18,8 @@ use crate::retries::Retries;
 use crate::runtime::Runtime;
 use crate::writer::ChunkWriter;
 
-/// Names a place of sessions in an object store, for callers that block. What reads chunks runs on the thread that speaks
-/// to the store, so it hands on what it wants to keep.
+/// Provides blocking access to sessions in an object store. Callbacks for chunks run on the thread
+/// that sends requests to the store, so they must send the data that they want to keep.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -53,7 +54,8 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Names the place beneath `prefix` in `store`, and starts a thread that speaks to it. Asks the store for nothing.
+    /// Describes the location beneath `prefix` in `store`, and starts a thread for its requests.
+    /// Sends no request.
     ///
     /// # Errors
     ///
@@ -62,13 +64,13 @@ impl Remote {
         Ok(Remote { bucket: Bucket::new(store, prefix, retries)?, runtime: Runtime::start()? })
     }
 
-    /// Has errors name the place by a URL, in which no password stands.
+    /// Sets the URL of the place in errors. It must not contain a password.
     pub(crate) fn at(self, place: &str) -> Remote {
         Remote { bucket: self.bucket.at(place), ..self }
     }
 
-    /// Reads a session's log from its beginning to its end, handing each chunk to `each`, and returns where it ends. Writes
-    /// nothing.
+    /// Reads a session's log from its start to its end, passes each chunk to `each`, and returns
+    /// the chain. Writes nothing.
     ///
     /// # Errors
     ///
@@ -77,7 +79,8 @@ impl Remote {
         self.read_behind(Chain::new(session), each)
     }
 
-    /// Reads on behind a chain that was read before, once the store still has that chain's last chunk.
+    /// Continues after a chain that was read before, after checking that the store still has that
+    /// chain's last chunk.
     ///
     /// # Errors
     ///
@@ -105,8 +108,8 @@ impl Remote {
         self.runtime.run(async move { bucket.sessions().await })?
     }
 
-    /// Finds out whether the store is fit for writers, reads the log to its end, handing each chunk to `each`, and claims
-    /// the session.
+    /// Checks that the store supports writers, reads the log to its end, passes each chunk to
+    /// `each`, and claims the session.
     ///
     /// # Errors
     ///
@@ -125,7 +128,7 @@ impl Remote {
         self.writer_of(claim)
     }
 
-    /// Claims by a future, and returns the writer.
+    /// Runs a future that claims, and returns the writer.
     pub(crate) fn writer_of(
         &self,
         claim: impl Future<Output = Result<ChunkWriter>> + Send + 'static,
@@ -142,13 +145,13 @@ impl Remote {
         &self.runtime
     }
 
-    /// Returns where the sessions are, for callers that have a runtime.
+    /// Returns the location of the sessions, for callers that have a runtime.
     pub fn bucket(&self) -> &Bucket {
         &self.bucket
     }
 }
 
-/// Appends to one session, for callers that block. See [`ChunkWriter`].
+/// Appends to one session, for blocking callers. See [`ChunkWriter`].
 #[derive(Debug)]
 pub struct RemoteWriter {
     /// `None` once the thread has lost it.
@@ -157,7 +160,8 @@ pub struct RemoteWriter {
 }
 
 impl RemoteWriter {
-    /// Appends records, as [`ChunkWriter::append`] does, and returns the sequence number behind the last one.
+    /// Appends records, as [`ChunkWriter::append`] does, and returns the sequence number after the
+    /// last one.
     ///
     /// # Errors
     ///
@@ -166,12 +170,12 @@ impl RemoteWriter {
         self.append_with(None, records)
     }
 
-    /// Appends records with what their captures add: packs that the store has, and the bytes of one more, which may be none. `None`
-    /// appends them without their captures.
+    /// Appends records with the data of their captures: packs that the store has, and the bytes of
+    /// one more, which may be empty. `None` appends them without their captures.
     ///
     /// # Errors
     ///
-    /// Those of [`RemoteWriter::append`], and [`Error::TooLarge`] for what captures add.
+    /// Those of [`RemoteWriter::append`], and [`Error::TooLarge`] for the data of captures.
     pub fn append_with<'a>(
         &mut self,
         mut captures: Option<(&[ObjectId], &[u8])>,
@@ -189,7 +193,7 @@ impl RemoteWriter {
         }
     }
 
-    /// Puts what is still in doubt, as [`ChunkWriter::settle`] does.
+    /// Puts records that are still in doubt, as [`ChunkWriter::settle`] does.
     ///
     /// # Errors
     ///
@@ -207,13 +211,13 @@ impl RemoteWriter {
     /// Ends the writer, as [`ChunkWriter::finish`] does.
     pub fn finish(mut self) {
         if let Some(writer) = self.writer.take() {
-            // Without a thread nobody puts anything.
+            // Without a thread nothing is put.
             let _ = self.runtime.run(writer.finish());
         }
     }
 
-    /// Returns the writer itself, for what needs no store: where it stands, and what is in doubt. `None` once the thread
-    /// has lost it, which [`Error::NoRuntime`] reported.
+    /// Returns the writer itself, for queries that need no store: its chain, and whether records
+    /// are in doubt. `None` once the thread has lost it, which [`Error::NoRuntime`] reported.
     pub fn writer(&self) -> Option<&ChunkWriter> {
         self.writer.as_ref()
     }

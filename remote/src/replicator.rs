@@ -1,4 +1,4 @@
-//! Feeds the sessions of a store into object storage: what the engine asks of a [`Replicator`].
+//! Replicates the sessions of a store into object storage: the engine's [`Replicator`] for buckets.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,10 +29,10 @@ use crate::writer::ChunkWriter;
 
 const CONFIRM: &str = "confirm the session's claim";
 
-/// Number of chunks, or of parts of volumes, that are read ahead of whoever takes them.
+/// Number of chunks, or of parts of volumes, that are read ahead of their consumer.
 const AHEAD: usize = 2;
 
-/// Keeps the sessions of one store in object storage.
+/// Replicates the sessions of one store into object storage.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -55,27 +55,29 @@ const AHEAD: usize = 2;
 #[derive(Debug)]
 pub struct ObjectReplicator {
     remote: Remote,
-    /// Where the sessions are, in words for people.
+    /// Location of the sessions, in words for people.
     at: String,
     name: String,
     sessions: Slots<ChunkReader, RemoteWriter>,
-    /// When each claim was last the newest one, and the chain then.
+    /// For each claim, the last time when it was the newest one, and the chain at that time.
     confirmations: Confirmations<Chain>,
-    /// For how long that counts.
+    /// Validity of a confirmation.
     fresh_for: Duration,
-    /// What is known of payloads' names, of each session with a writer that has put some.
+    /// Payloads of each session whose writer has put some.
     payloads: Mutex<BTreeMap<Uuid, Payloads>>,
     /// `None` if it keeps no lease.
     lease: Option<Arc<LeaseRenewer<ObjectLeases>>>,
 }
 
 impl ObjectReplicator {
-    /// Keeps sessions beneath `prefix` in `store`. `name` says in claims who writes, and must be that of this one directory of sessions:
-    /// another directory with that name would go on with records that this one has not brought to the bucket.
+    /// Replicates sessions beneath `prefix` in `store`. `name` identifies the writer in claims, and
+    /// must belong to this one directory of sessions. Another directory with the same name would
+    /// continue from records that this one has not brought to the bucket.
     ///
     /// # Errors
     ///
-    /// [`Error::Prefix`], [`Error::NoRuntime`], and [`Error::TooLarge`] if the name is longer than a claim's note may be.
+    /// [`Error::Prefix`], [`Error::NoRuntime`], and [`Error::TooLarge`] if the name is longer than
+    /// a claim's note may be.
     pub fn new(
         store: Arc<dyn ObjectStore>,
         prefix: &str,
@@ -89,7 +91,7 @@ impl ObjectReplicator {
         ObjectReplicator::over(Remote::new(store, prefix, retries)?, &at, name)
     }
 
-    /// Keeps sessions in a place that is there already, and which logs are to call `at`.
+    /// Replicates sessions through an existing [`Remote`], which logs name `at`.
     #[doc(hidden)]
     pub fn over(remote: Remote, at: &str, name: &str) -> Result<ObjectReplicator> {
         let max = crate::chunk::NOTE_BYTES_MAX;
@@ -110,8 +112,9 @@ impl ObjectReplicator {
         .with_lease(LEASE_LENGTH)
     }
 
-    /// Has its lease last so long, of 100 ms to an hour: [`LEASE_LENGTH`] where nobody says otherwise. It puts an object three times in
-    /// that time, while it has sessions claimed, and one with each claim. For before anything is claimed.
+    /// Sets the length of its lease, from 100 ms to an hour; the default is [`LEASE_LENGTH`]. It
+    /// puts an object three times in that time, while it has sessions claimed, and one with each
+    /// claim. Call this before anything is claimed.
     ///
     /// # Errors
     ///
@@ -122,7 +125,7 @@ impl ObjectReplicator {
         Ok(ObjectReplicator { lease, fresh_for: fresh_for(Some(length)), ..self })
     }
 
-    /// Keeps no lease, so that nobody waits before taking its sessions over.
+    /// Keeps no lease, so that others do not wait before they take its sessions over.
     #[must_use]
     pub fn without_lease(self) -> ObjectReplicator {
         ObjectReplicator { lease: None, fresh_for: fresh_for(None), ..self }
@@ -132,7 +135,8 @@ impl ObjectReplicator {
         self.payloads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes sure of the payloads that records name which are about to be appended, or were just now.
+    /// Ensures that the payloads of records that are about to be appended, or were just appended,
+    /// still exist.
     fn make_sure_of_payloads(&self, session: Uuid) -> Result<()> {
         if self.payloads().get(&session).is_none_or(Payloads::is_sure) {
             return Ok(());
@@ -146,13 +150,13 @@ impl ObjectReplicator {
         made
     }
 
-    /// Reads time by a clock of the caller's. For tests, which have no days to wait.
+    /// Sets the clock. For tests, which cannot wait for days.
     #[doc(hidden)]
     pub fn with_clock(self, read: impl Fn() -> Duration + Send + Sync + 'static) -> ObjectReplicator {
         ObjectReplicator { remote: self.remote.with_clock(read), ..self }
     }
 
-    /// Returns the place of the sessions.
+    /// Returns the location of the sessions.
     pub fn remote(&self) -> &Remote {
         &self.remote
     }
@@ -272,7 +276,7 @@ impl Replicator for ObjectReplicator {
         {
             payloads.forget();
         }
-        // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
+        // Without the thread there is no writer, and nothing more is appended under its epoch.
         if writer.writer().is_some() {
             self.sessions.note_claimed(session, writer);
         }
@@ -309,10 +313,10 @@ impl Replicator for ObjectReplicator {
         }
         self.confirmations.forget(session, epoch);
         if let Some(lease) = self.lease.clone() {
-            // Where this fails, others wait until the lease has run out.
+            // If this fails, others wait until the lease has run out.
             let _ = self.remote.runtime().run(async move { lease.release(session, epoch).await });
         }
-        // Behind that: others wait for the lease, and for nothing else.
+        // After the release, so that others wait for the lease alone.
         if let Ok(writer) = claimed {
             writer.finish();
         }
@@ -320,8 +324,8 @@ impl Replicator for ObjectReplicator {
 }
 
 impl Remote {
-    /// Reads a session's log to its end and hands each chunk to `each`, on the thread that calls this. Returns a reader that stands
-    /// behind the last one.
+    /// Reads a session's log to its end and passes each chunk to `each`, on the calling thread.
+    /// Returns a reader positioned after the last one.
     ///
     /// # Errors
     ///
@@ -332,8 +336,8 @@ impl Remote {
         Ok(reader)
     }
 
-    /// Reads on with a reader, as [`read_here`](Remote::read_here) does. Also if this fails, it stands behind the last chunk that was
-    /// handed to `each`.
+    /// Continues with a reader, as [`read_here`](Remote::read_here) does. Even after an error, the
+    /// reader is positioned after the last chunk that was passed to `each`.
     ///
     /// # Errors
     ///
@@ -369,11 +373,11 @@ impl Remote {
     }
 }
 
-/// Reads on behind a chain that was known `age` ago, and returns where it ends, and the name of a claim that stands there: the chain's last
-/// claim is the newest one.
+/// Reads on after a chain that was known `age` ago. Returns the chain at the end, whose last claim
+/// is the newest one, and the name of a claim that was read.
 async fn newest_claim(bucket: Bucket, chain: Chain, age: Duration) -> Result<(Chain, String)> {
     let mut name = String::new();
-    // Another claim takes the next number, and its chunk stays there until it is a day old.
+    // Another claim takes the next number, and its chunk remains there until it is a day old.
     let key = bucket.chunk_key(chain.session(), chain.next_number());
     if age < MIN_AGE / 2 && bucket.size(&key, CONFIRM).await?.is_none() {
         return Ok((chain, name));
@@ -388,7 +392,7 @@ async fn newest_claim(bucket: Bucket, chain: Chain, age: Duration) -> Result<(Ch
     Ok((*reader.chain(), name))
 }
 
-/// Returns the epoch that a writer claimed; 0, which none has, once the thread has lost it.
+/// Returns the epoch that a writer claimed; 0, which no claim has, once the thread has lost it.
 fn epoch_of(writer: &RemoteWriter) -> u64 {
     writer.writer_and_epoch().map_or(0, |(_, epoch)| epoch.get())
 }

@@ -1,4 +1,4 @@
-//! Bounds requests to a store in time.
+//! Bounds the time of requests to a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,19 +7,20 @@ use tokio::time::{self, Instant};
 
 use crate::error::{Error, FailureDetails, Reason, RemoteFailure};
 
-/// Bounds how long a request is tried. Each attempt waits twice as long as the one before.
+/// Bounds the retries of a request. The wait doubles after each attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// How long a request is tried again that the store did not answer, or did not let through for the moment; what an attempt takes that
-    /// has begun by then comes on top.
+    /// Time during which a request is retried that got no answer, or was temporarily refused. An
+    /// attempt that has already started may exceed it.
     pub within: Duration,
-    /// Number of attempts at least, the first included, and of those that the store refuses at most.
+    /// Minimum number of attempts, including the first; for attempts that the store refuses, the
+    /// maximum.
     pub attempts: u32,
-    /// How long one attempt may take, and for what a bucket holds a second more for each MiB that it moves.
+    /// Time limit of one attempt. Transfers from and to a bucket get a second more for each MiB.
     pub request_timeout: Duration,
-    /// How long to wait before the second attempt.
+    /// Wait before the second attempt.
     pub first_wait: Duration,
-    /// How long to wait before any attempt at most.
+    /// Maximum wait before any attempt.
     pub longest_wait: Duration,
 }
 
@@ -37,13 +38,13 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// Returns how long an attempt may take that moves so many bytes.
+    /// Returns the time limit of an attempt that transfers `bytes` bytes.
     #[cfg(feature = "object-store")]
     pub(crate) fn timeout_of(self, bytes: u64) -> Duration {
         self.request_timeout.saturating_add(Duration::from_secs(bytes >> 20))
     }
 
-    /// Begins to count the attempts of one request to a place, as errors are to call it.
+    /// Starts to count the attempts of one request to a place, which errors name.
     pub(crate) fn begin(self, place: Option<&Arc<str>>) -> Attempts {
         let last = RemoteFailure::Unavailable.into();
         Attempts { retries: self, place: place.cloned(), began: Instant::now(), made: 0, last }
@@ -57,12 +58,13 @@ pub(crate) struct Attempts {
     place: Option<Arc<str>>,
     began: Instant,
     made: u32,
-    /// What the last one came to.
+    /// Failure of the last attempt.
     last: Reason,
 }
 
 impl Attempts {
-    /// Waits for the next attempt, the first of which begins at once. Returns `false` if there is none left.
+    /// Waits for the next attempt; the first one starts at once. Returns `false` if there is none
+    /// left.
     pub(crate) async fn wait_for_next(&mut self) -> bool {
         if self.is_over() {
             return false;
@@ -75,7 +77,8 @@ impl Attempts {
         true
     }
 
-    /// Notes what the attempt came to. There is no other one where that stays so until somebody changes it.
+    /// Records the failure of an attempt. If it cannot pass without a change by a person, no
+    /// attempt is left.
     pub(crate) fn note_failure(&mut self, reason: impl Into<Reason>) {
         self.last = reason.into();
         if self.last.failure == RemoteFailure::NotAFile {
@@ -83,29 +86,29 @@ impl Attempts {
         }
     }
 
-    /// Begins anew, for another request.
+    /// Starts again, for another request.
     pub(crate) fn begin_anew(&mut self) {
         (self.began, self.made) = (Instant::now(), 0);
     }
 
-    /// Returns whether none is left.
+    /// Returns whether no attempt is left.
     pub(crate) fn is_over(&self) -> bool {
         let goes_on = self.last.failure.may_pass() && self.began.elapsed() < self.retries.within;
         self.made >= self.retries.attempts.max(1) && !goes_on
     }
 
-    /// Returns what the last attempt came to.
+    /// Returns the failure of the last attempt.
     pub(crate) fn last(self) -> Reason {
         let Reason { failure, details } = self.last;
         Reason { failure, details: FailureDetails { place: self.place, ..details } }
     }
 
-    /// Reports that the request failed for good.
+    /// Returns the error of a request that failed finally.
     pub(crate) fn error(self, what: &'static str) -> Error {
         self.last().store(what)
     }
 
-    /// Reports that the request failed for good, for this reason.
+    /// Returns the error of a request that failed finally for this reason.
     pub(crate) fn end(mut self, what: &'static str, reason: impl Into<Reason>) -> Error {
         self.last = reason.into();
         self.error(what)
@@ -116,7 +119,8 @@ impl Attempts {
 mod tests {
     use super::*;
 
-    /// Tries a request that always fails so, and returns how often and how long.
+    /// Tries a request that always fails in this way, and returns the number of attempts and the
+    /// time.
     fn tried(failure: RemoteFailure) -> (u32, Duration) {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_time().start_paused(true).build().unwrap().block_on(async {
@@ -131,7 +135,8 @@ mod tests {
         })
     }
 
-    /// A server that refused connections for two seconds used up all attempts, while one that was silent for eight did not.
+    /// A server that refused connections for two seconds used up all attempts, while one that was
+    /// silent for eight did not.
     #[test]
     fn what_may_pass_is_tried_for_a_minute_however_fast_it_fails() {
         for failure in [

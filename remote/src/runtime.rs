@@ -1,14 +1,16 @@
-//! Runs what speaks to a store on a thread of its own, so that a host needs no async runtime, and this crate touches
-//! none that the host has.
+//! Runs requests to a store on a thread of its own. So a host needs no async runtime, and this
+//! crate does not use the host's.
 //!
-//! The thread runs tokio's scheduler for one thread. A caller blocks until its work is done; several callers' work runs
-//! side by side. The thread ends once the last [`Runtime`] that names it is dropped; work that waits for a store then is
-//! dropped with it, and what is under way on a disk is waited for.
+//! The thread runs tokio's scheduler for one thread. A caller blocks until its work is done; the
+//! work of several callers runs concurrently. The thread ends once the last [`Runtime`] handle is
+//! dropped. Work that waits for a store at that time is dropped with it, and operations in progress
+//! on a disk are awaited.
 //!
 //! # Invariants
 //!
-//! 1. A process that was forked gets [`Error::NoRuntime`]: it has no copy of the thread, and would wait for ever.
-//! 2. Work that panics ends alone: its caller gets [`Error::NoRuntime`], and the thread goes on.
+//! 1. A forked process gets [`Error::NoRuntime`]: it has no copy of the thread, and would wait for
+//!    ever.
+//! 2. Work that panics ends alone: its caller gets [`Error::NoRuntime`], and the thread continues.
 
 use std::fmt;
 use std::future::Future;
@@ -23,11 +25,11 @@ use crate::error::{Error, Result};
 
 type RuntimeTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Names a thread that runs futures. A clone names the same thread.
+/// Provides a handle to a thread that runs futures. A clone refers to the same thread.
 #[derive(Clone)]
 pub struct Runtime {
     queue: Arc<mpsc::UnboundedSender<RuntimeTask>>,
-    /// Process that the thread belongs to.
+    /// Process of the thread.
     process: u32,
 }
 
@@ -42,7 +44,7 @@ impl Runtime {
     ///
     /// # Errors
     ///
-    /// [`Error::NoRuntime`] if the system gives no thread.
+    /// [`Error::NoRuntime`] if the system cannot start a thread.
     pub fn start() -> Result<Runtime> {
         let (queue, mut work) = mpsc::unbounded_channel::<RuntimeTask>();
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|_| Error::NoRuntime)?;
@@ -72,13 +74,13 @@ impl Runtime {
         self.queue.send(Box::pin(future)).map_err(|_| Error::NoRuntime)
     }
 
-    /// Runs a future on the thread and blocks until it is done. Not for use on an async runtime's own threads, which
-    /// would block with it.
+    /// Runs a future on the thread and blocks until it is done. Not for use on an async runtime's
+    /// own threads, which would block with it.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRuntime`] if the thread has ended, belongs to the process that this one was forked from, or the future
-    /// panicked.
+    /// [`Error::NoRuntime`] if the thread has ended, belongs to the process from which this one was
+    /// forked, or the future panicked.
     pub fn run<T, F>(&self, future: F) -> Result<T>
     where
         T: Send + 'static,
@@ -86,7 +88,7 @@ impl Runtime {
     {
         let (answer, answered) = blocking::sync_channel(1);
         self.spawn(async move {
-            // Nobody waits any more where this fails.
+            // If this fails, the caller no longer waits.
             let _ = answer.send(future.await);
         })?;
         answered.recv().map_err(|_| Error::NoRuntime)

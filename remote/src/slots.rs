@@ -1,4 +1,4 @@
-//! What a replicator knows of each session between two calls of the engine.
+//! A replicator's state of each session between two calls of the engine.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,18 +6,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use foldlog::replication::ReplicaError;
 use uuid::Uuid;
 
-/// How many bytes of a session's payloads a replicator keeps until the records are acknowledged that name them.
+/// Maximum number of bytes of a session's payloads that a replicator keeps until the records that
+/// name them are acknowledged.
 pub(crate) const KEPT_BYTES_MAX: u64 = 64 << 20;
 
-/// Keeps, for each session, a reader that stands at its end, or the writer that claimed it behind that.
+/// Stores, for each session, a reader at its end, or the writer that claimed it there.
 #[derive(Debug)]
 pub(crate) struct Slots<R, W>(Mutex<BTreeMap<Uuid, Slot<R, W>>>);
 
 #[derive(Debug)]
 enum Slot<R, W> {
-    /// Stands where the session ended when it was read, before it is claimed.
+    /// A reader at the end of the session, before a claim.
     Read(R),
-    /// Claimed the session.
+    /// The writer that claimed the session.
     Claimed(Box<W>),
 }
 
@@ -32,21 +33,22 @@ impl<R, W> Slots<R, W> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a session was read.
+    /// Stores the reader of a session.
     pub(crate) fn note_read(&self, session: Uuid, reader: R) {
         self.slots().insert(session, Slot::Read(reader));
     }
 
-    /// Notes who claimed a session.
+    /// Stores the writer that claimed a session.
     pub(crate) fn note_claimed(&self, session: Uuid, writer: Box<W>) {
         self.slots().insert(session, Slot::Claimed(writer));
     }
 
-    /// Takes the reader of a session out of its place, to claim behind it. What stands there otherwise is forgotten.
+    /// Removes and returns the reader of a session, for a claim at its position. Any other entry of
+    /// the session is dropped.
     ///
     /// # Errors
     ///
-    /// [`ReplicaError::Failed`] if there is no reader that stands where it should.
+    /// [`ReplicaError::Failed`] if there is no reader at the expected position.
     pub(crate) fn take_read(
         &self,
         session: Uuid,
@@ -58,7 +60,7 @@ impl<R, W> Slots<R, W> {
         }
     }
 
-    /// Takes the writer of a session out of its place, if it is the one that is asked for.
+    /// Removes and returns the writer of a session, if it is the expected one.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
 //! Encodes and decodes the bytes of a volume: the chunks of a whole range of numbers in one object.
 //!
-//! A reader of a long session would ask a store for each of its chunks. A *volume* holds the bytes of the chunks with the numbers
-//! `first` to `first + count - 1`, whole and one behind the other, those that the chain ignores too. Byte offset, length in bytes, and
+//! Without volumes, a reader of a long session would request each of its chunks. A *volume*
+//! contains the complete bytes of the chunks with the numbers `first` to `first + count - 1`, one
+//! after the other, including those that the chain ignores. Byte offset, length in bytes, and
 //! field:
 //!
 //! ```text
@@ -9,28 +10,31 @@
 //!   8  2  format version
 //!  10  2  length of the head in bytes (40), which is the offset of the lengths
 //!  12 16  session id
-//!  28  8  number of the first chunk, which the volume's key also holds
-//!  36  4  number of chunks, which the volume's key also holds
+//!  28  8  number of the first chunk, also in the volume's key
+//!  36  4  number of chunks, also in the volume's key
 //!  40  …  length of each chunk in bytes (4 each)
 //!   …  …  chunks
 //! end-32 32  hash of the volume: BLAKE3 of all bytes before it
 //! ```
 //!
-//! A *bare volume* holds the length 0 for each chunk, and no chunk: those of its range are longer together than a volume may be, and stand by
-//! themselves. A collection puts it, a day before a compacted one takes their place ([`compacting`](crate)). No chunk has the length 0.
+//! A *bare volume* contains the length 0 for each chunk, and no chunk: the chunks of its range are
+//! longer in total than a volume may be, and remain separate objects. A collection puts it, a day
+//! before a compacted one replaces them ([`compaction`](crate::compaction)). No chunk has the
+//! length 0.
 //!
-//! A *compacted volume* holds compacted chunks ([`chunk`](crate::chunk)), of any number of whole ranges of the smallest span. What names it
-//! is a [compaction](crate::compaction).
+//! A *compacted volume* contains compacted chunks ([`chunk`](crate::chunk)), of any number of whole
+//! ranges of the smallest span. A [compaction](crate::compaction) names it.
 //!
-//! All integers are little-endian. A volume is never needed to decide what is in a log: its chunks are taken by the rules of
-//! [`chain`](crate::chain), as they would be one by one.
+//! All integers are little-endian. A volume is never needed to decide about the contents of a log:
+//! its chunks are taken by the rules of [`chain`](crate::chain), like separate ones.
 //!
 //! # Invariants
 //!
-//! 1. Decoding panics on no input, and allocates nothing: what it returns borrows from the bytes.
-//! 2. Every wrong byte is noticed, since the hash covers them all.
-//! 3. The bytes follow from the chunks alone, so whoever makes a volume makes the same one.
-//! 4. No volume is longer than [`VOLUME_BYTES_MAX`]. Of chunks that are longer together none is made but a bare one.
+//! 1. Decoding panics on no input, and allocates nothing: its result borrows from the bytes.
+//! 2. Every wrong byte is detected, since the hash covers them all.
+//! 3. The bytes are determined by the chunks alone, so every process builds the same volume.
+//! 4. No volume is longer than [`VOLUME_BYTES_MAX`]. If chunks are longer in total, only a bare
+//!    volume is created.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -39,23 +43,25 @@ use uuid::Uuid;
 
 use crate::error::{Error, Result};
 
-/// Newest format version of volumes, the only one that there is.
+/// Newest format version of volumes, the only one so far.
 pub const FORMAT_VERSION: u16 = 1;
 
-/// Greatest length of a volume in bytes.
+/// Maximum length of a volume in bytes.
 pub const VOLUME_BYTES_MAX: usize = 32 << 20;
 
-/// Numbers of chunks that the volumes of a session hold: the small ones and the large ones. A volume begins at a multiple of its own number.
+/// Numbers of chunks in the volumes of a session: the small ones and the large ones. A volume
+/// starts at a multiple of its own number.
 pub const SPANS: [u64; 2] = [64, 4_096];
 
-/// How old a volume is at least before a chunk that it holds is removed. Whoever reads or writes relies on it.
+/// Minimum age of a volume before one of its chunks is removed. Readers and writers rely on it.
 pub const MIN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long what is known of a place's volumes, and of the names of its payloads, holds: half of [`MIN_AGE`].
+/// Validity of knowledge about a place's volumes, and about the names of its payloads: half of
+/// [`MIN_AGE`].
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(MIN_AGE.as_secs() / 2);
 
-/// Says what the chunks of a volume are.
+/// Describes the form of a volume's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VolumeForm {
     /// Chunks as they were put.
@@ -76,7 +82,7 @@ impl VolumeForm {
 const HEAD_LEN: usize = 40;
 const HASH_LEN: usize = 32;
 
-/// Names the chunks of a volume.
+/// Identifies the chunks of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
     /// Number of the first chunk.
@@ -86,7 +92,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Returns the chunks of the volume of `span` chunks that holds the chunk with this number.
+    /// Returns the chunks of the volume of `span` chunks that contains the chunk with this number.
     pub fn around(number: u64, span: u64) -> Extent {
         let span = span.max(1);
         Extent { first: number - number % span, count: span }
@@ -102,16 +108,17 @@ impl Extent {
         (self.first..=self.last()).contains(&number)
     }
 
-    /// Reports what is wrong with the volume of these chunks.
+    /// Returns an error about the volume of these chunks.
     pub(crate) fn error(self, reason: &'static str) -> Error {
         Error::Volume { first: self.first, last: self.last(), reason }
     }
 }
 
-/// Holds a volume that was decoded and verified. Its chunks are not: each has a hash of its own.
+/// Contains a volume that was decoded and verified. Its chunks are not verified yet: each has its
+/// own hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Volume<'a> {
-    /// Chunks that it holds.
+    /// Chunks in the volume.
     pub extent: Extent,
     /// Offset of the first chunk.
     chunks_at: usize,
@@ -124,12 +131,13 @@ impl<'a> Volume<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Volume`] if the bytes do not have the hash at their end, or are no volume, or another one.
+    /// [`Error::Volume`] if the bytes do not have the hash at their end, are no volume, or are
+    /// another one.
     pub fn decode(bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
         Volume::decode_as(VolumeForm::Whole, bytes, session, extent)
     }
 
-    /// Decodes and verifies the volume of these chunks of a session, which are in that form.
+    /// Decodes and verifies the volume of these chunks of a session, in the given form.
     ///
     /// # Errors
     ///
@@ -170,7 +178,7 @@ impl<'a> Volume<'a> {
         length_fields(self.lengths).all(|len| len == 0)
     }
 
-    /// Returns where each chunk stands among the bytes, in the order of their numbers.
+    /// Returns the byte range of each chunk, in the order of their numbers.
     pub fn places(&self) -> impl Iterator<Item = Range<usize>> {
         let mut at = self.chunks_at;
         length_fields(self.lengths).map(move |len| {
@@ -187,7 +195,7 @@ impl<'a> Volume<'a> {
     }
 }
 
-/// Holds the fields of a head as they stand there.
+/// The fields of a head, unchecked.
 struct VolumeHead {
     magic: [u8; 8],
     version: u16,
@@ -218,19 +226,19 @@ fn length_fields(lengths: &[u8]) -> impl Iterator<Item = usize> {
     lengths.as_chunks::<4>().0.iter().map(|field| u32::from_le_bytes(*field) as usize)
 }
 
-/// Returns the lengths at the beginning of `rest`, if the chunks behind them have just these.
+/// Returns the lengths at the start of `rest`, if the chunks after them have exactly these lengths.
 fn lengths_and_chunks(rest: &[u8], count: u32) -> Option<&[u8]> {
     let (lengths, chunks) = rest.split_at_checked((count as usize).checked_mul(4)?)?;
     let sum = length_fields(lengths).try_fold(0_usize, usize::checked_add)?;
     (sum == chunks.len()).then_some(lengths)
 }
 
-/// Returns how long a volume of so many chunks is that have so many bytes together.
+/// Returns the length of a volume of `count` chunks with `bytes` bytes in total.
 pub fn encoded_len(count: u64, bytes: u64) -> u64 {
     count.saturating_mul(4).saturating_add(bytes).saturating_add((HEAD_LEN + HASH_LEN) as u64)
 }
 
-/// Gathers the bytes of a volume's chunks.
+/// Encodes the chunks of a volume.
 ///
 /// ```
 /// use foldlog_remote::volume::{VolumeEncoder, Extent, Volume};
@@ -249,19 +257,19 @@ pub fn encoded_len(count: u64, bytes: u64) -> u64 {
 #[derive(Debug)]
 pub struct VolumeEncoder {
     extent: Extent,
-    /// Number of bytes that are to come.
+    /// Number of outstanding bytes.
     left: usize,
     hasher: blake3::Hasher,
     bytes: Vec<u8>,
 }
 
 impl VolumeEncoder {
-    /// Begins a volume of chunks that have these lengths in bytes.
+    /// Starts a volume of chunks with these lengths in bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`] if the volume would be longer than [`VOLUME_BYTES_MAX`], and [`Error::Volume`] if there are not so many
-    /// lengths as chunks.
+    /// [`Error::TooLarge`] if the volume would be longer than [`VOLUME_BYTES_MAX`], and
+    /// [`Error::Volume`] if the number of lengths differs from that of chunks.
     pub fn new(
         session: Uuid,
         extent: Extent,
@@ -270,7 +278,7 @@ impl VolumeEncoder {
         VolumeEncoder::new_as(VolumeForm::Whole, session, extent, lengths)
     }
 
-    /// Begins a volume of chunks in that form that have these lengths in bytes.
+    /// Starts a volume of chunks in the given form with these lengths in bytes.
     ///
     /// # Errors
     ///
@@ -328,7 +336,7 @@ impl VolumeEncoder {
     ///
     /// # Errors
     ///
-    /// [`Error::Volume`] if the chunks have other lengths than they were to have.
+    /// [`Error::Volume`] if the chunks do not have the announced lengths.
     pub fn finish(mut self) -> Result<Vec<u8>> {
         if self.left != 0 {
             return Err(self.extent.error("its chunks have other lengths than they were to have"));

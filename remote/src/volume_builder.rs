@@ -1,12 +1,14 @@
-//! Puts volumes, behind the appends of a writer and for a collection.
+//! Puts volumes, after a writer's appends and for a collection.
 //!
-//! A volume is put with create-if-absent and follows from its chunks alone, so it does not matter who puts it, or how often. What matters is
-//! that the chunks are those that count: they are the ones that the writer put itself, or were read while no volume held their numbers
-//! ([`volumes`](crate::volumes)), so that none of them had been collected and put once more.
+//! A volume is put with create-if-absent and is determined by its chunks alone, so any process may
+//! put it, any number of times. But the chunks must be those that count. They are: the writer put
+//! them itself, or they were read while no volume contained their numbers
+//! ([`volumes`](crate::volumes)), so none of them had been collected and put again.
 //!
-//! A writer hands ranges to a task of its own, and waits for nothing: an append whose volume fails is acknowledged nevertheless. It keeps
-//! the bytes of the chunks that it puts until their range is complete, as long as these are few; otherwise the task reads them back. What
-//! could not be made is made up for by the next writer, which has read the log and knows what is missing, or by a collection.
+//! A writer passes ranges to a separate task, and never waits for it: an append whose volume fails
+//! is acknowledged nevertheless. The writer keeps the bytes of the chunks that it puts until their
+//! range is complete, as long as these are few; otherwise the task reads them back. Missing volumes
+//! are put by the next writer, which has read the log and knows them, or by a collection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,27 +26,28 @@ use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
 use crate::error::{Error, Result};
 use crate::volume::{Extent, KNOWN_FOR, VOLUME_BYTES_MAX, Volume, VolumeEncoder};
 
-/// How many bytes of chunks a writer keeps for the volume of their range, and how many may wait for its task.
+/// Maximum number of bytes of chunks that a writer keeps for the volume of their range, and that
+/// may wait for its task.
 const KEPT_BYTES_MAX: usize = 4 << 20;
 
-/// How many bytes are hashed before others have their turn on the thread.
+/// Number of bytes that are hashed before the thread yields to other tasks.
 const STRIDE: usize = 256 << 10;
 
 const PUT: &str = "put a volume of chunks";
 const READ: &str = "read chunks for their volume";
 
-/// Says what came of making a volume.
+/// Describes the result of building a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VolumeOutcome {
     /// It was put.
     Put,
-    /// It was there already.
+    /// It already existed.
     There,
-    /// It cannot be made: it would be too long, or not all that it is made of can be read.
+    /// It cannot be built: it would be too long, or not all of its inputs can be read.
     Not,
 }
 
-/// Hands volumes that are to be made to a task.
+/// Passes volumes to be built to a task.
 #[derive(Debug)]
 pub(crate) struct Makers {
     bucket: Bucket,
@@ -71,7 +74,7 @@ impl Makers {
         Makers { bucket, session, kept, kept_bytes: 0, queue: None, task: None, waiting }
     }
 
-    /// Keeps a chunk that was put until its volume is made.
+    /// Keeps a chunk that was put until its volume is built.
     pub(crate) fn keep(&mut self, number: u64, payload: PutPayload) {
         let range = Extent::around(number, self.bucket.spans()[0]);
         if number == range.first {
@@ -86,7 +89,7 @@ impl Makers {
         }
     }
 
-    /// Has volumes made some time. Outside of tokio none is.
+    /// Queues volumes to be built. Outside of tokio none is built.
     pub(crate) fn make(&mut self, missing: Vec<Extent>) {
         for extent in missing {
             let mut kept: Vec<PutPayload> =
@@ -99,13 +102,14 @@ impl Makers {
                 self.waiting.fetch_add(bytes, Ordering::Relaxed);
             }
             let Some(queue) = self.queue() else { return };
-            // The task ends behind this sender alone, or with the runtime.
+            // The task ends only after this sender, or with the runtime.
             let _ = queue.send(VolumeJob { extent, kept });
         }
     }
 
-    /// Waits until the volumes are put whose chunks are on hand, for as long as one request may take. A process that ended before would
-    /// leave a temporary file of one where a bucket is in a directory.
+    /// Waits until the volumes whose chunks are in memory are put, at most for the time limit of
+    /// one request. If the process ended earlier, a bucket in a directory could keep a temporary
+    /// file.
     pub(crate) async fn finish(&mut self) {
         self.queue = None;
         if let Some(task) = self.task.take() {
@@ -126,7 +130,8 @@ impl Makers {
     }
 }
 
-/// Makes one volume after the other. Once the writer is gone, only those whose chunks are on hand.
+/// Builds one volume after the other. After the writer is dropped, only those whose chunks are in
+/// memory.
 async fn serve(
     bucket: Bucket,
     session: Uuid,
@@ -143,7 +148,7 @@ async fn serve(
             make(&bucket, session, extent).await
         };
         waiting.fetch_sub(bytes, Ordering::Relaxed);
-        // Whoever reads the log next notices that it is missing.
+        // The next reader of the log notices that it is missing.
         let _ = made;
     }
 }
@@ -154,7 +159,7 @@ fn whole(payload: &PutPayload) -> Vec<u8> {
     bytes
 }
 
-/// Makes the volume of a range all of whose numbers are taken.
+/// Builds the volume of a range all of whose numbers are used.
 ///
 /// # Errors
 ///
@@ -173,7 +178,8 @@ pub(crate) async fn make(bucket: &Bucket, session: Uuid, extent: Extent) -> Resu
     }
 }
 
-/// Reads the chunks of a range that has no volume; `None` where one is missing or damaged, or may not be the first under its number.
+/// Reads the chunks of a range that has no volume. Returns `None` if one is missing or damaged, or
+/// may not be the first under its number.
 async fn chunks_of(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Option<Vec<Vec<u8>>>> {
     let since = bucket.now();
     if bucket.size(&bucket.volume_key(session, extent), READ).await?.is_some() {
@@ -195,7 +201,8 @@ async fn chunks_of(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Opt
     Ok(is_known.then_some(chunks))
 }
 
-/// Reads the small volumes of a large range, and returns their chunks; `None` where one is missing or damaged.
+/// Reads the small volumes of a large range, and returns their chunks. Returns `None` if one is
+/// missing or damaged.
 async fn chunks_of_small(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Option<Vec<Vec<u8>>>> {
     let small = bucket.spans()[0];
     let (mut chunks, mut bytes) = (Vec::new(), 0_u64);
@@ -214,7 +221,7 @@ async fn chunks_of_small(bucket: &Bucket, session: Uuid, extent: Extent) -> Resu
     Ok(Some(chunks))
 }
 
-/// Puts the volume of these chunks, unless it is there.
+/// Puts the volume of these chunks, unless it exists.
 async fn put(bucket: &Bucket, session: Uuid, extent: Extent, chunks: Vec<Vec<u8>>) -> Result<VolumeOutcome> {
     if !bucket.has_volume_of(extent.count, chunks.iter().map(|chunk| chunk.len() as u64).sum()) {
         return Ok(VolumeOutcome::Not);
@@ -237,6 +244,6 @@ async fn put(bucket: &Bucket, session: Uuid, extent: Extent, chunks: Vec<Vec<u8>
     }
     let payload = PutPayload::from(encoder.finish()?);
     let key = bucket.volume_key(session, extent);
-    // Whoever put it put the same.
+    // An existing one has the same bytes.
     Ok(if bucket.create(&key, payload, PUT).await? { VolumeOutcome::Put } else { VolumeOutcome::There })
 }

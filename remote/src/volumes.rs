@@ -1,56 +1,75 @@
-//! Finds the chunk with a number, in a volume or as an object of its own, and knows whether that object still counts.
+//! Finds the chunk with a number, in a volume or as a separate object, and decides whether that
+//! object still counts.
 //!
 //! # How volumes are found
 //!
-//! No list is asked. The numbers are divided into ranges of 64, and each has one place for its volume ([`SPANS`](crate::volume::SPANS)). A reader
-//! that comes into a range asks there once: a short session costs two requests more, a long one a request for each 64 chunks. Where the
-//! volume is there and the number begins a large range too (of 4,096), the large volume is asked for, so that a million chunks
-//! are some 250 large and as many small volumes. The chunks of a volume are taken one by one by the rules of [`chain`](crate::chain): a volume decides
-//! nothing.
+//! No list is requested. The numbers are divided into ranges of 64, and each has one key for its
+//! volume ([`SPANS`](crate::volume::SPANS)). A reader requests that key once when it enters a
+//! range: a short session takes two more requests, a long one a request for each 64 chunks. If the
+//! volume exists and the number also starts a large range (of 4,096), the large volume is
+//! requested. So a million chunks are some 250 large and as many small volumes. The chunks of a
+//! volume are taken one by one by the rules of [`chain`](crate::chain): a volume decides nothing.
 //!
-//! # What makes them, and what a crash leaves
+//! # How volumes are created, and the result of a crash
 //!
-//! The small volume of a range is put once each of its numbers is taken, with create-if-absent, and is never removed. So is the large one
-//! once its small ones are there. Both follow from the chunks, so that whoever puts one puts the same ([`volume_builder`](crate::volume_builder)). A crash leaves a range
-//! without, which is read by its chunks, and the next writer makes up for it.
+//! The small volume of a range is put once each of its numbers is used, with create-if-absent, and
+//! is never removed. So is the large one once its small ones exist. Both are determined by the
+//! chunks, so every process puts the same bytes ([`volume_builder`](crate::volume_builder)). A
+//! crash leaves a range without its volume. Such a range is read by its chunks, and the next writer
+//! puts the volume.
 //!
 //! # Collected chunks
 //!
-//! [`Remote::collect`](crate::Remote::collect) removes the chunks of a range whose small volume was read back, fits the chain, and is older than
-//! [`MIN_AGE`](crate::MIN_AGE); in front of the first one it puts a *mark*. So a number can be created a second time: a writer that was paused, or a
-//! put that was under way for days, finds it free. What came of that is a *revived* chunk, and must not count.
+//! [`Remote::collect`](crate::Remote::collect) removes the chunks of a range whose small volume was
+//! read back, fits the chain, and is older than [`MIN_AGE`](crate::MIN_AGE). Before the first
+//! removal it puts a *mark*. So a number can be created a second time: a writer that was paused, or
+//! a put that was in progress for days, finds it unused. The result is a *revived* chunk, and must
+//! not count.
 //!
-//! Rule: what stands under a number counts only if at some moment no volume held that number (and no mark stood in front of it), and it was read, or its put was confirmed,
-//! less than half of [`MIN_AGE`](crate::MIN_AGE) later by [`clock`](crate::clock). Where more time has passed, the volume is asked for behind that: if there is none,
-//! nothing was collected before; if there is one, its chunk counts, and no other. For a volume is older than `MIN_AGE` before a chunk of its
-//! is removed, by the store's clock, and the two clocks are not thought to differ by more than half of it.
+//! Rule: an object under a number counts only if two conditions are met. At some moment no volume
+//! contained that number (and no mark existed before it). And the object was read, or its put was
+//! confirmed, less than half of [`MIN_AGE`](crate::MIN_AGE) later by [`clock`](crate::clock). If
+//! more time has passed, the volume is requested afterwards: if there is none, nothing was
+//! collected before; if there is one, its chunk counts, and no other. The reason: a volume is older
+//! than `MIN_AGE` before one of its chunks is removed, by the store's clock, and the two clocks are
+//! assumed to differ by no more than half of it.
 //!
-//! The moment costs no request of its own in most cases:
+//! In most cases this moment takes no additional request:
 //!
-//! - whoever asked for a volume in vain knows it of that range, from before it asked;
-//! - whoever found nothing under the number behind the chain knows it of every number from there on: a volume needs all its chunks;
-//! - a writer whose put was confirmed knows it of every number behind, from before it put: nobody puts behind a chunk that is not there.
+//! - a process that requested a missing volume knows it for that range, from the time before its
+//!   request;
+//! - a process that found no object under the number after the chain knows it for every number from
+//!   there on, since a volume needs all its chunks;
+//! - a writer whose put was confirmed knows it for every later number, from the time before its
+//!   put, since no writer puts a chunk after a missing one.
 //!
-//! So a writer asks again only where its put is confirmed half of `MIN_AGE` after it put the chunk before. It asks then for that
-//! chunk too, and stops if the place has lost it.
+//! So a writer sends another request only if its put is confirmed half of `MIN_AGE` after it put
+//! the previous chunk. It then requests that chunk too, and stops if the place has lost it.
 //!
 //! # Compacted volumes
 //!
-//! A compaction puts volumes in which bodies are missing that were dropped, and last an object that names them all
-//! ([`compaction`](crate::compaction)); then the volumes of these ranges are removed, in any order. Only collected ranges have any. So who finds no
-//! volume and a mark asks for compactions: for the numbers 1, 2, 4, … behind the last one that it knows, until one is not there, and then
-//! between the last two. What it finds it keeps, and reads the compacted volumes of that compaction from then on; one that is gone stands in a newer
-//! compaction. A reader that knows none, or an older one, has what it finds: the chunks' hashes are the same in all of them, and so
-//! are sequence numbers, times, kinds and hashes of bodies. That a newer compaction is read in front of an older one does not happen,
-//! since the newest that is known is asked for; the other way round is right, as in a local log whose later segments were compacted
-//! again.
+//! A compaction puts volumes without the dropped bodies, and last an object that names them all
+//! ([`compaction`](crate::compaction)). Then the volumes of these ranges are removed, in any order.
+//! Only collected ranges have any.
 //!
-//! A *bare* volume says that its range is full, and that its chunks stand by themselves, since they are too long for one. They are read as where a
-//! volume cannot be used. A collection puts it only where bodies are to be dropped, and removes the chunks once a compacted volume stands for them,
-//! behind a mark, no less than `MIN_AGE` later.
+//! So a process that finds a mark but no volume requests compactions: the numbers 1, 2, 4, … after
+//! the last one that it knows, until one is missing, and then between the last two. It caches the
+//! result, and reads the compacted volumes of that compaction from then on; a missing one is in a
+//! newer compaction.
 //!
-//! A volume that does not decode, or whose chunks do not fit the chain, is passed over as long as its range has no mark: its chunks are all
-//! there. Where it has one, or the volume is gone and the mark is there, reading ends with [`Error::Volume`].
+//! A reader that knows none, or an older one, can use the objects that it finds: the chunks' hashes
+//! are the same in all of them, and so are sequence numbers, times, kinds and hashes of bodies. A
+//! newer compaction is never read before an older one, since the newest known one is requested. The
+//! reverse order is correct, as in a local log whose later segments were compacted again.
+//!
+//! A *bare* volume means that its range is full, and that its chunks are separate objects, since
+//! they are too long for a volume. They are read as if the volume could not be used. A collection
+//! puts it only if bodies are to be dropped. It removes the chunks once a compacted volume replaces
+//! them, after putting a mark, no less than `MIN_AGE` later.
+//!
+//! A volume that does not decode, or whose chunks do not fit the chain, is skipped as long as its
+//! range has no mark: all its chunks still exist. If the range has a mark, or the volume is missing
+//! and the mark exists, reading ends with [`Error::Volume`].
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -65,7 +84,7 @@ use crate::compaction::{COMPACTION_BYTES_MAX, CompactedVolume, Compaction};
 use crate::error::{Error, Result};
 use crate::volume::{Extent, KNOWN_FOR, VOLUME_BYTES_MAX, Volume, VolumeForm};
 
-/// How many volumes that are missing are noted at most.
+/// Maximum number of missing volumes that are noted.
 const MISSING_MAX: usize = 1 << 16;
 
 const BARE: &str = "it holds none of them";
@@ -73,7 +92,7 @@ const READ: &str = "read a chunk";
 const READ_VOLUME: &str = "read a volume of chunks";
 const READ_COMPACTION: &str = "read which volumes are compacted";
 
-/// Holds the bytes of a chunk, which may be among those of a volume.
+/// The bytes of a chunk, possibly within those of a volume.
 #[derive(Clone, Debug)]
 pub(crate) struct ChunkBytes {
     whole: Arc<Vec<u8>>,
@@ -82,7 +101,7 @@ pub(crate) struct ChunkBytes {
 }
 
 impl ChunkBytes {
-    /// Has a chain take the chunk.
+    /// Passes the chunk to a chain.
     pub(crate) fn take_by<'a>(&'a self, chain: &mut Chain) -> Result<TakenChunk<'a>> {
         match self.form {
             VolumeForm::Whole => chain.take(self),
@@ -90,7 +109,6 @@ impl ChunkBytes {
         }
     }
 
-    /// Decodes and verifies the chunk.
     fn decode(&self, number: u64) -> Result<Chunk<'_>> {
         match self.form {
             VolumeForm::Whole => Chunk::decode(self, number),
@@ -113,7 +131,7 @@ impl From<Vec<u8>> for ChunkBytes {
     }
 }
 
-/// Holds a volume that was read.
+/// A volume that was read.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenVolume {
     extent: Extent,
@@ -132,7 +150,7 @@ impl OpenVolume {
         Ok(OpenVolume { extent, whole: Arc::new(bytes), places, form })
     }
 
-    /// Opens a compacted volume, whose bytes must be those that its compaction names.
+    /// Opens a compacted volume, whose bytes must match its compaction.
     pub(crate) fn open_compacted(
         bytes: Vec<u8>,
         session: Uuid,
@@ -146,7 +164,7 @@ impl OpenVolume {
         OpenVolume::new(VolumeForm::Compacted, bytes, session, named.extent)
     }
 
-    /// Has a chain take all of its chunks.
+    /// Passes all of its chunks to a chain.
     pub(crate) fn take_by(&self, chain: &mut Chain) -> Result<()> {
         for number in self.extent.first..=self.extent.last() {
             let missing = || self.extent.error("one of its chunks is missing");
@@ -162,16 +180,16 @@ impl OpenVolume {
     }
 }
 
-/// Says of which numbers it is known that no volume held them at a moment.
+/// Numbers that no volume contained at a known moment.
 #[derive(Clone, Copy, Debug)]
 struct UncoveredRange {
     from: u64,
-    /// Number of the last one.
+    /// The last number.
     last: u64,
     since: Duration,
 }
 
-/// Says what came of asking for the volume of a number.
+/// The result of looking up the volume of a number.
 enum VolumeLookup {
     /// The volume is in [`Shelf::opened`].
     Opened,
@@ -181,19 +199,19 @@ enum VolumeLookup {
     Unusable,
 }
 
-/// Knows what a reader has learned of a session's volumes.
+/// A reader's knowledge about a session's volumes.
 #[derive(Clone, Debug)]
 pub(crate) struct Shelf {
     session: Uuid,
     opened: Option<OpenVolume>,
     uncovered: Option<UncoveredRange>,
-    /// Range whose small volume is there and cannot be used, and why.
+    /// Range whose small volume exists but cannot be used, and why.
     unusable: Option<(Extent, Error)>,
-    /// Newest compaction that is known.
+    /// Newest known compaction.
     compaction: Option<Arc<Compaction>>,
-    /// Compacted volume that is there and cannot be used, and why.
+    /// Compacted volume that exists but cannot be used, and why.
     unfit: Option<(Extent, Error)>,
-    /// Whether large volumes are asked for.
+    /// Whether large volumes are requested.
     large: bool,
     walked: [RangeProgress; 2],
     missing: Vec<Extent>,
@@ -201,12 +219,12 @@ pub(crate) struct Shelf {
     long: Vec<Extent>,
 }
 
-/// Notes what was met of a range that is read from its beginning.
+/// Findings about a range that is read from its start.
 #[derive(Clone, Copy, Debug, Default)]
 struct RangeProgress {
     extent: Option<Extent>,
     bytes: u64,
-    /// Number of chunks that stood in the range's own volume.
+    /// Number of chunks that were in the range's own volume.
     held: u64,
 }
 
@@ -227,16 +245,18 @@ impl Shelf {
         }
     }
 
-    /// Asks for small volumes alone from here on.
+    /// Requests only small volumes from now on.
     pub(crate) fn ask_for_small_alone(&mut self) {
         self.large = false;
     }
 
-    /// Returns the bytes that count under a number, which the caller has not verified yet; `None` if there are none.
+    /// Returns the bytes that count under a number; the caller has to verify them. Returns `None`
+    /// if there are none.
     ///
     /// # Errors
     ///
-    /// [`Error::Store`], [`Error::TooLarge`], and [`Error::Volume`] where the chunk was collected and its volume cannot be used.
+    /// [`Error::Store`], [`Error::TooLarge`], and [`Error::Volume`] if the chunk was collected and
+    /// its volume cannot be used.
     pub(crate) async fn find(&mut self, bucket: &Bucket, number: u64) -> Result<Option<ChunkBytes>> {
         if let Some(chunk) = self.on_hand(number) {
             return Ok(Some(chunk));
@@ -244,7 +264,7 @@ impl Shelf {
         self.opened = None;
         let begins = Extent::around(number, bucket.spans()[0]).first == number;
         let is_end = self.uncovered.is_some_and(|known| known.from == number);
-        // Behind the end that was known a whole range may have been put since.
+        // After the known end, a whole range may have been put since.
         if (!self.is_fresh(bucket, number) || begins && !is_end) && self.unusable_at(number).is_none() {
             self.look(bucket, number).await?;
             if let Some(chunk) = self.on_hand(number) {
@@ -262,8 +282,9 @@ impl Shelf {
         Ok(found.map(ChunkBytes::from))
     }
 
-    /// Returns the chunk that counts in place of the object that was read under a number just now, or whose put was confirmed: that of a
-    /// volume. `None` if that object, or that there is none, is what counts.
+    /// Returns the volume's chunk that counts instead of the object that was just read under a
+    /// number, or whose put was just confirmed. Returns `None` if that object counts, or its
+    /// absence.
     ///
     /// # Errors
     ///
@@ -280,11 +301,11 @@ impl Shelf {
         match self.unusable_at(number) {
             None => Ok(self.on_hand(number)),
             Some((extent, error)) => {
-                // The object was read while nothing of the range was collected.
+                // When the object was read, nothing of the range was collected.
                 if !is_marked(bucket, self.session, extent).await? {
                     return Ok(None);
                 }
-                // A compacted one stands for it by now.
+                // A compacted volume may replace it by now.
                 let is_bare = matches!(error, Error::Volume { reason: BARE, .. });
                 match is_bare && matches!(self.look(bucket, number).await?, VolumeLookup::Opened) {
                     true => Ok(self.on_hand(number)),
@@ -302,17 +323,18 @@ impl Shelf {
         })
     }
 
-    /// Notes that nothing was ever put under this number, or under one behind it, before `since`.
+    /// Notes that before `since`, nothing was ever put under this number, or a later one.
     pub(crate) fn note_end(&mut self, number: u64, since: Duration) {
         self.uncovered = Some(UncoveredRange { from: number, last: u64::MAX, since });
     }
 
-    /// Forgets where the log ended, so that the volume is asked for again.
+    /// Forgets the end of the log, so that the volume is requested again.
     pub(crate) fn forget_end(&mut self) {
         self.uncovered = None;
     }
 
-    /// Notes that what a volume holds under this number does not fit the chain. Returns whether there is another place to look.
+    /// Notes that a volume's chunk with this number does not fit the chain. Returns whether there
+    /// is another object to try.
     pub(crate) fn refuse(&mut self, bucket: &Bucket, number: u64) -> bool {
         let Some(opened) = self.opened.take_if(|opened| opened.extent.holds(number)) else { return false };
         self.uncovered = None;
@@ -327,7 +349,7 @@ impl Shelf {
         true
     }
 
-    /// Returns the chunk of the volume that was read last.
+    /// Returns the chunk from the volume that was read last.
     pub(crate) fn on_hand(&self, number: u64) -> Option<ChunkBytes> {
         self.opened.as_ref()?.chunk(number)
     }
@@ -336,7 +358,7 @@ impl Shelf {
         self.unusable.clone().filter(|(extent, _)| extent.holds(number))
     }
 
-    /// Asks for the volume that holds a number.
+    /// Looks up the volume that contains a number.
     async fn look(&mut self, bucket: &Bucket, number: u64) -> Result<VolumeLookup> {
         let [small, large] = bucket.spans().map(|span| Extent::around(number, span));
         let since = bucket.now();
@@ -352,7 +374,7 @@ impl Shelf {
             }
             SmallVolumeLookup::Volume(Ok(opened)) => self.opened = Some(opened),
             SmallVolumeLookup::Volume(Err(error)) => {
-                // A compacted one may stand for it already.
+                // A compacted one may already replace it.
                 self.learn(bucket).await?;
                 match self.read_compacted(bucket, number).await? {
                     Some(Ok(opened)) => self.opened = Some(opened),
@@ -366,7 +388,7 @@ impl Shelf {
                 return Ok(VolumeLookup::Opened);
             }
         }
-        // It needs all small ones, and is worth asking for only where it is to be read from its beginning.
+        // It needs all small ones, and is useful only if it is read from its start.
         if self.large
             && large.first == number
             && let Some(Ok(opened)) = read_volume(bucket, self.session, large).await?
@@ -376,7 +398,7 @@ impl Shelf {
         Ok(if self.opened.is_some() { VolumeLookup::Opened } else { VolumeLookup::Unusable })
     }
 
-    /// Finds the newest compaction, unless it is known, and returns the newest one that there is.
+    /// Finds the newest compaction, unless it is known, and returns it.
     ///
     /// # Errors
     ///
@@ -388,7 +410,7 @@ impl Shelf {
                 bucket.size(&bucket.compaction_key(self.session, number), READ_COMPACTION).await?.is_some(),
             )
         };
-        // Each is put behind the one before, and none is removed.
+        // Each is put after the previous one, and none is removed.
         let (mut newest, mut step) = (known, 1);
         while is_there(newest + step).await? {
             newest += step;
@@ -408,8 +430,9 @@ impl Shelf {
         Ok(self.compaction.clone())
     }
 
-    /// Reads the compacted volume that holds a number by the newest compaction that is known, or by a newer one where that volume is gone.
-    /// `None` if no compaction that is known has one; the inner error says why it cannot be used.
+    /// Reads the compacted volume that contains a number by the newest known compaction, or by a
+    /// newer one if that volume is missing. Returns `None` if no known compaction has one; the
+    /// inner error describes why it cannot be used.
     async fn read_compacted(&mut self, bucket: &Bucket, number: u64) -> Result<Option<Result<OpenVolume>>> {
         if let Some((_, error)) = self.unfit.clone().filter(|(extent, _)| extent.holds(number)) {
             return Ok(Some(Err(error)));
@@ -443,14 +466,15 @@ impl Shelf {
         }
     }
 
-    /// Notes that the chunk with this number was taken, so that it is known which volumes are missing and which ones fit.
+    /// Notes that the chunk with this number was taken, to determine the missing volumes and those
+    /// that fit.
     pub(crate) fn note_taken(&mut self, bucket: &Bucket, number: u64, len: usize) {
         if self
             .opened
             .as_ref()
             .is_some_and(|opened| opened.form == VolumeForm::Compacted && opened.extent.holds(number))
         {
-            // No volume is to hold again what a compacted one stands for.
+            // A new volume must not repeat the chunks of a compacted one.
             self.walked.iter_mut().for_each(|walked| walked.extent = None);
             return;
         }
@@ -481,7 +505,8 @@ impl Shelf {
         }
     }
 
-    /// Takes the volumes that were missing where the log was read, or that its writer has completed, in the order of their numbers.
+    /// Takes the volumes that were missing when the log was read, or that its writer has completed,
+    /// in the order of their numbers.
     pub(crate) fn take_missing(&mut self) -> Vec<Extent> {
         std::mem::take(&mut self.missing)
     }
@@ -497,7 +522,8 @@ impl Shelf {
     }
 }
 
-/// Reads the object of a chunk, a second time if it does not verify: the bytes may have been damaged on the way.
+/// Reads the object of a chunk, a second time if it fails verification, since the bytes may have
+/// been damaged in transit.
 async fn object(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<Vec<u8>>> {
     let key = bucket.chunk_key(session, number);
     let bytes = bucket.get(&key, CHUNK_BYTES_MAX, READ).await?;
@@ -507,17 +533,17 @@ async fn object(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<Ve
     }
 }
 
-/// Says what stands where a small volume is looked for.
+/// The result of looking up a small volume.
 enum SmallVolumeLookup {
-    /// Neither a volume nor a mark: nothing was collected that no volume held.
+    /// Neither a volume nor a mark: no chunk of the range was collected.
     Nothing,
     /// A volume, or one that cannot be used.
     Volume(Result<OpenVolume>),
-    /// A mark alone: the volume is gone, or a compacted one stands for it.
+    /// A mark alone: the volume is missing, or a compacted one replaces it.
     Mark,
 }
 
-/// Looks for a small volume, and for its mark where there is none.
+/// Looks up a small volume, and its mark if there is none.
 async fn volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<SmallVolumeLookup> {
     if let Some(read) = read_volume(bucket, session, extent).await? {
         return Ok(SmallVolumeLookup::Volume(read));
@@ -529,7 +555,6 @@ async fn volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<SmallV
     Ok(read_volume(bucket, session, extent).await?.map_or(SmallVolumeLookup::Mark, SmallVolumeLookup::Volume))
 }
 
-/// Reads a compaction.
 async fn read_compaction(bucket: &Bucket, session: Uuid, number: u64) -> Result<Compaction> {
     let key = bucket.compaction_key(session, number);
     let decode = |bytes: &[u8]| Compaction::decode(bytes, session, number);
@@ -537,7 +562,7 @@ async fn read_compaction(bucket: &Bucket, session: Uuid, number: u64) -> Result<
     found.ok_or(Error::Compaction { number, reason: "it is gone" })
 }
 
-/// Reads a volume, a second time if it does not verify.
+/// Reads a volume, a second time if it fails verification.
 async fn read_volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Option<Result<OpenVolume>>> {
     let key = bucket.volume_key(session, extent);
     let mut unusable = None;
@@ -564,7 +589,7 @@ pub(crate) async fn is_marked(bucket: &Bucket, session: Uuid, extent: Extent) ->
     Ok(bucket.get(&key, MARK_BYTES_MAX, READ_VOLUME).await?.is_some())
 }
 
-/// Greatest length of a mark in bytes.
+/// Maximum length of a mark in bytes.
 pub(crate) const MARK_BYTES_MAX: usize = 1024;
 
 /// Returns whether a place still has a chunk, as an object or in a volume.

@@ -1,15 +1,17 @@
-//! Removes from a bucket the payloads and packs that no chunk names any more: a step of a collection.
+//! Removes from a bucket the payloads and packs that no chunk names any more: a step of a
+//! collection.
 //!
-//! | step | left behind by a crash |
+//! | step | a crash leaves |
 //! |---|---|
-//! | 1. The store's time is taken, and what stands in the session's directory of payloads listed | nothing |
-//! | 2. The log is read to its end: what a chunk of the chain names is needed. Of a log in which a record does not decode here everything is | nothing |
-//! | 3. What is not needed, and was withdrawn [`MIN_AGE`](crate::MIN_AGE) before that time, is removed | the rest, for the next collection |
-//! | 4. The names of what is not needed and as old are withdrawn | nothing: a withdrawal counts as a whole or not at all |
+//! | 1. The store's time is read, and the session's directory of payloads listed | nothing |
+//! | 2. The log is read to its end: payloads that a chunk of the chain names are needed. If a record of the log does not decode here, all are | nothing |
+//! | 3. Unneeded payloads that were withdrawn [`MIN_AGE`](crate::MIN_AGE) before that time are removed | the rest, for the next collection |
+//! | 4. The names of unneeded payloads of that age are withdrawn | nothing: a withdrawal counts as a whole or not at all |
 //!
-//! Why nobody needs what goes in step 3 is what the rules of [`payloads`](crate::payloads) are for. A list that lacks something leaves it
-//! for the next time. A collection that is paused between 2 and 4 may withdraw a name that is needed by then: that is not removed
-//! while it is, and the next writer that names the payload puts it once more.
+//! The rules of [`payloads`](crate::payloads) ensure that the payloads removed in step 3 are not
+//! needed. Payloads that are missing in a list remain until the next time. A collection that is
+//! paused between steps 2 and 4 may withdraw a name that is needed by then. Such a payload is not
+//! removed while it is needed, and the next writer that names it puts it again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,16 +29,17 @@ use crate::withdrawal::{NAMES_MAX, Name, Withdrawal};
 
 const REMOVE: &str = "remove payloads that nothing names";
 
-/// Holds what is listed of a session's payloads.
+/// The listed payloads of a session.
 pub(crate) struct PayloadListing {
-    /// Name, length in bytes, and when it was put.
+    /// Name, length in bytes, and time of the put.
     payloads: Vec<(Name, u64, DateTime<Utc>)>,
-    /// The store's time in front of all that is read of the log.
+    /// The store's time before any read of the log.
     time: DateTime<Utc>,
 }
 
 impl PayloadListing {
-    /// Lists a session's payloads, at the store's time `time` or later; `None` if there are none.
+    /// Lists a session's payloads, at the store's time `time` or later; returns `None` if there are
+    /// none.
     pub(crate) async fn read(
         bucket: &Bucket,
         session: Uuid,
@@ -50,7 +53,8 @@ impl PayloadListing {
         Ok((!payloads.is_empty()).then_some(PayloadListing { payloads, time }))
     }
 
-    /// Removes what is not needed and was withdrawn long enough ago, and withdraws what else is not needed.
+    /// Removes unneeded payloads that were withdrawn long enough ago, and withdraws the other
+    /// unneeded ones.
     pub(crate) async fn collect(
         mut self,
         collection: &mut Collection<'_>,

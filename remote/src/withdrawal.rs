@@ -1,14 +1,15 @@
-//! Encodes and decodes the bytes of a withdrawal: which names of payloads no writer gives any more.
+//! Encodes and decodes the bytes of a withdrawal: names of payloads that no writer uses any more.
 //!
-//! A payload that no record names any more is removed in two steps, since a writer may be about to name it again (`payloads.rs`). First
-//! its name is *withdrawn*: a small object says so, with the next number from 1 on. Byte offset, length in bytes, and field:
+//! A payload that no record names any more is removed in two steps, since a writer may be about to
+//! name it again (`payloads.rs`). First its name is *withdrawn*: a small object records that, with
+//! the next number from 1 on. Byte offset, length in bytes, and field:
 //!
 //! ```text
 //!   0  8  magic "FOLDWDN\n"
 //!   8  2  format version
 //!  10  2  length of the head in bytes (40), which is the offset of the first name
 //!  12 16  session id
-//!  28  8  number of the withdrawal, which its key also holds
+//!  28  8  number of the withdrawal, also in its key
 //!  36  4  number of names
 //!   …  …  of each, in ascending order: BLAKE3 of the payload (32), number of the name (4)
 //! end-32 32  hash of the withdrawal: BLAKE3 of all bytes before it
@@ -18,9 +19,10 @@
 //!
 //! # Invariants
 //!
-//! 1. Decoding panics on no input, and takes memory in proportion to the bytes that there are.
-//! 2. Every wrong byte is noticed.
-//! 3. A withdrawal is put with create-if-absent, behind the one before, and never removed: a name that was withdrawn is given to nothing again.
+//! 1. Decoding panics on no input, and takes memory in proportion to the actual bytes.
+//! 2. Every wrong byte is detected.
+//! 3. A withdrawal is put with create-if-absent, after the previous one, and never removed: a
+//!    withdrawn name is never used again.
 
 use std::fmt;
 
@@ -30,13 +32,13 @@ use crate::error::{Error, Result};
 use crate::fields::FieldReader;
 use crate::numbered_objects::NumberedObjectFormat;
 
-/// Newest format version of withdrawals, the only one that there is.
+/// Newest format version of withdrawals, the only one so far.
 pub const FORMAT_VERSION: u16 = 1;
 
-/// Greatest number of names that one withdrawal holds.
+/// Maximum number of names in one withdrawal.
 pub const NAMES_MAX: usize = 1 << 16;
 
-/// Greatest length of a withdrawal in bytes.
+/// Maximum length of a withdrawal in bytes.
 pub const WITHDRAWAL_BYTES_MAX: usize = NumberedObjectFormat::encoded_len(said_len(NAMES_MAX));
 
 const FORM: NumberedObjectFormat = NumberedObjectFormat {
@@ -54,17 +56,19 @@ const fn said_len(names: usize) -> usize {
     4 + names * NAME_LEN
 }
 
-/// Names a payload in a bucket. One that is put again after its name was withdrawn gets the next name.
+/// Names a payload in a bucket. A payload that is put again after its name was withdrawn gets the
+/// next name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     /// BLAKE3 of the payload.
     pub hash: [u8; HASH_LEN],
-    /// How many names it had before.
+    /// Number of its earlier names.
     pub before: u32,
 }
 
 impl Name {
-    /// Reads a name in the form that [`Display`](fmt::Display) writes; `None` if it is none.
+    /// Parses a name in the form that [`Display`](fmt::Display) writes; returns `None` for any
+    /// other text.
     pub fn parse(text: &str) -> Option<Name> {
         let (hash, before) = match text.split_once('.') {
             Some((hash, before)) => {
@@ -90,7 +94,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Says which names of payloads no writer gives any more.
+/// Lists names of payloads that no writer uses any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Withdrawal {
     /// Session of the payloads.
@@ -106,7 +110,7 @@ impl Withdrawal {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`] if it holds more than [`NAMES_MAX`] names.
+    /// [`Error::TooLarge`] if it has more than [`NAMES_MAX`] names.
     pub fn encode(&self) -> Result<Vec<u8>> {
         FORM.encode(self.session, self.number, said_len(self.names.len()), |out| {
             out.extend_from_slice(&(self.names.len() as u32).to_le_bytes());
@@ -121,7 +125,8 @@ impl Withdrawal {
     ///
     /// # Errors
     ///
-    /// [`Error::Withdrawal`] if the bytes do not have the hash at their end, or are no withdrawal, or another one.
+    /// [`Error::Withdrawal`] if the bytes do not have the hash at their end, are no withdrawal, or
+    /// are another one.
     pub fn decode(bytes: &[u8], session: Uuid, number: u64) -> Result<Withdrawal> {
         let names = FORM.decode(bytes, session, number, |fields| fields.names());
         let names = names.map_err(|reason| Error::Withdrawal { number, reason })?;
@@ -130,7 +135,7 @@ impl Withdrawal {
 }
 
 impl FieldReader<'_> {
-    /// Takes the names, which are all that is left.
+    /// Takes the names, which must be all remaining bytes.
     fn names(&mut self) -> Option<Vec<Name>> {
         let count = self.u32()? as usize;
         if count.checked_mul(NAME_LEN)? != self.bytes.len() {
@@ -139,7 +144,7 @@ impl FieldReader<'_> {
         let mut names: Vec<Name> = Vec::with_capacity(count);
         for _ in 0..count {
             let name = Name { hash: self.take()?, before: self.u32()? };
-            // Behind the last number there is no next name.
+            // After the last number there is no next name.
             (names.last().is_none_or(|last| *last < name) && name.before < u32::MAX).then_some(())?;
             names.push(name);
         }

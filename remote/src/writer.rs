@@ -1,32 +1,40 @@
-//! Claims a session and appends to it: one put at a time, each an object that must not exist yet.
+//! Claims a session and appends to it: one put at a time, each of an object that must not exist
+//! yet.
 //!
 //! # How a chunk is put
 //!
-//! The chunk is encoded once, with a nonce, and those bytes are put under the chain's next number until its fate is
-//! known:
+//! The chunk is encoded once, with a nonce. Those bytes are put under the chain's next number until
+//! the outcome is known:
 //!
-//! 1. The store says that it created the object, and the number was not collected before
-//!    ([`volumes`](crate::volumes) says how that is known; mostly it costs no request): the chunk is in the chain, and its records are
-//!    acknowledged. If more than half of [`MIN_AGE`](crate::MIN_AGE) has passed since the chunk before was put, that one is read back too.
-//! 2. Whatever else it says, the object with that number is read. The bytes are ours, hash and nonce: an earlier attempt
-//!    or a second delivery of this one created it, and the answer was lost. The records are acknowledged.
-//! 3. The object is another chunk that belongs to the chain: its writer was faster. If that is another claim, this writer
-//!    is *fenced*: it never puts anything again.
-//! 4. The object is a chunk that the chain ignores: the number is taken, and the records are put under the next one.
-//! 5. There is no such object: "exists" meant that another put was under way, or the put was not delivered. It is put
-//!    again after a wait.
-//! 6. The attempts of [`Retries`](crate::Retries) are used up: the fate is [`Error::Unknown`]. The writer keeps the bytes, and the next
-//!    call puts the same ones again. No other bytes are put under that number before its fate is known: the put may be
-//!    delivered at any time.
+//! 1. The store reports that it created the object, and the number was not collected before
+//!    ([`volumes`](crate::volumes) describes how that is known; mostly it takes no request). The
+//!    chunk is in the chain, and its records are acknowledged. If more than half of
+//!    [`MIN_AGE`](crate::MIN_AGE) has passed since the previous chunk was put, that one is read
+//!    back too.
+//! 2. For any other answer, the object with that number is read. If its bytes are ours, with hash
+//!    and nonce, an earlier attempt or a second delivery of this one created it, and the answer was
+//!    lost. The records are acknowledged.
+//! 3. The object is another chunk that belongs to the chain: its writer was faster. If that is
+//!    another claim, this writer is *fenced*: it never puts anything again.
+//! 4. The object is a chunk that the chain ignores: the number is used, and the records are put
+//!    under the next one.
+//! 5. There is no such object: "exists" meant that another put was in progress, or the put was not
+//!    delivered. It is put again after a wait.
+//! 6. The attempts of [`Retries`](crate::Retries) are used up: the outcome is [`Error::Unknown`].
+//!    The writer keeps the bytes, and the next call puts the same ones again. No other bytes are
+//!    put under that number before its outcome is known, since the put may be delivered at any
+//!    time.
 //!
-//! So a superseded writer gets nothing acknowledged that it began to append behind the claim: the claim's number is
-//! the next one of every writer that does not know of it, and is taken.
+//! So a superseded writer gets no append acknowledged that started after the claim: the claim has
+//! the next number of every writer that does not know it, and that number is used.
 //!
-//! Whatever stands under a number that a volume holds, the volume's chunk is what rules 2 to 4 look at.
+//! If a volume contains a number, rules 2 to 4 apply to the volume's chunk, and not to an object
+//! under that number.
 //!
-//! Volumes are put by a task of their own ([`volume_builder`](crate::volume_builder)), which no append waits for.
+//! Volumes are put by a separate task ([`volume_builder`](crate::volume_builder)), for which no
+//! append waits.
 //!
-//! A future of this module that is dropped leaves the writer as [`Error::Unknown`] does.
+//! Dropping a future of this module leaves the writer in the same state as [`Error::Unknown`].
 
 use std::time::Duration;
 
@@ -43,13 +51,13 @@ use crate::reader::ChunkReader;
 use crate::volume_builder::Makers;
 use crate::volumes::ChunkBytes;
 
-/// How often a claim is put at most before others count as faster.
+/// Maximum number of puts of a claim before it counts as contended.
 const CLAIM_ROUNDS_MAX: u32 = 100;
 
 /// Appends to one session, as the writer of one epoch.
 #[derive(Debug)]
 pub struct ChunkWriter {
-    /// Stands behind the last chunk whose fate is known.
+    /// Positioned after the last chunk with a known outcome.
     reader: ChunkReader,
     id: WriterId,
     epoch: Epoch,
@@ -59,18 +67,18 @@ pub struct ChunkWriter {
     stopped: Option<Error>,
 }
 
-/// Holds a chunk whose fate is not known yet.
+/// A chunk with an unknown outcome.
 #[derive(Debug)]
 struct PendingChunk {
     encoder: ChunkEncoder,
     payload: PutPayload,
     hash: ChunkHash,
-    /// When it was first put.
+    /// Time of its first put.
     since: Option<Duration>,
 }
 
 impl PendingChunk {
-    /// Encodes the records under the head that they were gathered with, but for its place in the chain.
+    /// Encodes the records under the encoder's head, with its place in the chain set.
     fn new(encoder: ChunkEncoder, chain: &Chain) -> PendingChunk {
         let head = ChunkHead {
             number: chain.next_number(),
@@ -83,7 +91,7 @@ impl PendingChunk {
     }
 }
 
-/// Says what became of a chunk.
+/// Describes the outcome of a chunk.
 #[derive(Debug)]
 enum ChunkFate {
     /// The chunk is in the chain.
@@ -93,15 +101,18 @@ enum ChunkFate {
 }
 
 impl ChunkWriter {
-    /// Reads on to the end of the log, handing each chunk to `each`, and claims the session with the next epoch. From
-    /// then on every earlier writer is fenced. `note` says who claims it, for those who read the log later.
+    /// Reads to the end of the log, passes each chunk to `each`, and claims the session with the
+    /// next epoch. From then on every earlier writer is fenced. `note` names the claimant, for
+    /// later readers of the log.
     ///
     /// # Errors
     ///
-    /// - [`Error::Fenced`] if another writer claimed the session meanwhile: who goes on is for the two of them to decide.
+    /// - [`Error::Fenced`] if another writer claimed the session in the meantime: the two have to
+    ///   decide which one continues.
     /// - [`Error::Contended`] if the current writer appended faster than this one could claim.
-    /// - [`Error::Unknown`] if the store does not say whether the claim was put. It may stand in the log, now or
-    ///   later, and then the current writer is fenced by one that is not there: whoever claims the session next goes on.
+    /// - [`Error::Unknown`] if the store does not report whether the claim was put. It may be in
+    ///   the log, now or later. The current writer is then fenced by a claim without a writer, and
+    ///   the next claimant continues.
     /// - Those of [`ChunkReader::read_to_end`], and [`Error::TooLarge`] for the note.
     pub async fn claim(
         mut reader: ChunkReader,
@@ -128,11 +139,13 @@ impl ChunkWriter {
         Err(Error::Contended { rounds: CLAIM_ROUNDS_MAX })
     }
 
-    /// Claims a session whose log was read to its end, once: if anything was put behind that end, nothing is claimed.
+    /// Claims a session whose log was read to its end, with one attempt: if anything was put after
+    /// that end, nothing is claimed.
     ///
     /// # Errors
     ///
-    /// [`Error::Fenced`] if another chunk stands there, of whatever writer, else those of [`ChunkWriter::claim`].
+    /// [`Error::Fenced`] if there is another chunk, of any writer, else those of
+    /// [`ChunkWriter::claim`].
     pub async fn claim_behind(reader: ChunkReader, note: &str) -> Result<ChunkWriter> {
         let mut writer = ChunkWriter::with_claim(reader, WriterId::random(), note)?;
         match writer.put_pending(&mut |_| {}).await? {
@@ -141,7 +154,7 @@ impl ChunkWriter {
         }
     }
 
-    /// Returns a writer whose claim is pending behind all that was read.
+    /// Returns a writer with a pending claim after the reader's position.
     fn with_claim(reader: ChunkReader, id: WriterId, note: &str) -> Result<ChunkWriter> {
         let chain = *reader.chain();
         let epoch = chain.epoch().next().ok_or(Error::Malformed {
@@ -154,18 +167,20 @@ impl ChunkWriter {
         Ok(ChunkWriter { reader, id, epoch, pending, makers, stopped: None })
     }
 
-    /// Appends records and returns, once the log holds them all, the sequence number behind the last one. Records that
-    /// are still in doubt are settled first. More than one chunk is put where they do not fit into one.
+    /// Appends records. Returns the sequence number after the last one, once the log contains them
+    /// all. Records that are still in doubt are settled first. If the records do not fit into one
+    /// chunk, several are put.
     ///
     /// # Errors
     ///
     /// - [`Error::Fenced`] if another writer claimed the session, and for every later call.
-    /// - [`Error::Unknown`] if the store does not say whether it holds them. What was taken is kept:
-    ///   [`ChunkWriter::next_sequence`] says up to where, and [`ChunkWriter::settle`] tries again.
-    /// - [`Error::OutOfOrder`], [`Error::TooLarge`] and [`Error::NotContent`] for a record that cannot be appended.
-    ///   Records before it may have been.
-    /// - Those of [`Chain::take`] if another chunk stands where the records were to be, and is none of the protocol's. The
-    ///   writer then appends nothing any more.
+    /// - [`Error::Unknown`] if the store does not report whether it has them. Accepted records are
+    ///   kept: [`ChunkWriter::next_sequence`] returns their end, and [`ChunkWriter::settle`] tries
+    ///   again.
+    /// - [`Error::OutOfOrder`], [`Error::TooLarge`] and [`Error::NotContent`] for a record that
+    ///   cannot be appended. Earlier records may have been appended.
+    /// - Those of [`Chain::take`] if there is another chunk in place of the records, and it
+    ///   violates the protocol. The writer then appends nothing any more.
     pub async fn append<'a>(
         &mut self,
         records: impl IntoIterator<Item = Record<'a>>,
@@ -180,12 +195,14 @@ impl ChunkWriter {
         }
     }
 
-    /// Takes as many records as fit into one chunk, in memory alone: [`ChunkWriter::settle`] puts it. `captures` are the packs that their
-    /// captures add, which the store has, and the bytes of one more pack; `None` says nothing of captures.
+    /// Takes as many records as fit into one chunk, in memory alone: [`ChunkWriter::settle`] puts
+    /// it. `captures` are the packs that their captures add, which the store has, and the bytes of
+    /// one more pack; `None` omits captures.
     ///
     /// # Errors
     ///
-    /// Those of [`ChunkWriter::append`], and [`Error::Unknown`] if earlier records are still in doubt. On an error no record is taken.
+    /// Those of [`ChunkWriter::append`], and [`Error::Unknown`] if earlier records are still in
+    /// doubt. On an error no record is taken.
     pub fn queue<'a, I>(
         &mut self,
         captures: Option<(&[ObjectId], &[u8])>,
@@ -218,12 +235,14 @@ impl ChunkWriter {
         Ok(())
     }
 
-    /// Ends the writer, and waits until the volumes are put whose chunks it has on hand, for as long as one request may take.
+    /// Ends the writer. Waits until the volumes whose chunks are in memory are put, at most for the
+    /// time limit of one request.
     pub async fn finish(mut self) {
         self.makers.finish().await;
     }
 
-    /// Puts what is still in doubt, if anything is, and returns the sequence number up to which the log holds all records.
+    /// Puts records that are still in doubt, if there are any. Returns the sequence number up to
+    /// which the log contains all records.
     ///
     /// # Errors
     ///
@@ -241,8 +260,8 @@ impl ChunkWriter {
         Ok(self.acknowledged_sequence())
     }
 
-    /// Puts the pending chunk until its fate is known, by the module's rules. A chunk that overtook it is handed to
-    /// `each`.
+    /// Puts the pending chunk until its outcome is known, by the module's rules. A chunk that
+    /// overtook it is passed to `each`.
     async fn put_pending(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<ChunkFate> {
         let mut attempts = self.reader.bucket().begin();
         while attempts.wait_for_next().await {
@@ -287,9 +306,9 @@ impl ChunkWriter {
             };
             match self.decide_fate(&found, each) {
                 Ok(Some(fate)) => return Ok(fate),
-                // The number was taken by nothing that counts: under the next one everything begins anew.
+                // The number is used by a chunk that does not count: start again with the next one.
                 Ok(None) => attempts.begin_anew(),
-                // The bytes may have been damaged on the way.
+                // The bytes may have been damaged in transit.
                 Err(Error::Damaged { .. }) if !attempts.is_over() => {}
                 Err(error) => return Err(error),
             }
@@ -297,7 +316,8 @@ impl ChunkWriter {
         Err(attempts.last().unknown(self.next_sequence()))
     }
 
-    /// Returns the chunk of a volume that has the pending chunk's number, if that was collected before it was put or read just now.
+    /// Returns the volume's chunk with the pending chunk's number, if that was collected before it
+    /// was put or just read.
     async fn find_collected(&mut self) -> Result<Option<ChunkBytes>> {
         let number = self.reader.chain().next_number();
         let (shelf, bucket) = self.reader.shelf();
@@ -311,8 +331,8 @@ impl ChunkWriter {
         Ok(instead)
     }
 
-    /// Decides what the object that stands under the pending chunk's number means. `None` if the chain ignores it: the
-    /// pending chunk has moved to the next number.
+    /// Decides the outcome from the object under the pending chunk's number. Returns `None` if the
+    /// chain ignores the object: the pending chunk has moved to the next number.
     fn decide_fate(
         &mut self,
         found: &ChunkBytes,
@@ -341,7 +361,7 @@ impl ChunkWriter {
         Ok(fate)
     }
 
-    /// Takes the pending chunk, which the store has created, into the chain.
+    /// Adds the pending chunk, which the store has created, to the chain.
     fn acknowledge(&mut self) {
         if let Some(pending) = &self.pending {
             let (next, hash) = (pending.encoder.next_sequence(), pending.hash);
@@ -350,12 +370,12 @@ impl ChunkWriter {
         }
     }
 
-    /// Forgets the pending chunk, behind which the chain stands now.
+    /// Forgets the pending chunk, which is now the chain's last one.
     fn acknowledge_behind(&mut self) {
         let Some(pending) = self.pending.take() else { return };
         let next = self.reader.chain().next_number();
         if let Some(since) = pending.since {
-            // Nobody put anything behind it before it was put.
+            // No writer put a chunk after it before it was put.
             self.reader.shelf().0.note_end(next, since);
         }
         let number = next.saturating_sub(1);
@@ -364,7 +384,7 @@ impl ChunkWriter {
         self.note_taken(number, len);
     }
 
-    /// Notes that the chain has passed a number, and has the volumes made that need no other one any more.
+    /// Notes that the chain has passed a number, and queues the volumes that this completes.
     fn note_taken(&mut self, number: u64, len: usize) {
         let (shelf, bucket) = self.reader.shelf();
         shelf.note_taken(bucket, number, len);
@@ -374,12 +394,13 @@ impl ChunkWriter {
         }
     }
 
-    /// Returns the sequence number up to which the log holds all records, as far as this writer knows.
+    /// Returns the sequence number up to which the log contains all records, as far as this writer
+    /// knows.
     pub fn acknowledged_sequence(&self) -> SequenceNumber {
         self.reader.chain().next_sequence()
     }
 
-    /// Returns the sequence number that the next record to be appended has: behind those that are in doubt.
+    /// Returns the sequence number of the next record to append, after those that are in doubt.
     pub fn next_sequence(&self) -> SequenceNumber {
         match &self.pending {
             Some(pending) => pending.encoder.next_sequence(),
@@ -402,7 +423,7 @@ impl ChunkWriter {
         self.id
     }
 
-    /// Returns where the log stands, as far as this writer knows.
+    /// Returns the end of the log, as far as this writer knows.
     pub fn chain(&self) -> &Chain {
         self.reader.chain()
     }
@@ -411,7 +432,7 @@ impl ChunkWriter {
         self.stopped.clone().map_or(Ok(()), Err)
     }
 
-    /// Ends the writer: what it still holds is never put again.
+    /// Stops the writer: its pending chunk is never put again.
     fn stop(&mut self, error: Error) -> Error {
         self.pending = None;
         self.stopped = Some(error.clone());
@@ -419,7 +440,7 @@ impl ChunkWriter {
     }
 }
 
-/// Begins the head of a writer's next chunk. [`PendingChunk::new`] says where it stands.
+/// Returns the head of a writer's next chunk. [`PendingChunk::new`] sets its place in the chain.
 fn head(chain: &Chain, writer: WriterId, epoch: Epoch, note: &str) -> ChunkHead {
     ChunkHead {
         session: chain.session(),
@@ -433,7 +454,7 @@ fn head(chain: &Chain, writer: WriterId, epoch: Epoch, note: &str) -> ChunkHead 
     }
 }
 
-/// Says that another writer's chunk stands where ours was to be.
+/// Returns the error for another writer's chunk in place of ours.
 fn fenced_error(other: &ChunkHead) -> Error {
     Error::Fenced { epoch: other.epoch, by: other.writer, note: other.note.clone() }
 }

@@ -1,7 +1,8 @@
 //! Leases in a bucket: objects that are created and removed, and never changed.
 //!
-//! A renewal is an object with the next number beneath the worker's own directory. The one before the last is removed, so that two stay of
-//! a worker that was killed. Of a session, the object with the number of the epoch says under whose lease it was claimed:
+//! A renewal is an object with the next number beneath the worker's own directory. The one before
+//! the previous is removed, so a killed worker leaves two. For each session, the object with the
+//! number of the epoch names the worker's lease:
 //!
 //! ```text
 //! foldlog lease 1
@@ -10,8 +11,9 @@
 //! {name, up to the end}
 //! ```
 //!
-//! It is put behind the claim, and removed when the session is closed, or behind the next claim. A bucket that lets nothing be removed
-//! keeps them all, and a session that was closed there counts as its worker's for as long as that lives.
+//! It is put after the claim, and removed when the session is closed, or after the next claim. A
+//! bucket that permits no removal accumulates them all. A session that was closed there then counts
+//! as its worker's while the worker lives.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,10 +33,10 @@ const FIRST_LINE: &str = "foldlog lease 1";
 /// More than such an object has.
 const LINK_BYTES_MAX: usize = NOTE_BYTES_MAX + 256;
 
-/// How many renewals stay.
+/// Number of renewals that remain.
 const KEPT: u64 = 2;
 
-/// How often a session is looked up whose lease changes hands meanwhile.
+/// Maximum number of lookups of a session whose lease changes in the meantime.
 const LOOKS_MAX: u32 = 3;
 
 const WHAT: &str = "read a session's lease";
@@ -87,7 +89,7 @@ impl Leases for ObjectLeases {
     async fn link(&self, session: Uuid, epoch: u64) -> bool {
         let payload = PutPayload::from(self.link.clone());
         let put = self.bucket.put_once(&link_key(&self.bucket, session, epoch), &payload).await;
-        // Nobody else claimed that epoch.
+        // No other worker claimed that epoch.
         let is_linked = !matches!(put, PutOutcome::Failed(_));
         if let Some(before) = epoch.checked_sub(1).filter(|before| is_linked && *before > 0) {
             self.bucket.remove(&link_key(&self.bucket, session, before)).await;
@@ -107,16 +109,17 @@ impl Leases for ObjectLeases {
     }
 }
 
-/// Returns the lease under which a session was claimed last. An object that says something else than a worker writes there says nothing.
+/// Returns the lease under which a session was last claimed. An object that does not have the form
+/// of a worker's is ignored.
 pub(crate) async fn lease(bucket: &Bucket, session: Uuid) -> Result<Option<SessionLease>> {
     for _ in 0..LOOKS_MAX {
         let Some((epoch, _)) = bucket.greatest(&links(bucket, session), WHAT).await? else { return Ok(None) };
         let link = match bucket.get(&link_key(bucket, session, epoch), LINK_BYTES_MAX, WHAT).await {
-            // No worker wrote that.
+            // No worker writes such an object.
             Err(Error::TooLarge { .. }) => return Ok(None),
             link => link?,
         };
-        // Removed meanwhile: the session was closed, or claimed by another worker.
+        // Removed in the meantime: the session was closed, or claimed by another worker.
         let Some(link) = link else { continue };
         let Some((worker, length, name)) = parse(&link) else { return Ok(None) };
         let renewal = bucket.greatest(&renewals(bucket, worker), WHAT).await?;
@@ -204,13 +207,13 @@ mod tests {
                 time::sleep(LENGTH / 2).await;
                 assert!(matches!(place.look(&mut watch).await, LeaseStanding::Alive { .. }));
             }
-            // One lease for both, of which two renewals stay.
+            // One lease for both sessions, of which two renewals remain.
             assert_eq!(place.keys().await.iter().filter(|key| key.contains("leases")).count(), 2);
-            // Another worker has claimed one of them: it is renewed for the other one.
+            // Another worker has claimed one of them: the lease is renewed for the other one.
             keeper.lose(OTHER, 4);
             time::sleep(LENGTH).await;
             assert!(matches!(place.look(&mut watch).await, LeaseStanding::Alive { .. }));
-            // The process is gone.
+            // The process has ended.
             drop(keeper);
             place.look(&mut watch).await;
             time::sleep(LENGTH - Duration::from_millis(1)).await;
@@ -230,16 +233,16 @@ mod tests {
             two.hold(SESSION, 2).await;
             let lease = place.lease().await.unwrap();
             assert_eq!((lease.epoch, lease.name.as_str(), lease.length), (2, "two", LENGTH));
-            // The fenced one hears of it, and lets go: not of the other's.
+            // The fenced one learns of it and releases its own lease, but not the other's.
             one.lose(SESSION, 1);
             one.release(SESSION, 1).await;
             assert_eq!(place.lease().await.map(|lease| lease.name), Some("two".to_owned()));
             two.release(SESSION, 2).await;
             assert_eq!(place.look(&mut LeaseWatch::new()).await, LeaseStanding::None);
-            // Of its renewals nothing is left either; the fenced one's go with its timer.
+            // Its renewals are removed too; the fenced one's remain until its timer runs.
             let keys = place.keys().await;
             assert!(keys.len() == 1 && keys[0].contains("leases/"), "{keys:?}");
-            // It begins anew with the next session, before and behind the timer's next round.
+            // It starts again with the next session, before and after the timer's next round.
             two.hold(SESSION, 3).await;
             assert!(place.lease().await.is_some_and(|lease| lease.renewal > 0));
             two.release(SESSION, 3).await;

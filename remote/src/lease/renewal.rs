@@ -8,21 +8,22 @@ use std::time::Duration;
 use tokio::time;
 use uuid::Uuid;
 
-/// How many times a lease is renewed in its length: one renewal may be lost.
+/// Number of renewals in the length of a lease: one renewal may be lost.
 const RENEWALS: u32 = 3;
 
-/// Writes leases into a place. What fails is not tried again until the next renewal: a lease costs only time.
+/// Writes leases into a place. A failed write is not tried again until the next renewal: a lost
+/// lease only costs time.
 pub(crate) trait Leases: Send + Sync + 'static {
     /// Renews the worker's lease.
     fn renew(&self) -> impl Future<Output = ()> + Send;
 
-    /// Notes that the session was claimed under this lease. Returns whether that is written.
+    /// Records that the session was claimed under this lease. Returns whether that is written.
     fn link(&self, session: Uuid, epoch: u64) -> impl Future<Output = bool> + Send;
 
-    /// Notes that the session is not written under this lease any more.
+    /// Records that the session is not written under this lease any more.
     fn unlink(&self, session: Uuid, epoch: u64) -> impl Future<Output = ()> + Send;
 
-    /// Gives the lease up, under which nothing is claimed any more. It may be renewed later.
+    /// Gives up the lease, under which nothing is claimed any more. It may be renewed later.
     fn end(&self) -> impl Future<Output = ()> + Send;
 }
 
@@ -65,7 +66,8 @@ impl<L: Leases> LeaseRenewer<L> {
         self.leases.renew().await;
     }
 
-    /// Keeps the lease for a session that was claimed. Runs within a runtime, whose timer renews from then on.
+    /// Keeps the lease for a session that was claimed. Runs within a runtime, whose timer renews
+    /// from then on.
     pub(crate) async fn hold(self: &Arc<Self>, session: Uuid, epoch: u64) {
         let (begins, is_ended) = {
             let mut held = self.lock_sessions();
@@ -93,15 +95,16 @@ impl<L: Leases> LeaseRenewer<L> {
         }
     }
 
-    /// Forgets a session that another worker has claimed. Returns whether it was held under that epoch.
+    /// Forgets a session that another worker has claimed. Returns whether it was held under that
+    /// epoch.
     pub(crate) fn lose(&self, session: Uuid, epoch: u64) -> bool {
         let mut held = self.lock_sessions();
         let is_held = held.sessions.get(&session).is_some_and(|claimed| claimed.epoch == epoch);
         is_held && held.sessions.remove(&session).is_some()
     }
 
-    /// Says that a session is not written any more, so that nobody waits for it. Behind the last one the lease is given up: the process may
-    /// end before the timer comes.
+    /// Records that a session is not written any more, so that others need not wait for it. After
+    /// the last one the lease is given up, since the process may end before the timer runs.
     pub(crate) async fn release(&self, session: Uuid, epoch: u64) {
         if !self.lose(session, epoch) {
             return;
@@ -139,7 +142,7 @@ impl<L: Leases> LeaseRenewer<L> {
     }
 }
 
-/// Renews for as long as somebody has the keeper, and it holds sessions.
+/// Renews while the keeper exists and holds sessions.
 async fn keep<L: Leases>(keeper: Weak<LeaseRenewer<L>>, every: Duration) {
     loop {
         time::sleep(every).await;

@@ -1,4 +1,4 @@
-//! Judges leases by what is seen of them, and waits for sessions.
+//! Judges leases by repeated looks, and waits for sessions.
 
 use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,30 +13,31 @@ use crate::place::Place;
 
 /// Watches the lease of one session, from one look at it to the next.
 ///
-/// Two looks that found the same renewal say that nothing was renewed from the end of the first to the beginning of the second: a worker
-/// that lives renews three times in a lease's length.
+/// Two looks that found the same renewal mean that nothing was renewed from the end of the first to
+/// the start of the second: a living worker renews three times in a lease's length.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseWatch {
-    /// Which renewal was seen last, and when the first look that saw it had ended.
+    /// Last renewal seen, and the end of the first look that saw it.
     seen: Option<(LeaseVersion, Duration)>,
     was_renewed: bool,
 }
 
 type LeaseVersion = (u64, Uuid, u64);
 
-/// Says how a session's lease stands.
+/// Describes the state of a session's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseStanding {
-    /// Nobody keeps one: the session was closed, or whoever writes it keeps none.
+    /// There is no lease: the session was closed, or its writer keeps none.
     None,
-    /// Nothing says whether its worker lives. It has run out in so long, if it is not renewed until then.
+    /// It is unknown whether its worker lives. It will run out, unless it is renewed before.
     Watched {
-        /// By the watcher's clock.
+        /// Remaining time by the watcher's clock.
         left: Duration,
     },
-    /// Its worker lives, as far as the place knows: it was renewed while it was watched, or has not run out by the place's own clock.
+    /// Its worker lives, as far as the place knows: it was renewed while it was watched, or has not
+    /// run out by the place's own clock.
     Alive {
-        /// In how long it has run out, if it is not renewed once more.
+        /// Remaining time, unless it is renewed again.
         left: Duration,
     },
     /// It has run out.
@@ -44,12 +45,13 @@ pub enum LeaseStanding {
 }
 
 impl LeaseWatch {
-    /// Begins to watch.
+    /// Starts to watch.
     pub fn new() -> LeaseWatch {
         LeaseWatch::default()
     }
 
-    /// Judges what a look at the lease found, which was asked for and answered at these readings of a steady clock.
+    /// Judges the result of a look at the lease. The two times are readings of a steady clock
+    /// before the request and after its answer.
     pub fn look(
         &mut self,
         lease: Option<&SessionLease>,
@@ -77,7 +79,7 @@ impl LeaseWatch {
                 }
             }
             seen => {
-                // Whoever claimed the session meanwhile lives as well.
+                // A worker that claimed the session in the meantime lives as well.
                 self.was_renewed = seen.is_some();
                 self.seen = Some((now, answered));
                 let left = lease.length;
@@ -87,16 +89,17 @@ impl LeaseWatch {
     }
 }
 
-/// Reads a steady clock, and waits: what decides when a lease is looked at again. A test's own lets no time pass.
+/// Reads a steady clock, and waits: decides when a lease is looked at again. A test's own pacer
+/// lets no time pass.
 pub trait LeasePacer: fmt::Debug + Send + Sync {
-    /// Returns the time since some fixed moment, on a clock that nobody sets.
+    /// Returns the time since a fixed moment, on a clock that cannot be set.
     fn now(&self) -> Duration;
 
-    /// Waits for so long, or until whoever waits shall stop. Returns whether it shall go on.
+    /// Waits for this time, or until the wait is to end. Returns whether to continue.
     fn pause(&self, wait: Duration) -> bool;
 }
 
-/// Paces by the machine's steady clock, until it is told to stop.
+/// Paces by the machine's steady clock, until [`SteadyPacing::stop`] is called.
 #[derive(Debug, Default)]
 pub struct SteadyPacing {
     is_stopped: Mutex<bool>,
@@ -104,7 +107,7 @@ pub struct SteadyPacing {
 }
 
 impl SteadyPacing {
-    /// Begins.
+    /// Creates a pacer that is not stopped.
     pub fn new() -> SteadyPacing {
         SteadyPacing::default()
     }
@@ -131,20 +134,20 @@ impl LeasePacer for SteadyPacing {
     }
 }
 
-/// Says how long to wait for a session's lease to run out.
+/// Configures a wait for a session's lease to run out.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct LeaseWait<'a> {
-    /// How long to wait at most.
+    /// Maximum time to wait.
     pub at_most: Duration,
     /// Whether to give up as soon as its worker is known to live.
     pub until_it_lives: bool,
-    /// By whose clock, and who may end the wait.
+    /// The clock, which can also end the wait.
     pub pacing: &'a dyn LeasePacer,
 }
 
 impl<'a> LeaseWait<'a> {
-    /// Waits for so long at most.
+    /// Waits at most for this time.
     pub fn new(at_most: Duration, pacing: &'a dyn LeasePacer) -> LeaseWait<'a> {
         LeaseWait { at_most, until_it_lives: false, pacing }
     }
@@ -156,17 +159,17 @@ impl<'a> LeaseWait<'a> {
     }
 }
 
-/// Says what came of waiting for a session's lease.
+/// Describes the result of waiting for a session's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseWaitOutcome {
-    /// The lease has run out, or nobody keeps one: it is time to take the session over. Others may have waited for it too, and whoever
-    /// takes over last goes on.
+    /// The lease has run out, or there is none: it is time to take the session over. Others may
+    /// have waited for it too; the last one to take over continues.
     Free {
         /// The lease that has run out.
         lease: Option<SessionLease>,
     },
-    /// The lease may be alive still.
+    /// The lease may still be alive.
     Kept {
         /// The lease as it was seen last.
         lease: SessionLease,
@@ -177,13 +180,13 @@ pub enum LeaseWaitOutcome {
     Stopped,
 }
 
-/// How many times a lease is looked at in its length.
+/// Number of looks at a lease in its length.
 const LOOKS: u32 = 6;
 
-/// Waits until a session may be taken over: until its lease has run out, or nobody keeps one.
+/// Waits until a session may be taken over: until its lease has run out, or there is none.
 ///
-/// This says when to take over, and not that it is safe: that needs no lease. Blocks, and must not be called on an async runtime's
-/// own threads.
+/// The result shows when to take over, and not that it is safe: safety needs no lease. Blocks, and
+/// must not be called on an async runtime's own threads.
 ///
 /// # Errors
 ///
