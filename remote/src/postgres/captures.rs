@@ -1,7 +1,8 @@
-//! What captures of workspaces add that the records of one append name, as a column of the first of these holds it.
+//! The data that captures of workspaces add for the records of one append, as stored in a column of
+//! the first of these.
 //!
-//! Sequence number behind the append (8 bytes), number of packs (4), each pack's hash (32) and length (8), and the bytes of one more
-//! pack, which is the rest. All integers are little-endian.
+//! Sequence number after the append (8 bytes), number of packs (4), each pack's hash (32) and
+//! length (8), and the bytes of one more pack, which is the rest. All integers are little-endian.
 
 use foldlog::replication::{CapturePacks, INLINED_BYTES_MAX};
 use foldlog_codec::SequenceNumber;
@@ -10,20 +11,20 @@ use foldlog_codec::body::ObjectId;
 use crate::chunk::PACKS_MAX;
 use crate::error::{Error, Result};
 
-/// Greatest length of such a column in bytes.
+/// Maximum length of such a column in bytes.
 pub(super) const COLUMN_BYTES_MAX: usize = 12 + PACKS_MAX * 40 + INLINED_BYTES_MAX;
 
-/// Is what an append's captures add.
+/// The data that an append's captures add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AppendCaptures {
-    /// Sequence number behind the append.
+    /// Sequence number after the append.
     pub(super) next: SequenceNumber,
     pub(super) packs: Vec<ObjectId>,
     pub(super) inlined: Vec<u8>,
 }
 
 impl AppendCaptures {
-    /// Takes what an append is given.
+    /// Copies the captures of an append.
     ///
     /// # Errors
     ///
@@ -40,12 +41,12 @@ impl AppendCaptures {
         Ok(AppendCaptures { next: SequenceNumber::MIN, packs: packs.to_vec(), inlined: inlined.to_vec() })
     }
 
-    /// Says that captures add nothing.
+    /// Returns captures without data.
     pub(super) fn none() -> AppendCaptures {
         AppendCaptures { next: SequenceNumber::MIN, packs: Vec::new(), inlined: Vec::new() }
     }
 
-    /// Shows it as the engine has it.
+    /// Returns a view in the engine's form.
     pub(super) fn packs(&self) -> CapturePacks<'_> {
         CapturePacks { packs: &self.packs, inlined: &self.inlined }
     }
@@ -61,7 +62,7 @@ impl AppendCaptures {
         column
     }
 
-    /// `None` if it is no such column.
+    /// Returns `None` if it is no such column.
     pub(super) fn decode(column: &[u8]) -> Option<AppendCaptures> {
         let (next, rest) = column.split_first_chunk::<8>()?;
         let (count, mut rest) = rest.split_first_chunk::<4>()?;

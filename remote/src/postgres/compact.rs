@@ -1,14 +1,18 @@
-//! Drops from a database the bodies that a compaction of the session's log has dropped.
+//! Removes bodies from a database that a compaction of the session's log has dropped.
 //!
-//! The session's writer records which bodies it dropped ([`DroppedBodies`]), and every later writer has that record, so that none goes back
-//! to what needs them. Then these rows get what a local log has in the place of a body (kind, length and hash), all in one transaction. Their
-//! links stay, since they are made of kind and hash ([`link`](super::link)), and a hash beside them covers what is new. A row is changed only
-//! where its link is the one that was verified. A kill leaves the rows as they were. Whoever reads meanwhile has some rows as they were and
-//! others as they are: the first of each page says where the slices are known, so that a log can be made of that.
+//! The session's writer records the dropped bodies ([`DroppedBodies`]), and every later writer has
+//! that record, so none returns to a position that needs them. These rows then get the same
+//! replacement of a body as a local log (kind, length and hash), all in one transaction. Their
+//! links are unchanged, since they are computed from kind and hash ([`link`](super::link)); an
+//! additional hash covers the replacement. A row is changed only if its link is the one that was
+//! verified. A kill leaves the rows unchanged. A concurrent reader may see some old and some new
+//! rows: the first new row of each page names the object with the known positions of the slices, so
+//! a log can be built from any mixture.
 //!
-//! Nothing is dropped if a row that was appended without its body says something of that itself: its link covers what it says, and what that
-//! says of positions may need bodies that were dropped since. Where the server keeps old versions of rows, what was dropped is there until it
-//! clears them (`VACUUM`).
+//! Nothing is dropped if a row that was appended without its body itself names an object with known
+//! positions. Its link covers that name, and the positions in that object may need bodies that were
+//! dropped since. If the server keeps old versions of rows, dropped bodies exist until it clears
+//! them (`VACUUM`).
 
 use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId};
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
@@ -32,7 +36,7 @@ const DROP: &str = "drop bodies from the database";
 /// Number of rows that are read and changed at a time.
 const PAGE_ROWS: i64 = 1_024;
 
-/// Rows that are to be changed.
+/// Rows to change.
 #[derive(Default)]
 struct CompactedRows {
     sequences: Vec<i64>,
@@ -49,8 +53,8 @@ struct TableCompactionCounts {
 }
 
 impl PostgresReplicator {
-    /// Drops the bodies that a compaction of the session dropped, as its records say, and the payloads that none of them names, or counts them
-    /// alone.
+    /// Drops the bodies that a compaction of the session dropped, by its records, and the payloads
+    /// that no record names; or only counts them.
     pub(super) fn collect(&self, session: Uuid, dry_run: bool) -> Result<CollectReport> {
         let (mut said, mut needed) = (DroppedBodiesTracker::default(), ReferencedPayloads::default());
         let tables = self.tables();
@@ -92,7 +96,7 @@ async fn drop_bodies(
     if !dry_run {
         schema::prepare(&tables.pool, &tables.schema, tables.retries).await?;
     } else if tables.version(DROP).await?.is_none_or(|version| version < schema::VERSION) {
-        // Nothing was dropped there yet, and nothing is changed for it now.
+        // Nothing was dropped there yet, and a dry run changes nothing.
         return Ok(report);
     }
     let known_bytes = dropped.known.encode();
@@ -117,16 +121,16 @@ struct TableCompaction<'a> {
     session: Uuid,
     dropped: &'a DroppedBodies,
     through: SequenceNumber,
-    /// Sequence number behind the last record that was read.
+    /// Sequence number after the last record that was read.
     next: SequenceNumber,
-    /// Object that says where the slices are known, and its bytes.
+    /// Object with the known positions of the slices, and its bytes.
     known: (ObjectId, &'a [u8]),
-    /// Records that say where the slices are known.
+    /// Records that name an object with known positions.
     known_in: &'a [SequenceNumber],
 }
 
 impl TableCompaction<'_> {
-    /// Changes the rows in one transaction. `None` if nothing may be dropped.
+    /// Changes the rows in one transaction. Returns `None` if nothing may be dropped.
     async fn run(&self, dry_run: bool) -> Result<Result<Option<TableCompactionCounts>>, DatabaseFailure> {
         let mut lease = self.tables.pool.lease().await?;
         lease.begin().await?;
@@ -141,14 +145,15 @@ impl TableCompaction<'_> {
         lease: &mut PooledConnection,
         dry_run: bool,
     ) -> Result<Result<Option<TableCompactionCounts>>, DatabaseFailure> {
-        // One collection of a session after the other, and none behind one that knew of more.
+        // Collections of a session run one after the other, and none continues after one with newer
+        // knowledge.
         let lock = i64::from_le_bytes(*self.session.as_bytes().first_chunk().unwrap_or(&[0; 8]));
         lease.query(LOCK, &[(&lock as _, Type::INT8)]).await?;
         if self.is_behind(lease).await? {
             return Ok(Ok(None));
         }
         if !dry_run {
-            // Within the transaction, so that nobody removes it in between.
+            // Within the transaction, so that it cannot be removed in between.
             let (object, bytes) = self.known;
             let hash: &[u8] = &object.hash;
             let parameters =
@@ -194,7 +199,8 @@ impl TableCompaction<'_> {
         }
     }
 
-    /// Returns whether a record behind those that were read says what more was dropped: another collection may have done that already.
+    /// Returns whether a record after those that were read lists further dropped bodies: another
+    /// collection may have removed them already.
     async fn is_behind(&self, lease: &mut PooledConnection) -> Result<bool, DatabaseFailure> {
         let (next, kind) = (column(self.next.get()), i16::from(RecordKind::OBSERVED.byte()));
         let parameters = [(&self.session as _, UUID), (&next as _, Type::INT8), (&kind as _, Type::INT2)];
@@ -208,7 +214,7 @@ impl TableCompaction<'_> {
         Ok(rows.iter().any(|row| says(row).is_some()))
     }
 
-    /// Takes in a row. `false` if nothing may be dropped.
+    /// Processes a row. Returns `false` if nothing may be dropped.
     fn row(
         &self,
         row: &Row,
@@ -230,7 +236,7 @@ impl TableCompaction<'_> {
             }
             RecordKind::DROPPED => {
                 counts.before += u64::from(holds);
-                // It says where the slices are known, and its link covers that.
+                // It names an object with known positions, and its link covers that.
                 return Ok(self.known_in.binary_search(&sequence).is_err());
             }
             RecordKind::DISPATCH if holds => Dropped::from_body(kind, body),

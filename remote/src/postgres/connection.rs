@@ -1,12 +1,16 @@
-//! Connects to a server, keeps connections for the next request, and turns a server's words into a [`RemoteFailure`].
+//! Connects to a server, keeps connections for later requests, and converts a server's errors to a
+//! [`RemoteFailure`].
 //!
 //! # Invariants
 //!
-//! 1. A connection whose request failed, was not answered in time, or was dropped in the middle is used for nothing any more.
+//! 1. A connection is never used again after a request on it failed, timed out, or was dropped
+//!    before its end.
 //! 2. Every request is bounded in time, here and at the server.
 //! 3. No name in a statement is looked up in a schema that other users can write.
-//! 4. Of a server's words the message alone is kept, escaped and cut off, and not if it quotes the password.
-//! 5. Every setting ends with its transaction. Behind it a pooler such as pgbouncer may hand the server's session to somebody else.
+//! 4. Of a server's error, only the message is kept, escaped and truncated, and not if it quotes
+//!    the password.
+//! 5. Every setting ends with its transaction. After it, a pooler such as pgbouncer may give the
+//!    server's session to another client.
 
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,16 +31,16 @@ use crate::connection;
 use crate::error::{Reason, RemoteFailure, ServerAnswer, SqlState};
 use crate::retries::{Attempts, Retries};
 
-/// Most characters of a server's message that an error holds.
+/// Maximum number of characters of a server's message in an error.
 const MESSAGE_CHARS_MAX: usize = 200;
 
-/// Greatest number of connections at a time. Requests beyond wait.
+/// Maximum number of concurrent connections. Further requests wait.
 const CONNECTIONS_MAX: usize = 8;
 
 /// One parameter of a statement, and its type.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// Says why a request failed.
+/// Why a request failed.
 #[derive(Clone, Debug)]
 pub(super) struct DatabaseFailure {
     pub(super) reason: Reason,
@@ -49,17 +53,17 @@ impl DatabaseFailure {
         DatabaseFailure { reason: failure.into(), is_certain: false }
     }
 
-    /// Returns whether the same request may well succeed a little later.
+    /// Returns whether the same request may succeed a little later.
     pub(super) fn may_pass(&self) -> bool {
         self.reason.failure.may_pass()
     }
 
-    /// Returns whether the server says that there is no such table or schema.
+    /// Returns whether the server reports that there is no such table or schema.
     pub(super) fn is_no_table(&self) -> bool {
         matches!(self.reason.failure, RemoteFailure::Sql(SqlState(code)) if &code == b"42P01" || &code == b"3F000")
     }
 
-    /// Returns whether the server says that there is such a row already.
+    /// Returns whether the server reports that there is such a row already.
     pub(super) fn is_duplicate(&self) -> bool {
         matches!(self.reason.failure, RemoteFailure::Sql(SqlState(code)) if &code == b"23505")
     }
@@ -73,18 +77,18 @@ pub(super) struct Pool {
 
 struct SharedPool {
     database: Database,
-    /// By which errors name the database.
+    /// Name of the database in errors.
     place: Arc<str>,
     request_timeout: Duration,
     idle: Mutex<Vec<Connection>>,
     room: Arc<Semaphore>,
 }
 
-/// Is a connection, and the task that drives it.
+/// A connection, and the task that drives it.
 struct Connection {
     client: Client,
     driver: AbortHandle,
-    /// Whether the server has warned of something.
+    /// Whether the server has sent a warning.
     warned: Arc<AtomicBool>,
 }
 
@@ -94,13 +98,13 @@ impl Drop for Connection {
     }
 }
 
-/// Is a connection that somebody uses.
+/// A connection in use.
 pub(super) struct PooledConnection {
     /// `None` once a request failed on it.
     connection: Option<Connection>,
-    /// Whether a request or a transaction is under way, or none that left the connection as it was.
+    /// Whether a request or a transaction is in progress, or one was left unfinished.
     is_busy: bool,
-    /// Whether a transaction is under way.
+    /// Whether a transaction is in progress.
     has_begun: bool,
     shared: Arc<SharedPool>,
     _room: OwnedSemaphorePermit,
@@ -118,7 +122,7 @@ impl Drop for PooledConnection {
 }
 
 impl Pool {
-    /// Connects to nothing yet.
+    /// Returns a pool without connections.
     pub(super) fn new(database: Database, request_timeout: Duration) -> Pool {
         let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let place = escape::text(&database.place()).into();
@@ -127,17 +131,17 @@ impl Pool {
         }
     }
 
-    /// Begins to count the attempts of one request.
+    /// Starts to count the attempts of one request.
     pub(super) fn attempts(&self, retries: Retries) -> Attempts {
         retries.begin(Some(&self.shared.place))
     }
 
-    /// Says what an error means that came behind the answer's beginning.
+    /// Converts an error that came after the start of an answer.
     pub(super) fn refusal(&self, error: &tokio_postgres::Error) -> DatabaseFailure {
         self.shared.refusal(error, false)
     }
 
-    /// Returns a connection that waits for a request, or connects anew.
+    /// Returns an idle connection, or a new one.
     pub(super) async fn lease(&self) -> Result<PooledConnection, DatabaseFailure> {
         let shared = Arc::clone(&self.shared);
         let room = time::timeout(shared.request_timeout, Arc::clone(&shared.room).acquire_owned()).await;
@@ -170,7 +174,7 @@ impl Pool {
         self.lease().await?.query(statement, parameters).await
     }
 
-    /// Returns a connection that is never used for anything else, and wakes `woken` when the server notifies it.
+    /// Returns a connection for notifications alone, which wakes `woken` when the server sends one.
     pub(super) async fn listener(&self, woken: Arc<Notify>) -> Result<Listener, DatabaseFailure> {
         Ok(Listener { connection: self.shared.connect(woken).await?, shared: Arc::clone(&self.shared) })
     }
@@ -187,20 +191,20 @@ impl SharedPool {
         let connect = config.connect(self.database.tls.clone());
         let connected = time::timeout(self.request_timeout, connect).await;
         let connected = connected.map_err(|_| DatabaseFailure::uncertain(RemoteFailure::TimedOut))?;
-        // Nothing was asked for.
+        // No request was sent yet.
         let refused = |error| DatabaseFailure { is_certain: true, ..self.refusal(&error, true) };
         let (client, mut wire) = connected.map_err(refused)?;
         let warned = Arc::new(AtomicBool::new(false));
         let warns = Arc::clone(&warned);
         let drive = async move {
-            // What the server says by the way goes to no log: it may quote anything.
+            // Notices of the server are not logged, since they may quote anything.
             while let Some(Ok(message)) = poll_fn(|context| wire.poll_message(context)).await {
                 match message {
                     AsyncMessage::Notification(_) => woken.notify_one(),
                     _ => warns.store(true, Ordering::SeqCst),
                 }
             }
-            // Whoever waits to be woken finds out why nobody wakes him.
+            // Wakes the waiting task, so that it detects the closed connection.
             woken.notify_one();
         };
         let driver = tokio::spawn(drive).abort_handle();
@@ -216,7 +220,8 @@ impl SharedPool {
         )
     }
 
-    /// Says what an error means, with what the server answered. It is sent the password, so it may quote that.
+    /// Converts an error, with the server's answer. The server knows the password, so it may quote
+    /// it.
     fn refusal(&self, error: &tokio_postgres::Error, is_connecting: bool) -> DatabaseFailure {
         let mut refusal = refusal(error, is_connecting);
         refusal.reason.details.answer = error.as_db_error().map(|error| {
@@ -238,7 +243,7 @@ impl SharedPool {
             Ok(Err(error)) => {
                 let refusal = self.refusal(&error, false);
                 if matches!(refusal.reason.failure, RemoteFailure::Unavailable | RemoteFailure::Busy) {
-                    // What took this connection took the others that wait, too.
+                    // The cause of this broken connection has broken the other idle ones, too.
                     self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
                 }
                 Err(refusal)
@@ -249,7 +254,7 @@ impl SharedPool {
 }
 
 impl PooledConnection {
-    /// Runs one statement, in a transaction of its own where none is under way.
+    /// Runs one statement, in a transaction of its own if none is in progress.
     pub(super) async fn query(
         &mut self,
         statement: &str,
@@ -263,7 +268,8 @@ impl PooledConnection {
             true => shared.with_timeout(query).await,
             false => {
                 let begin = shared.begin();
-                // All are sent at once. Where one fails, the server refuses those behind it and rolls back.
+                // All are sent at once. If one fails, the server refuses the later ones and rolls
+                // back.
                 let all = zip(client.batch_execute(&begin), zip(query, client.batch_execute("COMMIT")));
                 let done = async {
                     let (begun, (rows, ended)) = all.await;
@@ -282,7 +288,6 @@ impl PooledConnection {
         self.run(&begin).await
     }
 
-    /// Ends the transaction.
     pub(super) async fn end(&mut self, commits: bool) -> Result<(), DatabaseFailure> {
         self.run(if commits { "COMMIT" } else { "ROLLBACK" }).await?;
         (self.has_begun, self.is_busy) = (false, false);
@@ -297,8 +302,9 @@ impl PooledConnection {
         self.settle(answer)
     }
 
-    /// Runs a statement whose rows are taken one after the other, in a transaction that [`end`](PooledConnection::end) ends once they were all taken.
-    /// The connection serves nothing else until then.
+    /// Runs a statement whose rows are read one after the other, in a transaction.
+    /// [`end`](PooledConnection::end) ends it after all rows were read. The connection is not
+    /// available for other requests until then.
     pub(super) async fn rows(
         &mut self,
         statement: &str,
@@ -317,8 +323,8 @@ impl PooledConnection {
         shared.with_timeout(rows).await
     }
 
-    /// Returns whether the server has warned of something since this connection was taken: it may have stopped waiting for a
-    /// standby, and says "done" all the same.
+    /// Returns whether the server has sent a warning since this connection was taken. It may have
+    /// stopped waiting for a standby, but still reports success.
     pub(super) fn is_warned(&self) -> bool {
         self.connection.as_ref().is_none_or(|connection| connection.warned.load(Ordering::SeqCst))
     }
@@ -338,29 +344,29 @@ impl PooledConnection {
     }
 }
 
-/// Is a connection that the server sends notifications to.
+/// A connection that receives notifications.
 pub(super) struct Listener {
     connection: Connection,
     shared: Arc<SharedPool>,
 }
 
 impl Listener {
-    /// Asks for the notifications of a channel, whose name needs no quotes but its own.
+    /// Subscribes to a channel, whose name must need no escaping within quotes.
     pub(super) async fn listen(&self, channel: &str) -> Result<(), DatabaseFailure> {
         let statement = format!("LISTEN \"{channel}\"");
         self.shared.with_timeout(self.connection.client.batch_execute(&statement)).await
     }
 
-    /// Returns whether nothing will come any more.
+    /// Returns whether no notification can arrive any more.
     pub(super) fn is_closed(&self) -> bool {
         self.connection.client.is_closed()
     }
 }
 
-/// Says in this crate's words what an error means, while connecting or later.
+/// Converts an error, while connecting or later.
 fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> DatabaseFailure {
     let Some(code) = error.code() else {
-        // The crate has no other way to tell these apart than its own words, which are fixed.
+        // The crate distinguishes these only by their texts, which are fixed.
         let text = error.to_string();
         let failure = match text.as_str() {
             _ if !is_connecting => RemoteFailure::Unavailable,
@@ -394,7 +400,8 @@ fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> DatabaseFailur
             code => RemoteFailure::Sql(state_of(code)),
         },
     };
-    // Most errors end a statement before anything is committed. What ends a connection may come behind the commit.
+    // Most errors end a statement before a commit. An error that ends a connection may come after
+    // the commit.
     let is_certain = !matches!(
         code.code().as_bytes(),
         [b'0', b'8', ..] | [b'5', b'7' | b'8', ..] | [b'X', b'X', ..] | b"40003"

@@ -1,4 +1,5 @@
-//! Says where a database is, and who speaks to it: a URL, and a password that does not stand in it.
+//! Describes the location of a database, and its user: a URL, and a password that is not part of
+//! it.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -14,29 +15,31 @@ use super::password;
 use super::tls::Tls;
 use crate::error::{Error, Result};
 
-/// Schema that holds the tables where the URL names none.
+/// Schema of the tables if the URL names none.
 const SCHEMA: &str = "foldlog";
 
-/// Port of a server where the URL names none.
+/// Port of a server if the URL names none.
 const PORT: u16 = 5432;
 
-/// Greatest length of a name in a database, in bytes.
+/// Maximum length of a name in a database, in bytes.
 const NAME_BYTES_MAX: usize = 63;
 
-/// Names a database that holds sessions, and the user that speaks to it.
+/// Describes a database for sessions, and the user that connects to it.
 ///
-/// The URL is libpq's: `postgres://USER@HOST:PORT/DATABASE?…`, with several hosts where there are standbys
-/// (`HOST,HOST`, and `target_session_attrs=read-write`), or `postgres:///DATABASE?host=/DIRECTORY` for a socket. Three
-/// parameters mean what stands here:
+/// The URL is libpq's: `postgres://USER@HOST:PORT/DATABASE?…`, with several hosts if there are
+/// standbys (`HOST,HOST`, and `target_session_attrs=read-write`), or
+/// `postgres:///DATABASE?host=/DIRECTORY` for a socket. Three parameters have the meaning given
+/// here:
 ///
 /// | parameter | meaning |
 /// |---|---|
-/// | `sslmode` | `verify-full`: TLS, with a certificate of that host. `require` and `verify-ca` mean the same. `disable`: none. Without it there is TLS, except to this machine. `prefer` and `allow`, which protect nothing, are refused |
-/// | `sslrootcert` | PEM file of the authorities that a certificate may be of; without it those that this machine trusts |
+/// | `sslmode` | `verify-full`: TLS, with a certificate of that host. `require` and `verify-ca` mean the same. `disable`: none. Default: TLS, except to this machine. `prefer` and `allow`, which protect nothing, are refused |
+/// | `sslrootcert` | PEM file of the trusted authorities; default: those that this machine trusts |
 /// | `schema` | schema of the tables, which is created with the first session: letters, digits and `_` (`foldlog`) |
 ///
-/// The password is in the environment, in `PGPASSWORD` or in the file that `PGPASSFILE` names, else in `~/.pgpass`. A URL with
-/// a password is refused: other users of the machine see command lines.
+/// The password comes from the environment: from `PGPASSWORD`, or the file that `PGPASSFILE` names,
+/// else `~/.pgpass`. A URL with a password is refused, since other users of the machine can see
+/// command lines.
 #[derive(Clone)]
 pub struct Database {
     pub(super) config: Config,
@@ -51,7 +54,7 @@ impl fmt::Debug for Database {
 }
 
 impl Database {
-    /// Reads a URL, and the password from the environment. Asks the server for nothing.
+    /// Parses a URL, and reads the password from the environment. Sends no request.
     ///
     /// # Errors
     ///
@@ -60,21 +63,21 @@ impl Database {
         Database::from_url_in(url, &|name| std::env::var_os(name))
     }
 
-    /// Takes a password that the host has from elsewhere.
+    /// Sets a password from another source of the host.
     #[must_use]
     pub fn with_password(mut self, password: &[u8]) -> Database {
         self.config.password(password);
         self
     }
 
-    /// Returns where the sessions are, in words for people: neither user nor password stand in it.
+    /// Returns the location of the sessions, in words for people, without user or password.
     pub fn place(&self) -> String {
         let hosts: Vec<String> = self.addresses().map(|(host, port)| format!("{host}:{port}")).collect();
         let database = self.config.get_dbname().unwrap_or("of the user's name");
         format!("PostgreSQL at {}, database `{database}`, schema `{}`", hosts.join(","), self.schema)
     }
 
-    /// Reads a URL as [`Database::from_url`] does, with the password from this environment.
+    /// Parses a URL as [`Database::from_url`] does, with the password from this environment.
     pub(super) fn from_url_in(url: &str, environment: &dyn Fn(&str) -> Option<OsString>) -> Result<Database> {
         let refused = |reason| Error::Url { reason };
         if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
@@ -85,7 +88,8 @@ impl Database {
         let theirs = query.split('&').filter(|part| !part.is_empty() && !ours.take(part));
         let mut theirs: Vec<String> = theirs.map(str::to_owned).collect();
         let mut place = Cow::Borrowed(place);
-        // The crate takes the host in `USER@/` for one whose name is empty, where libpq takes the one of the parameters.
+        // The crate parses `USER@/` as an empty host name, but libpq uses the host of the
+        // parameters.
         if let Some((start, path)) = place.split_once("@/")
             && let Some((scheme, user)) = start.split_once("://")
             && !user.contains(['/', ':', '@'])
@@ -129,7 +133,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Returns the password that the environment has for this user and this database.
+    /// Returns the environment's password for this user and this database.
     fn password_in(&self, environment: &dyn Fn(&str) -> Option<OsString>) -> Option<Vec<u8>> {
         use std::os::unix::ffi::OsStringExt;
 
@@ -144,7 +148,7 @@ impl Database {
         self.addresses().find_map(|(host, port)| password::find(&lines, [&host, &port, database, user]))
     }
 
-    /// Returns host and port of each server. All sockets are `localhost`, as password files have it.
+    /// Returns host and port of each server. All sockets are `localhost`, as in password files.
     fn addresses(&self) -> impl Iterator<Item = (String, String)> {
         let ports = self.config.get_ports();
         let port = move |place: usize| {
@@ -161,7 +165,7 @@ impl Database {
     }
 }
 
-/// Holds the parameters that this crate makes something of.
+/// The parameters that this crate handles itself.
 #[derive(Default)]
 struct Parameters {
     mode: Option<String>,
@@ -195,7 +199,7 @@ fn is_here(config: &Config) -> bool {
     config.get_hosts().iter().all(here) && config.get_hostaddrs().iter().all(IpAddr::is_loopback)
 }
 
-/// Returns whether a name needs no quotes in a statement but its own, whatever the server's encoding is.
+/// Returns whether a name needs no escaping within quotes, whatever the server's encoding is.
 fn is_name(name: &str) -> bool {
     let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte == b'_');
     let rest = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
@@ -278,7 +282,7 @@ mod tests {
         assert_eq!(found(url, Some("secret")).as_deref(), Some("secret"));
         assert_eq!(found(url, None).as_deref(), Some("of:the\\file"));
         assert_eq!(found("postgres://u@host:5434/db", None), None);
-        // Libpq reads no file that others may read; nor does this.
+        // Libpq does not read a file that other users can read; neither does this.
         allow(0o644);
         assert_eq!(found(url, None), None);
     }

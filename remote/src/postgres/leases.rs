@@ -1,4 +1,5 @@
-//! Leases in a database: a row for each worker, which its server's clock dates, and a column of the session's row that names the worker.
+//! Leases in a database: a row for each worker, with a time of the server's clock, and a column of
+//! the session's row that names the worker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +15,12 @@ use crate::error::Result;
 use crate::lease::renewal::{LeaseRenewer, Leases};
 use crate::lease::{SessionLease, check_length};
 
-/// Version of the tables from which on they have leases.
+/// First version of the tables with leases.
 const SINCE: i32 = 2;
 
 const WHAT: &str = "ask the database for a session's lease";
 
-/// Is the lease of one worker.
+/// The lease of one worker.
 #[derive(Clone, Debug)]
 pub(super) struct WorkerLease {
     pub(super) worker: Uuid,
@@ -60,7 +61,7 @@ impl Leases for TableLeases {
         }
     }
 
-    /// The claim has named the worker.
+    /// The claim has already named the worker.
     async fn link(&self, _: Uuid, _: u64) -> bool {
         true
     }
@@ -78,7 +79,8 @@ impl Leases for TableLeases {
     }
 }
 
-/// Returns the lease under which a session was claimed last, and what is left of it by the server's clock.
+/// Returns the lease under which a session was last claimed, and its remaining time by the server's
+/// clock.
 pub(super) async fn lease(tables: &Tables, session: Uuid) -> Result<Option<SessionLease>> {
     if tables.version(WHAT).await?.is_none_or(|version| version < SINCE) {
         return Ok(None);

@@ -1,41 +1,45 @@
-//! Keeps sessions in a PostgreSQL database: rows in place of chunks, and one statement in place of a put.
+//! Stores sessions in a PostgreSQL database: rows instead of chunks, and one statement instead of a
+//! put.
 //!
 //! # Terms
 //!
-//! | term | means |
+//! | term | meaning |
 //! |---|---|
-//! | *session's row* | the row of `sessions` that says how far the session goes (`next`), who writes it (`epoch`, `writer`, `name`), and the link there |
-//! | *link* | hash over all records and claims up to one of them (`link`), which stands beside each |
-//! | *claim* | a statement that raises the epoch in the session's row; whoever's it is writes from there on |
-//! | *fenced* | what a writer is whose statement finds a higher epoch in the session's row |
-//! | *acknowledged* | the server has said of a commit that holds the record, or stands behind it, that it is durable |
+//! | *session's row* | the row of `sessions` with the end of the session (`next`), its writer (`epoch`, `writer`, `name`), and the link there |
+//! | *link* | hash over all records and claims up to one of them (`link`), which is stored with each |
+//! | *claim* | a statement that raises the epoch in the session's row; its worker is the writer from there on |
+//! | *fenced* | of a writer: its statement found a higher epoch in the session's row |
+//! | *acknowledged* | of a record: the server has reported as durable a commit that contains the record, or follows it |
 //!
-//! # Rooms
+//! # Modules
 //!
-//! | module | holds |
+//! | module | contains |
 //! |---|---|
-//! | `database`, `password`, `tls` | where the database is, and who speaks to it |
-//! | `connection` | connections, bounds in time, and what a server's refusal means |
+//! | `database`, `password`, `tls` | the location of the database, and its user |
+//! | `connection` | connections, bounds in time, and the meaning of a server's errors |
 //! | `schema`, `statements` | the tables and their versions; all statements |
-//! | `link` | the hashes that chain what is held |
-//! | `captures` | what captures of workspaces add, beside the records that name them |
-//! | `reader`, `writer` | reading and verifying; claiming, appending, and what is made of a lost answer |
-//! | `payloads` | payloads and packs: putting, reading, and removing those that nothing names any more |
+//! | `link` | the hashes that chain the contents |
+//! | `captures` | the data that captures of workspaces add, stored with the records that name them |
+//! | `reader`, `writer` | reading and verifying; claiming, appending, and resolving a lost answer |
+//! | `payloads` | payloads and packs: putting, reading, and removing unreferenced ones |
 //! | `compact` | dropping bodies that a compaction of the session dropped |
 //! | `leases` | when it is time to take a session over, by the server's clock |
-//! | `tail` | following a session that somebody else writes |
-//! | `replicator`, `place` | what the engine feeds: [`PostgresReplicator`]; what a URL opens |
+//! | `tail` | following a session that another worker writes |
+//! | `replicator`, `place` | the replicator that the engine feeds: [`PostgresReplicator`]; the place at a URL |
 //!
 //! # Invariants
 //!
-//! 1. One statement adds records and moves `next`, on condition that epoch, writer, `next` and link are those that the writer left. So no
-//!    record is added twice, none without the one before it, and none by a writer that another one's claim stands in front of.
-//! 2. A record is acknowledged only by the answer to a commit that `synchronous_commit` made wait, at a server with `fsync`, which
-//!    warned of nothing.
-//! 3. Rows of records and claims are added, and never changed, but for bodies that a compaction of the session dropped: kind, hash and
-//!    length of such a body stand in its place, and its link stays. Rows of payloads that nothing names any more are removed.
-//! 4. What a server says in words of its own is dropped; its error codes are shown. Passwords are in no URL, text or log.
-//! 5. No length that a row has decides how much memory is taken.
+//! 1. One statement adds records and advances `next`, provided that epoch, writer, `next` and link
+//!    are unchanged since the writer's last statement. So no record is added twice, none without
+//!    the previous one, and none by a writer after another writer's claim.
+//! 2. A record is acknowledged only by the answer to a commit that waited because of
+//!    `synchronous_commit`, at a server with `fsync`, without a warning.
+//! 3. Rows of records and claims are added and never changed, with one exception. A body that a
+//!    compaction of the session dropped is replaced by its kind, hash and length; its link is
+//!    unchanged. Rows of unreferenced payloads are removed.
+//! 4. A server's own messages are dropped; its error codes are shown. Passwords are in no URL, text
+//!    or log.
+//! 5. No length in a row decides how much memory is allocated.
 
 mod captures;
 mod compact;
@@ -63,13 +67,13 @@ pub use tail::Tail;
 
 use crate::retries::Retries;
 
-/// Holds what everybody needs who speaks to one database.
+/// State shared by all that access one database.
 struct Tables {
     pool: connection::Pool,
     statements: statements::Statements,
     schema: String,
     retries: Retries,
-    /// Name that claims are made in.
+    /// Name of this worker in claims.
     name: String,
 }
 

@@ -1,14 +1,15 @@
-//! Reads password files as libpq has them: `host:port:database:user:password` a line, `*` for any, `\` before `:` and `\`.
+//! Reads password files in libpq's format: `host:port:database:user:password` per line, `*` for
+//! any, `\` before `:` and `\`.
 
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Greatest length of a password file that is read, in bytes.
+/// Maximum length of a password file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads the file, if its owner alone may.
+/// Reads the file, if only its owner can read it.
 pub(super) fn read(path: &Path) -> Option<String> {
     let file = fs::File::open(path).ok()?;
     let metadata = file.metadata().ok()?;
@@ -20,7 +21,7 @@ pub(super) fn read(path: &Path) -> Option<String> {
     Some(text)
 }
 
-/// Returns the password of the first line that names this host, port, database and user.
+/// Returns the password of the first line that matches this host, port, database and user.
 pub(super) fn find(lines: &str, wanted: [&str; 4]) -> Option<Vec<u8>> {
     lines.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
         let mut rest = line;
@@ -35,7 +36,7 @@ pub(super) fn find(lines: &str, wanted: [&str; 4]) -> Option<Vec<u8>> {
     })
 }
 
-/// Splits the first field off; one that is not `ended` takes all there is.
+/// Splits the first field off; a field that is not `ended` takes the whole rest.
 fn field(text: &str, ended: bool) -> (&str, Option<&str>) {
     let mut escaped = false;
     for (at, letter) in text.char_indices() {

@@ -1,11 +1,15 @@
-//! Puts payloads and packs into the database, reads them, and removes those that nothing names any more.
+//! Puts payloads and packs into the database, reads them, and removes unreferenced ones.
 //!
-//! A payload stands in a row of its session under its hash, before any record names it. One that no record names is removed in two steps,
-//! since a writer may be about to name it again: a collection notes in the row when it was *withdrawn*, and one that begins [`MIN_AGE`] later
-//! by the server's clock, and finds it still named by nothing, removes the row. Putting it again clears that note, or adds the row, and
-//! the row's lock decides which of the two comes first. A writer that was paused between a put and the append that names it, for half of `MIN_AGE`
-//! or longer, puts the payload again, or makes sure that the row is there and clears the note, before anything is acknowledged. For that it
-//! keeps the bytes of up to 64 MiB of payloads until then; of more, one that is gone ends the writer.
+//! A payload is stored in a row of its session under its hash, before any record names it. An
+//! unreferenced payload is removed in two steps, since a writer may be about to name it again. A
+//! collection notes in the row when it was *withdrawn*. A collection that starts [`MIN_AGE`] later
+//! by the server's clock, and finds it still unreferenced, removes the row. Putting it again clears
+//! that note, or adds the row, and the row's lock decides which of the two comes first.
+//!
+//! A writer may be paused between a put and the append that names the payload, for half of
+//! `MIN_AGE` or longer. It then puts the payload again, or ensures that the row exists and clears
+//! the note, before anything is acknowledged. For that it keeps the bytes of up to 64 MiB of
+//! payloads until then. If there are more, a missing payload ends the writer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,13 +33,13 @@ const PUT: &str = "put a payload into the database";
 const GET: &str = "read a payload from the database";
 const REMOVE: &str = "remove payloads from the database that nothing names";
 
-/// Greatest length of a payload that the server takes in one statement, in bytes.
+/// Maximum length of a payload that the server accepts in one statement, in bytes.
 pub(super) const STATEMENT_BYTES_MAX: u64 = OBJECT_BYTES_MAX - (1 << 20);
 
-/// Number of rows that are looked at or changed at a time.
+/// Number of rows that are read or changed at a time.
 const PAGE_ROWS: i64 = 4_096;
 
-/// Knows what was put of each session that nothing acknowledged names yet.
+/// The payloads of each session that were put but are not named by an acknowledged record yet.
 #[derive(Debug)]
 pub(super) struct Puts {
     clock: Clock,
@@ -43,10 +47,10 @@ pub(super) struct Puts {
     sessions: Mutex<BTreeMap<Uuid, KnownPayloads>>,
 }
 
-/// Is what was put of a session.
+/// The payloads of one session.
 #[derive(Debug)]
 struct KnownPayloads {
-    /// Since when all of them are known to be there.
+    /// Time at which all of them existed.
     since: Duration,
     /// With the bytes of up to [`KEPT_BYTES_MAX`](crate::slots::KEPT_BYTES_MAX).
     objects: BTreeMap<ObjectId, Option<Arc<Vec<u8>>>>,
@@ -54,7 +58,7 @@ struct KnownPayloads {
 }
 
 impl Puts {
-    /// Reads this clock, and keeps so many bytes.
+    /// Uses this clock, and keeps up to `kept_bytes_max` bytes.
     pub(super) fn new(clock: Clock, kept_bytes_max: u64) -> Puts {
         Puts { clock, kept_bytes_max, sessions: Mutex::default() }
     }
@@ -70,14 +74,15 @@ impl Puts {
         put.objects.insert(object, is_kept.then(|| Arc::clone(bytes)));
     }
 
-    /// Returns what was put of a session so long ago that it may have been withdrawn and removed since.
+    /// Returns the payloads of a session that were put so long ago that they may have been
+    /// withdrawn and removed since.
     pub(super) fn old(&self, session: Uuid) -> Option<Old> {
         let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         let (now, put) = (self.clock.now(), sessions.get(&session)?);
         (now.saturating_sub(put.since) > KNOWN_FOR).then(|| Old { objects: put.objects.clone(), now })
     }
 
-    /// Notes that all of that was there at a moment.
+    /// Notes that all of these existed at a moment.
     pub(super) fn note_there(&self, session: Uuid, now: Duration) {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(put) = sessions.get_mut(&session) {
@@ -85,20 +90,20 @@ impl Puts {
         }
     }
 
-    /// Forgets what was put of a session: the records that name it are acknowledged.
+    /// Forgets the payloads of a session: the records that name them are acknowledged.
     pub(super) fn forget(&self, session: Uuid) {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
     }
 }
 
-/// Is what may have been removed.
+/// Payloads that may have been removed.
 pub(super) struct Old {
     pub(super) objects: BTreeMap<ObjectId, Option<Arc<Vec<u8>>>>,
-    /// When that was asked.
+    /// Time of the query.
     pub(super) now: Duration,
 }
 
-/// Is what a collection looks at of a payload's row.
+/// The columns of a payload's row that a collection reads.
 struct PayloadRow {
     hash: Vec<u8>,
     len: u64,
@@ -117,7 +122,7 @@ impl PayloadRow {
 }
 
 impl Tables {
-    /// Puts a payload under its hash, unless it is there.
+    /// Puts a payload under its hash, unless it exists.
     pub(super) async fn put_object(&self, session: Uuid, object: ObjectId, bytes: &[u8]) -> Result<()> {
         let hash: &[u8] = &object.hash;
         let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&bytes as _, Type::BYTEA)];
@@ -125,12 +130,12 @@ impl Tables {
         if rows.first().and_then(|row| number(row, 0)) == Some(1) {
             return Ok(());
         }
-        // The statement asks for the tables' version, and found another one.
+        // The statement checks the tables' version, and found another one.
         self.has_tables(PUT).await?;
         Err(self.begin().end(PUT, RemoteFailure::Missing))
     }
 
-    /// Returns the bytes of a payload, compared with their hash; `None` if there are none.
+    /// Returns the bytes of a payload, verified against their hash; `None` if it is missing.
     pub(super) async fn object(&self, session: Uuid, object: ObjectId) -> Result<Option<Vec<u8>>> {
         let (hash, len): (&[u8], _) = (&object.hash, i32::try_from(object.len).unwrap_or(i32::MAX));
         let parameters = [(&session as _, UUID), (&hash as _, Type::BYTEA), (&len as _, Type::INT4)];
@@ -141,7 +146,7 @@ impl Tables {
         bytes.map(Some).ok_or(Error::Payload { object: object.file_name() })
     }
 
-    /// Makes sure that a payload is there, and is not removed. `kept` has its bytes.
+    /// Ensures that a payload exists and is not removed. `kept` has its bytes.
     pub(super) async fn keep_object(
         &self,
         session: Uuid,
@@ -168,8 +173,8 @@ impl Tables {
         time.ok_or_else(|| self.begin().error(REMOVE))
     }
 
-    /// Removes the payloads of a session that are not needed and were withdrawn long enough before `time_us`, which was asked for in front of
-    /// all that was read, and withdraws the others that are not needed.
+    /// Removes the unneeded payloads of a session that were withdrawn long enough before `time_us`,
+    /// and withdraws the other unneeded ones. `time_us` must have been read before the records.
     pub(super) async fn collect_objects(
         &self,
         session: Uuid,

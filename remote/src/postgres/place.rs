@@ -1,4 +1,4 @@
-//! A database as a place that a URL names.
+//! A database as a place with a URL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use crate::place::{
 };
 use crate::retries::Retries;
 
-/// Holds sessions in a database.
+/// A place for sessions in a database.
 #[derive(Debug)]
 struct DatabasePlace {
     database: Database,
     url: String,
     retries: Retries,
-    /// Reads, and claims nothing.
+    /// For reading; claims nothing.
     reads: Arc<PostgresReplicator>,
 }
 
-/// Opens the place that a URL names, with the password from these variables.
+/// Opens the place at a URL, with the password from these variables.
 ///
 /// # Errors
 ///
@@ -71,11 +71,10 @@ impl Place for DatabasePlace {
     }
 }
 
-/// Reads one session from a database.
 #[derive(Debug)]
 struct DatabaseReader {
     reads: Arc<PostgresReplicator>,
-    /// Stands behind what was handed on.
+    /// Positioned after the last item that was passed on.
     reader: RowReader,
 }
 

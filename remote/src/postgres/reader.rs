@@ -1,7 +1,8 @@
-//! Reads what is held of a session, and verifies it: each record and claim has the link that follows from what stands before it.
+//! Reads the contents of a session and verifies them: each record and claim must have the link that
+//! follows from the previous ones.
 //!
-//! Rows are only ever added, and in one transaction with the session's row, which says how far they go. So whoever reads that row
-//! first needs no transaction to see a session whole.
+//! Rows are only ever added, and in one transaction with the session's row, which states their end.
+//! So a reader that reads that row first needs no transaction to see a complete session.
 
 use std::iter::Peekable;
 use std::pin::pin;
@@ -28,13 +29,13 @@ use crate::error::{Error, RemoteFailure, Result};
 
 const READ: &str = "read the session from the database";
 
-/// Number of records at which those that were read are handed on.
+/// Number of records at which a page is passed on.
 const PAGE_RECORDS: usize = 512;
 
-/// Number of bytes of bodies at which those that were read are handed on.
+/// Number of bytes of bodies at which a page is passed on.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// Is a record that a database holds.
+/// Contains a record from a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldRecord {
     /// Sequence number of the record.
@@ -56,7 +57,7 @@ impl HeldRecord {
     }
 }
 
-/// Gathers what is handed on together.
+/// Items that are passed on together.
 #[derive(Default)]
 struct Page {
     items: Vec<Item>,
@@ -69,13 +70,13 @@ impl Page {
     }
 }
 
-/// Says where reading stands.
+/// Position of a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stand {
     pub(super) next: SequenceNumber,
     pub(super) epoch: Epoch,
     pub(super) link: Link,
-    /// Who made the last claim.
+    /// Name of the last claimant.
     pub(super) name: String,
 }
 
@@ -85,11 +86,12 @@ pub(super) struct RowReader {
     tables: Arc<Tables>,
     session: Uuid,
     pub(super) stand: Stand,
-    /// Sequence number behind the last record that another name than this place's appended.
+    /// Sequence number after the last record that was appended under another name than this
+    /// place's.
     pub(super) others_end: SequenceNumber,
 }
 
-/// What is read of a session.
+/// An item of a session.
 #[derive(Debug)]
 pub(super) enum Item {
     Claim { epoch: Epoch, name: String },
@@ -97,20 +99,21 @@ pub(super) enum Item {
     Record(HeldRecord),
 }
 
-/// Takes what was read; returns `false` if nobody wants more.
+/// Receives items; returns `false` to stop the reading.
 pub(super) trait PageSink: Send {
     fn take(&mut self, page: Vec<Item>) -> impl Future<Output = bool> + Send;
 }
 
 impl RowReader {
-    /// Stands in front of all that is held of a session.
+    /// Returns a reader at the start of a session.
     pub(super) fn new(tables: Arc<Tables>, session: Uuid) -> RowReader {
         let (next, link) = (SequenceNumber::MIN, Link::first(session));
         let stand = Stand { next, epoch: Epoch::default(), link, name: String::new() };
         RowReader { tables, session, stand, others_end: next }
     }
 
-    /// Goes in front of the record `next`, if it or the one before it is held. What stands before is taken as it is.
+    /// Moves before the record `next`, if it or the previous one exists. Earlier items are not
+    /// verified.
     pub(super) async fn skip(&mut self, next: SequenceNumber) -> Result<bool> {
         let Some(before) = next.get().checked_sub(1) else { return Ok(true) };
         let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
@@ -136,7 +139,7 @@ impl RowReader {
         self.session
     }
 
-    /// Reads on to the end. Returns `false` if `sink` wants no more.
+    /// Reads to the end. Returns `false` if `sink` stopped the reading.
     pub(super) async fn read_to_end(&mut self, sink: &mut impl PageSink) -> Result<bool> {
         let mut attempts = self.tables.begin();
         while attempts.wait_for_next().await {
@@ -176,7 +179,8 @@ impl RowReader {
         };
         let mut claims = claims.into_iter().peekable();
         let mut page = Page::default();
-        // The reader stands behind what was verified, so that is handed on whatever comes then.
+        // The reader is positioned after the verified items, so these are passed on even after an
+        // error.
         let read = self.read_records(&head, &mut claims, &mut page, sink).await;
         let read = match read {
             Ok(Ok(true)) => Ok(self.end(&head, &mut claims, &mut page).map(|()| true)),
@@ -224,7 +228,7 @@ impl RowReader {
         Ok(Ok(true))
     }
 
-    /// Verifies a row of `records`, and the claims in front of it, and stands behind it.
+    /// Verifies a row of `records`, and the claims before it, and moves after it.
     fn record(&mut self, row: &Row, claims: &mut Peekable<IntoIter<Claim>>, page: &mut Page) -> Result<()> {
         let sequence = self.stand.next;
         self.take_claims(claims, page)?;
@@ -284,7 +288,7 @@ impl RowReader {
         Ok(())
     }
 
-    /// Takes the claims that stand in front of the next record.
+    /// Takes the claims before the next record.
     fn take_claims(&mut self, claims: &mut Peekable<IntoIter<Claim>>, page: &mut Page) -> Result<()> {
         while let Some(claim) = claims.next_if(|claim| claim.next <= self.stand.next) {
             let Claim { epoch, next, writer, name, link } = claim;
@@ -300,7 +304,7 @@ impl RowReader {
         Ok(())
     }
 
-    /// Verifies that the session ends where its row says.
+    /// Verifies that the session ends where its row states.
     fn end(
         &mut self,
         head: &SessionTableRow,
@@ -330,7 +334,8 @@ impl RowReader {
 }
 
 impl Tables {
-    /// Reads a session's row, and refuses tables that this crate does not know. `None` if there is none.
+    /// Reads a session's row, and refuses unknown versions of the tables. Returns `None` if there
+    /// is no row.
     pub(super) async fn head(
         &self,
         session: Uuid,

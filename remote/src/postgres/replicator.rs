@@ -1,4 +1,4 @@
-//! Feeds the sessions of a store into a database: what the engine asks of a [`Replicator`].
+//! Replicates the sessions of a store into a database: the engine's [`Replicator`] for PostgreSQL.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,10 +35,10 @@ const STANDING: &str = "ask the database for a session";
 const CONFIRM: &str = "ask the database for the session's claim";
 const SESSIONS: &str = "ask the database for its sessions";
 
-/// Number of pages that are read ahead of whoever takes them.
+/// Number of pages that are read ahead of their consumer.
 const AHEAD: usize = 2;
 
-/// Keeps the sessions of one store in a PostgreSQL database.
+/// Replicates the sessions of one store into a PostgreSQL database.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -59,30 +59,32 @@ const AHEAD: usize = 2;
 #[derive(Debug)]
 pub struct PostgresReplicator {
     tables: Arc<Tables>,
-    /// Where the sessions are, in words.
+    /// Location of the sessions, in words.
     words: String,
     runtime: Runtime,
     sessions: Slots<Stand, RowWriter>,
     clock: Clock,
-    /// When each claim was last the newest one.
+    /// For each claim, the last time when it was the newest one.
     confirmations: Confirmations<()>,
-    /// For how long that counts.
+    /// Validity of a confirmation.
     fresh_for: Duration,
     puts: Puts,
-    /// Takes the sessions of which somebody may want to hear.
+    /// Receives the sessions whose followers are to be notified.
     news: mpsc::UnboundedSender<Uuid>,
     /// `None` if it keeps no lease.
     lease: Option<WorkerLease>,
 }
 
 impl PostgresReplicator {
-    /// Keeps sessions in `database`, and starts a thread that speaks to it. Asks the server for nothing yet. `name` says in claims
-    /// who writes, and must be that of this one directory of sessions: another directory with that name would go on with records that this
-    /// one has not brought there.
+    /// Replicates sessions into `database`, and starts a thread for its requests. Sends no request
+    /// yet. `name` identifies the writer in claims, and must belong to this one directory of
+    /// sessions. Another directory with the same name would continue from records that this one has
+    /// not brought to the database.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRuntime`], and [`Error::TooLarge`] if the name is longer than 1,024 bytes or holds a NUL, which no database keeps.
+    /// [`Error::NoRuntime`], and [`Error::TooLarge`] if the name is longer than 1,024 bytes or
+    /// contains a NUL, which databases cannot store.
     pub fn new(database: Database, name: &str, retries: Retries) -> Result<PostgresReplicator> {
         if name.len() > NOTE_BYTES_MAX || name.contains('\0') {
             return Err(Error::TooLarge { what: "note", len: name.len() as u64, max: NOTE_BYTES_MAX as u64 });
@@ -110,8 +112,9 @@ impl PostgresReplicator {
         .with_lease(LEASE_LENGTH)
     }
 
-    /// Reads time by a clock of the caller's, in place of the system's that goes on while the machine sleeps, and keeps the bytes of so
-    /// many payloads. For tests, which have no days to wait.
+    /// Replaces the system's clock, which also runs while the machine sleeps, by the caller's
+    /// clock, and sets the number of bytes of payloads to keep. For tests, which cannot wait for
+    /// days.
     #[doc(hidden)]
     pub fn with_clock(
         self,
@@ -122,8 +125,9 @@ impl PostgresReplicator {
         PostgresReplicator { puts: Puts::new(clock.clone(), kept_bytes_max), clock, ..self }
     }
 
-    /// Has its lease last so long, of 100 ms to an hour: [`LEASE_LENGTH`] where nobody says otherwise. It writes a row three times in that
-    /// time, while it has sessions claimed. For before anything is claimed.
+    /// Sets the length of its lease, from 100 ms to an hour; the default is [`LEASE_LENGTH`]. It
+    /// writes a row three times in that time, while it has sessions claimed. Call this before
+    /// anything is claimed.
     ///
     /// # Errors
     ///
@@ -133,7 +137,7 @@ impl PostgresReplicator {
         Ok(PostgresReplicator { lease, fresh_for: fresh_for(Some(length)), ..self })
     }
 
-    /// Keeps no lease, so that nobody waits before taking its sessions over.
+    /// Keeps no lease, so that others do not wait before they take its sessions over.
     #[must_use]
     pub fn without_lease(self) -> PostgresReplicator {
         PostgresReplicator { lease: None, fresh_for: fresh_for(None), ..self }
@@ -147,13 +151,13 @@ impl PostgresReplicator {
         }
     }
 
-    /// Returns the lease under which a session was claimed last.
+    /// Returns the lease under which a session was last claimed.
     pub(super) fn lease(&self, session: Uuid) -> Result<Option<SessionLease>> {
         let tables = Arc::clone(&self.tables);
         self.runtime.run(async move { leases::lease(&tables, session).await })?
     }
 
-    /// Returns the ids of the sessions that the database holds.
+    /// Returns the ids of the sessions in the database.
     ///
     /// # Errors
     ///
@@ -169,8 +173,9 @@ impl PostgresReplicator {
         })?
     }
 
-    /// Follows a session from the record `from` on: hands on what is held, and then each record as it is appended, by whomever. Claims
-    /// nothing. Every record is verified against the one before it; the one before `from` is taken as it is.
+    /// Follows a session from the record `from` on: yields the existing records, and then each new
+    /// one, from any writer. Claims nothing. Every record is verified against the previous one; the
+    /// one before `from` is not verified.
     ///
     /// # Errors
     ///
@@ -179,23 +184,23 @@ impl PostgresReplicator {
         tail::start(&self.runtime, Arc::clone(&self.tables), session, from)
     }
 
-    /// Returns the bytes of a payload, compared with their hash; `None` if there are none.
+    /// Returns the bytes of a payload, verified against their hash; `None` if it is missing.
     pub(super) fn object(&self, session: Uuid, object: ObjectId) -> Result<Option<Vec<u8>>> {
         let tables = Arc::clone(&self.tables);
         self.runtime.run(async move { tables.object(session, object).await })?
     }
 
-    /// Returns what speaks to the database.
+    /// Returns the access to the database.
     pub(super) fn tables(&self) -> Arc<Tables> {
         Arc::clone(&self.tables)
     }
 
-    /// Returns the thread that speaks to the database.
+    /// Returns the thread for requests to the database.
     pub(super) fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
-    /// Returns how a session stands by its row, which whoever reads the session verifies.
+    /// Returns the state of a session from its row, which only a reader of the session verifies.
     pub(super) fn read_standing(&self, session: Uuid) -> Result<Option<SessionStanding>> {
         let tables = Arc::clone(&self.tables);
         self.runtime.run(async move {
@@ -219,13 +224,13 @@ impl PostgresReplicator {
         })?
     }
 
-    /// Returns a reader of what is held of a session, for whoever claims nothing.
+    /// Returns a reader of a session, which claims nothing.
     pub(super) fn reader(&self, session: Uuid) -> RowReader {
         RowReader::new(Arc::clone(&self.tables), session)
     }
 
-    /// Reads on to the end, and hands what is met to `visit` on the thread that calls this. Returns the reader, behind what it
-    /// handed on.
+    /// Reads to the end, and passes items to `visit` on the calling thread. Returns the reader,
+    /// positioned after the items that were passed on.
     pub(super) fn read_here(
         &self,
         mut reader: RowReader,
@@ -235,7 +240,7 @@ impl PostgresReplicator {
         let lost = reader.clone();
         let read = async move {
             let read = reader.read_to_end(&mut Pages(send.clone())).await.map(drop);
-            // Nobody waits any more where this fails.
+            // If this fails, the caller no longer waits.
             let _ = send.send(ReadStep::End(Box::new((reader, read)))).await;
         };
         if let Err(error) = self.runtime.spawn(read) {
@@ -250,7 +255,8 @@ impl PostgresReplicator {
         }
     }
 
-    /// Makes sure of the payloads that records name which are about to be appended, or were just now.
+    /// Ensures that the payloads of records that are about to be appended, or were just appended,
+    /// still exist.
     fn make_sure_of_payloads(&self, session: Uuid) -> Result<()> {
         let Some(Old { objects, now }) = self.puts.old(session) else { return Ok(()) };
         let tables = Arc::clone(&self.tables);
@@ -264,7 +270,7 @@ impl PostgresReplicator {
         Ok(())
     }
 
-    /// Appends with a writer that was taken out of its place, and returns it.
+    /// Appends with a writer that was taken from its slot, and returns it.
     fn write(
         &self,
         mut writer: Box<RowWriter>,
@@ -282,7 +288,7 @@ impl PostgresReplicator {
                     writer = back;
                     settled
                 }
-                // The thread is gone, and the writer with it.
+                // The thread has ended, and the writer with it.
                 Err(error) => return (None, Err(error)),
             };
             if settled.is_err() || left.is_empty() {
@@ -291,7 +297,7 @@ impl PostgresReplicator {
             match writer.queue(captures.as_ref(), left) {
                 Ok(taken) => {
                     left = left.get(taken..).unwrap_or_default();
-                    // The first statement has all of it; the others say that there is no more.
+                    // The first statement has all of them; the others have no more.
                     captures = captures.map(|_| AppendCaptures::none());
                 }
                 Err(error) => return (Some(writer), Err(error)),
@@ -300,13 +306,13 @@ impl PostgresReplicator {
     }
 }
 
-/// Says how far reading has come.
+/// A step of a read.
 enum ReadStep {
     Page(Vec<Item>),
     End(Box<(RowReader, Result<()>)>),
 }
 
-/// Hands pages to a thread that blocks for them.
+/// Passes pages to a thread that blocks for them.
 struct Pages(mpsc::Sender<ReadStep>);
 
 impl PageSink for Pages {
@@ -398,7 +404,7 @@ impl Replicator for PostgresReplicator {
         let writer = self.sessions.take_claimed(session, |writer| writer.epoch().get() == epoch)?;
         let asked = self.clock.now();
         let (writer, appended) = self.write(writer, captures, records);
-        // If the thread is gone, so is the writer, and nobody appends under its epoch any more.
+        // Without the thread there is no writer, and nothing more is appended under its epoch.
         if let Some(writer) = writer {
             if appended.is_ok() && !writer.is_stopped() {
                 self.confirmations.note(session, epoch, asked, ());
@@ -411,7 +417,7 @@ impl Replicator for PostgresReplicator {
         appended.map_err(replica_error)?;
         self.make_sure_of_payloads(session).map_err(replica_error)?;
         self.puts.forget(session);
-        // Whoever follows the session looks by himself too, so nothing is lost where this is.
+        // A follower also polls, so a lost notification loses no records.
         let _ = self.news.send(session);
         Ok(())
     }
@@ -449,19 +455,19 @@ impl Replicator for PostgresReplicator {
             self.puts.forget(session);
         }
         if let Some(WorkerLease { keeper, .. }) = self.lease.clone() {
-            // Where this fails, others wait until the lease has run out.
+            // If this fails, others wait until the lease has run out.
             let _ = self.runtime.run(async move { keeper.release(session, epoch).await });
         }
     }
 }
 
 impl Tables {
-    /// Begins to count the attempts of one request.
+    /// Starts to count the attempts of one request.
     pub(super) fn begin(&self) -> Attempts {
         self.pool.attempts(self.retries)
     }
 
-    /// Runs a statement that may be run again, until it is answered.
+    /// Runs an idempotent statement until it is answered.
     pub(super) async fn ask(
         &self,
         what: &'static str,
@@ -471,7 +477,7 @@ impl Tables {
         self.retry_request(what, || self.pool.query(statement, parameters)).await
     }
 
-    /// Makes a request that may be made again, until it is answered.
+    /// Sends an idempotent request until it is answered.
     pub(super) async fn retry_request<T, F>(&self, what: &'static str, request: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T, DatabaseFailure>>,
@@ -487,20 +493,20 @@ impl Tables {
         Err(attempts.error(what))
     }
 
-    /// Returns whether there are tables, and refuses those that this crate does not know.
+    /// Returns whether there are tables, and refuses unknown versions.
     pub(super) async fn has_tables(&self, what: &'static str) -> Result<bool> {
         self.version(what).await.map(|version| version.is_some())
     }
 
-    /// Returns the version of the tables, `None` if there are none, and refuses those that this crate does not know.
+    /// Returns the version of the tables, `None` if there are none, and refuses unknown versions.
     pub(super) async fn version(&self, what: &'static str) -> Result<Option<i32>> {
         let version = self.retry_request(what, || super::schema::version(&self.pool, &self.schema)).await?;
         version.map(|version| super::schema::check(version).map(|()| version)).transpose()
     }
 }
 
-/// Notifies whoever follows sessions of what was appended, in transactions that nobody waits for: a notification makes commits wait
-/// for each other, all over the server.
+/// Notifies the followers of sessions of new records, in transactions for which no caller waits:
+/// notifications serialize commits in the whole server.
 async fn tell(tables: Arc<Tables>, mut told: mpsc::UnboundedReceiver<Uuid>) {
     while let Some(session) = told.recv().await {
         let mut sessions = BTreeSet::from([session]);

@@ -1,9 +1,9 @@
 //! The tables, and their versions.
 //!
-//! A database gets its tables with the first claim. One of an older version is brought up to date by the next claim, or a collection that has
-//! something to change, one of a newer
-//! version is refused by everybody who does not know it: every statement that writes asks for the version in the same breath, so a
-//! writer of an older version appends nothing more once a newer one has changed the tables.
+//! A database gets its tables with the first claim. Tables of an older version are upgraded by the
+//! next claim, or by a collection that has changes to make. Tables of a newer version are refused.
+//! Every statement that writes also checks the version, so a writer of an older version appends
+//! nothing more once a newer one has changed the tables.
 
 use tokio_postgres::types::Type;
 
@@ -14,10 +14,10 @@ use crate::retries::Retries;
 /// Version of the tables that this crate writes, and the newest that it reads.
 pub(super) const VERSION: i32 = MIGRATIONS.len() as i32;
 
-/// Lock of the database that whoever changes the tables holds: "foldlog" in ASCII.
+/// Lock of the database during changes of the tables: "foldlog" in ASCII.
 const LOCK: i64 = 0x66_6f_6c_64_6c_6f_67;
 
-/// What brings the tables from each version to the next; `{}` is the schema.
+/// Statements that upgrade the tables from each version to the next; `{}` is the schema.
 const MIGRATIONS: [&str; 4] = [
     "
     -- One row for each session: how far it goes, and who writes it.
@@ -101,7 +101,7 @@ pub(super) fn check(found: i32) -> Result<()> {
     if found > VERSION { Err(Error::NewerTables { found, supported: VERSION }) } else { Ok(()) }
 }
 
-/// Finds out whether the server keeps what it acknowledges, and brings the tables up to date.
+/// Checks that the server's acknowledged writes are durable, and upgrades the tables.
 pub(super) async fn prepare(pool: &Pool, schema: &str, retries: Retries) -> Result<()> {
     const WHAT: &str = "make the tables in the database";
     let mut attempts = pool.attempts(retries);
@@ -129,7 +129,7 @@ async fn try_prepare(pool: &Pool, schema: &str) -> Result<Result<()>, DatabaseFa
     let mut lease = pool.lease().await?;
     lease.begin().await?;
     lease.run(&format!("SELECT pg_advisory_xact_lock({LOCK})")).await?;
-    // Asked first: a user who may not make a schema is refused even where it is there.
+    // Queried first: a user who may not create a schema is refused even if it exists.
     let named =
         lease.query("SELECT 1 FROM pg_namespace WHERE nspname = $1", &[(&schema, Type::TEXT)]).await?;
     if named.is_empty() {

@@ -1,8 +1,9 @@
-//! The statements, whose only variable part is the schema's name, and what their rows mean.
+//! The statements, whose only variable part is the schema's name, and the decoding of their rows.
 //!
-//! Each statement that writes is a transaction of its own, whose commit the server acknowledges once it is durable
-//! (`synchronous_commit`, which the statement itself turns on for its transaction, whatever user, database or pooler have set), and
-//! changes nothing unless the tables have the version that this crate writes.
+//! Each statement that writes is a transaction of its own. The server acknowledges its commit once
+//! it is durable: the statement itself turns on `synchronous_commit` for its transaction,
+//! regardless of the settings of user, database or pooler. It changes nothing unless the tables
+//! have the version that this crate writes.
 
 use foldlog_codec::SequenceNumber;
 use tokio_postgres::Row;
@@ -13,19 +14,21 @@ use super::link::Link;
 use super::schema::VERSION;
 use crate::chunk::{Epoch, WriterId};
 
-/// Type of a column that holds a session, a writer or a nonce.
+/// Type of a column for a session, a writer or a nonce.
 pub(super) const UUID: Type = Type::UUID;
 
-/// What a statement that writes returns: how many rows it wrote, and whether the server keeps them.
+/// Result of a statement that writes: the number of rows that it wrote, and whether the server
+/// makes them durable.
 const SAID: &str = "SELECT count(*), current_setting('fsync'), current_setting('synchronous_commit')";
 
-/// Asks for the server's time, in microseconds since 1970.
+/// Queries the server's time, in microseconds since 1970.
 pub(super) const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// Waits until no other transaction holds the lock with this number, and holds it until this one ends.
+/// Waits until no other transaction holds the lock with this number, and holds it until this one
+/// ends.
 pub(super) const LOCK: &str = "SELECT pg_advisory_xact_lock($1)";
 
-/// Holds the statements for one schema.
+/// The statements for one schema.
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) head: String,
@@ -56,7 +59,8 @@ pub(super) struct Statements {
 
 impl Statements {
     pub(super) fn new(schema: &str) -> Statements {
-        // `remote_apply` waits for still more than `on`. The writing statements read this row, so it is always evaluated.
+        // `remote_apply` waits for even more than `on`. The writing statements read this row, so it
+        // is always evaluated.
         let durable = format!(
             "durable AS MATERIALIZED (SELECT set_config('synchronous_commit', \
              CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true) \
@@ -75,8 +79,8 @@ impl Statements {
                 "SELECT epoch, next, writer, name, link FROM \"{schema}\".claims \
                  WHERE session = $1 AND epoch > $2 AND epoch <= $3 ORDER BY epoch"
             ),
-            // No length that a row has decides how much memory is taken. Tables of an older version have no column `dropped`: the name
-            // means the one in front then.
+            // No length in a row decides how much memory is allocated. Tables of an older version
+            // have no column `dropped`: the name then refers to the one in `none`.
             records: format!(
                 "SELECT r.* FROM (VALUES (NULL::bytea)) AS none (dropped) CROSS JOIN LATERAL \
                  (SELECT sequence, epoch, kind, time_us, CASE WHEN octet_length(body) <= $4 THEN body END AS body, link, \
@@ -139,7 +143,8 @@ impl Statements {
                  WHERE o.session = $1 AND o.hash = $2 RETURNING 1) \
                  {SAID} FROM kept"
             ),
-            // Tables of an older version have no column `withdrawn`: the name means the one in front then.
+            // Tables of an older version have no column `withdrawn`: the name then refers to the
+            // one in `none`.
             list_objects: format!(
                 "SELECT o.* FROM (VALUES (NULL::timestamptz)) AS none (withdrawn) CROSS JOIN LATERAL \
                  (SELECT hash, octet_length(bytes)::bigint, (extract(epoch FROM withdrawn) * 1000000)::bigint \
@@ -153,7 +158,8 @@ impl Statements {
                 "DELETE FROM \"{schema}\".objects o USING {known} WHERE o.session = $1 AND o.hash = ANY($2) \
                  AND (extract(epoch FROM o.withdrawn) * 1000000)::bigint <= $3"
             ),
-            // A server whose clock was set back says of no lease that more is left than its length.
+            // If the server's clock was set back, the remaining time is still at most the lease's
+            // length.
             lease: format!(
                 "SELECT s.epoch, s.name, l.worker, l.length_ms, (extract(epoch FROM l.renewed) * 1000000)::bigint, \
                  greatest(0, least(l.length_ms, l.length_ms \
@@ -169,7 +175,7 @@ impl Statements {
                  WHERE s.session = $1 AND s.epoch = $2 AND s.lease = $3"
             ),
             end_lease: format!("DELETE FROM \"{schema}\".leases l USING {known} WHERE l.worker = $1"),
-            // None lasts that long.
+            // No lease lasts that long.
             clear_leases: format!(
                 "DELETE FROM \"{schema}\".leases l USING {known} WHERE l.renewed < clock_timestamp() - interval '1 day'"
             ),
@@ -177,7 +183,7 @@ impl Statements {
     }
 }
 
-/// Returns which setting makes the server lose what a statement wrote, if one does.
+/// Returns the setting that makes the server lose writes of a statement, if there is one.
 pub(super) fn losing_setting(row: &Row) -> Option<&'static str> {
     let setting = |column| row.try_get::<_, &str>(column).unwrap_or_default();
     match (setting(1), setting(2)) {
@@ -187,7 +193,7 @@ pub(super) fn losing_setting(row: &Row) -> Option<&'static str> {
     }
 }
 
-/// Says how far a session goes, and who writes it: its row of `sessions`.
+/// The end of a session, and its writer: its row of `sessions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SessionTableRow {
     pub(super) epoch: Epoch,
@@ -199,7 +205,7 @@ pub(super) struct SessionTableRow {
 }
 
 impl SessionTableRow {
-    /// `None` if the columns hold what nobody writes there.
+    /// Returns `None` if the columns contain invalid values.
     pub(super) fn from_row(row: &Row) -> Option<SessionTableRow> {
         Some(SessionTableRow {
             epoch: Epoch::new(number(row, 0)?),
@@ -212,7 +218,7 @@ impl SessionTableRow {
     }
 }
 
-/// Is a row of `claims`.
+/// A row of `claims`.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
     pub(super) epoch: Epoch,
@@ -234,22 +240,22 @@ impl Claim {
     }
 }
 
-/// Returns a column that holds a number which is never negative.
+/// Returns a column with a number that is never negative.
 pub(super) fn number(row: &Row, column: usize) -> Option<u64> {
     row.try_get::<_, i64>(column).ok().and_then(|number| number.try_into().ok())
 }
 
-/// Returns a column that holds a link.
+/// Returns a column with a link.
 pub(super) fn link(row: &Row, column: usize) -> Option<Link> {
     row.try_get::<_, &[u8]>(column).ok().and_then(Link::from_column)
 }
 
-/// Returns a number as a column holds it. None of a session gets near the greatest.
+/// Converts a number for a column. No number of a session gets near the maximum.
 pub(super) fn column(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Returns a writer as a column holds it.
+/// Converts a writer's id for a column.
 pub(super) fn writer(id: WriterId) -> Uuid {
     Uuid::from_bytes(*id.as_bytes())
 }

@@ -1,7 +1,9 @@
-//! Follows a session that somebody else writes: `LISTEN` says when to read on, and the rows alone say what there is.
+//! Follows a session that another worker writes: `LISTEN` triggers reads, and only the rows
+//! determine the result.
 //!
-//! A notification says nothing but that there may be news. One that is lost, with a connection or because its writer died, is made
-//! up for by looking once in a while: so a tail also works at a standby, which notifies nobody, only later.
+//! A notification only means that there may be new records. A lost one, because of a broken
+//! connection or a killed writer, is compensated by regular polling. So a tail also works at a
+//! standby, which sends no notifications, but with a delay.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,10 +24,10 @@ use crate::runtime::Runtime;
 /// Statement that notifies channels.
 pub(super) const NOTIFY: &str = "SELECT count(pg_notify(channel, '')) FROM unnest($1) AS channel, set_config('synchronous_commit', 'off', true)";
 
-/// How long nobody looks where nobody is notified.
+/// Interval of polling without notifications.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
-/// Number of records that are read ahead of whoever takes them, in pages.
+/// Number of pages of records that are read ahead of their consumer.
 const AHEAD: usize = 2;
 
 /// Returns the channel of a session.
@@ -33,8 +35,8 @@ pub(super) fn channel(session: Uuid) -> String {
     format!("foldlog_{}", session.simple())
 }
 
-/// Yields the records of a session, and waits for more: a [`Stream`] that any executor polls, or one after the other by
-/// [`wait`](Tail::wait). It ends behind an error; dropping it ends the work for it.
+/// Yields the records of a session, and waits for more: a [`Stream`] for any executor, or a
+/// blocking iterator by [`wait`](Tail::wait). It ends after an error; dropping it ends its work.
 #[derive(Debug)]
 pub struct Tail {
     pages: mpsc::Receiver<Result<Vec<HeldRecord>>>,
@@ -43,7 +45,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Returns the next record, and blocks until there is one. `None` behind an error.
+    /// Returns the next record, and blocks until there is one. Returns `None` after an error.
     pub fn wait(&mut self) -> Option<Result<HeldRecord>> {
         future::block_on(self.next())
     }
@@ -66,7 +68,7 @@ impl Stream for Tail {
     }
 }
 
-/// Hands pages to whoever polls for them.
+/// Passes pages to a polling consumer.
 struct Pages(mpsc::Sender<Result<Vec<HeldRecord>>>);
 
 impl PageSink for Pages {
@@ -79,7 +81,7 @@ impl PageSink for Pages {
     }
 }
 
-/// Begins to follow a session.
+/// Starts to follow a session.
 pub(super) fn start(
     runtime: &Runtime,
     tables: Arc<Tables>,
@@ -94,14 +96,14 @@ pub(super) fn start(
             Ok(())
         };
         if let Err(error) = future::or(unwanted, follow(tables, session, from, &mut sink)).await {
-            // Nobody waits any more where this fails.
+            // If this fails, the consumer no longer waits.
             let _ = send.send(Err(error)).await;
         }
     })?;
     Ok(Tail { pages, page: Vec::new().into_iter(), _runtime: runtime.clone() })
 }
 
-/// Reads on whenever there may be news. Returns once nobody wants more.
+/// Reads on whenever there may be new records. Returns once the consumer has ended.
 async fn follow(tables: Arc<Tables>, session: Uuid, from: SequenceNumber, sink: &mut Pages) -> Result<()> {
     let woken = Arc::new(Notify::new());
     let mut reader = RowReader::new(Arc::clone(&tables), session);
@@ -109,13 +111,13 @@ async fn follow(tables: Arc<Tables>, session: Uuid, from: SequenceNumber, sink: 
     let mut listener = None;
     loop {
         if listener.as_ref().is_none_or(super::connection::Listener::is_closed) {
-            // Whoever cannot listen looks.
+            // Without a listener, it polls.
             listener = listen(&tables, session, &woken).await;
         }
         if !is_placed {
             is_placed = reader.skip(from).await?;
         }
-        // Whoever is notified from here on is woken below.
+        // Later notifications wake the wait below.
         if is_placed && !reader.read_to_end(sink).await? {
             return Ok(());
         }

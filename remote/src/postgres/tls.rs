@@ -1,4 +1,4 @@
-//! Speaks TLS to a server, whose certificate is verified, with the host name that the URL gives.
+//! TLS connections to a server. Its certificate is verified with the host name in the URL.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,14 +17,15 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream}
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client;
 
-/// Makes TLS connections whose servers show a certificate of one of these authorities.
+/// Makes TLS connections to servers with a certificate of one of these authorities.
 #[derive(Clone)]
 pub(super) struct Tls {
     config: Arc<ClientConfig>,
 }
 
 impl Tls {
-    /// Trusts the authorities of a PEM file, or without one those that this machine trusts. `None` if there are none.
+    /// Trusts the authorities of a PEM file, or by default those that this machine trusts. Returns
+    /// `None` if there are none.
     pub(super) fn new(authorities: Option<&Path>) -> Option<Tls> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder =
@@ -59,10 +60,10 @@ where
     }
 }
 
-/// Agrees on keys with one server.
+/// Negotiates keys with one server.
 pub(super) struct Handshake {
     connector: TlsConnector,
-    /// `None` for a socket, which nobody speaks TLS over.
+    /// `None` for a socket, which never uses TLS.
     name: Option<ServerName<'static>>,
 }
 
@@ -82,7 +83,7 @@ where
     }
 }
 
-/// Is an encrypted connection.
+/// An encrypted connection.
 pub(super) struct EncryptedStream<S>(client::TlsStream<S>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for EncryptedStream<S> {

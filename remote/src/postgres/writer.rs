@@ -1,21 +1,25 @@
-//! Claims a session and appends to it: one statement at a time, each on condition that nothing changed since the last one.
+//! Claims a session and appends to it: one statement at a time, each provided that nothing changed
+//! since the last one.
 //!
-//! # How a statement is made sure of
+//! # How the outcome of a statement is determined
 //!
-//! The records are put into one statement with a nonce, whose condition is that the session's row is as this writer left it, and
-//! that statement is sent until its fate is known:
+//! The records are put into one statement with a nonce, whose condition is that the session's row
+//! is unchanged since this writer's last statement. It is sent until its outcome is known:
 //!
-//! 1. The server says that the rows were added: the records are acknowledged.
-//! 2. Whatever else it says, or does not, the session's row is read. It has our epoch, writer, nonce and link: an earlier attempt was
-//!    committed, and the answer was lost. The row is written once more, as it is: what the server acknowledges of that stands behind
-//!    our commit, for a standby too, where only the first answer would have said that one has it.
-//! 3. It has a higher epoch: this writer is *fenced*. If our last record stands there all the same, it was added before the claim.
-//! 4. It is as we left it: nothing was committed, and the statement is sent again. If an earlier attempt is carried out after all, one
-//!    of the two finds the row changed, and does nothing.
-//! 5. It is further back than we left it, or gone: the database went back to an older state.
-//! 6. The server refuses the statement before it commits anything, and no earlier attempt is in doubt: nothing is held of it.
-//! 7. The attempts of [`Retries`](crate::Retries) are used up: the fate is [`Error::Unknown`]. The writer keeps the records, and the next
-//!    call begins with them.
+//! 1. The server reports that the rows were added: the records are acknowledged.
+//! 2. After any other answer, or none, the session's row is read. It has our epoch, writer, nonce
+//!    and link: an earlier attempt was committed, and the answer was lost. The row is written
+//!    again, unchanged. The server's acknowledgement of this write follows our commit, also at a
+//!    standby. (Otherwise only the lost answer would have shown that a standby has the records.)
+//! 3. It has a higher epoch: this writer is *fenced*. If our last record exists nevertheless, it
+//!    was added before the claim.
+//! 4. It is as we left it: nothing was committed, and the statement is sent again. If an earlier
+//!    attempt is carried out after all, one of the two finds the row changed, and does nothing.
+//! 5. It is older than we left it, or missing: the database was reset to an older state.
+//! 6. The server refuses the statement before it commits anything, and no earlier attempt is in
+//!    doubt: none of the records is in the database.
+//! 7. The attempts of [`Retries`](crate::Retries) are used up: the outcome is [`Error::Unknown`].
+//!    The writer keeps the records, and the next call starts with them.
 
 use std::sync::Arc;
 
@@ -57,7 +61,7 @@ pub(super) struct RowWriter {
     stopped: Option<Error>,
 }
 
-/// Holds the records of one statement, as its parameters have them.
+/// The records of one statement, in the form of its parameters.
 #[derive(Debug)]
 struct RowBatch {
     next: SequenceNumber,
@@ -70,19 +74,19 @@ struct RowBatch {
     links: Vec<Vec<u8>>,
 }
 
-/// Says what reading the session's row says of a statement.
+/// The outcome of a statement, by the session's row.
 enum StatementFate {
-    /// Was committed.
+    /// It was committed.
     Committed,
-    /// Was committed, and behind it this error's claim, which fences the writer.
+    /// It was committed, and afterwards the claim in this error, which fences the writer.
     Overtaken(Error),
-    /// Was not committed, and may be yet.
+    /// It was not committed, and still may be.
     Open,
 }
 
 impl RowWriter {
-    /// Claims a session that was read to `stand`, once: if anything was added behind that, nothing is claimed. `lease` is renewed
-    /// before the claim names it.
+    /// Claims a session that was read to `stand`, with one attempt: if anything was added after
+    /// that, nothing is claimed. `lease` is renewed before the claim names it.
     pub(super) async fn claim(
         tables: Arc<Tables>,
         session: Uuid,
@@ -175,12 +179,13 @@ impl RowWriter {
         Err(Error::Fenced { epoch, by, note })
     }
 
-    /// Takes as many records as fit into one statement, in memory alone, and returns how many. What captures add stands beside the
-    /// first one.
+    /// Takes as many records as fit into one statement, in memory alone, and returns their number.
+    /// The data of captures is stored with the first one.
     ///
     /// # Errors
     ///
-    /// [`Error::Unknown`] if earlier records are in doubt, [`Error::OutOfOrder`], [`Error::NotContent`] and [`Error::TooLarge`].
+    /// [`Error::Unknown`] if earlier records are in doubt, [`Error::OutOfOrder`],
+    /// [`Error::NotContent`] and [`Error::TooLarge`].
     pub(super) fn queue(
         &mut self,
         captures: Option<&AppendCaptures>,
@@ -227,7 +232,7 @@ impl RowWriter {
         Ok(taken)
     }
 
-    /// Appends what is still in doubt, if anything is.
+    /// Appends records that are still in doubt, if there are any.
     pub(super) async fn settle(&mut self) -> Result<()> {
         self.check()?;
         let Some(batch) = self.pending.take() else { return Ok(()) };
@@ -241,7 +246,8 @@ impl RowWriter {
                 self.pending = Some(batch);
                 Err(error)
             }
-            // Nothing of it is held, nor will be: whoever likes appends it anew.
+            // None of the records is in the database or ever will be: the caller may append them
+            // again.
             Err(error @ Error::Store { .. }) => Err(error),
             Err(error) => {
                 self.stopped = Some(error.clone());
@@ -250,7 +256,8 @@ impl RowWriter {
         }
     }
 
-    /// Appends a batch. Returns the error that the next append fails with, if another writer's claim was found behind the batch.
+    /// Appends a batch. Returns the error for the next append, if another writer's claim was found
+    /// after the batch.
     async fn put(&self, batch: &RowBatch) -> Result<Option<Error>> {
         let tables = &self.tables;
         let (epoch, next, behind) =
@@ -305,7 +312,7 @@ impl RowWriter {
         Err(if in_doubt { attempts.last().unknown(batch.next) } else { attempts.error(APPEND) })
     }
 
-    /// Decides by the session's row what became of the statement.
+    /// Determines the outcome of the statement by the session's row.
     async fn fate(&self, batch: &RowBatch) -> Result<Result<StatementFate>, DatabaseFailure> {
         let went_back = Error::DatabaseWentBack { session: self.session, sequence: self.next };
         let head = match self.tables.head(self.session).await? {
@@ -328,13 +335,13 @@ impl RowWriter {
         }
         let fenced = Error::Fenced { epoch: head.epoch, by: head.writer, note: head.name };
         if self.is_held(batch).await? {
-            // The claim was committed behind it, and whoever made it has read it.
+            // The claim was committed after it, and the claimant has read it.
             return Ok(Ok(StatementFate::Overtaken(fenced)));
         }
         Ok(Err(fenced))
     }
 
-    /// Returns whether the last of these records is held, in front of another writer's claim.
+    /// Returns whether the last of these records is in the database, before another writer's claim.
     async fn is_held(&self, batch: &RowBatch) -> Result<bool, DatabaseFailure> {
         let last = column(batch.next.get().saturating_sub(1));
         let parameters = [(&self.session as _, UUID), (&last as _, Type::INT8)];
@@ -345,8 +352,8 @@ impl RowWriter {
         }))
     }
 
-    /// Has the server acknowledge a commit that stands behind the one that was found. If another writer's claim stands there, that is
-    /// one.
+    /// Makes the server acknowledge a commit after the one that was found. Another writer's claim
+    /// after it is such a commit.
     async fn confirm(&self, nonce: Uuid) -> bool {
         let (epoch, id) = (column(self.epoch.get()), writer(self.id));
         let parameters =
@@ -372,7 +379,7 @@ impl RowWriter {
     }
 }
 
-/// Returns how many records fit into one statement: one at least.
+/// Returns how many records fit into one statement: at least one.
 fn count_fitting(records: &[Record<'_>]) -> usize {
     let mut bytes = 0;
     let fits = records.iter().take(APPEND_RECORDS).take_while(|record| {
@@ -383,8 +390,8 @@ fn count_fitting(records: &[Record<'_>]) -> usize {
 }
 
 impl Tables {
-    /// Runs a statement that writes, and returns whether it wrote that many rows. A server that warned may have stopped waiting
-    /// for its standby, so its answer counts for nothing.
+    /// Runs a statement that writes, and returns whether it wrote that many rows. A server that
+    /// warned may have stopped waiting for its standby, so its answer is ignored.
     async fn commit(
         &self,
         statement: &str,
