@@ -4,9 +4,9 @@
 //! The protocol relies on three operations only: create an object that does not exist, read an
 //! object, and detect that an object does not exist. It uses no update, no rename, no list. Lists
 //! have three other users: [`Bucket::sessions`], which shows people the existing sessions; a
-//! process that watches a lease, which decides nothing about safety; and a collection, which
-//! removes only those listed objects that may be removed. This module turns a store's own messages
-//! into a [`RemoteFailure`], and drops them.
+//! process that watches a lease, which does not affect safety; and a collection, which removes only
+//! those listed objects that may be removed. This module turns a store's own messages into a
+//! [`RemoteFailure`], and drops them.
 //!
 //! Keys, below the prefix of the [`Bucket`]:
 //!
@@ -15,19 +15,19 @@
 //! sessions/{session}/volumes/{number of chunks}/{first chunk:020}
 //!                                        a volume
 //! sessions/{session}/collected/{first chunk:020}
-//!                                        a mark: the chunks of the small volume that starts there are removed
+//!                                        a mark: the small volume's chunks are removed
 //! sessions/{session}/compactions/{number:020}
 //!                                        a compaction, from 1 on
 //! sessions/{session}/compacted/{compaction:020}/{first chunk:020}/{hash}
 //!                                        a compacted volume of it
-//! sessions/{session}/objects/{hash}      a payload that the local log stores out of line, under its local name; or
-//!                                        a pack with the objects of captures of workspaces
+//! sessions/{session}/objects/{hash}      a payload that the local log stores out of line, under its
+//!                                        local name; or a pack of captures of workspaces
 //! sessions/{session}/objects/{hash}.{n}  the same, put again after n of its names were withdrawn
 //! sessions/{session}/withdrawn/{number:020}
 //!                                        a withdrawal, from 1 on
-//! sessions/{session}/lease/{epoch:020}   the worker whose lease the claim belongs to (`lease::objects`)
+//! sessions/{session}/lease/{epoch:020}   the worker with the claim's lease (`lease::objects`)
 //! leases/{worker}/{renewal:020}          a renewal of a worker's lease
-//! sessions/{session}/probe/{random}      tests during opening whether puts are conditional; removed at once
+//! sessions/{session}/probe/{random}      tests whether puts are conditional; removed at once
 //! ```
 
 use std::collections::BTreeMap;
@@ -220,7 +220,7 @@ impl Bucket {
     }
 
     /// Returns the ids of the sessions that the store lists, in ascending order. The list may lack
-    /// objects that were put just now; nothing else here relies on a list.
+    /// objects that were put just now; no other operation relies on a list.
     ///
     /// # Errors
     ///
@@ -342,7 +342,7 @@ impl Bucket {
         Err(attempts.error(what))
     }
 
-    /// Creates an object that another process may create too, with other bytes.
+    /// Creates an object that a concurrent process may create with other bytes.
     ///
     /// # Errors
     ///
@@ -585,7 +585,7 @@ async fn explain_refusal<T>(
 /// The meaning of a store's error.
 struct BucketRefusal {
     /// Whether the store reports that there is no such object. A missing bucket does not count,
-    /// since it tells nothing about an object.
+    /// since it does not imply that an object is missing.
     is_missing: bool,
     /// Whether the store reports that there is such an object already.
     exists: bool,

@@ -39,7 +39,7 @@ pub(crate) fn open(url: &Url, retries: Retries, variables: &PlaceEnvironment) ->
 ///
 /// # Errors
 ///
-/// Those of [`open_place_with`](crate::open_place_with), also for places of other kinds.
+/// The errors of [`open_place_with`](crate::open_place_with), also for places of other kinds.
 pub fn open_remote(url: &str, retries: Retries, variables: &PlaceEnvironment) -> Result<Remote> {
     remote(&Url::parse(url).map_err(|_| Error::Url { reason: "it is no URL" })?, retries, variables)
 }

@@ -75,8 +75,9 @@ impl Chain {
     ///
     /// # Errors
     ///
-    /// Those of [`Chunk::decode`], [`Error::NotOurs`], [`Error::Broken`], and [`Error::Malformed`]
-    /// for a chunk that violates one of the rules 5 to 7. The chain is unchanged then.
+    /// The errors of [`Chunk::decode`], [`Error::NotOurs`], [`Error::Broken`], and
+    /// [`Error::Malformed`] for a chunk that violates one of the rules 5 to 7. The chain is
+    /// unchanged then.
     pub fn take<'a>(&mut self, bytes: &'a [u8]) -> Result<TakenChunk<'a>> {
         let chunk = Chunk::decode(bytes, self.next_number)?;
         self.take_decoded(chunk)
@@ -87,7 +88,7 @@ impl Chain {
     ///
     /// # Errors
     ///
-    /// Those of [`Chain::take`] except [`Error::Damaged`].
+    /// The errors of [`Chain::take`] except [`Error::Damaged`].
     pub fn take_compacted<'a>(&mut self, bytes: &'a [u8]) -> Result<TakenChunk<'a>> {
         let chunk = Chunk::decode_compacted(bytes, self.next_number)?;
         self.take_decoded(chunk)

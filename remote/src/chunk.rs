@@ -400,7 +400,7 @@ impl<'a> Chunk<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`Chunk::decode`] except [`Error::Damaged`].
+    /// The errors of [`Chunk::decode`] except [`Error::Damaged`].
     pub fn decode_compacted(bytes: &'a [u8], number: u64) -> Result<Chunk<'a>> {
         if bytes.len() > CHUNK_BYTES_MAX {
             let len = bytes.len() as u64;

@@ -55,8 +55,8 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Those of [`ChunkReader::read_to_end`], and [`Error::Store`](crate::Error::Store). Objects
-    /// that were already removed remain so.
+    /// The errors of [`ChunkReader::read_to_end`], and [`Error::Store`](crate::Error::Store).
+    /// Objects that were already removed remain so.
     pub fn collect(&self, session: Uuid, options: CollectOptions) -> Result<CollectReport> {
         let bucket = self.bucket().clone();
         self.runtime().run(async move { collect(&bucket, session, options).await })?
@@ -67,7 +67,7 @@ impl Remote {
 ///
 /// # Errors
 ///
-/// Those of [`Remote::collect`].
+/// The errors of [`Remote::collect`].
 pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) -> Result<CollectReport> {
     let time = bucket.store_time(session).await?;
     let payloads = PayloadListing::read(bucket, session, time).await?;
@@ -177,7 +177,7 @@ impl Collection<'_> {
         Ok(found.map(|found| age_at(self.time, found.last_modified)))
     }
 
-    /// Returns the ranges whose volumes are old enough.
+    /// Returns the ranges with volumes that are old enough.
     async fn old_of(&mut self, asked: Vec<Extent>) -> Result<Vec<Extent>> {
         let mut old = Vec::new();
         for extent in asked {

@@ -65,13 +65,13 @@ const VOLUME_CHUNKS: u64 = 1 << 16;
 
 const COMPACT: &str = "drop the bodies that a compaction of the session dropped";
 
-/// The ranges whose bodies may be dropped.
+/// The ranges in which bodies may be dropped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ranges<'a> {
-    /// Ranges whose volumes are old enough.
+    /// Ranges with volumes that are old enough.
     pub(crate) collected: &'a [Extent],
-    /// Ranges whose chunks are too long for a volume, and the age of their bare volumes, if they
-    /// have one.
+    /// Ranges with chunks that are too long for a volume, and the age of each bare volume, if there
+    /// is one.
     pub(crate) long: &'a [(Extent, Option<Duration>)],
 }
 

@@ -15,8 +15,8 @@
 //!  36  8  sequence number of the record that lists the dropped bodies
 //!  44 32  hash of the object with the known positions of the slices
 //!  76  4  number of compacted volumes
-//!   …  …  of each, in ascending order: number of its first chunk (8), number of chunks (4), length in bytes (8), BLAKE3 of
-//!         all its bytes (32)
+//!   …  …  of each, in ascending order: number of its first chunk (8), number of chunks (4),
+//!         length in bytes (8), BLAKE3 of all its bytes (32)
 //! end-32 32  hash of the compaction: BLAKE3 of all bytes before it
 //! ```
 //!
@@ -125,7 +125,7 @@ impl Compaction {
     /// # Errors
     ///
     /// [`Error::Compaction`] if the bytes do not have the hash at their end, are no compaction, or
-    /// are another one.
+    /// are a different one.
     pub fn decode(bytes: &[u8], session: Uuid, number: u64) -> Result<Compaction> {
         let said = FORM.decode(bytes, session, number, |fields| {
             Some((fields.u64()?, fields.take()?, fields.volumes()?))

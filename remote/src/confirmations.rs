@@ -1,6 +1,6 @@
 //! Remembers the last confirmation of each session's claim by a place.
 //!
-//! An answer tells nothing about the time after its request: a process may be stopped between the
+//! An answer is only valid for the time of its request: a process may be stopped between the
 //! place's answer and its own next step. So a confirmation has the time *before* its request was
 //! sent, on a clock that also runs while the machine sleeps ([`clock`](crate::clock)). It is valid
 //! for a sixth of the lease ([`fresh_for`]). A worker renews its lease three times in the lease's
@@ -57,7 +57,7 @@ impl<S: Copy> Confirmations<S> {
         }
     }
 
-    /// Forgets the claim of `epoch`, which was replaced by another one or has no writer any more.
+    /// Forgets the claim of `epoch`, which was replaced by a later claim or has no writer any more.
     pub(crate) fn forget(&self, session: Uuid, epoch: u64) {
         let mut all = self.all();
         if all.get(&session).is_some_and(|known| known.epoch == epoch) {

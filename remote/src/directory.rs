@@ -18,7 +18,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// A directory whose objects are files.
+/// A directory with objects as files.
 #[derive(Debug)]
 pub(crate) struct DirectoryObjectStore(LocalFileSystem);
 

@@ -60,8 +60,8 @@ impl DroppedBodiesTracker {
     ///
     /// # Errors
     ///
-    /// [`Error::MissingPayload`], [`Error::NotContent`] if foldlog did not write it, and those of
-    /// `read`.
+    /// [`Error::MissingPayload`], [`Error::NotContent`] if foldlog did not write it, and the errors
+    /// of `read`.
     pub(crate) async fn read_dropped(
         &self,
         read: impl AsyncFnOnce(ObjectId) -> Result<Option<Vec<u8>>>,

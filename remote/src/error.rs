@@ -33,8 +33,8 @@ pub enum RemoteFailure {
     /// The store does not permit this with these credentials, or no longer.
     #[error("the credentials do not allow it, or have expired")]
     Denied,
-    /// The store reported that the object exists, and then that it does not: it was busy with
-    /// another write.
+    /// The store reported that the object exists, and then that it does not: it was busy with a
+    /// concurrent write.
     #[error("the store is busy with another write of the same object")]
     Conflict,
     /// Another collection of the session was faster. The next one continues where both ended.
@@ -81,7 +81,7 @@ pub enum RemoteFailure {
     /// host, or has expired.
     #[error("the server shows no certificate that verifies")]
     Untrusted,
-    /// The server refused the request for another reason.
+    /// The server refused the request for a reason that has no variant here.
     #[error("the server refuses it")]
     Sql(SqlState),
 }
@@ -227,7 +227,7 @@ impl fmt::Display for SqlState {
 #[non_exhaustive]
 pub enum Error {
     /// Another writer has claimed the session. The records of the append are not in the log and
-    /// never will be; this writer appends nothing any more.
+    /// never will be; this writer stops appending.
     #[error(
         "another writer claimed the session: epoch {epoch}, writer {by}{}; this one must stop, and open the session anew",
         claimant(.note)
@@ -237,7 +237,7 @@ pub enum Error {
         epoch: Epoch,
         /// The other writer.
         by: WriterId,
-        /// Note of its claim; empty if another chunk of it was found.
+        /// Note of its claim; empty if the chunk that was found is no claim.
         note: String,
     },
     /// It is unknown whether the log contains the records: the store did not report it within the

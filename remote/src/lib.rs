@@ -20,7 +20,7 @@
 //! | *volume* | one object with the chunks of a whole range of numbers ([`volume`] draws its bytes) |
 //! | *collected* | of a chunk: removed, since a volume contains it |
 //! | *compacted* | of a volume: its chunks have lost the bodies that a compaction of the session dropped ([`compaction`] describes where compacted volumes are) |
-//! | *withdrawn* | of a payload's name: no longer used by any writer, since nothing refers to the payload ([`withdrawal`]) |
+//! | *withdrawn* | of a payload's name: no longer used by any writer, since the payload is unreferenced ([`withdrawal`]) |
 //! | *lease* | shows whether a session's worker lives, and so when to take over, but never whether that is safe: [`SessionLease`] |
 //! | *acknowledged* | of a record: the chain contains it and every record before it |
 //!

@@ -4,9 +4,9 @@
 //!
 //! | URL | variables | otherwise |
 //! |---|---|---|
-//! | `s3://` | `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; `AWS_REGION`, `AWS_ENDPOINT_URL`, and the others that start with `AWS_` | the provider's credentials of a pod, a task or a machine |
-//! | `gs://` | `GOOGLE_SERVICE_ACCOUNT`, `GOOGLE_APPLICATION_CREDENTIALS`, and the others that start with `GOOGLE_` | the file of `gcloud auth application-default login`, or the provider's credentials of a machine |
-//! | `az://` | `AZURE_STORAGE_ACCOUNT_NAME`, `AZURE_STORAGE_ACCOUNT_KEY`, and the others that start with `AZURE_` | the provider's credentials of a machine |
+//! | `s3://` | `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; `AWS_REGION`, `AWS_ENDPOINT_URL`, and other names that start with `AWS_` | the provider's credentials of a pod, a task or a machine |
+//! | `gs://` | `GOOGLE_SERVICE_ACCOUNT`, `GOOGLE_APPLICATION_CREDENTIALS`, and other names that start with `GOOGLE_` | the file of `gcloud auth application-default login`, or the provider's credentials of a machine |
+//! | `az://` | `AZURE_STORAGE_ACCOUNT_NAME`, `AZURE_STORAGE_ACCOUNT_KEY`, and other names that start with `AZURE_` | the provider's credentials of a machine |
 //!
 //! The crate `object_store` documents each variable. Profiles of `~/.aws` are not read. An endpoint
 //! that starts with `http://` is used without TLS, since the user requested that. Root certificates
@@ -83,7 +83,7 @@ fn without_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
-/// Returns the settings whose names start with `prefix`, in the form that a builder takes.
+/// Returns the settings with names that start with `prefix`, in a builder's form.
 fn settings<'a, K: std::str::FromStr>(
     prefix: &'static str,
     variables: &'a PlaceEnvironment,

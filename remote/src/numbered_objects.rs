@@ -34,7 +34,7 @@ pub(crate) struct NumberedObjectFormat {
     pub(crate) bytes_max: usize,
     /// Name of such an object in errors.
     pub(crate) what: &'static str,
-    /// Error text for bytes with another magic.
+    /// Error text for bytes with a different magic.
     pub(crate) begins_otherwise: &'static str,
 }
 

@@ -155,8 +155,8 @@ impl Payloads {
     ///
     /// # Errors
     ///
-    /// Those of [`Payloads::put`], and [`Error::MissingPayload`]: no chunk may name the payload,
-    /// and a chunk that does must not be relied on.
+    /// The errors of [`Payloads::put`], and [`Error::MissingPayload`]: no chunk may name the
+    /// payload, and a chunk that does must not be relied on.
     pub async fn make_sure(&mut self) -> Result<()> {
         if self.is_sure() {
             return Ok(());

@@ -1,7 +1,7 @@
 //! A place for sessions, as a person writes it: a URL, with the operations of any place.
 //!
-//! A URL, of which [`open_place`] lists the forms, contains a place and nothing else. Keys, regions
-//! and endpoints come from the environment or from the machine's provider; `network` lists the
+//! A URL, of which [`open_place`] lists the forms, contains only a place. Keys, regions and
+//! endpoints come from the environment or from the machine's provider; `network` lists the
 //! variables. No error quotes a URL, since it may still contain a password.
 
 use std::collections::BTreeMap;
@@ -46,11 +46,11 @@ pub trait Place: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`Place::replicator`], and [`Error::LeaseLength`].
+    /// The errors of [`Place::replicator`], and [`Error::LeaseLength`].
     fn replicator_with(&self, name: &str, lease: Option<Duration>) -> Result<Arc<dyn Replicator>>;
 
     /// Returns the ids of the sessions that the place lists, in ascending order. The list may lack
-    /// sessions that were created just now: it finds ids, and decides nothing.
+    /// sessions that were created just now: use it only to find ids.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ pub trait Place: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`PlaceReader::read_on`].
+    /// The errors of [`PlaceReader::read_on`].
     fn read_standing(&self, session: Uuid) -> Result<Option<SessionStanding>> {
         let mut standing = SessionStanding::default();
         self.reader(session)?.read_on(&mut |met| standing.take(&met))?;
@@ -86,16 +86,16 @@ pub trait Place: fmt::Debug + Send + Sync {
     }
 
     /// Removes redundant data of a session. In a bucket, these are chunks in a volume that is old
-    /// enough. In such chunks, bodies are removed too that a compaction of the session dropped,
+    /// enough. In such chunks, bodies that a compaction of the session dropped are also removed,
     /// once the session's writer has recorded that. Unreferenced payloads are removed a day after
     /// an earlier call found them so. Readers and writers may continue during a collection.
     ///
-    /// A database stores nothing twice, and drops these bodies at once. Returns `None` if the place
-    /// removes nothing.
+    /// A database has no redundant copies, and drops these bodies at once. Returns `None` if the
+    /// place has no collection.
     ///
     /// # Errors
     ///
-    /// Those of [`PlaceReader::read_on`]. Objects that were already removed remain so.
+    /// The errors of [`PlaceReader::read_on`]. Objects that were already removed remain so.
     fn collect(&self, session: Uuid, options: CollectOptions) -> Result<Option<CollectReport>> {
         let _ = (session, options);
         Ok(None)
@@ -109,8 +109,8 @@ pub struct CollectOptions {
     /// Minimum age of a volume before its chunks are removed. Values below [`MIN_AGE`] count as
     /// that.
     pub min_age: Duration,
-    /// Whether to put no volume and remove nothing. An object is still put to read the store's
-    /// clock, and removed at once.
+    /// Whether to make no changes: no volume is put, no object removed. An object is still put to
+    /// read the store's clock, and removed at once.
     pub dry_run: bool,
 }
 
@@ -147,8 +147,8 @@ pub struct CollectReport {
     /// Number of records whose bodies the session's compaction dropped but the place still has, in
     /// chunks that are not collected.
     pub waiting: u64,
-    /// Number of payloads, and of packs of captures, that were removed, or would be, since nothing
-    /// in the session names them any more.
+    /// Number of payloads, and of packs of captures, that were removed, or would be, since they are
+    /// no longer named in the session.
     pub payloads: u64,
     /// Their length in bytes.
     pub payload_bytes: u64,
@@ -252,7 +252,7 @@ pub fn open_place(url: &str, retries: Retries) -> Result<Arc<dyn Place>> {
 ///
 /// # Errors
 ///
-/// Those of [`open_place`].
+/// The errors of [`open_place`].
 pub fn open_place_with(url: &str, retries: Retries, variables: &PlaceEnvironment) -> Result<Arc<dyn Place>> {
     // A database's URL may name several hosts, and has parameters.
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {

@@ -49,7 +49,7 @@ impl ChunkReader {
     ///
     /// # Errors
     ///
-    /// [`Error::RemoteWentBack`] if that chunk is missing or another one, and [`Error::Store`].
+    /// [`Error::RemoteWentBack`] if that chunk is missing or differs, and [`Error::Store`].
     pub async fn resume(bucket: Bucket, chain: Chain) -> Result<ChunkReader> {
         let reader = ChunkReader::from_chain(bucket, chain);
         reader.require_last().await?;
@@ -60,7 +60,7 @@ impl ChunkReader {
     ///
     /// # Errors
     ///
-    /// Those of [`ChunkReader::resume`].
+    /// The errors of [`ChunkReader::resume`].
     pub(crate) async fn require_last(&self) -> Result<()> {
         let Some((number, hash)) = self.chain.last() else { return Ok(()) };
         match has(&self.bucket, self.chain.session(), number, hash).await? {
@@ -77,8 +77,8 @@ impl ChunkReader {
     ///
     /// # Errors
     ///
-    /// Those of [`Chain::take`], [`Error::Store`], [`Error::TooLarge`], and [`Error::Volume`] if
-    /// the chunk was collected and its volume cannot be used. The reader does not move then.
+    /// The errors of [`Chain::take`], [`Error::Store`], [`Error::TooLarge`], and [`Error::Volume`]
+    /// if the chunk was collected and its volume cannot be used. The reader does not move then.
     pub async fn next(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<bool> {
         Ok(self.take_next(each).await?.is_some())
     }
@@ -100,7 +100,7 @@ impl ChunkReader {
                     self.ignored += 1;
                     false
                 }
-                // A volume decides nothing: its chunk may still exist as an object.
+                // The volume's chunk is not required: it may still exist as an object.
                 Err(_) if self.shelf.refuse(&self.bucket, number) => continue,
                 Err(error) => return Err(error),
             };
@@ -112,7 +112,7 @@ impl ChunkReader {
     }
 
     /// Reads the next chunk of the chain; returns `None` at the end. Verifies the end by
-    /// [`log_end`]: after a lost chunk, there is another one.
+    /// [`log_end`]: after a lost chunk, there is a later one.
     async fn take_next_or_end(
         &mut self,
         each: &mut (dyn FnMut(&Chunk<'_>) + Send),
@@ -156,13 +156,13 @@ impl ChunkReader {
         Ok(found)
     }
 
-    /// Reads to the end, and verifies that it is the end: after a lost chunk there is another one,
+    /// Reads to the end, and verifies that it is the end: after a lost chunk there is a later one,
     /// a volume or a mark. That takes one request, and up to seven more if the log did not end at
     /// this number before.
     ///
     /// # Errors
     ///
-    /// Those of [`ChunkReader::next`], and [`Error::Missing`] if a chunk is missing but later
+    /// The errors of [`ChunkReader::next`], and [`Error::Missing`] if a chunk is missing but later
     /// objects exist.
     pub async fn read_to_end(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<()> {
         while self.take_next_or_end(each).await?.is_some() {}

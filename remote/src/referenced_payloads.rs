@@ -9,7 +9,7 @@ use foldlog_codec::{Record, RecordKind, SequenceNumber, body};
 #[derive(Debug, Default)]
 pub(crate) struct ReferencedPayloads {
     hashes: HashSet<[u8; 32]>,
-    /// First record whose references are unknown here.
+    /// First record with references that are unknown here.
     unknown: Option<SequenceNumber>,
 }
 
@@ -30,7 +30,7 @@ impl ReferencedPayloads {
         self.hashes.extend(hashes);
     }
 
-    /// Returns the first record whose references are unknown here.
+    /// Returns the first record with references that are unknown here.
     pub(crate) fn unknown(&self) -> Option<SequenceNumber> {
         self.unknown
     }

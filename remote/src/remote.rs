@@ -74,7 +74,7 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Those of [`ChunkReader::read_to_end`].
+    /// The errors of [`ChunkReader::read_to_end`].
     pub fn read(&self, session: Uuid, each: impl FnMut(&Chunk<'_>) + Send + 'static) -> Result<Chain> {
         self.read_behind(Chain::new(session), each)
     }
@@ -84,7 +84,7 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Those of [`ChunkReader::resume`] and [`ChunkReader::read_to_end`].
+    /// The errors of [`ChunkReader::resume`] and [`ChunkReader::read_to_end`].
     pub fn read_behind(
         &self,
         chain: Chain,
@@ -102,7 +102,7 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Those of [`Bucket::sessions`].
+    /// The errors of [`Bucket::sessions`].
     pub fn sessions(&self) -> Result<Vec<Uuid>> {
         let bucket = self.bucket.clone();
         self.runtime.run(async move { bucket.sessions().await })?
@@ -113,7 +113,7 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Those of [`Bucket::require_conditional_puts`] and [`ChunkWriter::claim`].
+    /// The errors of [`Bucket::require_conditional_puts`] and [`ChunkWriter::claim`].
     pub fn claim(
         &self,
         session: Uuid,
@@ -165,7 +165,7 @@ impl RemoteWriter {
     ///
     /// # Errors
     ///
-    /// Those of [`ChunkWriter::append`], and [`Error::NoRuntime`].
+    /// The errors of [`ChunkWriter::append`], and [`Error::NoRuntime`].
     pub fn append<'a>(&mut self, records: impl IntoIterator<Item = Record<'a>>) -> Result<SequenceNumber> {
         self.append_with(None, records)
     }
@@ -175,7 +175,7 @@ impl RemoteWriter {
     ///
     /// # Errors
     ///
-    /// Those of [`RemoteWriter::append`], and [`Error::TooLarge`] for the data of captures.
+    /// The errors of [`RemoteWriter::append`], and [`Error::TooLarge`] for the data of captures.
     pub fn append_with<'a>(
         &mut self,
         mut captures: Option<(&[ObjectId], &[u8])>,
@@ -188,7 +188,7 @@ impl RemoteWriter {
                 return Ok(next);
             }
             self.writer.as_mut().ok_or(Error::NoRuntime)?.queue(captures, &mut records)?;
-            // The first chunk has them, for the others too.
+            // The first chunk contains the captures of all.
             captures = captures.map(|_| (&[][..], &[][..]));
         }
     }
@@ -197,7 +197,7 @@ impl RemoteWriter {
     ///
     /// # Errors
     ///
-    /// Those of [`ChunkWriter::settle`], and [`Error::NoRuntime`].
+    /// The errors of [`ChunkWriter::settle`], and [`Error::NoRuntime`].
     pub fn settle(&mut self) -> Result<SequenceNumber> {
         let mut writer = self.writer.take().ok_or(Error::NoRuntime)?;
         let (writer, settled) = self.runtime.run(async move {

@@ -63,7 +63,7 @@ pub struct ObjectReplicator {
     confirmations: Confirmations<Chain>,
     /// Validity of a confirmation.
     fresh_for: Duration,
-    /// Payloads of each session whose writer has put some.
+    /// Payloads that writers have put, by session.
     payloads: Mutex<BTreeMap<Uuid, Payloads>>,
     /// `None` if it keeps no lease.
     lease: Option<Arc<LeaseRenewer<ObjectLeases>>>,
@@ -125,7 +125,7 @@ impl ObjectReplicator {
         Ok(ObjectReplicator { lease, fresh_for: fresh_for(Some(length)), ..self })
     }
 
-    /// Keeps no lease, so that others do not wait before they take its sessions over.
+    /// Keeps no lease, so that its sessions can be taken over without waiting.
     #[must_use]
     pub fn without_lease(self) -> ObjectReplicator {
         ObjectReplicator { lease: None, fresh_for: fresh_for(None), ..self }
@@ -161,7 +161,7 @@ impl ObjectReplicator {
         &self.remote
     }
 
-    /// Forgets a claim that another one has replaced.
+    /// Forgets a claim that was replaced by a later one.
     fn lose(&self, session: Uuid, epoch: u64) {
         self.confirmations.forget(session, epoch);
         if let Some(lease) = &self.lease {
@@ -313,10 +313,10 @@ impl Replicator for ObjectReplicator {
         }
         self.confirmations.forget(session, epoch);
         if let Some(lease) = self.lease.clone() {
-            // If this fails, others wait until the lease has run out.
+            // If this fails, a takeover waits until the lease has run out.
             let _ = self.remote.runtime().run(async move { lease.release(session, epoch).await });
         }
-        // After the release, so that others wait for the lease alone.
+        // After the release, so that a takeover waits only for the lease.
         if let Ok(writer) = claimed {
             writer.finish();
         }
@@ -329,7 +329,7 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Those of [`ChunkReader::read_to_end`].
+    /// The errors of [`ChunkReader::read_to_end`].
     pub fn read_here(&self, session: Uuid, each: &mut dyn FnMut(&Chunk<'_>)) -> Result<ChunkReader> {
         let mut reader = ChunkReader::new(self.bucket().clone(), session);
         self.read_here_behind(&mut reader, each)?;
@@ -341,7 +341,7 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Those of [`ChunkReader::read_to_end`].
+    /// The errors of [`ChunkReader::read_to_end`].
     pub fn read_here_behind(&self, reader: &mut ChunkReader, each: &mut dyn FnMut(&Chunk<'_>)) -> Result<()> {
         let (send, mut chunks) = mpsc::channel(AHEAD);
         let mut reads = reader.clone();
@@ -377,7 +377,7 @@ impl Remote {
 /// is the newest one, and the name of a claim that was read.
 async fn newest_claim(bucket: Bucket, chain: Chain, age: Duration) -> Result<(Chain, String)> {
     let mut name = String::new();
-    // Another claim takes the next number, and its chunk remains there until it is a day old.
+    // A later claim takes the next number, and its chunk remains there until it is a day old.
     let key = bucket.chunk_key(chain.session(), chain.next_number());
     if age < MIN_AGE / 2 && bucket.size(&key, CONFIRM).await?.is_none() {
         return Ok((chain, name));

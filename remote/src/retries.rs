@@ -86,7 +86,7 @@ impl Attempts {
         }
     }
 
-    /// Starts again, for another request.
+    /// Resets the counts, for a new request.
     pub(crate) fn begin_anew(&mut self) {
         (self.began, self.made) = (Instant::now(), 0);
     }

@@ -64,7 +64,7 @@ impl<R, W> Slots<R, W> {
     ///
     /// # Errors
     ///
-    /// [`ReplicaError::Failed`] if it is another one, or there is none.
+    /// [`ReplicaError::Failed`] if it is a different one, or there is none.
     pub(crate) fn take_claimed(
         &self,
         session: Uuid,

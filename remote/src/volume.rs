@@ -131,8 +131,8 @@ impl<'a> Volume<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Volume`] if the bytes do not have the hash at their end, are no volume, or are
-    /// another one.
+    /// [`Error::Volume`] if the bytes do not have the hash at their end, are no volume, or are a
+    /// different one.
     pub fn decode(bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
         Volume::decode_as(VolumeForm::Whole, bytes, session, extent)
     }
@@ -141,7 +141,7 @@ impl<'a> Volume<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`Volume::decode`].
+    /// The errors of [`Volume::decode`].
     pub fn decode_as(form: VolumeForm, bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
         let Some((before, hash)) = bytes.split_last_chunk::<HASH_LEN>() else {
             return Err(extent.error("it is damaged: it has too few bytes"));
@@ -282,7 +282,7 @@ impl VolumeEncoder {
     ///
     /// # Errors
     ///
-    /// Those of [`VolumeEncoder::new`].
+    /// The errors of [`VolumeEncoder::new`].
     pub fn new_as(
         form: VolumeForm,
         session: Uuid,

@@ -8,7 +8,7 @@
 //! A writer passes ranges to a separate task, and never waits for it: an append whose volume fails
 //! is acknowledged nevertheless. The writer keeps the bytes of the chunks that it puts until their
 //! range is complete, as long as these are few; otherwise the task reads them back. Missing volumes
-//! are put by the next writer, which has read the log and knows them, or by a collection.
+//! are put by the next writer, which detects them when it reads the log, or by a collection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ fn whole(payload: &PutPayload) -> Vec<u8> {
     bytes
 }
 
-/// Builds the volume of a range all of whose numbers are used.
+/// Builds the volume of a range without unused numbers.
 ///
 /// # Errors
 ///

@@ -8,7 +8,8 @@
 //! range: a short session takes two more requests, a long one a request for each 64 chunks. If the
 //! volume exists and the number also starts a large range (of 4,096), the large volume is
 //! requested. So a million chunks are some 250 large and as many small volumes. The chunks of a
-//! volume are taken one by one by the rules of [`chain`](crate::chain): a volume decides nothing.
+//! volume are taken one by one by the rules of [`chain`](crate::chain), so a volume cannot change
+//! the result.
 //!
 //! # How volumes are created, and the result of a crash
 //!
@@ -36,15 +37,15 @@
 //!
 //! In most cases this moment takes no additional request:
 //!
-//! - a process that requested a missing volume knows it for that range, from the time before its
-//!   request;
-//! - a process that found no object under the number after the chain knows it for every number from
-//!   there on, since a volume needs all its chunks;
-//! - a writer whose put was confirmed knows it for every later number, from the time before its
-//!   put, since no writer puts a chunk after a missing one.
+//! - for a process that requested a missing volume, it is the time before that request, for that
+//!   range;
+//! - for a process that found no object under the number after the chain, it is the time before
+//!   that request, for every number from there on, since a volume needs all its chunks;
+//! - for a writer with a confirmed put, it is the time before that put, for every later number,
+//!   since no writer puts a chunk after a missing one.
 //!
-//! So a writer sends another request only if its put is confirmed half of `MIN_AGE` after it put
-//! the previous chunk. It then requests that chunk too, and stops if the place has lost it.
+//! So a writer sends an additional request only if its put is confirmed half of `MIN_AGE` after it
+//! put the previous chunk. It then requests that chunk too, and stops if the place has lost it.
 //!
 //! # Compacted volumes
 //!
@@ -57,10 +58,11 @@
 //! result, and reads the compacted volumes of that compaction from then on; a missing one is in a
 //! newer compaction.
 //!
-//! A reader that knows none, or an older one, can use the objects that it finds: the chunks' hashes
-//! are the same in all of them, and so are sequence numbers, times, kinds and hashes of bodies. A
-//! newer compaction is never read before an older one, since the newest known one is requested. The
-//! reverse order is correct, as in a local log whose later segments were compacted again.
+//! A reader without a known compaction, or with an older one, can use the objects that it finds:
+//! the chunks' hashes are the same in all of them, and so are sequence numbers, times, kinds and
+//! hashes of bodies. A newer compaction is never read before an older one, since the newest known
+//! one is requested. The reverse order is correct, as in a local log whose later segments were
+//! compacted again.
 //!
 //! A *bare* volume means that its range is full, and that its chunks are separate objects, since
 //! they are too long for a volume. They are read as if the volume could not be used. A collection
@@ -288,7 +290,7 @@ impl Shelf {
     ///
     /// # Errors
     ///
-    /// Those of [`Shelf::find`].
+    /// The errors of [`Shelf::find`].
     pub(crate) async fn instead(&mut self, bucket: &Bucket, number: u64) -> Result<Option<ChunkBytes>> {
         if self.unusable_at(number).is_none() {
             if self.is_fresh(bucket, number) {
@@ -511,7 +513,7 @@ impl Shelf {
         std::mem::take(&mut self.missing)
     }
 
-    /// Takes the small ranges whose chunks are too long for a volume.
+    /// Takes the small ranges with chunks that are too long for a volume.
     pub(crate) fn take_long(&mut self) -> Vec<Extent> {
         std::mem::take(&mut self.long)
     }
@@ -539,7 +541,7 @@ enum SmallVolumeLookup {
     Nothing,
     /// A volume, or one that cannot be used.
     Volume(Result<OpenVolume>),
-    /// A mark alone: the volume is missing, or a compacted one replaces it.
+    /// Only a mark: the volume is missing, or a compacted one replaces it.
     Mark,
 }
 

@@ -126,7 +126,7 @@ impl Withdrawal {
     /// # Errors
     ///
     /// [`Error::Withdrawal`] if the bytes do not have the hash at their end, are no withdrawal, or
-    /// are another one.
+    /// are a different one.
     pub fn decode(bytes: &[u8], session: Uuid, number: u64) -> Result<Withdrawal> {
         let names = FORM.decode(bytes, session, number, |fields| fields.names());
         let names = names.map_err(|reason| Error::Withdrawal { number, reason })?;

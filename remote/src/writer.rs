@@ -15,7 +15,7 @@
 //!    and nonce, an earlier attempt or a second delivery of this one created it, and the answer was
 //!    lost. The records are acknowledged.
 //! 3. The object is another chunk that belongs to the chain: its writer was faster. If that is
-//!    another claim, this writer is *fenced*: it never puts anything again.
+//!    another claim, this writer is *fenced*: it never puts a chunk again.
 //! 4. The object is a chunk that the chain ignores: the number is used, and the records are put
 //!    under the next one.
 //! 5. There is no such object: "exists" meant that another put was in progress, or the put was not
@@ -113,7 +113,7 @@ impl ChunkWriter {
     /// - [`Error::Unknown`] if the store does not report whether the claim was put. It may be in
     ///   the log, now or later. The current writer is then fenced by a claim without a writer, and
     ///   the next claimant continues.
-    /// - Those of [`ChunkReader::read_to_end`], and [`Error::TooLarge`] for the note.
+    /// - The errors of [`ChunkReader::read_to_end`], and [`Error::TooLarge`] for the note.
     pub async fn claim(
         mut reader: ChunkReader,
         note: &str,
@@ -144,7 +144,7 @@ impl ChunkWriter {
     ///
     /// # Errors
     ///
-    /// [`Error::Fenced`] if there is another chunk, of any writer, else those of
+    /// [`Error::Fenced`] if there is another chunk, of any writer, or the errors of
     /// [`ChunkWriter::claim`].
     pub async fn claim_behind(reader: ChunkReader, note: &str) -> Result<ChunkWriter> {
         let mut writer = ChunkWriter::with_claim(reader, WriterId::random(), note)?;
@@ -179,8 +179,8 @@ impl ChunkWriter {
     ///   again.
     /// - [`Error::OutOfOrder`], [`Error::TooLarge`] and [`Error::NotContent`] for a record that
     ///   cannot be appended. Earlier records may have been appended.
-    /// - Those of [`Chain::take`] if there is another chunk in place of the records, and it
-    ///   violates the protocol. The writer then appends nothing any more.
+    /// - The errors of [`Chain::take`] if there is another chunk in place of the records, and it
+    ///   violates the protocol. The writer then stops appending.
     pub async fn append<'a>(
         &mut self,
         records: impl IntoIterator<Item = Record<'a>>,
@@ -195,14 +195,14 @@ impl ChunkWriter {
         }
     }
 
-    /// Takes as many records as fit into one chunk, in memory alone: [`ChunkWriter::settle`] puts
+    /// Takes as many records as fit into one chunk, in memory only: [`ChunkWriter::settle`] puts
     /// it. `captures` are the packs that their captures add, which the store has, and the bytes of
     /// one more pack; `None` omits captures.
     ///
     /// # Errors
     ///
-    /// Those of [`ChunkWriter::append`], and [`Error::Unknown`] if earlier records are still in
-    /// doubt. On an error no record is taken.
+    /// The errors of [`ChunkWriter::append`], and [`Error::Unknown`] if earlier records are still
+    /// in doubt. On an error no record is taken.
     pub fn queue<'a, I>(
         &mut self,
         captures: Option<(&[ObjectId], &[u8])>,
@@ -246,7 +246,7 @@ impl ChunkWriter {
     ///
     /// # Errors
     ///
-    /// Those of [`ChunkWriter::append`].
+    /// The errors of [`ChunkWriter::append`].
     pub async fn settle(&mut self) -> Result<SequenceNumber> {
         self.check()?;
         if self.pending.is_some() {

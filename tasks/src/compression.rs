@@ -7,9 +7,9 @@
 //! distinguishes the forms:
 //!
 //! ```text
-//! 1f 8b ..            one gzip member                      (CRC-32 and length at its end)
-//! 28 b5 2f fd ..      one Zstandard frame                  (with checksum)
-//! 04 22 4d 18 ..      one LZ4 frame                        (with length, and checksums of blocks and content)
+//! 1f 8b ..            one gzip member      (CRC-32 and length at its end)
+//! 28 b5 2f fd ..      one Zstandard frame  (with checksum)
+//! 04 22 4d 18 ..      one LZ4 frame        (with length, and checksums of blocks and content)
 //! `{`, `[`, `"`, `-`, 0 to 9, `t`, `f`, `n`   plain, if text follows
 //! anything else       not in this format
 //! ```

@@ -29,7 +29,7 @@ pub enum Error {
         /// Error of the system.
         source: io::Error,
     },
-    /// A path leads to something else than the expected file or directory. Links are not followed.
+    /// A path does not lead to the expected file or directory. Links are not followed.
     #[error("{} is no {wanted}, but a {found}", escape::path(path))]
     OtherKind {
         /// The path.
@@ -102,7 +102,7 @@ pub enum Error {
         reason: String,
     },
     /// Data is to be stored plain, but its first bytes or control characters forbid that: a reader
-    /// could mistake it for another form.
+    /// could mistake it for compressed data.
     #[error("data that is not JSON text cannot be stored without compression")]
     NotPlain,
     /// Data is neither compressed nor plain text that starts like JSON.

@@ -4,7 +4,7 @@
 //! An agent that works for days has more state than a conversation. [`declare`] adds that state to
 //! the types of a session. It then survives a kill, is rolled back with the rest, and can be read
 //! at any position without the host. The log is the only source of truth: files next to it are
-//! exports. All names are exported here too; the docs of the modules have the tables, formats and
+//! exports. All names are also exported here; the docs of the modules have the tables, formats and
 //! invariants.
 //!
 //! | module | contains |

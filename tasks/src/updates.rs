@@ -56,11 +56,11 @@ pub enum UpdateOperation {
         /// The messages.
         messages: Vec<ConversationMessage>,
     },
-    /// A task depends on another one.
+    /// A dependency was added.
     DependencyAdded(DependencyAdded),
-    /// A task no longer depends on another one.
+    /// A dependency was removed.
     DependencyRemoved(DependencyRemoved),
-    /// A task has another place in the order of creation.
+    /// A task got a new place in the order of creation.
     TaskRenumbered(TaskRenumbered),
 }
 
@@ -69,7 +69,7 @@ impl UpdateOperation {
     ///
     /// # Errors
     ///
-    /// Those of [`RecordedEvent::read`].
+    /// The errors of [`RecordedEvent::read`].
     pub fn of_event(event: &RecordedEvent) -> foldlog::Result<Option<UpdateOperation>> {
         Ok(if let Some(event) = event.read()? {
             Some(UpdateOperation::TaskCreated(event))

@@ -15,7 +15,7 @@
 //!
 //! | case | cost |
 //! |---|---|
-//! | it is alive, but its worker does nothing, or does not write the session any more | a waiting process waits in vain, for as long as the host permits |
+//! | it is alive, but its worker is idle, or does not write the session any more | a waiting process waits in vain, for as long as the host permits |
 //! | it has run out, but its worker works | a takeover fences the worker: its open calls are recovered there, as after a crash |
 //! | there is none, but a worker writes | the same |
 //!
@@ -55,7 +55,7 @@ pub const LEASE_LENGTH_MIN: Duration = Duration::from_millis(100);
 /// Maximum length of a lease.
 pub const LEASE_LENGTH_MAX: Duration = Duration::from_secs(3_600);
 
-/// Describes the lease under which a session was last claimed, as far as a place knows.
+/// Describes the lease under which a session was last claimed, from a place's view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionLease {

@@ -103,8 +103,8 @@ impl<L: Leases> LeaseRenewer<L> {
         is_held && held.sessions.remove(&session).is_some()
     }
 
-    /// Records that a session is not written any more, so that others need not wait for it. After
-    /// the last one the lease is given up, since the process may end before the timer runs.
+    /// Records that a session is not written any more, so that a takeover need not wait for it.
+    /// After the last one the lease is given up, since the process may end before the timer runs.
     pub(crate) async fn release(&self, session: Uuid, epoch: u64) {
         if !self.lose(session, epoch) {
             return;

@@ -34,8 +34,8 @@ pub enum LeaseStanding {
         /// Remaining time by the watcher's clock.
         left: Duration,
     },
-    /// Its worker lives, as far as the place knows: it was renewed while it was watched, or has not
-    /// run out by the place's own clock.
+    /// Its worker lives, from the place's view: it was renewed while it was watched, or has not run
+    /// out by the place's own clock.
     Alive {
         /// Remaining time, unless it is renewed again.
         left: Duration,
@@ -62,7 +62,7 @@ impl LeaseWatch {
             *self = LeaseWatch::new();
             return LeaseStanding::None;
         };
-        // A place that compares its own times knows at once.
+        // A place that compares its own times needs only one look.
         match lease.left {
             Some(Duration::ZERO) => return LeaseStanding::RanOut,
             Some(left) => return LeaseStanding::Alive { left },
@@ -163,8 +163,8 @@ impl<'a> LeaseWait<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseWaitOutcome {
-    /// The lease has run out, or there is none: it is time to take the session over. Others may
-    /// have waited for it too; the last one to take over continues.
+    /// The lease has run out, or there is none: it is time to take the session over. Several
+    /// processes may have waited for it; the last one to take over continues.
     Free {
         /// The lease that has run out.
         lease: Option<SessionLease>,
@@ -183,14 +183,14 @@ pub enum LeaseWaitOutcome {
 /// Number of looks at a lease in its length.
 const LOOKS: u32 = 6;
 
-/// Waits until a session may be taken over: until its lease has run out, or there is none.
+/// Waits until a session may be taken over: until it has no lease that is still running.
 ///
 /// The result shows when to take over, and not that it is safe: safety needs no lease. Blocks, and
 /// must not be called on an async runtime's own threads.
 ///
 /// # Errors
 ///
-/// Those of [`Place::lease`].
+/// The errors of [`Place::lease`].
 pub fn wait_for_lease(place: &dyn Place, session: Uuid, wait: &LeaseWait<'_>) -> Result<LeaseWaitOutcome> {
     let LeaseWait { at_most, until_it_lives, pacing } = *wait;
     let (begun, mut watch) = (pacing.now(), LeaseWatch::new());

@@ -44,7 +44,7 @@ pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 #[derive(Clone, Debug)]
 pub(super) struct DatabaseFailure {
     pub(super) reason: Reason,
-    /// Whether the request certainly changed nothing.
+    /// Whether the request certainly made no change.
     pub(super) is_certain: bool,
 }
 
@@ -174,7 +174,8 @@ impl Pool {
         self.lease().await?.query(statement, parameters).await
     }
 
-    /// Returns a connection for notifications alone, which wakes `woken` when the server sends one.
+    /// Returns a connection that is used only for notifications, and wakes `woken` when the server
+    /// sends one.
     pub(super) async fn listener(&self, woken: Arc<Notify>) -> Result<Listener, DatabaseFailure> {
         Ok(Listener { connection: self.shared.connect(woken).await?, shared: Arc::clone(&self.shared) })
     }
@@ -243,7 +244,7 @@ impl SharedPool {
             Ok(Err(error)) => {
                 let refusal = self.refusal(&error, false);
                 if matches!(refusal.reason.failure, RemoteFailure::Unavailable | RemoteFailure::Busy) {
-                    // The cause of this broken connection has broken the other idle ones, too.
+                    // The cause of this failure has also broken the idle connections.
                     self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
                 }
                 Err(refusal)

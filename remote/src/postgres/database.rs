@@ -58,7 +58,7 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// [`Error::Url`], which quotes nothing of the URL.
+    /// [`Error::Url`], which does not quote the URL.
     pub fn from_url(url: &str) -> Result<Database> {
         Database::from_url_in(url, &|name| std::env::var_os(name))
     }

@@ -130,7 +130,7 @@ impl Tables {
         if rows.first().and_then(|row| number(row, 0)) == Some(1) {
             return Ok(());
         }
-        // The statement checks the tables' version, and found another one.
+        // The statement checks the tables' version, and found a different one.
         self.has_tables(PUT).await?;
         Err(self.begin().end(PUT, RemoteFailure::Missing))
     }

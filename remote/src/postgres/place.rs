@@ -22,7 +22,7 @@ struct DatabasePlace {
     database: Database,
     url: String,
     retries: Retries,
-    /// For reading; claims nothing.
+    /// For reading only.
     reads: Arc<PostgresReplicator>,
 }
 
@@ -30,7 +30,7 @@ struct DatabasePlace {
 ///
 /// # Errors
 ///
-/// Those of [`Database::from_url`], and [`Error::NoRuntime`](crate::Error::NoRuntime).
+/// The errors of [`Database::from_url`], and [`Error::NoRuntime`](crate::Error::NoRuntime).
 pub(crate) fn open(url: &str, retries: Retries, variables: &PlaceEnvironment) -> Result<Arc<dyn Place>> {
     let database = Database::from_url_in(url, &|name| variables.get(name).map(Into::into))?;
     let reads = Arc::new(PostgresReplicator::new(database.clone(), "", retries)?);

@@ -69,7 +69,7 @@ pub struct PostgresReplicator {
     /// Validity of a confirmation.
     fresh_for: Duration,
     puts: Puts,
-    /// Receives the sessions whose followers are to be notified.
+    /// Receives the sessions with followers to notify.
     news: mpsc::UnboundedSender<Uuid>,
     /// `None` if it keeps no lease.
     lease: Option<WorkerLease>,
@@ -137,13 +137,13 @@ impl PostgresReplicator {
         Ok(PostgresReplicator { lease, fresh_for: fresh_for(Some(length)), ..self })
     }
 
-    /// Keeps no lease, so that others do not wait before they take its sessions over.
+    /// Keeps no lease, so that its sessions can be taken over without waiting.
     #[must_use]
     pub fn without_lease(self) -> PostgresReplicator {
         PostgresReplicator { lease: None, fresh_for: fresh_for(None), ..self }
     }
 
-    /// Forgets a claim that another one has replaced.
+    /// Forgets a claim that was replaced by a later one.
     fn lose(&self, session: Uuid, epoch: u64) {
         self.confirmations.forget(session, epoch);
         if let Some(lease) = &self.lease {
@@ -297,7 +297,7 @@ impl PostgresReplicator {
             match writer.queue(captures.as_ref(), left) {
                 Ok(taken) => {
                     left = left.get(taken..).unwrap_or_default();
-                    // The first statement has all of them; the others have no more.
+                    // The first statement contains the captures of all.
                     captures = captures.map(|_| AppendCaptures::none());
                 }
                 Err(error) => return (Some(writer), Err(error)),
@@ -455,7 +455,7 @@ impl Replicator for PostgresReplicator {
             self.puts.forget(session);
         }
         if let Some(WorkerLease { keeper, .. }) = self.lease.clone() {
-            // If this fails, others wait until the lease has run out.
+            // If this fails, a takeover waits until the lease has run out.
             let _ = self.runtime.run(async move { keeper.release(session, epoch).await });
         }
     }

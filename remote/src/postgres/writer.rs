@@ -179,7 +179,7 @@ impl RowWriter {
         Err(Error::Fenced { epoch, by, note })
     }
 
-    /// Takes as many records as fit into one statement, in memory alone, and returns their number.
+    /// Takes as many records as fit into one statement, in memory only, and returns their number.
     /// The data of captures is stored with the first one.
     ///
     /// # Errors
@@ -369,7 +369,7 @@ impl RowWriter {
         self.epoch
     }
 
-    /// Returns whether the writer appends nothing any more.
+    /// Returns whether the writer has stopped.
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.is_some()
     }

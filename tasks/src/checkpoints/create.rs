@@ -89,8 +89,8 @@ impl CheckpointManager {
         }
     }
 
-    /// Captures the resources of a run with each checkpoint, so that they can be restored too. The
-    /// run must be of this session.
+    /// Captures the resources of a run with each checkpoint, so that they can be restored as well.
+    /// The run must be of this session.
     #[must_use]
     pub fn with_resources(self, run: ExecutionState) -> CheckpointManager {
         CheckpointManager { run: Some(run), ..self }
@@ -146,8 +146,8 @@ impl CheckpointManager {
     ///
     /// # Errors
     ///
-    /// Those of [`Session::snapshot`], or of [`ExecutionState::snapshot_with`] with resources, and
-    /// of [`Session::dispatch`].
+    /// The errors of [`Session::snapshot`], or of [`ExecutionState::snapshot_with`] with resources,
+    /// and of [`Session::dispatch`].
     pub fn create(&self, name: Option<&str>) -> Result<Checkpoint> {
         self.create_for(Occasion::Manual, name)
     }
@@ -156,7 +156,7 @@ impl CheckpointManager {
     ///
     /// # Errors
     ///
-    /// Those of [`create`](CheckpointManager::create).
+    /// The errors of [`create`](CheckpointManager::create).
     pub fn create_for(&self, occasion: Occasion, name: Option<&str>) -> Result<Checkpoint> {
         let mut tries = 1;
         loop {
@@ -236,9 +236,9 @@ impl CheckpointManager {
     ///
     /// # Errors
     ///
-    /// Those of [`Session::dispatch`] and of [`create`](CheckpointManager::create). If a checkpoint
-    /// before a task cannot be created, the event is not dispatched. If a checkpoint after the
-    /// event cannot be created, the event is still recorded, and
+    /// The errors of [`Session::dispatch`] and of [`create`](CheckpointManager::create). If a
+    /// checkpoint before a task cannot be created, the event is not dispatched. If a checkpoint
+    /// after the event cannot be created, the event is still recorded, and
     /// [`after_dispatch`](CheckpointManager::after_dispatch) creates the checkpoint later.
     pub fn dispatch<E: Event>(&self, event: E) -> Result<SequenceNumber> {
         let changed = (&event as &dyn Any).downcast_ref::<TaskStatusChanged>().cloned();
@@ -276,7 +276,7 @@ impl CheckpointManager {
     ///
     /// # Errors
     ///
-    /// Those of [`create`](CheckpointManager::create).
+    /// The errors of [`create`](CheckpointManager::create).
     pub fn after_dispatch(&self) -> Result<Option<Checkpoint>> {
         let CheckpointPolicy { every, every_updates, every_bytes, .. } = &self.policy;
         if every.is_none() && every_updates.is_none() && every_bytes.is_none() {
@@ -305,7 +305,7 @@ impl CheckpointManager {
     ///
     /// # Errors
     ///
-    /// Those of reading the log.
+    /// The errors of reading the log.
     pub fn list(&self) -> Result<Vec<Checkpoint>> {
         Ok(self.history_now()?.list().into_iter().cloned().collect())
     }
@@ -314,7 +314,7 @@ impl CheckpointManager {
     ///
     /// # Errors
     ///
-    /// Those of reading the log.
+    /// The errors of reading the log.
     pub fn latest(&self) -> Result<Option<Checkpoint>> {
         Ok(self.latest_of(&*self.history_now()?).cloned())
     }
@@ -327,7 +327,8 @@ impl CheckpointManager {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchCheckpoint`], [`Error::CheckpointRemoved`], and those of reading the log.
+    /// [`Error::NoSuchCheckpoint`], [`Error::CheckpointRemoved`], and the errors of reading the
+    /// log.
     pub fn get(&self, id: CheckpointId) -> Result<Checkpoint> {
         self.history_now()?.get(id).cloned()
     }
@@ -337,7 +338,7 @@ impl CheckpointManager {
     /// # Errors
     ///
     /// [`Error::CheckpointMismatch`] for the first one whose hash does not match the records, and
-    /// those of reading the log.
+    /// the errors of reading the log.
     pub fn verify(&self, id: CheckpointId) -> Result<()> {
         self.history_now()?.verify_in(&self.session, id)
     }

@@ -23,7 +23,7 @@ impl CheckpointHistory {
     ///
     /// # Errors
     ///
-    /// Those of [`LogView::get`](foldlog::LogView::get).
+    /// The errors of [`LogView::get`](foldlog::LogView::get).
     pub fn from_session(session: &Session) -> Result<CheckpointHistory> {
         let mut history = CheckpointHistory::default();
         for entry in session.log::<Checkpoints>()?.iter() {
@@ -46,7 +46,7 @@ impl CheckpointHistory {
     ///
     /// # Errors
     ///
-    /// Those of [`read`](CheckpointHistory::read), and
+    /// The errors of [`read`](CheckpointHistory::read), and
     /// [`NoSuchPosition`](foldlog::Error::NoSuchPosition) if the log has no such record.
     pub fn at(log: &LogReader, position: impl Into<SequenceNumber>) -> Result<CheckpointHistory> {
         CheckpointHistory::in_slices(&log.state_reader_at(position)?)
@@ -123,7 +123,7 @@ impl CheckpointHistory {
     ///
     /// # Errors
     ///
-    /// Those of [`verify`](CheckpointHistory::verify).
+    /// The errors of [`verify`](CheckpointHistory::verify).
     pub fn verify_all(&self, log: &LogReader) -> Result<()> {
         first(hash::mismatches(log, &self.created)?)
     }

@@ -45,7 +45,7 @@ impl AtomicPersistence {
     ///
     /// # Errors
     ///
-    /// Those of [`SessionTree::open`].
+    /// The errors of [`SessionTree::open`].
     pub fn tree(&self) -> Result<Option<SessionTree>> {
         SessionTree::of_session(&self.to, self.session, self.limits)
     }
@@ -58,7 +58,7 @@ impl AtomicPersistence {
     /// # Errors
     ///
     /// [`Error::NotAComponent`] if the value has another form or further fields, [`Error::Damaged`]
-    /// if the manifest or a required file is damaged, else those of
+    /// if the manifest or a required file is damaged, or the errors of
     /// [`export_tree`](super::export_tree).
     pub fn persist_state<T: Serialize + ?Sized>(
         &self,
@@ -148,7 +148,7 @@ impl AtomicPersistence {
     ///
     /// # Errors
     ///
-    /// [`Error::ComponentNotFound`] if the part was never persisted, else those of
+    /// [`Error::ComponentNotFound`] if the part was never persisted, or the errors of
     /// [`SessionTree::load`].
     pub fn load_state<T: DeserializeOwned>(&self, component: StateComponent) -> Result<T> {
         self.tree()?.ok_or(Error::ComponentNotFound(component))?.load(component)

@@ -18,7 +18,7 @@ use crate::{Error, Result};
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Maximum time that a reader or a writer waits for another one of the same tree.
+/// Maximum time that a reader or a writer waits for access to a tree.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Interval between attempts to take the lock: the system cannot wait for a lock with a deadline.
@@ -89,7 +89,7 @@ impl TreeDirectory {
             return Ok((child, false));
         }
         match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(DIRECTORY_MODE)) {
-            // Another process may have created it first.
+            // A concurrent process may have created it first.
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(Error::io("made", self.path.join(name))(errno)),
         }

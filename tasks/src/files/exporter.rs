@@ -66,7 +66,7 @@ fn keep<T: Clone + PartialEq>(kept: &mut T, now: &T) {
 }
 
 impl TreeExporter {
-    /// Returns an exporter into the directory `to`. It knows nothing yet of existing files.
+    /// Returns an exporter into the directory `to`. Its cache is empty.
     pub fn new(to: impl Into<PathBuf>, compression: StateCompression) -> TreeExporter {
         TreeExporter { to: to.into(), compression, known: LastExport::default() }
     }
@@ -80,7 +80,7 @@ impl TreeExporter {
     ///
     /// # Errors
     ///
-    /// Those of [`export_tree`](super::export_tree).
+    /// The errors of [`export_tree`](super::export_tree).
     pub fn export(&mut self, contents: &TreeContents<'_>) -> Result<ExportReport> {
         // After any failure, the cache is empty.
         let known = std::mem::take(&mut self.known);
@@ -96,7 +96,7 @@ impl TreeExporter {
     ///
     /// # Errors
     ///
-    /// Those of [`export_session`](super::export_session).
+    /// The errors of [`export_session`](super::export_session).
     pub fn export_session(
         &mut self,
         log: &LogReader,

@@ -8,7 +8,7 @@ pub(super) const TREES: [&str; 2] = [".aca", "sessions"];
 /// Directory and name of the manifest.
 pub(super) const META: &str = "meta";
 pub(super) const MANIFEST: &str = "checkpoint_manifest.json";
-/// Name of a manifest whose tree is complete, but some of whose files are not renamed yet.
+/// Name of the manifest of a complete tree in which some files are not renamed yet.
 pub(super) const NEXT: &str = "checkpoint_manifest.json.next";
 /// Suffix of the name of a file that is not yet a part of the tree.
 pub(super) const STAGED: &str = ".new";

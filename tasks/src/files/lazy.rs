@@ -107,8 +107,8 @@ impl LazyStateManager {
     /// # Errors
     ///
     /// [`Error::ComponentNotFound`] if the tree has no such part, [`Error::NotAComponent`] if the
-    /// part does not have that form, else those of [`SessionTree::load`](super::SessionTree::load)
-    /// and of [`SessionState::at`].
+    /// part does not have that form, or the errors of
+    /// [`SessionTree::load`](super::SessionTree::load) and of [`SessionState::at`].
     pub fn get<T>(&self, component: StateComponent) -> Result<Arc<T>>
     where
         T: DeserializeOwned + Send + Sync + 'static,
@@ -143,8 +143,8 @@ impl LazyStateManager {
         }
     }
 
-    /// Reads parts of a log at another position from now on. Over a tree, this drops all parts from
-    /// the cache.
+    /// Changes the position at which parts of a log are read. Over a tree, this drops all parts
+    /// from the cache.
     pub fn move_to(&self, position: impl Into<SequenceNumber>) {
         let mut inner = self.inner.lock();
         inner.forget(|_| true);
@@ -226,7 +226,8 @@ impl StateSource {
     }
 }
 
-/// Returns a part directly if it has the requested type, else converts it through its JSON form.
+/// Returns a part directly if it has the requested type, and otherwise converts it through its JSON
+/// form.
 fn cast_or_convert<P: Serialize + 'static, T: DeserializeOwned + 'static>(
     component: StateComponent,
     part: P,

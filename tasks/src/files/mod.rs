@@ -46,7 +46,7 @@
 //! 2. Whenever a writer is killed, or the power fails, a reader finds the tree before or the tree
 //!    after.
 //! 3. A writer holds an exclusive lock (`flock`) on the session's directory; readers share it. A
-//!    lock ends with its process. Trees of two sessions share nothing.
+//!    lock ends with its process. Trees of two sessions are independent.
 //! 4. A file that already has its content, by the manifest and on disk, is not written.
 //! 5. No path in a manifest leads out of the tree, and no link is followed beneath the directory
 //!    that the caller names. Only regular files are read.
@@ -231,7 +231,7 @@ pub struct TreeContents<'a> {
 }
 
 impl<'a> TreeContents<'a> {
-    /// Describes a tree with a state alone.
+    /// Describes a tree with only a state.
     pub fn new(state: &'a SessionState) -> TreeContents<'a> {
         TreeContents {
             state,
@@ -413,7 +413,7 @@ pub struct ImportedTree {
 /// # Errors
 ///
 /// [`Error::Damaged`] with all files that do not match the manifest, [`Error::ComponentNotFound`]
-/// if a tree that was written part by part lacks one, else those of [`SessionTree::open`].
+/// if a tree that was written part by part lacks one, or the errors of [`SessionTree::open`].
 pub fn import_tree(dir: &Path, limits: TreeLimits) -> Result<ImportedTree> {
     let tree = SessionTree::open_whole(dir, limits)?;
     let state = tree.state()?;

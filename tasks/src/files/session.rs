@@ -71,7 +71,7 @@ impl EngineSnapshot<'_> {
     }
 }
 
-/// Snapshot of a checkpoint whose state is not copied: names its location.
+/// Names the location of a checkpoint's state, which is not copied.
 #[derive(Serialize)]
 struct StateInLog {
     /// `log`: the log of this session has the state, at this position.
@@ -119,7 +119,8 @@ fn checkpoints(log: &LogReader, position: SequenceNumber) -> Result<SessionCheck
 ///
 /// # Errors
 ///
-/// Those of [`SessionState::at`], of [`LogReader::write_export_without`] and of [`export_tree`].
+/// The errors of [`SessionState::at`], of [`LogReader::write_export_without`] and of
+/// [`export_tree`].
 pub fn export_session(
     log: &LogReader,
     position: impl Into<SequenceNumber>,
@@ -164,7 +165,7 @@ pub struct ImportedSession {
 ///
 /// # Errors
 ///
-/// [`Error::NoTree`] if the tree has no export of the engine, else those of
+/// [`Error::NoTree`] if the tree has no export of the engine, or the errors of
 /// [`import_tree`](super::import_tree) and of [`Store::import`]. After an error no session is left,
 /// unless the process is killed: [`unfinished_imports`] lists such a session, and
 /// [`detect_crash_state`](crate::CrashRecoveryManager::detect_crash_state) reports it.
@@ -241,7 +242,7 @@ fn go_on(
 ///
 /// # Errors
 ///
-/// Those of reading a log.
+/// The errors of reading a log.
 pub(crate) fn unfinished_import(log: &LogReader) -> Result<Option<String>> {
     let Some(from) = log.tags().get(IMPORTED_FROM) else { return Ok(None) };
     let types = crate::declare(SessionTypes::builder()).build()?;

@@ -199,7 +199,7 @@ impl SessionTree {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](SessionTree::open).
+    /// The errors of [`open`](SessionTree::open).
     pub(super) fn open_sound(dir: &Path, limits: TreeLimits) -> Result<SessionTree> {
         match SessionTree::open(dir, limits) {
             Err(Error::Damaged { dir, files }) => {

@@ -5,7 +5,7 @@
 //! | `crash` | [`CrashState`]: the state after a crash, and its detection |
 //! | `outlook` | [`RecoveryStrategy`], and a preview of each one's result, without writing |
 //! | `recover` | [`CrashRecoveryManager`]: recovers by a given strategy |
-//! | `rebuild` | a session created from the updates of another one |
+//! | `rebuild` | a session created from the updates of an existing one |
 //! | `from_tree` | a session created from the intact files of a tree |
 //! | `foreign_files` | [`LeftAlone`], a placeholder for a resource that was not supplied |
 //! | `open` | a session opened for writing without the types of its host |

@@ -25,7 +25,7 @@ pub enum RecoveryStrategy {
     LatestCheckpoint,
     /// Returns to this checkpoint.
     SpecificCheckpoint(CheckpointId),
-    /// Creates a new session from the updates alone.
+    /// Creates a new session from the updates only.
     IncrementalReconstruction,
     /// Creates a new session from the intact data.
     PartialRecovery,
@@ -152,7 +152,7 @@ impl CrashRecoveryManager {
     ///
     /// # Errors
     ///
-    /// Those of [`plan`](CrashRecoveryManager::plan).
+    /// The errors of [`plan`](CrashRecoveryManager::plan).
     pub fn plan_all(&self) -> Result<Vec<RecoveryOutlook>> {
         if !self.has_log {
             return Ok(vec![self.plan(RecoveryStrategy::PartialRecovery)?]);

@@ -1,4 +1,4 @@
-//! Creates a session from the updates of another one.
+//! Creates a session from the updates of an existing one.
 
 use std::collections::BTreeMap;
 

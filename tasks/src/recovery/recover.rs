@@ -31,7 +31,7 @@ pub(super) type CrashDetector = Arc<dyn Fn(&mut CrashState) -> Result<()> + Send
 pub struct CrashRecoveryManager {
     pub(super) store: Store,
     pub(super) session: Uuid,
-    /// Whether there is a log, or a tree of files alone.
+    /// Whether there is a log, and not only a tree of files.
     pub(super) has_log: bool,
     types: Option<SessionTypes>,
     pub(super) stores: WorkspaceStores,

@@ -141,7 +141,7 @@ struct StateWalk<'a, V> {
 ///
 /// # Errors
 ///
-/// Those of [`LogReader::contents`], and [`NoSuchPosition`](foldlog::Error::NoSuchPosition).
+/// The errors of [`LogReader::contents`], and [`NoSuchPosition`](foldlog::Error::NoSuchPosition).
 pub(crate) fn walk(
     log: &LogReader,
     position: SequenceNumber,
@@ -163,7 +163,7 @@ pub(crate) fn walk(
 ///
 /// # Errors
 ///
-/// Those of [`Session::contents`] and [`Session::conversation_at`].
+/// The errors of [`Session::contents`] and [`Session::conversation_at`].
 pub(crate) fn walk_abandoned(
     session: &Session,
     ranges: Vec<RangeInclusive<SequenceNumber>>,

@@ -13,8 +13,8 @@ use super::{DependencyType, Task, TaskId, TaskStatus};
 /// Lists the tasks that may start, in order, and the others with the reasons why they wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SchedulingState {
-    /// Tasks that may start. Tasks whose preferred tasks have ended come first, then higher
-    /// priorities, then older tasks.
+    /// Tasks that may start. Tasks come first if none of their preferred tasks is itself ready,
+    /// then those with higher priorities, then older ones.
     pub ready: Vec<TaskId>,
     /// Tasks that may not start, in the order of their creation.
     pub blocked: Vec<BlockedTask>,
@@ -43,7 +43,7 @@ pub enum Waits {
     ForCancelled(Vec<TaskId>),
     /// For these parts to be completed, skipped or cancelled.
     ForParts(Vec<TaskId>),
-    /// For something else: it was [blocked](TaskStatus::Blocked) for this reason.
+    /// For another reason: it was [blocked](TaskStatus::Blocked) for this reason.
     ForReason(Option<String>),
 }
 
@@ -89,7 +89,7 @@ struct TaskWaitGraph<'a> {
     tasks: Vec<&'a Task>,
     /// Only used for lookups, never iterated: its order does not matter.
     places: HashMap<&'a TaskId, usize>,
-    /// For each pending task, the parts that it waits for.
+    /// For each pending task, the parts on which it depends.
     parts: Vec<Vec<usize>>,
 }
 

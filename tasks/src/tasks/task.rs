@@ -13,7 +13,7 @@ pub enum TaskStatus {
     /// Waits for its turn.
     #[default]
     Pending,
-    /// Cannot continue, for a reason that is not another task.
+    /// Cannot continue, for a reason other than a task.
     Blocked,
     /// Is in progress.
     InProgress,
@@ -52,7 +52,7 @@ impl TaskStatus {
         }
     }
 
-    /// Returns whether a task may change from this state to another.
+    /// Returns whether a task may change from this state to `next`.
     pub fn may_become(self, next: TaskStatus) -> bool {
         use TaskStatus::{Blocked, Cancelled, Completed, Failed, InProgress, Pending, Skipped};
         match self {
@@ -102,7 +102,7 @@ impl DependencyType {
     }
 }
 
-/// Names a task that another one depends on.
+/// Names the target of a dependency.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Dependency {
     /// Task that comes first.

@@ -70,7 +70,7 @@ impl TaskTreeState {
         TaskTreeState::of_map(tasks.into_iter().map(|task| (task.id.clone(), task)).collect())
     }
 
-    /// Builds the tree from a map whose keys are the ids of the tasks.
+    /// Builds the tree from a map of tasks by their ids.
     pub(crate) fn of_map(tasks: BTreeMap<TaskId, Task>) -> TaskTreeState {
         TaskTreeState {
             root_tasks: root_tasks(&tasks),

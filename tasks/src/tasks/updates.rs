@@ -57,7 +57,7 @@ impl NewTask {
         }
     }
 
-    /// Makes the task a part of another one.
+    /// Makes the task a part of `parent`.
     #[must_use]
     pub fn with_parent(self, parent: TaskId) -> NewTask {
         NewTask { parent: Some(parent), ..self }
@@ -158,7 +158,7 @@ mod changed_parent {
     }
 }
 
-/// Records that a task depends on another one.
+/// Records a new dependency between two tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DependencyAdded {
     /// Task that comes later.
@@ -170,7 +170,7 @@ pub struct DependencyAdded {
     pub dep_type: DependencyType,
 }
 
-/// Records that a task no longer depends on another one.
+/// Records that a dependency was removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DependencyRemoved {
     /// Task that came later.
@@ -185,8 +185,8 @@ pub struct DependencyRemoved {
     pub reason: Option<String>,
 }
 
-/// Records that a task has another place in the order of creation. Only repairs use it, since
-/// creation numbers a task.
+/// Records a new place of a task in the order of creation. Only repairs use it, since creation
+/// numbers a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskRenumbered {
     /// Id of the task.

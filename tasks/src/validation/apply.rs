@@ -37,8 +37,8 @@ impl StateValidator {
     ///
     /// # Errors
     ///
-    /// Those of [`Session::dispatch`] except refusals, which are [reported](RepairReport::refused),
-    /// and those of `read`.
+    /// The errors of [`Session::dispatch`] except refusals, which are
+    /// [reported](RepairReport::refused), and the errors of `read`.
     pub fn apply(
         &self,
         session: &Session,

@@ -13,7 +13,7 @@ use crate::{StateComponent, TaskId, TaskStatus};
 #[serde(rename_all = "snake_case", tag = "error")]
 #[non_exhaustive]
 pub enum ValidationError {
-    /// An item is stored under another name than its own.
+    /// An item is not stored under its own name.
     #[error("what stands in {} under `{}` is named `{}`", component.name(), escape::text(key), escape::text(name))]
     KeyDiffers {
         /// Part of the state.
@@ -39,7 +39,7 @@ pub enum ValidationError {
         /// Tasks of the cycle, each followed by its parent, the oldest one first.
         cycle: Vec<TaskId>,
     },
-    /// A task that another one depends on is missing.
+    /// The target of a dependency is missing.
     #[error("task `{task}` depends on `{dependency}`, which is missing")]
     MissingDependency {
         /// Task that depends on it.
@@ -47,7 +47,7 @@ pub enum ValidationError {
         /// Task that is missing.
         dependency: TaskId,
     },
-    /// A task depends on another one several times.
+    /// A dependency is repeated.
     #[error("task `{task}` depends on `{dependency}` {times} times")]
     DependencyRepeated {
         /// Task that has the dependency.
@@ -109,7 +109,7 @@ pub enum ValidationError {
         first.map(|first| first.to_string()).unwrap_or_default()
     )]
     NumbersDiffer {
-        /// Number of tasks with the number of another one.
+        /// Number of tasks whose number is not unique.
         repeated: u64,
         /// Number of unused numbers below the greatest one.
         missing: u64,
@@ -185,7 +185,7 @@ pub enum ValidationError {
         /// The violations with their places, escaped.
         violations: Vec<String>,
     },
-    /// A change of a file starts from another content than the previous change left.
+    /// A change of a file does not start from the content that the previous change left.
     #[error(
         "record {sequence} changes `{}` of `{}` from something else than record {previous} left",
         escape::text(path),

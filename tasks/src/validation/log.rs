@@ -38,7 +38,7 @@ impl StateValidator {
     ///
     /// # Errors
     ///
-    /// Those of [`SessionState::at`]. A log with invalid frames cannot be opened at all.
+    /// The errors of [`SessionState::at`]. A log with invalid frames cannot be opened at all.
     pub fn validate_log(
         &self,
         log: &LogReader,
@@ -67,7 +67,7 @@ impl StateValidator {
     ///
     /// # Errors
     ///
-    /// Those of [`LogReader::contents`].
+    /// The errors of [`LogReader::contents`].
     pub fn validate_updates(&self, log: &LogReader, updates: &[StateUpdate]) -> Result<Vec<ValidationIssue>> {
         let Some(last) = updates.iter().map(|update| update.position).max() else { return Ok(Vec::new()) };
         let mut issues = Vec::new();

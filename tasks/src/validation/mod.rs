@@ -36,7 +36,7 @@
 //! | `task-references` | file system | referential | warning | - |
 //! | `log-order` | execution logs | structural | error | - |
 //! | `counts` | resource usage | business | error | - |
-//! | `requires-validation` | configuration | business | warning | the session is marked as validated, once nothing worse than a warning is left |
+//! | `requires-validation` | configuration | business | warning | the session is marked as validated, once only warnings are left |
 //! | `seals` | session | checksum | critical | - |
 //! | `update-checksums` | session | checksum | critical | - |
 //! | `checkpoint-hashes` | session | checksum | critical | - |

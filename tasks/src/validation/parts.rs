@@ -130,7 +130,8 @@ fn check_pairing(conversation: &RecordedConversation, window: &ContextWindow) ->
         | PairingRule::AnsweredTwice
         | PairingRule::Orphan
         | PairingRule::CallsElsewhere => true,
-        // Other violations are specific to a provider: another one may have accepted the messages.
+        // Other violations are specific to a provider: the messages may have been accepted
+        // elsewhere.
         _ => false,
     };
     let violations = validate(MessageFormat::OpenAi, &sent).err().unwrap_or_default();

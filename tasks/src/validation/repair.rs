@@ -53,7 +53,7 @@ pub enum RepairStep {
     DependencyAdded(DependencyAdded),
     /// Removes a dependency.
     DependencyRemoved(DependencyRemoved),
-    /// Gives a task another number.
+    /// Changes the number of a task.
     TaskRenumbered(TaskRenumbered),
     /// Configures the session.
     SessionConfigured(SessionConfigured),

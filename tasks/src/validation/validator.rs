@@ -167,7 +167,7 @@ pub(super) const CHECKPOINT_HASHES: ValidationRule = ValidationRule {
 };
 
 /// The steps of one phase are applied before the next phase looks for issues, since a repair can
-/// make another one redundant.
+/// make later ones redundant.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RepairPhase {
     Keys,
