@@ -1,7 +1,9 @@
-//! Damage in its place: what is damaged where the sound part of a log ends, and the sound records behind it.
+//! Shows damage in its place: the damage that ends the intact part of a log, and the intact records
+//! after it.
 //!
-//! Nothing proves what a record behind damage followed, so that it belongs to no state: it is listed behind the damage as
-//! *unattached*, as `show --beyond-damage` lists it, and its document is what that prints.
+//! The predecessor of a record after damage cannot be proven, so the record belongs to no state.
+//! Such records are listed after the damage as *unattached*, as in `show --beyond-damage`, and
+//! their documents are the output of that command.
 
 use std::io::Write;
 
@@ -18,28 +20,28 @@ use crate::record_names::record_name;
 use crate::visits::each_beyond;
 use crate::walk::{document_line, line};
 
-/// Number of records behind damage that a page lists.
+/// Maximum number of records after damage that a page lists.
 const LISTED_MAX: u64 = 20_000;
 
-/// Describes the damage that ends the sound part of a log. The fields are those of `damage` in a page's head.
+/// Describes the damage that ends the intact part of a log. The fields are those of `damage` in a
+/// page's head.
 #[derive(Debug, Serialize)]
 pub(crate) struct DamageHead {
-    /// First record that is not part of what is sound.
+    /// First record that is not intact.
     sequence: SequenceNumber,
     segment: String,
     /// Offset of the damage in the segment, in bytes.
     offset: u64,
-    /// What should stand there, as far as it is known.
+    /// Expected contents, if known.
     expected: Option<String>,
-    /// What stands there, as far as it is known.
+    /// Contents that were found, if known.
     found: Option<String>,
     reason: String,
-    /// Number of sound records behind the damage, and how many of them are listed.
+    /// Number of intact records after the damage. `listed` counts those that the page lists.
     behind: u64,
     listed: u64,
 }
 
-/// A record behind damage, as a row of the timeline.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct AfterDamageRow {
     sequence: SequenceNumber,
@@ -51,14 +53,14 @@ pub(crate) struct AfterDamageRow {
     offset: u64,
 }
 
-/// Holds the sound records behind damage, as far as a page lists them.
+/// The intact records after damage, as far as a page lists them.
 #[derive(Debug, Default)]
 pub(crate) struct RecordsAfterDamage {
     pub(crate) rows: Vec<AfterDamageRow>,
     total: u64,
 }
 
-/// Says where a report finds the records behind its damage.
+/// Tells a report where to find the records after its damage.
 #[derive(Debug, Serialize)]
 pub(crate) struct BeyondPlaces {
     rows: Vec<(u64, u32)>,
@@ -66,7 +68,7 @@ pub(crate) struct BeyondPlaces {
 }
 
 impl RecordsAfterDamage {
-    /// Reads the records behind the damage of a log; none of a log without damage.
+    /// Reads the records after the damage of a log. Returns none if the log has no damage.
     ///
     /// # Errors
     ///
@@ -86,7 +88,7 @@ impl RecordsAfterDamage {
         Ok(beyond)
     }
 
-    /// Describes the damage in front of the records; `None` of a log without damage.
+    /// Describes the damage before the records; `None` if the log has none.
     pub(crate) fn damage(&self, reader: &LogReader) -> Option<DamageHead> {
         let SoundEnd { segment, offset, sequence, damage, .. } = reader.sound_end()?;
         let place = DamageLocation::from_error(damage);
@@ -128,7 +130,7 @@ impl RecordsAfterDamage {
     }
 }
 
-/// Returns the document of a listed record behind damage by its number; `None` if there are not as many.
+/// Returns the document of the listed record with this number; `None` if fewer records are listed.
 ///
 /// # Errors
 ///
@@ -152,7 +154,7 @@ pub(crate) fn document_of(
     Ok(found)
 }
 
-/// Hands the listed records behind damage, each with its number, to `visit`, for as long as that returns true.
+/// Passes each listed record after damage, with its number, to `visit` until that returns false.
 fn each_listed(reader: &LogReader, mut visit: impl FnMut(u64, &FrameInfo<'_>) -> Result<bool>) -> Result<()> {
     if reader.sound_end().is_none() {
         return Ok(());
@@ -189,7 +191,8 @@ fn document(frame: &FrameInfo<'_>, timeline: &Timeline, payloads: Payloads) -> R
     document_line(value, frame.record.body.len() as u64, payloads)
 }
 
-/// Says of damage where it is, and what was expected and found there, as far as the error knows.
+/// Contains the place of damage, with its expected and found contents, as far as the error has
+/// them.
 #[derive(Default)]
 struct DamageLocation {
     segment: Option<String>,

@@ -1,8 +1,8 @@
-//! Blocks of data in a page: compressed text and numbers that a script reads when it needs them.
+//! Blocks of data in a page: compressed text and numbers that a script reads on demand.
 //!
-//! A block is a `script` element whose type no browser runs. It holds base64 of zlib, so that nothing of its contents can be
-//! taken for markup, whatever they are. The one block that is not compressed, the page's *head*, is JSON in which every
-//! character that means something in markup or in a script is escaped.
+//! A block is a `script` element with a type that no browser runs. It contains base64 of zlib, so
+//! none of its contents can be parsed as markup. Only the page's *head* is not compressed: it is
+//! JSON in which every character with a meaning in markup or scripts is escaped.
 
 use std::io::{self, Write};
 
@@ -13,10 +13,10 @@ use flate2::write::ZlibEncoder;
 use foldlog_codec::escape;
 use serde::Serialize;
 
-/// Number of bytes that a block of several parts grows to before the next one begins.
+/// Size at which a block of several parts is complete, in bytes.
 pub(crate) const BLOCK_BYTES: usize = 64 << 10;
 
-/// Writes blocks one after the other, each under a number of its own.
+/// Writes blocks one after the other and numbers them.
 #[derive(Debug)]
 pub(crate) struct Blocks<W> {
     out: W,
@@ -28,7 +28,7 @@ impl<W: Write> Blocks<W> {
         Blocks { out, next: 0 }
     }
 
-    /// Writes a block, and returns its number: the element's id is `b` and the number.
+    /// Writes a block and returns its number. The element's id is `b` followed by the number.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ impl<W: Write> Blocks<W> {
         Ok(number)
     }
 
-    /// Writes a value as a block of JSON, and returns the block's number.
+    /// Writes a value as a block of JSON and returns the block's number.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl<W: Write> Blocks<W> {
     }
 }
 
-/// Gathers lines of text into blocks: each holds whole lines, with a newline between two.
+/// Collects lines of text into blocks. Each block contains whole lines, separated by newlines.
 #[derive(Debug, Default)]
 pub(crate) struct LineBlocks {
     text: Vec<u8>,
@@ -69,7 +69,7 @@ pub(crate) struct LineBlocks {
 }
 
 impl LineBlocks {
-    /// Adds a line, which holds no newline.
+    /// Adds a line, which must not contain a newline.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl LineBlocks {
         Ok(())
     }
 
-    /// Writes what is left, and returns the number of the first line of each block with the block.
+    /// Writes the remaining lines. Returns each block with the number of its first line.
     ///
     /// # Errors
     ///
@@ -103,8 +103,8 @@ impl LineBlocks {
     }
 }
 
-/// Returns a value's JSON for a `script` element: `<`, `>` and `&` are escaped within its texts, beside what
-/// [`escape::to_json`] escapes.
+/// Returns a value's JSON for a `script` element. Escapes `<`, `>` and `&` within texts, in
+/// addition to the characters that [`escape::to_json`] escapes.
 ///
 /// # Errors
 ///
@@ -113,7 +113,7 @@ pub(crate) fn markup_json(value: &(impl Serialize + ?Sized)) -> serde_json::Resu
     let json = escape::to_json(value)?;
     let mut out = String::with_capacity(json.len());
     for character in json.chars() {
-        // These stand in texts alone, never between them.
+        // These characters occur only within texts, never between them.
         match character {
             '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
                 out.push_str(&format!("\\u{:04x}", u32::from(character)));

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-/// How many entries of a directory are looked at.
+/// Maximum number of a directory's entries that are examined.
 const LOOKED_AT_MAX: usize = 1_000;
 
-/// Returns the URL of what a path names in a bucket that is in a local directory: a session, the place of some, or the first place beneath
-/// it. `None` if it names nothing of one, as a store's directories do.
+/// Returns the bucket URL that corresponds to a path in a local directory. The path may be a
+/// session of a bucket, a prefix with sessions, or a directory above the first prefix. Returns
+/// `None` for any other path, such as a store's directory.
 pub fn bucket_at(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let is_among_sessions = path.parent().and_then(Path::file_name).is_some_and(|name| name == "sessions");
@@ -21,7 +22,8 @@ fn has_sessions(place: &Path) -> bool {
     directories(&place.join("sessions")).any(|session| holds_chunks(&session))
 }
 
-/// Returns whether a directory is that of a session in a bucket. A store's has segments, and no directory of this name.
+/// Returns whether a directory belongs to a session in a bucket. A store's session directory
+/// contains segments instead.
 fn holds_chunks(session: &Path) -> bool {
     ["log", "volumes"].iter().any(|name| session.join(name).is_dir())
 }

@@ -21,15 +21,15 @@ pub enum Error {
     /// The output could not be written.
     #[error("the output cannot be written: {0}")]
     Output(io::Error),
-    /// A log is corrupt or diverged. The text says where.
+    /// A log is corrupt or diverged. The text contains the place.
     #[error("{0}")]
     DoesNotHold(String),
-    /// An argument names something that is not there, or is of another kind.
+    /// An argument names something that does not exist or has another type.
     #[error("{what}")]
     Usage {
-        /// Which argument is wrong, and why.
+        /// The wrong argument, and the reason.
         what: String,
-        /// What to do next.
+        /// The next step.
         next: String,
     },
     /// The session was deleted while it was read.
@@ -43,7 +43,7 @@ pub enum Error {
     File {
         /// The file or directory.
         path: PathBuf,
-        /// Answer of the system.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
@@ -55,31 +55,32 @@ impl From<filesystem::Error> for Error {
 }
 
 impl From<io::Error> for Error {
-    /// Reports an error of the output. Errors of other files are [`Error::File`], which names the file.
+    /// Converts an error of the output. Errors of other files are [`Error::File`], which names the
+    /// file.
     fn from(error: io::Error) -> Error {
         Error::Output(error)
     }
 }
 
 impl Error {
-    /// Reports wrong usage: `what` is wrong, and what to do `next`.
+    /// Creates an [`Error::Usage`]: `what` is wrong, and `next` is the next step.
     pub fn usage(what: impl Into<String>, next: impl Into<String>) -> Error {
         Error::Usage { what: what.into(), next: next.into() }
     }
 
-    /// Returns whether a log is sound, and takes more memory than its reader may.
+    /// Returns whether a log is intact but exceeds its reader's memory limit.
     #[cfg(feature = "server")]
     pub(crate) fn is_over_budget(&self) -> bool {
         matches!(self, Error::Engine(EngineError::OverBudget { .. }))
     }
 
-    /// Returns what happened, followed by what to do next.
+    /// Returns the error's text, followed by the next step.
     #[cfg(feature = "server")]
     pub(crate) fn with_next(&self) -> String {
         self.next().map_or_else(|| self.to_string(), |next| format!("{self}; {next}"))
     }
 
-    /// Returns what to do next, if there is something to be done.
+    /// Returns the next step; `None` if there is none.
     pub fn next(&self) -> Option<String> {
         let next = match self {
             Error::Engine(error) => return next_after(error),
@@ -93,14 +94,14 @@ impl Error {
     }
 }
 
-/// What to do about a session that was deleted while it was read.
+/// Advice for a session that was deleted while it was read.
 pub const AFTER_DELETION: &str = "`foldlog sessions STORE` lists the sessions that are there";
 
-/// What to do about a log that is corrupt or diverged.
+/// Advice for a log that is corrupt or diverged.
 pub const AFTER_DAMAGE: &str = "nothing was changed; keep the folder as it is, and take the session from a copy, or copy its sound part: \
                                 `foldlog salvage SESSION --to STORE`";
 
-/// Returns what to do next after an error of a file or directory.
+/// Returns the next step after an error of a file or directory.
 pub fn next_after_file(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::AlreadyExists => "name another place, or replace what is there by --force",
@@ -108,7 +109,7 @@ pub fn next_after_file(source: &io::Error) -> &'static str {
     }
 }
 
-/// What to do about a session that lacks what is younger than the rest.
+/// Advice for a session whose newest parts are missing.
 pub const COPY_AGAIN: &str = "if this is a copy, take another by `foldlog backup SESSION --to STORE`, which copies a session while it is \
                           written; if it is not, or as of an earlier moment, copy its sound part: `foldlog salvage SESSION --to STORE`";
 
@@ -120,10 +121,10 @@ fn is_damaged_object(error: &EngineError) -> bool {
     matches!(error, EngineError::Filesystem(filesystem::Error::Object { .. }))
 }
 
-/// Returns what to do next after an error of the engine, if there is something to be done.
+/// Returns the next step after an error of the engine; `None` if there is none.
 pub fn next_after(error: &EngineError) -> Option<String> {
     let next = match error {
-        // The damaged session may be another one than that of the command line.
+        // The damaged session may differ from the one on the command line.
         EngineError::Corrupt(corruption) => {
             let dir = corruption.segment.parent().map(|dir| quote_word(dir.as_os_str()));
             let dir = dir.unwrap_or_else(|| "SESSION".to_owned());

@@ -1,8 +1,9 @@
-//! The files of workspaces at every position, as far as captures tell.
+//! The files of workspaces at every position, as recorded by captures.
 //!
-//! A workspace's files at a position are those of its last capture on the way there: that of a call's begin, or of the end of a call
-//! whose changes stay. A rollback goes back to the capture that held at its target. What was changed by hand since then is known
-//! from the next capture on.
+//! A workspace's files at a position are those of its last capture on the way there. Captures
+//! belong to the start of a call, or to the end of a call whose changes remain. A rollback returns
+//! to the capture that was current at its target. Changes by hand become visible with the next
+//! capture.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
@@ -24,22 +25,22 @@ use crate::lists::ListHistory;
 use crate::walk::{ListPlaces, line, names_block};
 use crate::{Payloads, RecordRange};
 
-/// Number of versions of files that a page has of one workspace at most.
+/// Maximum number of file versions of one workspace in a page.
 const VERSIONS_MAX: usize = 200_000;
 
-/// Number of bytes of files' contents that a page has at most, of all workspaces together.
+/// Maximum size of file contents in a page in bytes, for all workspaces together.
 const CONTENTS_BYTES_MAX: u64 = 64 << 20;
 
-/// Describes a workspace, and says where a page finds its files.
+/// Describes a workspace, with the place of its files in a page.
 #[derive(Debug, Serialize)]
 pub(crate) struct WorkspaceDocument {
     name: String,
     list: ListPlaces,
-    /// Positions from which on the files are not known, each with the reason.
+    /// Positions from which the files are unknown, each with the reason.
     gaps: Vec<(SequenceNumber, String)>,
 }
 
-/// Says where a page finds files and their contents.
+/// Tells a page where to find files and their contents.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct FilesDocument {
     workspaces: Vec<WorkspaceDocument>,
@@ -47,16 +48,16 @@ pub(crate) struct FilesDocument {
     contents: Vec<(u64, u32)>,
 }
 
-/// What of each workspace was captured last.
+/// The last capture of each workspace.
 pub(crate) type WorkspaceCaptures = Arc<BTreeMap<String, FilesystemSnapshot>>;
 
-/// A version of a file: the record from which on it is there, its path, and what it is.
+/// A version of a file: its first record, its path, and its facts.
 type FileVersion = (SequenceNumber, String, FileFacts);
 
-/// How a workspace changed at a position: paths that went, and versions that came.
+/// Change of a workspace at a position: removed paths and new versions.
 type WorkspaceChange = (SequenceNumber, Vec<String>, Vec<(String, FileFacts)>);
 
-/// Returns what was captured last at each position at which that changed.
+/// Returns the last captures at each position at which they changed.
 pub(crate) fn captures(
     reader: &LogReader,
     range: &RecordRange,
@@ -82,7 +83,7 @@ pub(crate) fn captures(
     Ok(history)
 }
 
-/// Returns the captures of workspaces that hold from a record on.
+/// Returns the captures of workspaces that are current from a record on.
 fn recorded_captures(reader: &LogReader, record: &Record<'_>) -> Vec<(String, FilesystemSnapshot)> {
     let resources: Vec<ResourceSnapshot<'_>> = match record.kind {
         RecordKind::TOOL_BEGIN => {
@@ -96,7 +97,7 @@ fn recorded_captures(reader: &LogReader, record: &Record<'_>) -> Vec<(String, Fi
         },
         _ => Vec::new(),
     };
-    // Resources of other kinds have captures of other forms.
+    // Captures of other kinds of resources have other forms.
     let snapshot = |resource: ResourceSnapshot<'_>| {
         let bytes = reader.payload(resource.snapshot?).ok()?;
         Some((resource.resource.into_owned(), msgpack::from_slice(&bytes).ok()?))
@@ -104,7 +105,7 @@ fn recorded_captures(reader: &LogReader, record: &Record<'_>) -> Vec<(String, Fi
     resources.into_iter().filter_map(snapshot).collect()
 }
 
-/// Collects how the files of one workspace changed.
+/// Collects the changes of one workspace's files.
 #[derive(Default)]
 struct ChangeCollector {
     before: Option<FilesystemSnapshot>,
@@ -115,7 +116,7 @@ struct ChangeCollector {
 }
 
 impl ChangeCollector {
-    /// Notes what was captured last at a position.
+    /// Notes the last capture at a position.
     fn at(&mut self, position: SequenceNumber, now: Option<&FilesystemSnapshot>, store: &mut SnapshotReader) {
         if self.before.as_ref() == now {
             return;
@@ -158,11 +159,11 @@ impl ChangeCollector {
     }
 }
 
-/// Writes the files of all workspaces.
+/// Writes the files of all workspaces. A capture that cannot be read becomes a gap.
 ///
 /// # Errors
 ///
-/// The engine's error if the log cannot be read, or that of the writer. Captures that cannot be read are gaps.
+/// The engine's error if the log cannot be read, or that of the writer.
 pub(crate) fn files<W: Write>(
     reader: &LogReader,
     range: &RecordRange,
@@ -191,8 +192,8 @@ pub(crate) fn files<W: Write>(
     Ok(document)
 }
 
-/// Returns the directory in which a session's directory holds the captures of a workspace: that for all of them, or one that is called
-/// as the workspace is.
+/// Returns the directory in a session's directory that contains the captures of a workspace: the
+/// directory for all workspaces, or one with the workspace's name.
 pub(crate) fn store_of(session: &Path, workspace: &str) -> PathBuf {
     let is_store = |dir: &Path| {
         let is_directory = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
@@ -201,7 +202,7 @@ pub(crate) fn store_of(session: &Path, workspace: &str) -> PathBuf {
     let of_all = captures_dir(session);
     let mut parts = Path::new(workspace).components();
     match (parts.next(), parts.next()) {
-        // The name comes from the log, and leads nowhere else.
+        // The name comes from the log, so it must not lead out of the directory.
         (Some(Component::Normal(name)), None) if !is_store(&of_all) && is_store(&session.join(name)) => {
             session.join(name)
         }
@@ -247,7 +248,7 @@ fn workspace<W: Write>(
     })
 }
 
-/// Returns what a page is told of a file, beside its content.
+/// Returns a page's description of a file, without its content.
 pub(crate) fn describe_file(path: &str, facts: &FileFacts) -> Json {
     json!({
         "path": path,
@@ -269,7 +270,7 @@ struct Contents {
 }
 
 impl Contents {
-    /// Returns the number of the line that holds a file's content; `None` if it is left out.
+    /// Returns the number of the line with a file's content; `None` if it is left out.
     fn add_content<W: Write>(
         &mut self,
         facts: &FileFacts,
@@ -299,7 +300,8 @@ impl Contents {
     }
 }
 
-/// Returns what a page has of a content: its text; of one that is no text its bytes; or why it cannot be read.
+/// Returns a page's form of a content: its text, or its bytes if it is not text, or the reason why
+/// it cannot be read.
 pub(crate) fn content(read: foldlog::filesystem::Result<Vec<u8>>) -> Json {
     match read.map(String::from_utf8) {
         Ok(Ok(text)) => json!({ "text": text }),

@@ -1,4 +1,4 @@
-//! The values at which two logs part, and what the objects hold that stand in the place of large ones.
+//! The values at which two logs diverge, with the contents of objects that replace large values.
 
 use foldlog::Value;
 use foldlog::inspect::{LogDivergence, LogReader};
@@ -10,34 +10,36 @@ use serde_json::{Value as Json, json};
 use crate::payload::OBJECT_BYTES_MAX;
 use crate::text::shorten_text;
 
-/// Number of characters that two values may have in common before what is shown of them begins behind their beginnings.
+/// Number of characters that two values may share before their common start is left out.
 const ALIKE_CHARS: usize = 60;
 
-/// Number of characters that are shown before the first that differs.
+/// Number of characters that are shown before the first difference.
 const BEFORE_CHARS: usize = 20;
 
-/// Holds a value at which two logs part.
+/// One of the values at which two logs diverge.
 #[derive(Debug)]
 pub struct DifferingValue {
-    /// Object that stands in its record; `None` if the record has the value itself.
+    /// Object to which the record refers; `None` if the record contains the value itself.
     pub object: Option<ObjectId>,
-    /// The value in MessagePack, or why it is not told.
+    /// The value in MessagePack, or the reason why it is not available.
     pub bytes: Result<Vec<u8>, String>,
-    /// The part of the value at the path of [`FirstDifference`], in MessagePack; `None` if that is the whole value.
+    /// Part of the value at the path of [`FirstDifference`], in MessagePack; `None` if that is the
+    /// whole value.
     part: Option<Vec<u8>>,
 }
 
-/// Holds the values at which two logs part.
+/// The values at which two logs diverge.
 #[derive(Debug)]
 pub struct FirstDifference {
-    /// Path of the first difference: within a value that stands in an object too, where both values are known.
+    /// Path of the first difference. It leads into the value of an object if both values are known.
     pub path: String,
-    /// The first log's value and the other's; `None` where it has none there.
+    /// The first log's value and the other's; `None` if a log has no value there.
     pub sides: [Option<DifferingValue>; 2],
 }
 
 impl DifferingValue {
-    /// Reads a value of `reader`'s log as a parting has it: an object's content in the place of its reference.
+    /// Reads a value of `reader`'s log at a divergence. Replaces a reference with the object's
+    /// content.
     fn read(reader: &LogReader, value: &Value) -> DifferingValue {
         let Some(object) = reference(value) else {
             return DifferingValue { object: None, bytes: Ok(value.encode()), part: None };
@@ -53,7 +55,7 @@ impl DifferingValue {
         DifferingValue { object: Some(object), bytes: checked, part: None }
     }
 
-    /// Returns the value at the path, in MessagePack, or why it is not told.
+    /// Returns the value at the path, in MessagePack, or the reason why it is not available.
     pub fn bytes_at_path(&self) -> Result<&[u8], &str> {
         match &self.part {
             Some(part) => Ok(part),
@@ -61,8 +63,8 @@ impl DifferingValue {
         }
     }
 
-    /// Describes the object for programs: its name, its length, and its content or why that was not read. `None` if the record has the
-    /// value itself.
+    /// Describes the object for programs: its name, its length, and its content or the reason why
+    /// it was not read. `None` if the record contains the value itself.
     fn object_json(&self) -> Option<Json> {
         let object = self.object?;
         let mut held = json!({ "object": object.file_name(), "bytes": object.len });
@@ -76,7 +78,7 @@ impl DifferingValue {
         Some(held)
     }
 
-    /// Returns which object it is, for a person; `None` if the record has the value itself.
+    /// Names the object for a person; `None` if the record contains the value itself.
     pub fn object_text(&self) -> Option<String> {
         let object = self.object?;
         let reason = self.bytes.as_ref().err().map_or_else(String::new, |reason| format!(": {reason}"));
@@ -84,7 +86,7 @@ impl DifferingValue {
     }
 }
 
-/// Reads the values at which two logs part; `None` if they part at none.
+/// Reads the values at which two logs diverge; `None` if the divergence has no values.
 pub fn read_difference(
     parting: &LogDivergence,
     here: &LogReader,
@@ -109,8 +111,8 @@ fn decode_value(bytes: &[u8]) -> Result<Value, foldlog_codec::Error> {
     Value::decode_within(bytes, ValueLimits::of_payload())
 }
 
-/// Goes down to the first part in which two values differ, as long as both have the same fields or as many items there. Decoding has
-/// bounded how deep they are.
+/// Descends to the first part in which two values differ, as long as both have the same fields or
+/// the same number of items. The decoder has bounded the depth.
 fn first_difference<'v>(mut old: &'v Value, mut new: &'v Value, path: &mut String) -> (&'v Value, &'v Value) {
     loop {
         let (step, parts) = match (old, new) {
@@ -133,13 +135,15 @@ fn first_difference<'v>(mut old: &'v Value, mut new: &'v Value, path: &mut Strin
     }
 }
 
-/// Returns what the objects hold at which two logs part, for programs; `None` if there are none.
+/// Returns the contents of the objects at which two logs diverge, for programs; `None` if there are
+/// none.
 pub fn objects_json(sides: &[Option<DifferingValue>; 2]) -> Option<Json> {
     let [here, there] = sides.each_ref().map(|side| side.as_ref().and_then(DifferingValue::object_json));
     (here.is_some() || there.is_some()).then(|| json!({ "here": here, "there": there }))
 }
 
-/// Returns what a person is shown of the values at which two logs part, of each at most `chars` characters or a few more.
+/// Returns the values at which two logs diverge, for a person. Each has at most `chars` characters
+/// or a few more.
 pub fn side_texts(sides: &[Option<DifferingValue>; 2], chars: usize) -> [String; 2] {
     let texts = sides.each_ref().map(|side| match side {
         Some(side) => {
@@ -154,8 +158,8 @@ pub fn side_texts(sides: &[Option<DifferingValue>; 2], chars: usize) -> [String;
     apart(texts, chars)
 }
 
-/// Shortens two texts to about `chars` characters each: what both begin with is left out, up to shortly before they differ, if it is
-/// much.
+/// Shortens two texts to about `chars` characters each. Leaves out a long common start, up to
+/// shortly before the first difference.
 pub fn apart(texts: [String; 2], chars: usize) -> [String; 2] {
     let [here, there] = &texts;
     let alike = here.chars().zip(there.chars()).take_while(|(one, other)| one == other).count();
@@ -168,7 +172,7 @@ pub fn apart(texts: [String; 2], chars: usize) -> [String; 2] {
     })
 }
 
-/// Returns the object to which a value refers, in the form that a comparison of records has it.
+/// Returns the object to which a value refers, in the form that a comparison of records uses.
 fn reference(value: &Value) -> Option<ObjectId> {
     match value {
         Value::Map(pairs) => match pairs.as_slice() {

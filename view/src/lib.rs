@@ -1,4 +1,5 @@
-//! Shows sessions to people and programs: as documents, as an HTML report, and as a live page in a browser.
+//! Shows sessions to people and programs: as documents, as an HTML report, and as a live page in a
+//! browser.
 //!
 //! | module | contains |
 //! |---|---|
@@ -14,41 +15,44 @@
 //! | [`visits`] | walks over records whose visitor may fail |
 //! | [`record_names`] | the name of a record in a listing |
 //! | [`session_dirs`], [`bucket`] | the directories of sessions, and buckets in local directories |
-//! | [`text`], [`shell`] | short texts for a person, and words of commands |
+//! | [`text`], [`shell`] | short texts for a person, and quoted words for commands |
 //! | [`clock`] | the present time |
-//! | [`error`] | reasons for failure, and what to do next |
+//! | [`error`] | errors, and the next step after each |
 //!
 //! # Pages
 //!
-//! A page folds nothing. The engine computes what was at a position, and a page shows it:
+//! A page folds nothing. The engine computes the state at a position, and a page shows it:
 //!
-//! | a page shows | which comes from |
+//! | a page shows | source |
 //! |---|---|
-//! | the timeline | `records`: what `show --json` says of each record, its operation, its depth among rollbacks |
-//! | a record's document | `show --json`, word by word |
+//! | the timeline | `records`: the fields of `show --json` for each record, its operation, its depth among rollbacks |
+//! | a record's document | `show --json`, verbatim |
 //! | a slice at a step | `walk`: the items by their names, at every position (`lists`); each item as `state --json` prints it |
-//! | a conversation at a step | the messages that [`MessageHistory`](foldlog::inspect::MessageHistory) says count there, each as `transcript --as-recorded --json` prints it, read one after the other |
-//! | what was spent at a step | [`spend`], as `stats --json` tells it |
-//! | the summaries of a conversation at a step | `summaries`: what a provider is sent in place of which records |
-//! | the tasks at a step | `tasks`: what `tasks --json` knows of each, with its record |
+//! | a conversation at a step | the messages that count there according to [`MessageHistory`](foldlog::inspect::MessageHistory), each as `transcript --as-recorded --json` prints it, read one after the other |
+//! | tokens and cost at a step | [`spend`], as in `stats --json` |
+//! | the summaries of a conversation at a step | `summaries`: the messages that a provider is sent, and the records that they replace |
+//! | the tasks at a step | `tasks`: the fields of `tasks --json` for each task, with its record |
 //! | a workspace's files at a step | `files`: the last capture on the way there |
-//! | a diff of two steps | the items that one of the two lists lacks, compared as [`foldlog_replay::differences`] compares them |
-//! | damage | `after_damage`: what is damaged, and the records behind it as `show --beyond-damage --json` prints them |
-//! | operations | `ledger --json`; what waits for somebody, with the commands that decide, from `ledger OPERATION --json` |
+//! | a diff of two steps | the items that are in only one of the two lists, compared as [`foldlog_replay::differences`] compares them |
+//! | damage | `after_damage`: the damage, and the records after it as `show --beyond-damage --json` prints them |
+//! | operations | `ledger --json`; for operations that wait for a decision, `ledger OPERATION --json` with the commands that decide |
 //! | integrity | `verify --json` |
 //! | statistics | `stats --json`, and the ledger's durations |
 //!
-//! [`report`] writes all of it into one file; `server` answers a browser. Both show the modules in `pages/`, as
-//! they stand: plain JavaScript, of which only what implements `source.js` knows where data comes from.
+//! [`report`] writes all of this into one file; `server` serves it to a browser. Both use the
+//! modules in `pages/`. These are plain JavaScript, and only the implementations of `source.js`
+//! know where the data comes from.
 //!
 //! # Invariants
 //!
-//! 1. A report makes no request, and runs no script but its own modules: its content security policy allows what bears its nonce,
-//!    and nothing else.
-//! 2. Nothing from a log stands in a report's markup: data is in `blocks`, and the pages make text nodes of it.
-//! 3. Without `--payloads` no value of a host, a tool or a model is in the file, only its type, length and digest, and the sums of
-//!    what was spent.
-//! 4. The memory that a report takes grows with the number of records and of changes, not with what these hold.
+//! 1. A report makes no request and runs only its own modules: its content security policy allows
+//!    nothing without its nonce.
+//! 2. A report's markup contains no data from a log: the data is in `blocks`, and the pages create
+//!    text nodes from it.
+//! 3. Without `--payloads`, the file contains no value of a host, a tool or a model, only its type,
+//!    length and digest, and the sums that were spent.
+//! 4. A report's memory grows with the number of records and changes, not with the size of their
+//!    contents.
 
 mod after_damage;
 mod blocks;
@@ -79,19 +83,19 @@ use foldlog::SequenceNumber;
 
 pub use error::{Error, Result};
 
-/// Number of bytes that the files of a page take at most, before modules are encoded.
+/// Maximum size of a page's files in bytes, before modules are encoded.
 #[cfg(test)]
 const PAGES_BYTES_MAX: usize = 150_000;
 
-/// Says which values a page has.
+/// Selects the values that a page includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payloads {
-    /// Number of bytes of the longest value that is included; `None` if none is.
+    /// Maximum length of an included value in bytes; `None` includes no values.
     limit: Option<u64>,
 }
 
 impl Payloads {
-    /// Values of at most `limit` bytes, or none at all.
+    /// Includes values of at most `limit` bytes, or none if `limit` is `None`.
     pub fn up_to(limit: Option<u64>) -> Payloads {
         Payloads { limit }
     }
@@ -105,7 +109,7 @@ impl Payloads {
     }
 }
 
-/// Holds the records that a page lists: from the first through the last.
+/// Range of records that a page lists; both ends are included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordRange {
     /// First record.
@@ -119,7 +123,7 @@ impl RecordRange {
         (self.from..=self.last).contains(&sequence)
     }
 
-    /// Returns whether there are no records in the range.
+    /// Returns whether the range contains no records.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,12 +1,14 @@
 //! A list of items at every position of a log, by structural sharing.
 //!
-//! A list is a binary tree whose nodes hold an item each, in the order of the items' places. Which node stands above which is
-//! decided by a number that follows from the item alone, so a tree's shape is the same whatever changes led to it, and its
-//! depth grows with the logarithm of its length. No node changes once a position names it: a change makes new nodes on the way
-//! down to it, and shares all others.
+//! A list is a binary tree with one item per node, in the order of the items' places. A number
+//! derived from the item alone decides which node is above which (a treap). The tree's shape is
+//! therefore independent of the order of changes, and its depth grows with the logarithm of its
+//! length. A node never changes once a position refers to it: a change creates new nodes on the
+//! path to it and shares all others.
 //!
-//! A *version* of the list is the first items of a tree: how many is part of the version. So a list that only grows is one
-//! tree, of which each position names a beginning, and a rollback to an earlier position names a shorter beginning.
+//! A *version* of the list is a prefix of a tree: the tree and a number of items. A list that only
+//! grows is therefore one tree, and each position refers to a prefix of it. A rollback to an
+//! earlier position refers to a shorter prefix.
 //!
 //! # Bytes
 //!
@@ -15,30 +17,29 @@
 //! | part | count | each |
 //! |---|---|---|
 //! | counts | 3 | number of versions, of trees, of nodes |
-//! | positions | versions | since the position before; the list is the version of the last position at or before the one asked for |
-//! | trees | versions | which tree, counted from 0 |
-//! | lengths | versions | number of the tree's first items that the list has |
+//! | positions | versions | distance from the previous position; the list at a position is the version of the last position at or before it |
+//! | trees | versions | index of the tree, counted from 0 |
+//! | lengths | versions | number of the tree's first items that belong to the list |
 //! | roots | trees | node of the root, counted from 1; 0 for none |
 //! | items | nodes | item, as difference to that of the node before, wrapping |
-//! | left, right | nodes each | how many nodes before this one the child stands; 0 for none |
+//! | left, right | nodes each | distance back to the child's node; 0 for none |
 
 use foldlog::SequenceNumber;
 
-/// Stands for no node.
+/// Marks a missing node.
 const NONE: u32 = 0;
 
-/// A node; the default stands for none.
 #[derive(Clone, Copy, Debug)]
 struct Node<P> {
     place: P,
     item: u32,
     left: u32,
     right: u32,
-    /// Number of items in the tree below, this one included.
+    /// Number of items in this subtree, including this node.
     size: u32,
 }
 
-/// Holds one version: from which position on it holds, of which tree, and how many of its items.
+/// One version: the position from which it is current, its tree, and its number of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ListVersion {
     position: SequenceNumber,
@@ -50,10 +51,10 @@ struct ListVersion {
 #[derive(Debug)]
 pub(crate) struct ListHistory<P> {
     nodes: Vec<Node<P>>,
-    /// Nodes from this one on are named by no finished tree, and are changed in place.
+    /// First node to which no finished tree refers. Nodes from here on are changed in place.
     fresh: u32,
     root: u32,
-    /// Length of the list now: of the tree's items, those that count.
+    /// Length of the current list: the number of the tree's items that count.
     len: u32,
     roots: Vec<u32>,
     versions: Vec<ListVersion>,
@@ -72,9 +73,9 @@ impl<P> Default for ListHistory<P> {
     }
 }
 
-/// Returns the number by which the node of an item stands above others.
+/// Returns an item's rank; nodes of higher rank are above those of lower rank.
 fn rank(item: u32) -> u64 {
-    // The finalizer of SplitMix64: numbers that follow each other come out unlike each other.
+    // The finalizer of SplitMix64: it maps consecutive numbers to unrelated ones.
     let mut x = u64::from(item).wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -82,15 +83,15 @@ fn rank(item: u32) -> u64 {
 }
 
 impl<P: Ord + Copy> ListHistory<P> {
-    /// Notes that the list is there from `position` on, if it was not.
+    /// Notes that the list exists from `position` on, if it did not.
     pub(crate) fn begin(&mut self, position: SequenceNumber) {
         if self.versions.is_empty() {
             self.note(position);
         }
     }
 
-    /// Notes what the record at `position` did to the list: items that went, and items that came, with their numbers. Both are in
-    /// the order of their places. Positions come in ascending order.
+    /// Notes the changes of the list by the record at `position`: the removed items, and the added
+    /// items with their numbers. Both must be in the order of their places. Positions must ascend.
     pub(crate) fn change(&mut self, position: SequenceNumber, removed: &[P], added: &[(P, u32)]) {
         let last = self.nth(self.len.wrapping_sub(1));
         let grows = removed.is_empty()
@@ -125,7 +126,7 @@ impl<P: Ord + Copy> ListHistory<P> {
         }
     }
 
-    /// Keeps the tree as it is: from now on its nodes are copied before they are changed.
+    /// Finishes the tree: from now on, its nodes are copied before they are changed.
     fn finish_tree(&mut self) {
         self.roots.push(self.root);
         self.fresh = self.nodes.len() as u32 + 1;
@@ -148,7 +149,8 @@ impl<P: Ord + Copy> ListHistory<P> {
         self.nodes.len() as u32
     }
 
-    /// Returns the node with other children: itself, or a copy if a finished tree names it.
+    /// Returns the node with other children: the node itself, or a copy if a finished tree refers
+    /// to it.
     fn with_children(&mut self, id: u32, left: u32, right: u32) -> u32 {
         let size = 1 + self.size(left) + self.size(right);
         let Some(at) = id.checked_sub(1) else { return NONE };
@@ -177,7 +179,7 @@ impl<P: Ord + Copy> ListHistory<P> {
         }
     }
 
-    /// Returns how many items of the tree stand before a place.
+    /// Returns the number of the tree's items before a place.
     fn count_before(&self, place: P) -> u32 {
         let (mut at, mut below) = (self.root, 0);
         while let Some(node) = self.node(at) {
@@ -191,7 +193,7 @@ impl<P: Ord + Copy> ListHistory<P> {
         below
     }
 
-    /// Returns the tree of the first items of a tree.
+    /// Returns the tree of a tree's first `count` items.
     fn first(&mut self, id: u32, count: u32) -> u32 {
         let Some(Node { left, right, size, .. }) = self.node(id).copied() else { return NONE };
         if count >= size {
@@ -206,7 +208,7 @@ impl<P: Ord + Copy> ListHistory<P> {
         }
     }
 
-    /// Divides a tree into what stands before a place, and the rest.
+    /// Splits a tree into the items before a place, and the rest.
     fn split(&mut self, id: u32, place: P) -> (u32, u32) {
         let Some(Node { place: own, left, right, .. }) = self.node(id).copied() else { return (NONE, NONE) };
         if own < place {
@@ -218,7 +220,7 @@ impl<P: Ord + Copy> ListHistory<P> {
         }
     }
 
-    /// Returns the tree of two trees, all items of the first before those of the second.
+    /// Merges two trees; all items of the first come before those of the second.
     fn merge(&mut self, one: u32, other: u32) -> u32 {
         let (Some(first), Some(second)) = (self.node(one).copied(), self.node(other).copied()) else {
             return if one == NONE { other } else { one };
@@ -232,7 +234,7 @@ impl<P: Ord + Copy> ListHistory<P> {
         }
     }
 
-    /// Returns a tree with one node more.
+    /// Returns the tree with one more node.
     fn with(&mut self, id: u32, new: u32) -> u32 {
         let (Some(node), Some(Node { place, .. })) = (self.node(id).copied(), self.node(new).copied()) else {
             return new;
@@ -250,7 +252,7 @@ impl<P: Ord + Copy> ListHistory<P> {
         }
     }
 
-    /// Returns a tree without the item at a place.
+    /// Returns the tree without the item at a place.
     fn without(&mut self, id: u32, place: P) -> u32 {
         let Some(node) = self.node(id).copied() else { return NONE };
         match place.cmp(&node.place) {
@@ -266,8 +268,8 @@ impl<P: Ord + Copy> ListHistory<P> {
         }
     }
 
-    /// Returns the length of the list at a position, and `count` of its items from the one at place `from` on. `None` before the
-    /// list was there.
+    /// Returns the length of the list at a position, and up to `count` of its items, starting at
+    /// place `from`. `None` if the list did not exist yet.
     #[cfg(feature = "server")]
     pub(crate) fn window(&self, position: SequenceNumber, from: u32, count: u32) -> Option<(u32, Vec<u32>)> {
         let version = self.versions.partition_point(|version| version.position <= position).checked_sub(1)?;
@@ -275,7 +277,7 @@ impl<P: Ord + Copy> ListHistory<P> {
         let root = self.roots.get(version.tree as usize).copied().unwrap_or(self.root);
         let end = from.saturating_add(count).min(version.len);
         let mut items = Vec::new();
-        // Nodes on the way down, each with the place of its item.
+        // Nodes on the path down, each with the place of its item.
         let mut stack: Vec<(u32, u32)> = Vec::new();
         let (mut at, mut before) = (root, 0);
         loop {
@@ -296,7 +298,7 @@ impl<P: Ord + Copy> ListHistory<P> {
         Some((version.len, items))
     }
 
-    /// Writes all versions, with those nodes that a version names.
+    /// Encodes all versions, with the nodes to which a version refers.
     pub(crate) fn encode(mut self) -> Vec<u8> {
         self.finish_tree();
         let mut numbers = vec![NONE; self.nodes.len() + 1];
@@ -331,7 +333,7 @@ impl<P: Ord + Copy> ListHistory<P> {
         out
     }
 
-    /// Numbers the nodes of a tree that have no number, children before their parents.
+    /// Numbers the unnumbered nodes of a tree, children before their parents.
     fn number_below(&self, root: u32, numbers: &mut [u32], order: &mut Vec<u32>) {
         let mut stack = vec![(root, false)];
         while let Some((id, below_done)) = stack.pop() {

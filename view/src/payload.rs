@@ -1,4 +1,4 @@
-//! The payloads of records: what hosts and tools put into them, decoded without their types.
+//! The payloads of records: values of hosts and tools, decoded without their types.
 
 use foldlog::inspect::LogReader;
 use foldlog::{Record, RecordKind, Value};
@@ -8,14 +8,16 @@ use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 
 use crate::text::shorten_text;
 
-/// Number of characters of a payload that a person is shown.
+/// Maximum number of characters of a payload that a person is shown.
 const CHARS_MAX: usize = 1000;
 
-/// Number of bytes of the largest object that is read for a payload. Of a larger one only the length is shown.
+/// Maximum size of an object that is read for a payload, in bytes. For a larger object, only the
+/// length is shown.
 pub(crate) const OBJECT_BYTES_MAX: u64 = 1 << 20;
 
-/// Returns the payloads of a record, each with the name of what it is: the value of an event, the arguments of a call, what
-/// it came to. None if the record's body does not decode.
+/// Returns the payloads of a record, each with its name: the value of an event, the arguments of a
+/// call, its result and the text for the model. Returns none if the record's body cannot be
+/// decoded.
 fn payloads<'a>(record: &Record<'a>) -> Vec<(&'static str, Payload<'a>)> {
     match record.kind {
         RecordKind::DISPATCH => match Dispatch::decode(record.body).map(|dispatch| dispatch.action) {
@@ -48,7 +50,7 @@ fn present_payloads<'a>(
     payloads.into_iter().filter_map(|(name, payload)| Some((name, payload?))).collect()
 }
 
-/// Hands the value of a payload to `read`, or returns why it cannot be told.
+/// Passes the value of a payload to `read`, or returns the reason why it cannot be read.
 pub(crate) fn with_value<T>(
     reader: &LogReader,
     payload: Payload<'_>,
@@ -62,7 +64,7 @@ pub(crate) fn with_value<T>(
     Ok(read(value))
 }
 
-/// Writes the payloads of a record as lines for a person, each shortened.
+/// Formats the payloads of a record as lines for a person, each shortened.
 pub fn lines(reader: &LogReader, record: &Record<'_>) -> Vec<String> {
     let line = |(name, payload): (&str, Payload<'_>)| {
         let text = with_value(reader, payload, |value| escape::json_beginning(&value, CHARS_MAX));
@@ -74,7 +76,7 @@ pub fn lines(reader: &LogReader, record: &Record<'_>) -> Vec<String> {
 /// Returns the payloads of a record as one value, each under its name.
 pub fn value(reader: &LogReader, record: &Record<'_>) -> Value {
     let pair = |(name, payload): (&str, Payload<'_>)| {
-        // The form is exact, as everywhere else.
+        // This form is exact, as everywhere else.
         let form = |value: JsonStream<'_>| serde_json::to_value(value).map(Value::from);
         let value = with_value(reader, payload, form);
         let value = value.and_then(|form| form.map_err(|error| format!("({error})")));

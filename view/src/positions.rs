@@ -1,4 +1,4 @@
-//! Positions as a person names them, by number or by a snapshot's tag, looked up in a log.
+//! Positions as a person names them, by number or by a snapshot's tag, resolved in a log.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -10,12 +10,13 @@ use foldlog_codec::escape;
 
 use crate::{Error, Result};
 
-/// Names a position: by its number, or by the tag of a snapshot. `tag:NAME` is a tag also where NAME is a number.
+/// Names a position by its number or by the tag of a snapshot. `tag:NAME` is always a tag, even if
+/// NAME is a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Position {
     /// Sequence number.
     At(SequenceNumber),
-    /// Tag of a snapshot; the latest one that has it counts.
+    /// Tag of a snapshot; the latest snapshot with this tag counts.
     Tagged(String),
 }
 
@@ -29,7 +30,7 @@ impl FromStr for Position {
     }
 }
 
-/// Returns the position that was asked for, or the last one if none was.
+/// Resolves a position. `None` is the last position.
 ///
 /// # Errors
 ///
@@ -57,7 +58,8 @@ pub fn position(reader: &LogReader, asked: Option<Position>) -> Result<SequenceN
     Err(Error::usage(format!("no snapshot has the tag `{}`", escape::text(&tag)), next))
 }
 
-/// Returns the number of the record that was asked for, which need not be there, or be sound; `None` if none was.
+/// Resolves the sequence number of a record, which may be missing or damaged. Returns `None` for
+/// `None`.
 ///
 /// # Errors
 ///
@@ -70,12 +72,12 @@ pub fn record_at(reader: &LogReader, asked: Option<&Position>) -> Result<Option<
     }
 }
 
-/// Returns the position that was asked for, or the last one if none was.
+/// Checks a position by its sequence number. `None` is the last position.
 ///
 /// # Errors
 ///
-/// [`Error::Usage`] if the position is beyond the log's end, [`Error::Engine`] with the damage if it is beyond the end of
-/// the sound part.
+/// [`Error::Usage`] if the position is beyond the log's end, [`Error::Engine`] with the damage if
+/// it is beyond the end of the intact part.
 pub fn position_at(reader: &LogReader, asked: Option<SequenceNumber>) -> Result<SequenceNumber> {
     match (reader.sound_end(), asked) {
         (Some(end), Some(asked)) if asked >= end.sequence => Err(end.damage.clone().into()),
@@ -83,11 +85,11 @@ pub fn position_at(reader: &LogReader, asked: Option<SequenceNumber>) -> Result<
     }
 }
 
-/// Returns the position that was asked for, or `last` if none was.
+/// Checks that a position is not after `last`. `None` is `last`.
 ///
 /// # Errors
 ///
-/// [`Error::Usage`] if the position is beyond `last`.
+/// [`Error::Usage`] if the position is after `last`.
 pub fn position_of(last: SequenceNumber, asked: Option<SequenceNumber>) -> Result<SequenceNumber> {
     match asked {
         Some(asked) if asked > last => {

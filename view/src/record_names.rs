@@ -12,9 +12,10 @@ use foldlog_codec::record::RecordNames;
 
 use crate::text::{DIGEST_DIGITS, count_text, digest_text};
 
-/// Names a record in a listing: by its event, a snapshot's tag, the target of a rollback, the tool of a call, the
-/// evaluation of a conversation; and by its lane, if the host named one. The name is as the log has it: [`escape::text`](foldlog_codec::escape::text)
-/// makes it fit for a terminal.
+/// Returns a record's name in a listing: its event, a snapshot's tag, the target of a rollback, the
+/// tool of a call or the evaluation of a conversation. The name of its lane follows, if the host
+/// named one. The name is not escaped: pass it through
+/// [`escape::text`](foldlog_codec::escape::text) before printing it to a terminal.
 pub fn record_name(record: &Record<'_>, names: &RecordNames) -> String {
     let name = own_name(record, names);
     match Lane::decode(record.kind, record.body).unwrap_or_default().name {
@@ -24,14 +25,14 @@ pub fn record_name(record: &Record<'_>, names: &RecordNames) -> String {
     }
 }
 
-/// Names a record by what its body says.
+/// Returns a record's name by its body.
 fn own_name(record: &Record<'_>, names: &RecordNames) -> String {
     let name = match record.kind {
         RecordKind::OPENED => SessionOpening::decode(record.body).map(|opened| opened_name(&opened)),
         RecordKind::DECLARE => Declare::decode(record.body).map(|declare| {
             let mut declared: Vec<&str> = declare.events.iter().map(|event| event.name.as_str()).collect();
             let events: BTreeSet<&str> = declared.iter().copied().collect();
-            // The implicit slice of an undeclared event has the event's name, which is listed once.
+            // The implicit slice of an undeclared event has the event's name, so it is listed once.
             let slices = declare.slices.iter().map(|slice| slice.name.as_str());
             declared.extend(slices.filter(|slice| !events.contains(slice)));
             declared.join(", ")
@@ -68,7 +69,7 @@ fn own_name(record: &Record<'_>, names: &RecordNames) -> String {
     name.unwrap_or_default()
 }
 
-/// Names a record of a conversation: by what it says, and by its evaluation.
+/// Returns the name of a record of a conversation: its content and its evaluation.
 fn conversation_name(record: &Record<'_>) -> Result<String, foldlog_codec::Error> {
     let (said, scope) = match record.kind {
         RecordKind::INPUT => {

@@ -1,4 +1,4 @@
-//! The timeline's columns: what one line for each record says, in chunks.
+//! The timeline's columns: one line for each record, in chunks.
 
 use std::collections::BTreeMap;
 #[cfg(feature = "server")]
@@ -17,11 +17,11 @@ use crate::record_names::record_name;
 /// Number of records in a chunk.
 pub(crate) const CHUNK_RECORDS: usize = 1024;
 
-/// Number of stretches that the density strip divides a session into.
+/// Number of stretches into which the density strip divides a session.
 const STRETCHES: u64 = 600;
 
-/// Holds the columns of some records that follow each other. Numbers in `name`, `tool` and `outcome` are places in `texts`,
-/// counted from 1; 0 stands for none. Numbers in `slices` are places in `sets`.
+/// Columns of consecutive records. Numbers in `name`, `tool` and `outcome` are indices into
+/// `texts`, counted from 1; 0 means none. Numbers in `slices` are indices into `sets`.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct RecordColumns {
     texts: Vec<String>,
@@ -32,9 +32,9 @@ pub(crate) struct RecordColumns {
     time: Vec<i64>,
     bytes: Vec<u64>,
     path: Vec<u32>,
-    /// Number of rollbacks that go past the record to one before it.
+    /// Number of rollbacks that return from after the record to one before it.
     depth: Vec<u32>,
-    /// Operation that the record belongs to; -1 for none.
+    /// Operation to which the record belongs; -1 for none.
     operation: Vec<i64>,
     /// Number of operations around that one.
     nesting: Vec<u32>,
@@ -83,7 +83,8 @@ impl RecordColumns {
         self.texts.get(place.checked_sub(1)? as usize).map(String::as_str)
     }
 
-    /// Returns the places of the records that the facets allow. `kinds` are the names of the kinds by their numbers.
+    /// Returns the indices of the records that pass the filter. `kinds` are the names of the kinds
+    /// by their numbers.
     #[cfg(feature = "server")]
     pub(crate) fn allowed(&self, facets: &RecordFilter, kinds: &[String]) -> Vec<usize> {
         let is_in = |wanted: &[String], text: Option<&str>| {
@@ -116,7 +117,7 @@ impl RecordColumns {
     }
 }
 
-/// Says which records are asked for. Empty lists allow everything.
+/// Filters records. An empty list allows everything.
 #[cfg(feature = "server")]
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecordFilter {
@@ -127,7 +128,7 @@ pub(crate) struct RecordFilter {
     pub(crate) outcomes: Vec<String>,
 }
 
-/// Counts what lies in each stretch of a session.
+/// Counts the records and events in each stretch of a session.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Density {
     /// Number of records of the session.
@@ -140,7 +141,8 @@ pub(crate) struct Density {
 
 #[cfg(feature = "server")]
 impl Density {
-    /// Counts what lies where: of a session of `records` records, those in the ranges `live`, and the numbers of others.
+    /// Counts the stretches of a session of `records` records. `live` are the ranges of live
+    /// records.
     pub(crate) fn new(
         records: u64,
         live: &[RangeInclusive<SequenceNumber>],
@@ -154,7 +156,7 @@ impl Density {
             numbers.iter().for_each(|one| counts.get_mut(at(*one)).into_iter().for_each(|count| *count += 1));
             counts
         };
-        // The first record of a stretch is the first one whose place comes out as the stretch's number.
+        // The first record of a stretch is the first one that `at` maps to the stretch's number.
         let first = |stretch: u64| (stretch * records).div_ceil(stretches.max(1));
         let within = |from: u64, end: u64| -> u64 {
             let overlap = |range: &RangeInclusive<SequenceNumber>| {
@@ -175,7 +177,7 @@ impl Density {
     }
 }
 
-/// Describes an operation that has begun.
+/// Describes an operation that has started.
 #[derive(Clone, Debug)]
 pub(crate) struct RunningOperation {
     operation: OperationId,
@@ -183,20 +185,20 @@ pub(crate) struct RunningOperation {
     nesting: u32,
 }
 
-/// Makes the columns of records that come in the order of the log.
+/// Creates the columns of records that arrive in the order of the log.
 #[derive(Debug)]
 pub(crate) struct Columns<'a> {
     timeline: &'a Timeline,
     chunk: RecordColumns,
     kinds: Vec<String>,
     paths: Vec<&'static str>,
-    /// Runs by their begins.
+    /// Runs by their start records.
     begun: BTreeMap<SequenceNumber, RunningOperation>,
     /// Nesting of each operation.
     nesting: BTreeMap<OperationId, u32>,
-    /// Ends of the rollbacks that go past the record that comes next, by the record that each goes back to.
+    /// Rollback records that return past the next record, as a stack.
     around: Vec<SequenceNumber>,
-    /// Rollbacks whose target was not passed yet: target and record, the first target last.
+    /// Rollbacks whose target is still ahead: target and record, the first target last.
     ahead: Vec<(SequenceNumber, SequenceNumber)>,
     density: Density,
     failures: Vec<SequenceNumber>,
@@ -204,7 +206,7 @@ pub(crate) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Begins with the record `from` of `records` that are listed.
+    /// Starts at the record `from`, with `records` listed records.
     pub(crate) fn new(
         reader: &LogReader,
         timeline: &'a Timeline,
@@ -236,8 +238,9 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Goes on with the record `from` in a log of which the records before it were passed: `begun` holds what was
-    /// [`running`](Columns::running) before it, `nesting` what [`into_parts`](Columns::into_parts) returned.
+    /// Continues at the record `from` in a log. `begun` are the operations that were
+    /// [running](Columns::running_operations) before it; `nesting` is the value that
+    /// [`into_parts`](Columns::into_parts) returned.
     #[cfg(feature = "server")]
     pub(crate) fn going_on(
         reader: &LogReader,
@@ -254,13 +257,13 @@ impl<'a> Columns<'a> {
         columns
     }
 
-    /// Returns the runs that have begun and not ended, by their begins.
+    /// Returns the runs that have started and not ended, by their start records.
     #[cfg(feature = "server")]
     pub(crate) fn running_operations(&self) -> &BTreeMap<SequenceNumber, RunningOperation> {
         &self.begun
     }
 
-    /// Ends, and returns the last chunk, what was gathered, and how deep each operation is nested.
+    /// Returns the last chunk, the legend, and the nesting of each operation.
     #[cfg(feature = "server")]
     pub(crate) fn into_parts(mut self) -> (RecordColumns, ColumnLegend, BTreeMap<OperationId, u32>) {
         let nesting = std::mem::take(&mut self.nesting);
@@ -268,7 +271,7 @@ impl<'a> Columns<'a> {
         (chunk, gathered, nesting)
     }
 
-    /// Adds a record, and the slices that it changed, by their ids. Returns a chunk that is full.
+    /// Adds a record, with the ids of the slices that it changed. Returns a chunk once it is full.
     pub(crate) fn push(
         &mut self,
         record: &Record<'_>,
@@ -312,7 +315,7 @@ impl<'a> Columns<'a> {
         (chunk.len() >= CHUNK_RECORDS).then(|| std::mem::take(chunk))
     }
 
-    /// Returns the operation that a record belongs to, and the outcome that the record tells.
+    /// Returns the operation to which a record belongs, and the outcome that the record states.
     fn belongs(&mut self, record: &Record<'_>) -> (Option<RunningOperation>, String) {
         let sequence = record.sequence;
         match record.kind {
@@ -358,22 +361,22 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Returns the last chunk, and what was gathered over all records.
+    /// Returns the last chunk and the legend of all records.
     pub(crate) fn finish(self) -> (RecordColumns, ColumnLegend) {
         let Columns { chunk, kinds, paths, density, failures, .. } = self;
         (chunk, ColumnLegend { kinds, paths, density, failures })
     }
 }
 
-/// Holds what the columns refer to, and what is known of all records together.
+/// Texts to which the columns refer, and facts about all records together.
 #[derive(Debug, Serialize)]
 pub(crate) struct ColumnLegend {
     /// Names of the kinds, by their numbers in the columns.
     pub(crate) kinds: Vec<String>,
-    /// Words for where records stand, by their numbers in the columns.
+    /// Path words, by their numbers in the columns.
     pub(crate) paths: Vec<&'static str>,
     density: Density,
-    /// Records that tell of a failure.
+    /// Records that report a failure.
     pub(crate) failures: Vec<SequenceNumber>,
 }
 

@@ -1,4 +1,4 @@
-//! Writes a report: one page with all that it shows.
+//! Writes a report: one page with all its data.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,12 +25,12 @@ use crate::walk::{WalkDocument, walk};
 use crate::{Error, Result};
 use crate::{Payloads, RecordRange};
 
-/// The page, into which everything else is put.
+/// The page into which everything else is inserted.
 const PAGE: &str = include_str!("pages/report.html");
 
 pub(crate) const STYLE: &str = include_str!("pages/style.css");
 
-/// The modules, each under the name by which the others import it.
+/// The modules, each with the name by which the others import it.
 pub(crate) const MODULES: [(&str, &str); 19] = [
     ("view/dom.js", include_str!("pages/dom.js")),
     ("view/json.js", include_str!("pages/json.js")),
@@ -53,10 +53,11 @@ pub(crate) const MODULES: [(&str, &str); 19] = [
     ("view/main.js", include_str!("pages/main.js")),
 ];
 
-/// Number of operations of which a report tells what can be decided. Each takes a reading of the log behind its begin.
+/// Maximum number of operations for which a report lists the possible decisions. Each requires
+/// reading the log from the operation's start.
 const WAITING_MAX: usize = 100;
 
-/// Says what a report holds.
+/// Selects the contents of a report.
 #[derive(Debug)]
 pub struct ReportSelection {
     /// Records that are listed.
@@ -67,10 +68,10 @@ pub struct ReportSelection {
     pub payloads: Payloads,
 }
 
-/// What a page knows of the session before it reads any block.
+/// Facts about the session that a page has before it reads any block.
 #[derive(Serialize)]
 struct ReportHead<'a> {
-    /// Number of this form of a report.
+    /// Version of the report's format.
     format: u32,
     foldlog: &'static str,
     session: Uuid,
@@ -80,12 +81,12 @@ struct ReportHead<'a> {
     /// Position of the log's last record.
     log_last: SequenceNumber,
     at: SequenceNumber,
-    /// Bytes of the longest value that the file has; `null` if it has none.
+    /// Length of the longest included value in bytes; `null` if none is included.
     payload_bytes: Option<u64>,
     parent: Json,
     rollbacks: Vec<(SequenceNumber, SequenceNumber)>,
     damage: Option<DamageHead>,
-    /// Records behind the damage.
+    /// Records after the damage.
     beyond: BeyondPlaces,
     #[serde(flatten)]
     walk: &'a WalkDocument,
@@ -99,8 +100,8 @@ struct ReportHead<'a> {
 ///
 /// # Errors
 ///
-/// The engine's error if the session cannot be read or takes more memory than it may, or [`Error::File`] with `path` if the
-/// report cannot be written.
+/// The engine's error if the session cannot be read or exceeds the memory limit, or [`Error::File`]
+/// with `path` if the report cannot be written.
 pub fn write(
     reader: &LogReader,
     selection: &ReportSelection,
@@ -180,14 +181,14 @@ fn page(head: &str, session: Uuid, mut spool: File, out: &mut File) -> io::Resul
     out.flush()
 }
 
-/// Returns a module as an address that holds it. Tools that show where an error was call it by its name.
+/// Returns a module as a data URL. Developer tools report errors under the module's name.
 fn data_url(name: &str, text: &str) -> String {
     let text = without_comments(text);
     format!("data:text/javascript;base64,{}", STANDARD.encode(format!("{text}\n//# sourceURL={name}\n")))
 }
 
-/// Returns a module with an empty line for each line that is a comment or within one, so that a report does not carry what
-/// stands in the source. No text of a module goes over several lines.
+/// Replaces each comment line of a module with an empty line, so that a report does not contain the
+/// source's comments. No text of a module may span several lines.
 pub(crate) fn without_comments(text: &str) -> String {
     let (mut code, mut is_within) = (String::with_capacity(text.len()), false);
     for line in text.lines() {
@@ -202,7 +203,7 @@ pub(crate) fn without_comments(text: &str) -> String {
     code
 }
 
-/// Returns what no record can have known: scripts and styles of the page bear it.
+/// Returns a nonce for the page's scripts and styles, which no record can contain.
 fn nonce() -> String {
     Uuid::new_v4().simple().to_string()
 }
@@ -220,7 +221,7 @@ fn name_file(error: Error, path: &Path) -> Error {
     }
 }
 
-/// Returns the ledger, and all that is known of the operations that wait for somebody.
+/// Returns the ledger, and the accounts of operations that wait for a decision.
 pub(crate) fn operations(reader: &LogReader, payloads: Payloads) -> Result<Json> {
     let entries = reader.ledger()?;
     let waits = |fate: OperationStatus| {
@@ -241,7 +242,7 @@ pub(crate) fn operations(reader: &LogReader, payloads: Payloads) -> Result<Json>
     Ok(json!({ "ledger": entries, "waiting": accounts }))
 }
 
-/// Returns what `verify` finds, when, and how far it looked.
+/// Returns the result of `verify`, with its time and extent.
 pub(crate) fn integrity(reader: &LogReader, memory_bytes: Option<u64>) -> Result<Json> {
     let mut verified = VerifyReport::default();
     verify::session(reader.dir(), memory_bytes, &mut verified)?;
@@ -286,8 +287,8 @@ mod tests {
             for (kept, line) in code.lines().zip(text.lines()) {
                 assert!(kept == line || kept.is_empty(), "{name}: {line}");
                 assert!(kept == line || line.trim_start().starts_with(['/', '*']), "{name}: {line}");
-                // A text that goes over several lines could hold what looks like a comment. Within a regular expression a mark
-                // stands for itself.
+                // A text that spans several lines could contain a line that looks like a comment.
+                // Within a regular expression, a backtick is an ordinary character.
                 let is_whole =
                     line.matches('`').count().is_multiple_of(2) || line.contains("/(") || line.contains("/^");
                 assert!(kept != line || is_whole, "{name}: {line}");

@@ -1,4 +1,5 @@
-//! Inspects the directory of a session without reading its log: its segments, what a crash left, the store around it.
+//! Inspects the directory of a session without reading its log: its segments, the remains of a
+//! crash, the store around it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,9 @@ use foldlog_codec::escape;
 use foldlog_codec::segment::HEADER_LEN;
 use uuid::Uuid;
 
-/// Returns whether any segment in the directory `dir` may hold a record: one that cannot be read, or that holds more than zeros
-/// behind its header and more than a crash leaves there before the first record.
+/// Returns whether any segment in the directory `dir` may contain a record. This is true of a
+/// segment that cannot be read, or whose bytes after the header are more than zeros and more than a
+/// crash leaves before the first record.
 pub fn holds_anything(dir: &Path) -> bool {
     if inspect::is_leftover(dir).unwrap_or_default() {
         return false;
@@ -19,7 +21,7 @@ pub fn holds_anything(dir: &Path) -> bool {
 }
 
 fn holds_data(path: &Path) -> io::Result<bool> {
-    // Links are not followed and pipes not waited for, as when a log is read. Holes are skipped.
+    // As when a log is read, links are not followed, pipes do not block, and holes are skipped.
     let file = FileStorage::new().open(path, Access::Read)?;
     let mut bytes = vec![0; 64 << 10];
     let mut offset = HEADER_LEN as u64;
@@ -33,7 +35,8 @@ fn holds_data(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Returns the segment files of a directory in the order of their ordinals, or `None` if the directory cannot be read.
+/// Returns the segment files of a directory in the order of their ordinals, or `None` if the
+/// directory cannot be read.
 pub fn segments(dir: &Path) -> Option<Vec<PathBuf>> {
     let entries = std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     let mut segments: Vec<PathBuf> =
@@ -42,18 +45,19 @@ pub fn segments(dir: &Path) -> Option<Vec<PathBuf>> {
     Some(segments)
 }
 
-/// Returns the paths in a session's directory that are no segments, and the file in which a writer of the session names itself, in
-/// the order of their names.
+/// Returns the paths in a session's directory that are not segments, and the file in which a writer
+/// of the session names itself, in the order of their names.
 pub fn leftovers(dir: &Path) -> Vec<PathBuf> {
     let segments = segments(dir).unwrap_or_default();
     let mut beside: Vec<PathBuf> = entries(dir).filter(|path| !segments.contains(path)).collect();
-    // A writer names itself before it writes its first record, and removes that file when it closes.
+    // A writer names itself before it writes its first record, and removes that file when it
+    // closes.
     beside.extend(word_of_writer(dir));
     beside.sort();
     beside
 }
 
-/// Returns the file in which a writer of the session says who it is, if there is one.
+/// Returns the file in which a writer of the session names itself, if there is one.
 fn word_of_writer(dir: &Path) -> Option<PathBuf> {
     let id = dir.file_name()?.to_str()?;
     let word = dir.parent()?.parent()?.join("writers").join(format!("{id}.json"));
@@ -64,17 +68,19 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
     std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
 }
 
-/// Returns the reason for which the session in a directory has lost its segments, if it has: the directory has no segment, but holds
-/// what is only made after a first record. A crash while a session is begun leaves nothing of that:
+/// Returns a reason if the session in a directory has lost its segments; `None` if not. Such a
+/// directory has no segment, but contains a file that is only created after a first record. A crash
+/// during a session's creation leaves none of these:
 ///
-/// | what is there | when it is made |
+/// | entry | created |
 /// |---|---|
-/// | `objects` | beside the segment whose records name them |
+/// | `objects` | with the segment whose records name them |
 /// | `recovery.spare` | while a tool call is open |
-/// | `snapshots`, of images | of a log |
-/// | any directory that holds a directory `objects` | with the first capture of a workspace |
+/// | `snapshots`, of images | from a log |
+/// | any directory that contains a directory `objects` | with the first capture of a workspace |
 ///
-/// A writer's file in the store's directory `writers` is made before there is a record, and is no sign of one.
+/// A writer's file in the store's directory `writers` is created before any record, so it is no
+/// sign of one.
 pub fn lost_segments(dir: &Path) -> Option<String> {
     let id = dir.canonicalize().ok()?;
     Uuid::try_parse(id.file_name()?.to_str()?).ok()?;
@@ -96,7 +102,8 @@ pub fn lost_segments(dir: &Path) -> Option<String> {
         .then(|| format!("its segments are missing: it holds {}, which only records bring", names.join(", ")))
 }
 
-/// Returns the store that holds a session's directory, and the session's id; `None` if the directory is in no store.
+/// Returns the store that contains a session's directory, and the session's id; `None` if the
+/// directory is in no store.
 pub fn store_of(session: &Path) -> Option<(PathBuf, Uuid)> {
     let store = inspect::store_around(session)?;
     let session = session.canonicalize().ok()?;

@@ -1,11 +1,11 @@
-//! Words of the commands that a person is told to run, quoted for a shell.
+//! Quotes words for a shell, for commands that a person is advised to run.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 
 use foldlog_codec::escape;
 
-/// Quotes a word for a shell, if it needs that. A character that would not be printed as it is, and a byte that is not UTF-8, is
+/// Quotes a word for a shell, if necessary. Unprintable characters and bytes that are not UTF-8 are
 /// written in the form `$'...'` of bash and zsh.
 pub fn quote_word(word: &OsStr) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./,:=+@%".contains(byte);

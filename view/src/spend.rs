@@ -1,18 +1,20 @@
-//! What a session has spent: tokens of models, and money where somebody has said it.
+//! Tokens that a session has spent on models, and money as far as it is reported.
 //!
-//! | a record says | which is counted for |
+//! | record | counted for |
 //! |---|---|
 //! | an answer, or the failure of a request: tokens, as the provider counted them | its evaluation, its model |
-//! | the event `prompt_executed`: the cost of a run, and tokens where no record holds the answer | its evaluation, its model |
-//! | a capture of the resource `budget`, at the begin and at the end of a call: the sums of a host's own tracker | the evaluations that it names |
+//! | the event `prompt_executed`: the cost of a run, and tokens if no record contains the answer | its evaluation, its model |
+//! | a capture of the resource `budget`, at the start and at the end of a call: the sums of a host's own tracker | the evaluations that it names |
 //!
 //! # Invariants
 //!
-//! 1. The same spending is not counted twice: an evaluation's tokens are those of its answers, or else those of its events, or else
-//!    those of the budget; its cost is that of its events or that of the budget, whichever is more.
-//! 2. What is spent stays spent: abandoned records count, and so does the most that a budget ever held, since a host may set one
-//!    back.
-//! 3. A cost that nobody has said is `None`, and not 0. A budget whose cost is 0 says none, since that is what a tracker begins with.
+//! 1. No spending is counted twice. An evaluation's tokens come from its answers, or else from its
+//!    events, or else from the budget. Its cost is that of its events or that of the budget,
+//!    whichever is more.
+//! 2. Sums never decrease: abandoned records count, and so does the maximum of a budget, since a
+//!    host may reset one.
+//! 3. An unreported cost is `None`, not 0. A budget whose cost is 0 reports none, since a tracker
+//!    starts at 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,24 +29,24 @@ use foldlog_codec::body::{
 use foldlog_codec::msgpack;
 use serde::Serialize;
 
-/// Counts what was spent.
+/// Tokens and cost that were spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Spent {
-    /// Tokens that were sent, those that the provider read from its cache or wrote into it left out.
+    /// Input tokens, without those that the provider read from its cache or wrote into it.
     pub input_tokens: u64,
-    /// Tokens that were answered.
+    /// Output tokens.
     pub output_tokens: u64,
     /// Tokens that the provider read from its cache.
     pub cache_read_tokens: u64,
     /// Tokens that the provider wrote into its cache.
     pub cache_write_tokens: u64,
-    /// Cost in millionths of the host's currency; `None` if nobody has said it.
+    /// Cost in millionths of the host's currency; `None` if it is not reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_micros: Option<u64>,
 }
 
 impl Spent {
-    /// Returns the number of tokens that were sent, those of the cache included.
+    /// Returns the number of input tokens, including those of the cache.
     pub fn sent_tokens(&self) -> u64 {
         self.input_tokens.saturating_add(self.cache_read_tokens).saturating_add(self.cache_write_tokens)
     }
@@ -54,18 +56,18 @@ impl Spent {
         self.sent_tokens() > 0 || self.output_tokens > 0
     }
 
-    /// Returns whether nothing is known.
+    /// Returns whether neither tokens nor cost are known.
     pub fn is_nothing(&self) -> bool {
         *self == Spent::default()
     }
 
-    /// Returns the sums of both. A number that would be too large is the largest.
+    /// Returns the sum of both; saturates at the maximum.
     #[must_use]
     pub fn plus(self, other: Spent) -> Spent {
         self.each(other, u64::saturating_add)
     }
 
-    /// Returns what is left without another count. A number that would be negative is 0.
+    /// Returns the difference; saturates at 0.
     #[must_use]
     pub fn minus(self, other: Spent) -> Spent {
         self.each(other, u64::saturating_sub)
@@ -98,32 +100,32 @@ impl From<TokenUsage> for Spent {
     }
 }
 
-/// What a record says of spending.
+/// Spending that a record reports.
 #[derive(Clone, Debug)]
 pub(crate) enum SpendEvent {
-    /// A model is asked.
+    /// A model received a request.
     Requested { model: String },
     /// A request was answered, or failed.
     Metered {
         evaluation: String,
-        /// Begin of the run of a tool through whose handle the record was written.
+        /// Start record of the run of a tool through whose handle the record was written.
         within: Option<SequenceNumber>,
         request: Option<SequenceNumber>,
         model: Option<String>,
         spent: Spent,
     },
-    /// An evaluation gave its output.
+    /// An evaluation returned its output.
     Executed { within: Option<SequenceNumber>, event: Box<PromptExecuted> },
-    /// A tracker held this.
+    /// Sums of a tracker.
     Budget(Arc<BudgetSnapshot>),
 }
 
-/// Finds in the records of one log what they say of spending.
+/// Reads spending from the records of one log.
 pub(crate) struct SpendReader<'a> {
     reader: &'a LogReader,
     /// Ids under which the log declares the event `prompt_executed`.
     executed: BTreeSet<u32>,
-    /// The last capture of a budget, as it stands and as it was read: most calls leave it as it is.
+    /// The last capture of a budget, encoded and decoded: most calls do not change it.
     budget: Option<(Vec<u8>, Arc<BudgetSnapshot>)>,
 }
 
@@ -134,7 +136,7 @@ impl<'a> SpendReader<'a> {
         SpendReader { reader, executed: executed.collect(), budget: None }
     }
 
-    /// Returns what a record says of spending; `None` if it says nothing, or cannot be read.
+    /// Returns the spending that a record reports; `None` if it reports none or cannot be read.
     pub(crate) fn read_event(&mut self, record: &Record<'_>) -> Option<SpendEvent> {
         match record.kind {
             RecordKind::ANSWER => {
@@ -172,7 +174,7 @@ impl<'a> SpendReader<'a> {
         if !self.executed.contains(&event) {
             return None;
         }
-        // A host may call another event so.
+        // A host may use this name for another event.
         let event = msgpack::from_slice(&self.reader.payload(data).ok()?).ok()?;
         let within = Lane::decode(record.kind, record.body).ok()?.within;
         Some(SpendEvent::Executed { within, event: Box::new(event) })
@@ -190,7 +192,7 @@ impl<'a> SpendReader<'a> {
     }
 }
 
-/// Counts what one evaluation has spent, by who said it.
+/// Spending of one evaluation, by source.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Account {
     metered: Spent,
@@ -207,7 +209,7 @@ impl Account {
 
     fn add_execution(&mut self, event: &PromptExecuted) {
         if event.answer.is_none() {
-            // Each event has the sums of its evaluation.
+            // Each event contains the sums of its evaluation so far.
             self.executed.input_tokens = event.input_tokens.max(self.executed.input_tokens);
             self.executed.output_tokens = event.output_tokens.max(self.executed.output_tokens);
             self.executed.cache_read_tokens = event.cache_read_tokens.max(self.executed.cache_read_tokens);
@@ -226,7 +228,7 @@ impl Account {
     }
 }
 
-/// Returns what a tracker has counted for each evaluation, without what it had counted before.
+/// Returns a tracker's counts for each evaluation since an earlier capture.
 fn counted_since<'a>(
     now: &'a BudgetSnapshot,
     before: Option<&'a BudgetSnapshot>,
@@ -244,7 +246,7 @@ fn counted_since<'a>(
     })
 }
 
-/// Counts what the evaluations of a session, or of a call, have spent.
+/// Spending of the evaluations of a session, or of a call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Accounts {
     accounts: BTreeMap<String, Account>,
@@ -252,17 +254,17 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    /// Returns what all evaluations have spent together.
+    /// Returns the sum over all evaluations.
     pub(crate) fn total(&self) -> Spent {
         self.total
     }
 
-    /// Returns what an evaluation has spent.
+    /// Returns the spending of an evaluation.
     pub(crate) fn spent_by(&self, evaluation: &str) -> Spent {
         self.accounts.get(evaluation).map(Account::spent).unwrap_or_default()
     }
 
-    /// Counts what a record says. Returns each evaluation that has spent more than before, and what it has spent.
+    /// Counts the spending of a record. Returns each evaluation whose sum grew, with the new sum.
     pub(crate) fn take(&mut self, told: &SpendEvent) -> Vec<(String, Spent)> {
         match told {
             SpendEvent::Requested { .. } => Vec::new(),
@@ -278,7 +280,7 @@ impl Accounts {
         }
     }
 
-    /// Counts what a tracker held, without what it had held before.
+    /// Counts a tracker's sums since an earlier capture.
     pub(crate) fn budget(
         &mut self,
         held: &BudgetSnapshot,

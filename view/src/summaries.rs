@@ -1,4 +1,5 @@
-//! Summaries of conversations: what a provider is sent in place of some records, and at which positions that counts.
+//! Summaries of conversations: messages that a provider is sent in place of some records, and the
+//! positions at which they count.
 
 use foldlog::SequenceNumber;
 use foldlog::conversation::{EntryContent, Role};
@@ -19,7 +20,7 @@ pub(crate) struct SummaryRow {
     from: SequenceNumber,
     to: SequenceNumber,
     reason: Json,
-    /// What is sent in their place: roles with texts.
+    /// Messages that are sent in their place: roles with texts.
     messages: Vec<(Role, Json)>,
     /// Positions at which it counts: first and last of each range.
     counts: Vec<(SequenceNumber, SequenceNumber)>,
@@ -33,7 +34,8 @@ impl SummaryRow {
     }
 }
 
-/// Returns the summaries of a conversation, abandoned ones included, in the order of their records.
+/// Returns the summaries of a conversation, including abandoned ones, in the order of their
+/// records.
 ///
 /// # Errors
 ///
@@ -60,7 +62,7 @@ pub(crate) fn summaries(reader: &LogReader, evaluation: &str, payloads: Payloads
     Ok(found)
 }
 
-/// Finds the positions at which summaries count: only a rollback changes that.
+/// Finds the positions at which summaries count; only rollbacks change these.
 fn count(reader: &LogReader, summaries: &mut [SummaryRow]) {
     let last = reader.last_position();
     let rollbacks: Vec<SequenceNumber> = reader.rollbacks().map(|(at, _)| at).collect();

@@ -1,4 +1,5 @@
-//! The tasks of a session at a position, as `foldlog tasks` knows them: each with its state, what it waits for, and its record.
+//! The tasks of a session at a position, as in `foldlog tasks`: each with its state, the condition
+//! that it waits for, and its record.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
@@ -21,12 +22,12 @@ use crate::walk::{ListPlaces, line, names_block};
 #[derive(Debug, Serialize)]
 pub(crate) struct TaskRow {
     number: u64,
-    /// Number of the task that this one is a part of.
+    /// Number of the parent task.
     parent: Option<u64>,
     id: Json,
     title: Json,
     status: &'static str,
-    /// What the task waits for, or why it is in its state.
+    /// Condition that the task waits for, or the reason for its state.
     why: Json,
     /// Place among the tasks that may start now, from 1; `None` if it may not.
     next: Option<usize>,
@@ -40,8 +41,8 @@ pub(crate) struct TaskRow {
     record: Option<SequenceNumber>,
 }
 
-/// Returns the tasks at a position, in the order of their creation; none if the session has no tasks, or slices of these names
-/// hold something else.
+/// Returns the tasks at a position, in the order of their creation. Returns none if the session has
+/// no tasks, or if slices with these names have other contents.
 pub(crate) fn rows(state: &StateReader, payloads: Payloads) -> Vec<TaskRow> {
     let Some(slice) = state.slice(Tasks::NAME).filter(|slice| slice.item() == Tasks::ITEM_NAME) else {
         return Vec::new();
@@ -94,7 +95,7 @@ fn records(slice: &foldlog::inspect::SliceReader<'_>) -> BTreeMap<String, Sequen
     if read.is_ok() { records } else { BTreeMap::new() }
 }
 
-/// Returns a text of a host, or what stands for it where values are left out or it is too long.
+/// Returns a text of a host, or a placeholder if values are left out or the text is too long.
 pub(crate) fn text_of(text: &str, payloads: Payloads) -> Json {
     if payloads.are_asked_for() && text.len() as u64 <= payloads.bytes_max() {
         return Json::from(text);
@@ -106,10 +107,10 @@ pub(crate) fn text_of(text: &str, payloads: Payloads) -> Json {
 #[derive(Debug, Default)]
 pub(crate) struct TaskLists {
     history: ListHistory<u64>,
-    /// Tasks now: by their numbers, each with the number of its row.
+    /// Current tasks: by their numbers, each with the number of its row.
     now: BTreeMap<u64, u32>,
     numbers: HashMap<Vec<u8>, u32>,
-    /// Rows that ever were, each with the position at which it came.
+    /// All rows so far, each with the position at which it was added.
     lines: Vec<(SequenceNumber, Vec<u8>)>,
 }
 
@@ -144,7 +145,7 @@ impl TaskLists {
         Ok(())
     }
 
-    /// Writes the lists, and says where a page finds them; `None` if there never was a task.
+    /// Writes the lists and returns their places; `None` if there never was a task.
     ///
     /// # Errors
     ///

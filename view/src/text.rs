@@ -1,15 +1,16 @@
-//! Short texts for a person: counts, digests, values that are cut.
+//! Short texts for a person: counts, digests, shortened values.
 
 use foldlog_codec::body::Replicated;
 use foldlog_codec::escape;
 
-/// Says that a replica holds a session's records, and where.
+/// States that a replica contains a session's records, and its place.
 pub fn held_text(replicated: &Replicated) -> String {
     let (at, by) = (escape::text(&replicated.at), escape::text(&replicated.by));
     format!("a replica holds this session's records ({at}, first claimed by `{by}`)")
 }
 
-/// Number of digits of a digest that a person is shown in a row and copies into a command, and the fewest that name arguments.
+/// Number of digits of a digest that a person is shown in a row and copies into a command, and the
+/// minimum that identifies arguments.
 pub const DIGEST_DIGITS: usize = 12;
 
 /// Returns a digest in hexadecimal digits.
@@ -17,7 +18,8 @@ pub fn digest_text(digest: &[u8; 32]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Cuts a text for a person to at most `max` characters, the last of which is then `…`. `--json` prints it whole.
+/// Shortens a text for a person to at most `max` characters, the last of which is then `…`.
+/// `--json` prints it whole.
 pub fn shorten_text(text: &str, max: usize) -> String {
     if text.chars().count() <= max {
         return text.to_owned();
@@ -26,7 +28,7 @@ pub fn shorten_text(text: &str, max: usize) -> String {
     format!("{head}…")
 }
 
-/// Writes a number of things: `1 session`, `2 sessions`.
+/// Formats a count with its noun: `1 session`, `2 sessions`.
 pub fn count_text(count: u64, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }

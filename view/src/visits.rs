@@ -8,7 +8,7 @@ use std::sync::Arc;
 use foldlog::inspect::{FrameInfo, LogReader};
 use foldlog::{Error, Record, SequenceNumber};
 
-/// Hands the records of a range to `visit`, in order, until it fails.
+/// Passes the records of a range to `visit`, in order, until it fails.
 ///
 /// # Errors
 ///
@@ -31,17 +31,18 @@ pub fn each_record<E: From<Error>>(
     }
 }
 
-/// Makes the error with which a visitor ends a walk. It is replaced before anybody sees it.
+/// Returns the error with which a visitor ends a walk. The caller replaces it before it is
+/// reported.
 pub fn stop_error(path: &Path) -> Error {
     let source = Arc::new(io::Error::from(io::ErrorKind::Interrupted));
     Error::Io { op: "read", path: path.to_owned(), source }
 }
 
-/// Hands the sound records behind damage to `visit`, until it fails.
+/// Passes the intact records after damage to `visit`, until it fails.
 ///
 /// # Errors
 ///
-/// That of `visit`, or the engine's error if the files cannot be read.
+/// The error of `visit`, or the engine's error if the files cannot be read.
 pub fn each_beyond<E: From<Error>>(
     reader: &LogReader,
     mut visit: impl FnMut(&FrameInfo<'_>) -> Result<(), E>,

@@ -1,4 +1,5 @@
-//! One walk over a log, forwards: the columns and documents of its records, and what each slice holds at every position.
+//! One forward walk over a log: the columns and documents of its records, and the contents of each
+//! slice at every position.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -27,29 +28,30 @@ use crate::tasks::{self, TaskLists};
 use crate::visits::stop_error;
 use crate::{Payloads, RecordRange};
 
-/// Number of characters of a value that a page has where the value is longer than asked for.
+/// Number of characters that remain of a value that exceeds the limit.
 const BEGINNING_CHARS: usize = 2000;
 
-/// Says where a page finds a list: its versions, and its items.
+/// Tells a page where to find a list: its versions and its items.
 #[derive(Debug, Serialize)]
 pub(crate) struct ListPlaces {
     /// Block of the versions.
     pub(crate) versions: u32,
     /// Block of the items' names: for each its record, its ordinal and its version.
     pub(crate) names: u32,
-    /// Number of items that ever were in the list.
+    /// Number of items that were ever in the list.
     pub(crate) count: u64,
     /// Number of the first item of each block of items, and the block.
     pub(crate) items: Vec<(u64, u32)>,
 }
 
-/// Returns the bytes of items' names, each of a record, an ordinal and a version: three integers of 32 bits, little-endian.
+/// Encodes items' names, each a record, an ordinal and a version: three integers of 32 bits,
+/// little-endian.
 pub(crate) fn names_block(names: impl Iterator<Item = (SequenceNumber, u32, u32)>) -> Vec<u8> {
     let words = names.flat_map(|(sequence, ordinal, version)| [sequence.get() as u32, ordinal, version]);
     words.flat_map(u32::to_le_bytes).collect()
 }
 
-/// Describes a slice, and says where a page finds its items.
+/// Describes a slice, with the place of its items in a page.
 #[derive(Debug, Serialize)]
 pub(crate) struct SliceDocument {
     id: u32,
@@ -59,7 +61,7 @@ pub(crate) struct SliceDocument {
     list: ListPlaces,
 }
 
-/// Describes a conversation, and says where a page finds its messages.
+/// Describes a conversation, with the place of its messages in a page.
 #[derive(Debug, Serialize)]
 pub(crate) struct ConversationDocument {
     evaluation_id: String,
@@ -68,28 +70,29 @@ pub(crate) struct ConversationDocument {
     summaries: Option<u32>,
 }
 
-/// Says where a page finds what the walk has written.
+/// Tells a page where to find the output of the walk.
 #[derive(Debug, Serialize)]
 pub(crate) struct WalkDocument {
     /// Block of each chunk of columns.
     records: Vec<u32>,
-    /// Number of the first record of each block of documents, counted from the first one listed, and the block.
+    /// Number of the first record of each block of documents, counted from the first listed record,
+    /// and the block.
     documents: Vec<(u64, u32)>,
     #[serde(flatten)]
     gathered: ColumnLegend,
     slices: Vec<SliceDocument>,
     conversations: Vec<ConversationDocument>,
-    /// Block of what evaluations have spent, record by record.
+    /// Block of the evaluations' spending, record by record.
     usage: u32,
-    /// Tags of the session, each with the position from which on they hold.
+    /// Tags of the session, each with the position at which they were set.
     tags: Vec<(SequenceNumber, BTreeMap<String, String>)>,
     /// The tasks, if there ever were any.
     tasks: Option<ListPlaces>,
-    /// Ranges of positions at which nobody knows what the slices held: first and last.
+    /// Ranges of positions at which the slices are unknown: first and last.
     unknown: Vec<(SequenceNumber, SequenceNumber)>,
 }
 
-/// What an evaluation has spent through one record: what that record says is the last step of a sum.
+/// Sum that an evaluation has spent through one record, whose own report is the last summand.
 #[derive(Debug, Serialize)]
 pub(crate) struct UsageRow {
     pub(crate) sequence: SequenceNumber,
@@ -98,7 +101,7 @@ pub(crate) struct UsageRow {
     spent: Spent,
 }
 
-/// Sums up what each evaluation has spent, abandoned records included.
+/// Sums up the spending of each evaluation, including abandoned records.
 #[derive(Debug, Default)]
 pub(crate) struct UsageLog {
     accounts: Accounts,
@@ -114,13 +117,13 @@ impl UsageLog {
     }
 }
 
-/// What a slice held so far.
+/// History of one slice.
 struct SliceList {
     name: String,
     policy: Policy,
     item: String,
     history: ListHistory<ItemPlace>,
-    /// Items that ever were in the slice.
+    /// Items that were ever in the slice.
     items: Vec<ItemName>,
     numbers: HashMap<ItemName, u32>,
 }
@@ -147,7 +150,7 @@ impl SliceList {
     }
 }
 
-/// Follows what changes from record to record.
+/// Follows the changes from record to record.
 #[derive(Default)]
 struct Follow {
     before: Option<StateReader>,
@@ -157,7 +160,7 @@ struct Follow {
 }
 
 impl Follow {
-    /// Notes what the slices are at a position, and returns the ids of those that changed.
+    /// Notes the slices at a position, and returns the ids of those that changed.
     fn at(&mut self, position: SequenceNumber, now: StateReader, payloads: Payloads) -> Result<Vec<u32>> {
         for slice in now.slices() {
             self.slices
@@ -187,7 +190,7 @@ impl Follow {
     }
 }
 
-/// Returns the stretches of positions at which nobody knows what the slices held.
+/// Returns the ranges of positions at which the slices are unknown.
 pub(crate) fn unknown(compacted: &[CompactedRange]) -> Vec<(SequenceNumber, SequenceNumber)> {
     let mut unknown = Vec::new();
     for range in compacted {
@@ -202,11 +205,11 @@ pub(crate) fn unknown(compacted: &[CompactedRange]) -> Vec<(SequenceNumber, Sequ
     unknown
 }
 
-/// Walks a log through the last record of `range`, and writes what a page needs of it.
+/// Walks a log through the last record of `range`, and writes the data that a page needs.
 ///
 /// # Errors
 ///
-/// The engine's error if the log cannot be read or takes more memory than it may, or that of the writer.
+/// The engine's error if the log cannot be read or exceeds the memory limit, or that of the writer.
 pub(crate) fn walk<W: Write>(
     reader: &LogReader,
     range: &RecordRange,
@@ -266,13 +269,14 @@ pub(crate) fn walk<W: Write>(
     })
 }
 
-/// Returns a record's document: `=` and the JSON that `show --json` prints; or `-` and that JSON without payloads, where these
-/// are not asked for or too long.
+/// Returns a record's document: `=` and the JSON that `show --json` prints. If payloads are
+/// disabled or too long, returns `-` and that JSON without payloads.
 pub(crate) fn document(timeline: &Timeline, record: &Record<'_>, payloads: Payloads) -> Result<Vec<u8>> {
     document_line(timeline.value(record), record.body.len() as u64, payloads)
 }
 
-/// Returns a document whose record has this many bytes, without its payloads if these are too many.
+/// Returns the document of a record with a body of `bytes` bytes. Omits its payloads if they are
+/// disabled or too long.
 pub(crate) fn document_line(mut document: RecordJson<'_>, bytes: u64, payloads: Payloads) -> Result<Vec<u8>> {
     if bytes <= payloads.bytes_max() {
         return line(b'=', &document);
@@ -288,7 +292,7 @@ pub(crate) fn line(mark: u8, value: &(impl Serialize + ?Sized)) -> Result<Vec<u8
     Ok(line)
 }
 
-/// Returns an item's line: `=` and the JSON that `state --json` prints, or `-` and what stands for it.
+/// Returns an item's line: `=` and the JSON that `state --json` prints, or `-` and a placeholder.
 pub(crate) fn item_line(slice: &str, name: ItemName, bytes: &[u8], payloads: Payloads) -> Result<Vec<u8>> {
     let value = JsonStream::new(bytes, ValueLimits::default()).map_err(|error| {
         let (name, sequence) = (slice.to_owned(), name.sequence);
@@ -297,7 +301,8 @@ pub(crate) fn item_line(slice: &str, name: ItemName, bytes: &[u8], payloads: Pay
     value_line(&value, bytes, payloads)
 }
 
-/// Returns a value's line, whose bytes these are: `=` and its JSON, or `-` and what stands for it.
+/// Returns the line of a value with the encoded form `bytes`: `=` and its JSON, or `-` and a
+/// placeholder.
 pub(crate) fn value_line(value: &JsonStream<'_>, bytes: &[u8], payloads: Payloads) -> Result<Vec<u8>> {
     if bytes.len() as u64 <= payloads.bytes_max() {
         return line(b'=', value);
@@ -371,8 +376,8 @@ fn conversations<W: Write>(
     Ok(documents)
 }
 
-/// Hands the messages of a conversation to `visit`, one after the other, and returns where they count; `None` if there is no such
-/// conversation.
+/// Passes the messages of a conversation to `visit` in order, and returns the positions at which
+/// they count; `None` if there is no such conversation.
 ///
 /// # Errors
 ///
@@ -395,7 +400,7 @@ pub(crate) fn history<'a>(
     }
 }
 
-/// Returns which messages count at each position through `last`, by their numbers.
+/// Returns the numbers of the messages that count at each position through `last`.
 pub(crate) fn versions(history: &MessageHistory<'_>, last: SequenceNumber) -> ListHistory<u32> {
     let mut versions = ListHistory::<u32>::default();
     let mut counting: Vec<u32> = Vec::new();
@@ -409,7 +414,8 @@ pub(crate) fn versions(history: &MessageHistory<'_>, last: SequenceNumber) -> Li
     versions
 }
 
-/// Returns the messages that count after a change, by their numbers, those that went and those that came.
+/// Returns the numbers of the messages that count after a change, of those that were removed, and
+/// of those that were added.
 fn apply_change(
     mut counting: Vec<u32>,
     change: foldlog::inspect::MessagesChange<'_>,
@@ -432,8 +438,8 @@ fn apply_change(
     }
 }
 
-/// Returns a message's line: `=` and the JSON that `transcript --as-recorded --json` prints, or `-` and that JSON with its texts
-/// left out.
+/// Returns a message's line: `=` and the JSON that `transcript --as-recorded --json` prints, or `-`
+/// and that JSON without its texts.
 pub(crate) fn message_line(message: &ConversationMessage, payloads: Payloads) -> Result<Vec<u8>> {
     let texts = message.content.iter().map(String::len);
     let blocks = message.blocks.iter().map(|blocks| blocks.json.len());

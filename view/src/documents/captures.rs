@@ -12,13 +12,14 @@ use crate::Result;
 /// Counts captures of workspaces.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CaptureCounts {
-    /// Those that were read.
+    /// Captures that were read.
     pub read: u64,
-    /// Those that were collected.
+    /// Captures that were collected as garbage.
     pub collected: u64,
-    /// Those of which the sessions' directories have none: the host keeps them in directories of its own, or they were lost.
+    /// Captures that are in none of the sessions' directories: the host stores them elsewhere, or
+    /// they were lost.
     pub elsewhere: u64,
-    /// Damaged files that are listed among all that is corrupt.
+    /// Damaged files that are listed with all other corrupt files.
     #[serde(skip)]
     pub damaged: usize,
     /// Damaged files that are not listed.
@@ -26,7 +27,8 @@ pub struct CaptureCounts {
     pub damaged_more: u64,
 }
 
-/// Reads the captures of a session, if that was asked for. Of a log that is damaged itself, nobody knows which these are.
+/// Reads the captures of a session, if the caller enabled this. If the log itself is damaged, its
+/// captures cannot be determined.
 ///
 /// # Errors
 ///

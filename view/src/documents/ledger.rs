@@ -1,4 +1,4 @@
-//! Accounts of operations: what is known of a call, and what somebody can decide about it.
+//! Accounts of operations: the facts about a call, and the decisions that are possible.
 
 use foldlog::inspect::{self, LedgerEntry, LogReader};
 use foldlog::{
@@ -17,44 +17,44 @@ use crate::session_dirs::store_of;
 use crate::shell::quote_word;
 use crate::text::{DIGEST_DIGITS, digest_text, held_text};
 
-/// Tells all of one operation. The fields are those of `ledger SESSION OPERATION --json`.
+/// Account of one operation. The fields are those of `ledger SESSION OPERATION --json`.
 #[derive(Debug, Serialize)]
 pub struct Account<'a> {
     /// Its entry in the ledger.
     #[serde(flatten)]
     pub entry: &'a LedgerEntry,
-    /// Arguments of the call, as they came.
+    /// Arguments of the call, as they were received.
     pub arguments: Option<String>,
     /// BLAKE3 of the arguments.
     pub digest: Option<String>,
     /// Question that the call asks.
     pub question: Option<String>,
-    /// Runs of the operation, in their order.
+    /// Runs of the operation, in order.
     pub each_run: Vec<OperationRun>,
-    /// Operations that undid it.
+    /// Operations that undid this one.
     pub undone_by: Vec<RelatedOperation>,
-    /// Operations that ran within it.
+    /// Operations that ran within this one.
     pub calls: Vec<RelatedOperation>,
-    /// What has to be done before somebody can decide.
+    /// Step that must come before a decision.
     pub before: Option<String>,
-    /// Decisions that can be made.
+    /// Possible decisions.
     pub decide: Vec<DecisionChoice>,
 }
 
 /// Describes one run of an operation.
 #[derive(Debug, Serialize)]
 pub struct OperationRun {
-    /// Record of its begin.
+    /// Its start record.
     pub begin: SequenceNumber,
-    /// Time of its begin.
+    /// Time of its start.
     pub begun_at: String,
-    /// Record of its end; `None` if it has not ended.
+    /// Its end record; `None` if it has not ended.
     pub end: Option<SequenceNumber>,
     /// Time of its end.
     pub ended_at: Option<String>,
     /// Name of its outcome.
     pub outcome: Option<String>,
-    /// Why it failed.
+    /// Reason for its failure.
     pub cause: Option<String>,
     /// Exit code of the command that the tool ran.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,31 +62,31 @@ pub struct OperationRun {
     /// `unknown`, if it is unknown whether its work ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<&'static str>,
-    /// Time that it took, in microseconds.
+    /// Duration in microseconds.
     pub elapsed_us: Option<u64>,
     /// Whether its changes were rolled back.
     pub rolled_back: bool,
-    /// Effects on anything that a rollback does not reach.
+    /// Effects that a rollback cannot undo.
     pub effects: Option<ExternalEffects>,
     /// Changes of resources that its rollback did not undo.
     pub not_undone: Vec<NotUndoneRow>,
-    /// What its rollback replaced or removed.
+    /// Contents that its rollback replaced or removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<ReplacedContent>,
-    /// What the model was shown, or is to be shown.
+    /// Message that was or will be shown to the model.
     pub message: Option<String>,
     /// Result of the call.
     pub result: Option<String>,
 }
 
-/// Names what of a run was not undone.
+/// Names a change of a run that was not undone.
 #[derive(Debug, Serialize)]
 pub struct NotUndoneRow {
     /// Name of the resource.
     pub resource: String,
     /// Path within the resource.
     pub path: String,
-    /// Why it was not undone.
+    /// Reason why the change was not undone.
     pub reason: String,
 }
 
@@ -99,21 +99,21 @@ pub struct RelatedOperation {
     pub tool: String,
     /// Name of its outcome.
     pub outcome: &'static str,
-    /// Effects on anything that a rollback does not reach.
+    /// Effects that a rollback cannot undo.
     pub effects: Option<ExternalEffects>,
 }
 
-/// Holds something that somebody can decide, and the command that does.
+/// A possible decision, with the command that makes it.
 #[derive(Debug, Serialize)]
 pub struct DecisionChoice {
-    /// What the decision says.
+    /// Meaning of the decision.
     pub meaning: &'static str,
     /// Command that makes it.
     pub command: String,
 }
 
-/// Returns an operation's account as JSON; without the texts of arguments, question, messages and results unless `payloads` are
-/// asked for. The fields are those of `ledger SESSION OPERATION --json`.
+/// Returns an operation's account as JSON. Without `payloads`, it omits the texts of arguments,
+/// question, messages and results. The fields are those of `ledger SESSION OPERATION --json`.
 ///
 /// # Errors
 ///
@@ -133,7 +133,8 @@ pub(crate) fn account(
 }
 
 impl<'a> Account<'a> {
-    /// Gathers what is known of an operation, of a session that was read in this place if it was.
+    /// Collects the facts about an operation. `place` is the place from which the session was read,
+    /// if there is one.
     ///
     /// # Errors
     ///
@@ -252,7 +253,8 @@ pub fn unread(record: &Record<'_>) -> impl Fn(foldlog_codec::Error) -> Error {
     move |error| Error::Inconsistent { sequence, reason: error.to_string() }
 }
 
-/// Returns the text that a payload holds, or its value as JSON; or why it cannot be told.
+/// Returns a payload's text, or its value as JSON. If the payload cannot be read, returns the
+/// reason.
 pub fn text_of(reader: &LogReader, payload: Payload<'_>) -> String {
     match payload::with_value(reader, payload, |value| value.to_value()) {
         Ok(Value::Str(text)) => text,
@@ -261,25 +263,25 @@ pub fn text_of(reader: &LogReader, payload: Payload<'_>) -> String {
     }
 }
 
-/// Says what has to be done, or thought of, before somebody decides about an operation.
+/// Describes a step to take, or a fact to consider, before deciding about an operation.
 struct DecisionPrerequisite {
     text: String,
-    /// Whether it can be decided all the same.
+    /// Whether a decision is possible without the step.
     is_advice: bool,
 }
 
-/// Returns what comes before a decision about an operation; `None` if nothing does.
+/// Returns the prerequisite of a decision about an operation; `None` if there is none.
 fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<DecisionPrerequisite> {
     let dir = quote_word(reader.dir().as_os_str());
     let must = |text: String| Some(DecisionPrerequisite { text, is_advice: false });
-    // First: what the damage hides may be the end of a call that seems to run.
+    // This check comes first: the damage may hide the end of a call that seems to run.
     if reader.sound_end().is_some() {
         return must(format!(
             "the log is damaged, and takes no decision: `foldlog salvage {dir} --to STORE` makes one that does"
         ));
     }
     let is_open = reader.report().interrupted.iter().any(|open| open.operation == entry.operation);
-    // A call that was fenced before its handler ran has begun in this log alone.
+    // A call that was fenced before its handler ran has its start record in this log only.
     if let Some(replicated) = reader.replicated_record().filter(|_| waits(reader, entry)) {
         let recover =
             if is_open { format!("`foldlog recover {dir} --unreplicated` first; ") } else { String::new() };
@@ -310,7 +312,8 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<DecisionPrerequisit
     None
 }
 
-/// Returns what comes before a decision about an operation of a session that was read in a place.
+/// Returns the prerequisite of a decision about an operation of a session that was read from a
+/// place.
 fn before_in(place: &str, reader: &LogReader, entry: &LedgerEntry) -> Option<DecisionPrerequisite> {
     if !waits(reader, entry) {
         return None;
@@ -330,12 +333,12 @@ fn before_in(place: &str, reader: &LogReader, entry: &LedgerEntry) -> Option<Dec
     Some(DecisionPrerequisite { text, is_advice: !is_open })
 }
 
-/// Returns the session's directory in a store that is still to be found or made.
+/// Returns the session's directory in a store that the user has yet to find or create.
 fn in_a_store(reader: &LogReader) -> String {
     format!("STORE/sessions/{}", reader.opening_record().session)
 }
 
-/// Returns whether somebody could decide about an operation, or end it, if no replica held the session.
+/// Returns whether an operation could be decided or ended if the session were not replicated.
 fn waits(reader: &LogReader, entry: &LedgerEntry) -> bool {
     let report = reader.report();
     report.interrupted.iter().any(|open| open.operation == entry.operation)
@@ -343,7 +346,7 @@ fn waits(reader: &LogReader, entry: &LedgerEntry) -> bool {
         || entry.waits_for.is_some()
 }
 
-/// Returns what can be decided about an operation.
+/// Returns the possible decisions about an operation.
 pub fn choices(
     reader: &LogReader,
     operation: OperationId,

@@ -1,13 +1,13 @@
-//! Documents: what is known of a log or a store, as values that serialise into the fields of `--json`.
+//! Documents: facts about a log or a store, as values that serialise into the fields of `--json`.
 //!
 //! | module | contains |
 //! |---|---|
 //! | [`timeline`] | the name, line and JSON form of each record |
-//! | [`stats`] | what a log is made of |
-//! | [`ledger`] | what is known of a call, and what can be decided about it |
+//! | [`stats`] | counts of a log's contents |
+//! | [`ledger`] | the account of a call, with the decisions that are possible |
 //! | [`verify`], [`captures`] | damage of a log and of captures |
-//! | [`sessions`] | how each session of a store stands |
-//! | [`tasks`] | words for tasks |
+//! | [`sessions`] | the status of each session of a store |
+//! | [`tasks`] | texts about tasks |
 
 pub mod captures;
 pub mod ledger;

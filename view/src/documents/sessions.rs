@@ -1,4 +1,4 @@
-//! Rows of the sessions of a store: how each of them stands.
+//! Rows of the sessions of a store, with the status of each.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,23 +19,23 @@ use crate::Result;
 use crate::clock::now;
 use crate::session_dirs::{holds_anything, lost_segments};
 
-/// Says how a session stands. A session of which several are true is listed with the first.
+/// Status of a session. If several apply, a session is listed with the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Its log is damaged.
     Damaged,
-    /// The session cannot be read, and is not known to be damaged.
+    /// The session cannot be read, and no damage is known.
     Unreadable,
     /// A process has it open for writing.
     Running,
-    /// A tool's call has begun and not ended, and no process has the session open.
+    /// A tool's call has started and not ended, and no process has the session open.
     Interrupted,
     /// A call was interrupted, and has neither run again nor been settled.
     Unsettled,
-    /// A call waits for somebody's answer.
+    /// A call waits for an answer.
     Suspended,
-    /// A conversation stopped before its end: its host has to resume it.
+    /// A conversation stopped before its end and needs to be resumed by its host.
     Resumable,
     /// Its last writer ended without closing it, between two calls.
     Unclosed,
@@ -44,7 +44,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// All of them, the worst first.
+    /// All statuses, the worst first.
     pub const ALL: [Status; 9] = [
         Status::Damaged,
         Status::Unreadable,
@@ -73,22 +73,22 @@ impl Status {
     }
 }
 
-/// Holds the row of a session. The fields are those of `sessions --json`.
+/// Row of a session. The fields are those of `sessions --json`.
 #[derive(Debug, Serialize)]
 pub struct SessionListRow {
     /// Id of the session.
     pub session: Uuid,
-    /// The first that is true of the session.
+    /// The first status that applies.
     pub status: Status,
     /// Number of records; `None` if the session cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub records: Option<u64>,
-    /// Bytes of the log.
+    /// Size of the log in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_bytes: Option<u64>,
     /// Number of objects in the directory.
     pub objects: u64,
-    /// Bytes of these objects.
+    /// Size of these objects in bytes.
     pub object_bytes: u64,
     /// Time of the session's own first record.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,11 +96,11 @@ pub struct SessionListRow {
     /// Time of its last record.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_at: Option<Time>,
-    /// Tags, each with its value.
+    /// Tags with their values.
     pub tags: BTreeMap<String, String>,
-    /// Session that this one comes from.
+    /// Session from which this one was created.
     pub parent: Option<ParentRow>,
-    /// Where a replica contains the records.
+    /// Place of the replica that contains the records.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicated: Option<ReplicatedRow>,
     /// Claim of another worker that fences the log.
@@ -109,7 +109,7 @@ pub struct SessionListRow {
     /// Process that has the session open.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running: Option<WriterProcess>,
-    /// Calls that have begun and not ended.
+    /// Calls that have started and not ended.
     pub open: Vec<SessionOperationRow>,
     /// Calls that were interrupted.
     pub unsettled: Vec<SessionOperationRow>,
@@ -121,13 +121,13 @@ pub struct SessionListRow {
     /// Place of the first damage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<DamageRow>,
-    /// Why the session cannot be read, or not all of it.
+    /// Reason why the session cannot be read, or not completely.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// All that is true of the session.
+    /// All statuses that apply.
     #[serde(skip)]
     pub statuses: Vec<Status>,
-    /// Why the session, or part of it, cannot be read.
+    /// Reason why the session, or part of it, cannot be read.
     #[serde(skip)]
     pub failure: Option<ReadFailure>,
 }
@@ -135,13 +135,13 @@ pub struct SessionListRow {
 /// Describes why a session, or part of it, cannot be read.
 #[derive(Debug)]
 pub struct ReadFailure {
-    /// What is wrong.
+    /// Text of the error.
     pub text: String,
     /// Whether the log is damaged.
     pub is_damage: bool,
 }
 
-/// Names the session that another one comes from.
+/// Names the session from which another one was created.
 #[derive(Debug, Serialize)]
 pub struct ParentRow {
     /// Id of the parent.
@@ -156,7 +156,7 @@ pub struct ParentRow {
     pub operation: Option<OperationId>,
 }
 
-/// Is a time in microseconds since 1970, which is text where it is printed.
+/// Time in microseconds since 1970, which serialises as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub i64);
 
@@ -166,7 +166,7 @@ impl Serialize for Time {
     }
 }
 
-/// Says where a replica holds a session's records.
+/// Describes the replica of a session's records.
 #[derive(Debug, Serialize)]
 pub struct ReplicatedRow {
     /// Place of the replica.
@@ -177,14 +177,14 @@ pub struct ReplicatedRow {
     pub epoch: u64,
 }
 
-/// Names the process that has a session open, as far as it left a note.
+/// Names the process that has a session open, as far as the process left a note.
 #[derive(Debug, Serialize)]
 pub struct WriterProcess {
     /// Id of the process.
     pub pid: Option<u32>,
     /// Name of its host.
     pub host: Option<String>,
-    /// Time since which it has the session open.
+    /// Time at which it opened the session.
     pub since: Option<String>,
     /// Whether it has ended.
     pub ended: bool,
@@ -197,12 +197,12 @@ pub struct SessionOperationRow {
     pub operation: OperationId,
     /// Name of its tool.
     pub tool: String,
-    /// Time of its begin.
+    /// Time of its start.
     pub since: String,
     /// The same time in microseconds since 1970.
     #[serde(skip)]
     pub since_us: i64,
-    /// Workspaces by name, each with the path that it had.
+    /// Workspaces by name, each with its path at that time.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub workspaces: BTreeMap<String, String>,
 }
@@ -214,7 +214,7 @@ pub struct Resumable {
     pub evaluation: String,
     /// `provider` or `calls`.
     pub next: &'static str,
-    /// Ordinals of the calls that are to run.
+    /// Ordinals of the calls to run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<u32>,
     /// Time of the last record.
@@ -239,21 +239,23 @@ impl Resumable {
 /// Names the place of the first damage.
 #[derive(Debug, Serialize)]
 pub struct DamageRow {
-    /// Segment in which the sound part ends.
+    /// Segment in which the intact part ends.
     #[serde(serialize_with = "escape::serialize_path")]
     pub segment: PathBuf,
-    /// Place in the segment, in bytes.
+    /// Offset in the segment, in bytes.
     pub offset: u64,
-    /// Sequence number of the first record that is not sound.
+    /// Sequence number of the first record that is not intact.
     pub sequence: SequenceNumber,
 }
 
-/// Returns whether a session's directory holds no records, and nothing that was made after a first one.
+/// Returns whether a session's directory contains no records, and nothing that is created after the
+/// first record.
 pub fn is_nothing(found: &foldlog::Result<SessionOverview>, dir: &Path) -> bool {
     matches!(found, Err(Error::NotASession { .. })) && lost_segments(dir).is_none() && !holds_anything(dir)
 }
 
-/// Returns the rows of some sessions of a store, in their order. Directories that hold no records are passed over.
+/// Returns the rows of the given sessions of a store, in their order. Directories without records
+/// are skipped.
 ///
 /// # Errors
 ///
@@ -272,7 +274,8 @@ pub(crate) fn rows_of(store: &Store, ids: &[Uuid], memory_bytes: Option<u64>) ->
 }
 
 impl SessionListRow {
-    /// Describes the session in the directory `dir` by what was found there and by the process that has it open.
+    /// Describes the session in the directory `dir` by its overview and the process that has it
+    /// open.
     pub fn from_overview(
         session: Uuid,
         dir: &Path,
@@ -312,7 +315,6 @@ impl SessionListRow {
         }
     }
 
-    /// Adds what was read of the session.
     fn read(mut self, overview: SessionOverview) -> SessionListRow {
         let SessionOverview { records, log_bytes, created_at_us, last_at_us, closed, .. } = overview;
         (self.records, self.log_bytes) = (Some(records), Some(log_bytes));
@@ -353,9 +355,9 @@ impl SessionListRow {
         self
     }
 
-    /// Adds why the session cannot be read.
+    /// Adds the reason why the session cannot be read.
     fn unread(mut self, dir: &Path, error: Error) -> SessionListRow {
-        // Of a directory that cannot be looked at, the error tells.
+        // If the directory cannot be examined, `error` reports it.
         (self.objects, self.object_bytes) = inspect::kept_objects(dir).unwrap_or_default();
         let lost = lost_segments(dir).filter(|_| matches!(error, Error::NotASession { .. }));
         let (text, is_damage) = match lost {

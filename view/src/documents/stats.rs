@@ -1,4 +1,4 @@
-//! Counts what a session's log is made of.
+//! Counts the contents of a session's log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,7 +21,7 @@ mod spent;
 
 pub use spent::{ModelStats, SpentAt, ToolStats};
 
-/// Reports what a session's log is made of.
+/// Statistics of a session's log.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
     /// Id of the session.
@@ -32,18 +32,19 @@ pub struct Stats {
     pub live_records: u64,
     /// Number of records that a rollback has abandoned.
     pub abandoned_records: u64,
-    /// Number of snapshot records, abandoned ones included.
+    /// Number of snapshot records, including abandoned ones.
     pub snapshots: u64,
-    /// Number of rollback records, abandoned ones included. The end of a call that was rolled back is of another kind, and is
-    /// not counted here.
+    /// Number of rollback records, including abandoned ones. The end record of a rolled-back call
+    /// has another kind and is not counted.
     pub rollbacks: u64,
     /// Bytes of the segments that belong to the log.
     pub used_bytes: u64,
-    /// Length of the segments' files in bytes, space allocated ahead included.
+    /// Length of the segments' files in bytes, including preallocated space.
     pub allocated_bytes: u64,
     /// Length of the segments' headers in bytes.
     pub segment_header_bytes: u64,
-    /// Bytes of the torn tail, which were never acknowledged as durable and do not belong to the log.
+    /// Bytes of the torn tail, which were never acknowledged as durable and do not belong to the
+    /// log.
     pub torn_bytes: u64,
     /// Segments, oldest first.
     pub segments: Vec<SegmentStats>,
@@ -53,15 +54,16 @@ pub struct Stats {
     pub events: Vec<EventStats>,
     /// Slices, in the order of their names.
     pub slices: Vec<SliceStats>,
-    /// Objects: in the session's directory `objects`, and named by records.
+    /// Objects in the session's directory `objects`, and objects that records name.
     pub objects: ObjectStats,
-    /// Files of the session's directory `snapshots`, which holds images, in the order of their names.
+    /// Files in the session's directory `snapshots`, which contains images, in the order of their
+    /// names.
     pub images: Vec<ImageStats>,
-    /// Models that were asked, in the order of their names.
+    /// Models that received requests, in the order of their names.
     pub models: Vec<ModelStats>,
     /// Tools that were called, in the order of their names.
     pub tools: Vec<ToolStats>,
-    /// What had been spent at some records, in their order; empty if nobody has said anything.
+    /// Sums spent at some records, in their order; empty if no record reports any.
     pub spent: Vec<SpentAt>,
 }
 
@@ -70,17 +72,19 @@ pub struct Stats {
 pub struct SegmentStats {
     /// Ordinal of the segment, from 0.
     pub ordinal: u32,
-    /// Id of the session that wrote the segment: in a fork, an ancestor's for segments that the two share.
+    /// Id of the session that wrote the segment. In a fork, shared segments have the id of an
+    /// ancestor.
     pub session: Uuid,
     /// Sequence number of the segment's first record.
     pub first_sequence: SequenceNumber,
     /// Number of the segment's records that belong to the log.
     pub records: u64,
-    /// Bytes of the segment that belong to the log: header, frames and seal. Those of the plain segment, if it is compressed.
+    /// Bytes of the segment that belong to the log: header, frames and seal. For a compressed
+    /// segment, the bytes of its uncompressed form.
     pub used_bytes: u64,
     /// Length of the segment's file in bytes.
     pub allocated_bytes: u64,
-    /// How the file is compressed.
+    /// Compression of the file.
     pub compression: Compression,
     /// Whether the segment is sealed.
     pub sealed: bool,
@@ -91,11 +95,11 @@ pub struct SegmentStats {
 pub struct KindStats {
     /// Name of the kind.
     pub kind: String,
-    /// Whether the frames are the log's own notes (envelope frames), and not records of the session.
+    /// Whether the frames are the log's own notes (envelope frames), not records of the session.
     pub envelope: bool,
     /// Number of frames.
     pub frames: u64,
-    /// Bytes of the frames, frame headers included.
+    /// Bytes of the frames, including frame headers.
     pub bytes: u64,
 }
 
@@ -106,7 +110,8 @@ pub struct EventStats {
     pub event: String,
     /// Number of records.
     pub records: u64,
-    /// Bytes of the records' payloads. A payload in the object directory counts each time that a record names it.
+    /// Bytes of the records' payloads. A payload in the object directory counts once for each
+    /// record that names it.
     pub payload_bytes: u64,
 }
 
@@ -117,11 +122,11 @@ pub struct SliceStats {
     pub slice: String,
     /// Policy of the slice: `state`, `log` or `cache`.
     pub policy: &'static str,
-    /// Number of items that the slice holds at the log's end.
+    /// Number of items in the slice at the log's end.
     pub live_items: u64,
     /// Bytes of the payloads of these items.
     pub live_bytes: u64,
-    /// Number of items that records ever added to the slice, abandoned records included.
+    /// Number of items that were ever added to the slice, including those of abandoned records.
     pub ever_items: u64,
     /// Bytes of the payloads of all items ever added.
     pub ever_bytes: u64,
@@ -136,7 +141,7 @@ pub struct ObjectStats {
     pub bytes: u64,
     /// Number of different objects that records name.
     pub named_count: u64,
-    /// Bytes of the different objects that records name, as the records say.
+    /// Bytes of the different objects that records name, according to the records.
     pub named_bytes: u64,
 }
 
@@ -149,12 +154,12 @@ pub struct ImageStats {
     pub bytes: u64,
 }
 
-/// Counts what a log is made of.
+/// Collects the statistics of a log.
 ///
 /// # Errors
 ///
-/// [`crate::Error::Engine`] if the log is corrupt or cannot be read, [`crate::Error::File`] if its directory of objects or images cannot be
-/// read.
+/// [`crate::Error::Engine`] if the log is corrupt or cannot be read, [`crate::Error::File`] if its
+/// directory of objects or images cannot be read.
 pub fn stats(reader: &LogReader) -> Result<Stats> {
     let segments = reader.segments()?;
     let state = reader.state_reader()?;
@@ -207,7 +212,6 @@ fn segment_stats(segment: &SegmentInfo) -> SegmentStats {
     }
 }
 
-/// A number of things, and their bytes.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     count: u64,
@@ -217,22 +221,22 @@ struct Sum {
 impl Sum {
     fn add(&mut self, other: Sum) {
         self.count += other.count;
-        // A record claims an object's length, and sums of claims may overflow.
+        // The lengths come from records, so a sum may overflow.
         self.bytes = self.bytes.saturating_add(other.bytes);
     }
 
-    /// Counts one more thing.
+    /// Adds one element of this length.
     fn add_one(&mut self, bytes: u64) {
         self.add(Sum { count: 1, bytes });
     }
 }
 
-/// Holds what is counted as the frames are read.
+/// Counters that are updated as the frames are read.
 #[derive(Default)]
 struct FrameCounts<'a> {
     /// Slices at the log's end.
     state: Option<&'a StateReader>,
-    /// Bytes of the items that each slice holds at the log's end.
+    /// Bytes of the items in each slice at the log's end.
     live_bytes: BTreeMap<u32, u64>,
     kinds: BTreeMap<RecordKind, Sum>,
     declared: BTreeMap<u32, EventDeclaration>,
@@ -286,7 +290,7 @@ impl FrameCounts<'_> {
             let built_in = bindings.unwrap_or_default().iter().filter(|b| b.built_in != BuiltIn::Explicit);
             bound.extend(built_in.map(|binding| Effect::append(binding.slice)));
         }
-        // Removed items make no difference to the number of added ones.
+        // The number of added items does not depend on removed ones.
         for effect in dispatch.effects.unwrap_or(bound) {
             match effect.added {
                 AddedItems::Event => self.items(effect.slice, sequence, event_data),
@@ -323,7 +327,8 @@ impl FrameCounts<'_> {
         kinds.collect()
     }
 
-    /// Sums up the events by name: each version of an event is declared by itself, but to a reader they are one event.
+    /// Sums up the events by name. Each version of an event has its own declaration, but a reader
+    /// sees one event.
     fn events(&self) -> Vec<EventStats> {
         let mut by_name: BTreeMap<&str, Sum> = BTreeMap::new();
         for (id, event) in &self.declared {
@@ -373,7 +378,8 @@ fn images(session: &Path) -> Result<Vec<ImageStats>> {
     Ok(files.into_iter().map(|(name, bytes)| ImageStats { name, bytes }).collect())
 }
 
-/// Returns the regular files of a directory by name, each with its length in bytes; none if there is no directory.
+/// Returns the regular files of a directory with their lengths in bytes; empty if the directory is
+/// missing.
 fn files(dir: &Path) -> Result<BTreeMap<String, u64>> {
     let failed = |source| crate::Error::File { path: dir.to_owned(), source };
     let mut found = BTreeMap::new();
@@ -384,7 +390,7 @@ fn files(dir: &Path) -> Result<BTreeMap<String, u64>> {
     for entry in entries {
         let entry = entry.map_err(failed)?;
         let metadata = match entry.metadata() {
-            // A writer may rename or remove a file that it was still making.
+            // A writer may rename or remove a temporary file meanwhile.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             metadata => metadata.map_err(failed)?,
         };

@@ -1,4 +1,7 @@
-//! The timeline of a log: each record's name, line and JSON form, and the word for where it stands.
+//! The timeline of a log: each record's name, line, JSON form and path word.
+//!
+//! The *path word* of a record states whether the record is live: [`LIVE`], [`LOG_ONLY`],
+//! [`ABANDONED`] or [`UNATTACHED`].
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -14,25 +17,25 @@ use foldlog_codec::record::{RecordJson, RecordNames, time_text};
 use crate::record_names::record_name;
 use crate::text::shorten_text;
 
-/// Number of characters of a name that a person is shown, so that the columns stay aligned.
+/// Maximum number of characters of a name in a line, so that the columns stay aligned.
 const NAME_CHARS_MAX: usize = 36;
 
 /// Width of the column of kinds.
 const KIND_CHARS: usize = 10;
 
-/// Tells the words for where records stand.
+/// Determines the path words of records.
 #[derive(Debug)]
 pub struct RecordStanding {
     /// Ranges of records that no rollback has abandoned.
     live: Vec<RangeInclusive<SequenceNumber>>,
     /// LOG slices.
     logs: BTreeSet<u32>,
-    /// Events that are added to a LOG slice where a record says nothing else.
+    /// Events that are added to a LOG slice unless a record states other effects.
     logged: BTreeSet<u32>,
 }
 
 impl RecordStanding {
-    /// Combines the live ranges of a log with what its slices and events are declared to be.
+    /// Combines the live ranges of a log with the declarations of its slices and events.
     pub fn new(live: Vec<RangeInclusive<SequenceNumber>>, declared: &Declare) -> RecordStanding {
         let logs = declared.slices.iter().filter(|slice| slice.policy == Policy::Log);
         let logs: BTreeSet<u32> = logs.map(|slice| slice.id).collect();
@@ -48,7 +51,7 @@ impl RecordStanding {
         self.live.iter().any(|range| range.contains(&sequence))
     }
 
-    /// Returns the word for where a record stands.
+    /// Returns the path word of a record.
     pub fn path_of(&self, record: &Record<'_>) -> &'static str {
         match self.is_live(record.sequence) {
             true => LIVE,
@@ -83,7 +86,7 @@ impl RecordStanding {
     }
 }
 
-/// Lists the records of a log, each with its name and the word for where it stands.
+/// Lists the records of a log, each with its name and path word.
 #[derive(Debug)]
 pub struct Timeline {
     names: RecordNames,
@@ -94,18 +97,19 @@ impl Timeline {
     /// Headings of the columns that [`text`](Timeline::text) fills.
     pub const HEADINGS: &str = "sequence  time                              kind        name                                   bytes  path";
 
-    /// Reads from a log what its last record leaves live, and the names that it declares.
+    /// Reads the live records at the log's end, and the names that the log declares.
     pub fn from_reader(reader: &LogReader) -> Timeline {
         let live = reader.live_path().live_at(reader.last_position());
         Timeline { names: reader.names(), standing: RecordStanding::new(live, &reader.declarations()) }
     }
 
-    /// Returns whether the record of this sequence number is live, that is, not abandoned by a later rollback.
+    /// Returns whether the record with this sequence number is live, that is, not abandoned by a
+    /// later rollback.
     pub fn is_live(&self, sequence: SequenceNumber) -> bool {
         self.standing.is_live(sequence)
     }
 
-    /// Returns the word for where a record stands.
+    /// Returns the path word of a record.
     pub fn path_of(&self, record: &Record<'_>) -> &'static str {
         self.standing.path_of(record)
     }
@@ -115,48 +119,48 @@ impl Timeline {
         &self.names
     }
 
-    /// Writes a record as one line for a person.
+    /// Formats a record as one line for a person.
     pub fn text(&self, record: &Record<'_>) -> String {
         line(record, &self.names, self.path_of(record))
     }
 
-    /// Returns a record's JSON form, with its name, the word for where it stands, and whether it is live.
+    /// Returns a record's JSON form, with its name, its path word, and whether it is live.
     pub fn value<'a>(&self, record: &Record<'a>) -> RecordJson<'a> {
         self.value_as(record, self.path_of(record))
     }
 
-    /// Returns a record's JSON form with another word for where it stands.
+    /// Returns a record's JSON form with the path word `path`.
     pub(crate) fn value_as<'a>(&self, record: &Record<'a>, path: &str) -> RecordJson<'a> {
         value(record, &self.names, path)
     }
 }
 
-/// Word for a record that no rollback has abandoned.
+/// Path word of a record that no rollback has abandoned.
 pub const LIVE: &str = "live";
 
-/// Word for a record that a rollback has abandoned, and whose item in a LOG slice stays.
+/// Path word of a record that a rollback has abandoned but whose item in a LOG slice remains.
 pub const LOG_ONLY: &str = "log-only";
 
-/// Word for a record that a rollback has abandoned.
+/// Path word of a record that a rollback has abandoned.
 pub const ABANDONED: &str = "abandoned";
 
-/// Word for a sound record behind damage: nobody knows what it followed.
+/// Path word of an intact record after damage: its predecessor is unknown.
 pub const UNATTACHED: &str = "unattached";
 
-/// Writes a record as one line for a person. `path` is the word for where it stands.
+/// Formats a record as one line for a person. `path` is its path word.
 pub fn line(record: &Record<'_>, names: &RecordNames, path: &str) -> String {
     let (time, name) = (time_text(record.time_us), record_name(record, names));
     let (sequence, kind, bytes) = (record.sequence, record.kind.to_string(), record.body.len());
-    // A kind with a long name takes what is over from the name, so that the columns behind it stay in line.
+    // A long kind shortens the name, so that the columns after it stay aligned.
     let chars = NAME_CHARS_MAX.saturating_sub(kind.len().saturating_sub(KIND_CHARS));
     let name = shorten_text(&escape::text(&name), chars);
     format!("{sequence:>8}  {time:<32}  {kind:<KIND_CHARS$}  {name:<chars$} {bytes:>7}  {path}")
 }
 
-/// Returns a record's JSON form, with its name, the word for where it stands, and whether it is live.
+/// Returns a record's JSON form, with its name, its path word, and whether it is live.
 pub fn value<'a>(record: &Record<'a>, names: &RecordNames, path: &str) -> RecordJson<'a> {
     let mut value = record.to_json(names).unwrap_or_else(|error| {
-        // A record without a JSON form of its own still has a sequence number, a time and a kind.
+        // A record without its own JSON form still has a sequence number, a time and a kind.
         let mut value = RecordJson::default();
         value.set("sequence", Value::from(record.sequence));
         value.set("time", Value::from(time_text(record.time_us)));

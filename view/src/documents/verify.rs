@@ -16,34 +16,35 @@ use super::captures::CaptureCounts;
 use crate::Result;
 use crate::session_dirs::{holds_anything, lost_segments, segments};
 
-/// Reports what a verification found. The fields are those of `verify --json`.
+/// Result of a verification. The fields are those of `verify --json`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct VerifyReport {
     /// Number of sessions that were checked.
     pub sessions: u64,
-    /// Number of directories in stores that were passed over because they hold no records.
+    /// Number of directories in stores that were skipped because they contain no records.
     #[serde(skip_serializing_if = "is_zero")]
     pub passed_over: u64,
-    /// Number of sound records in the sessions.
+    /// Number of intact records in the sessions.
     pub records: u64,
-    /// Bytes of the sessions' logs, up to the damage of a damaged one.
+    /// Bytes of the sessions' logs. A damaged log counts up to its damage.
     pub bytes: u64,
     /// Bytes of torn tails, which were never acknowledged as durable.
     pub torn_bytes: u64,
     /// Damage.
     pub corrupt: Vec<SessionDamage>,
-    /// Places that lack something and are sound otherwise, as in a copy that was taken while the session was written.
+    /// Places that lack data and are otherwise intact, as in a copy that was taken while the
+    /// session was written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub incomplete: Vec<SessionDamage>,
     /// Torn tails.
     pub torn: Vec<TornTailRow>,
-    /// Captures of workspaces, if they were asked for.
+    /// Captures of workspaces, if the caller enabled their verification.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captures: Option<CaptureCounts>,
     /// First record of each session that this version shows but cannot fold.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unsupported: Vec<Unsupported>,
-    /// First file of each session that others than its owner may read.
+    /// First file of each session that users other than its owner may read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exposed: Vec<ExposedPath>,
     /// Sessions that could not be read.
@@ -51,42 +52,42 @@ pub struct VerifyReport {
     pub unreadable: Vec<Unreadable>,
 }
 
-/// Describes damage in a session, with what is known of its place.
+/// Describes damage in a session, with its place as far as it is known.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SessionDamage {
-    /// Id of the session; `None` if it cannot be known.
+    /// Id of the session; `None` if unknown.
     pub session: Option<Uuid>,
     /// The damaged or missing file.
     #[serde(serialize_with = "escape::serialize_path")]
     pub segment: PathBuf,
-    /// Place in the file in bytes, if it is known.
+    /// Offset in the file in bytes, if known.
     pub offset: Option<u64>,
-    /// Sequence number of the record that is wrong, or that should be at that place.
+    /// Sequence number of the damaged record, or of the record expected at that place.
     pub sequence: Option<SequenceNumber>,
-    /// What is wrong.
+    /// Reason why this is damage.
     pub reason: String,
-    /// Sound frames behind a damaged place in a segment, up to the next one.
+    /// Intact frames after a damaged place in a segment, up to the next damage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follows: Option<Follows>,
-    /// Whether what follows was looked for.
+    /// Whether the frames after it were searched for.
     #[serde(skip)]
     pub searched: bool,
-    /// Whether nothing is wrong but that the file is older than what follows or names it.
+    /// Whether the only problem is that the file is older than the files that follow or name it.
     #[serde(skip)]
     pub is_older: bool,
 }
 
-/// Describes the sound frames behind a damaged place.
+/// Describes the intact frames after a damaged place.
 #[derive(Clone, Debug, Serialize)]
 pub struct Follows {
-    /// File in which the first of them stands.
+    /// File that contains the first of them.
     #[serde(serialize_with = "escape::serialize_path")]
     pub segment: PathBuf,
-    /// Place of the first of them in that file, in bytes.
+    /// Offset of the first of them in that file, in bytes.
     pub offset: u64,
     /// Number of records among them.
     pub records: u64,
-    /// First and last record, if they are known.
+    /// First and last record, if known.
     pub sequences: Option<(SequenceNumber, SequenceNumber)>,
 }
 
@@ -95,10 +96,10 @@ pub struct Follows {
 pub struct TornTailRow {
     /// Id of the session.
     pub session: Uuid,
-    /// Segment in which the sound part ends.
+    /// Segment in which the intact part ends.
     #[serde(serialize_with = "escape::serialize_path")]
     pub segment: PathBuf,
-    /// Place in the segment, in bytes, at which the sound part ends.
+    /// Offset in the segment, in bytes, at which the intact part ends.
     pub offset: u64,
     /// Sequence number of the first record that is left out.
     pub sequence: SequenceNumber,
@@ -117,7 +118,7 @@ pub struct Unsupported {
     pub kind: String,
 }
 
-/// Names a file that others than its owner may read.
+/// Names a file that users other than its owner may read.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExposedPath {
     /// Id of the session.
@@ -135,7 +136,7 @@ pub struct Unreadable {
     /// Directory of the session.
     #[serde(serialize_with = "escape::serialize_path")]
     pub path: PathBuf,
-    /// Why the session could not be read.
+    /// Reason why the session could not be read.
     pub reason: String,
 }
 
@@ -144,11 +145,12 @@ pub(super) fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Checks one session, in at most `memory_bytes` of memory, and adds what was found to `verified`.
+/// Checks one session in at most `memory_bytes` of memory, and adds the results to `verified`.
 ///
 /// # Errors
 ///
-/// [`crate::Error::Engine`] if the directory holds no session, the session cannot be read, or it takes more memory than it may.
+/// [`crate::Error::Engine`] if the directory contains no session, the session cannot be read, or
+/// the memory limit is exceeded.
 pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut VerifyReport) -> Result<()> {
     let (mut records, mut bytes, mut damage) = (0, 0, Vec::new());
     let walked = inspect::walk(dir, &mut |frame| {
@@ -184,7 +186,7 @@ pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut VerifyRepor
                 damage.push(damage_of(dir, error)?);
             }
         }
-        // What is wrong with the headers was found by the walk.
+        // The walk has already found the damage of the headers.
         Err(error)
             if error.is_damage() || matches!(error, Error::NotASession { .. } | Error::NotAFile { .. }) => {}
         Err(error) => return Err(error.into()),
@@ -220,8 +222,8 @@ fn add_report(verified: &mut VerifyReport, session: Uuid, report: RecoveryReport
     }
 }
 
-/// Folds the log, which reads every object that the log names. Returns `None` if it cannot be folded. Damage is added to
-/// `damage`.
+/// Folds the log, which reads every object that the log names. Adds damage to `damage`. Returns
+/// `None` if the log cannot be folded.
 fn fold_log(
     dir: &Path,
     memory_bytes: Option<u64>,
@@ -231,7 +233,7 @@ fn fold_log(
     match LogReader::open_with(Arc::new(FileStorage::new()), dir, options) {
         Ok(reader) => Ok(Some(reader.report().clone())),
         Err(error) => {
-            // The fold ends at the first object, and there may be more.
+            // The fold ends at the first damaged object, and there may be more.
             let is_object = matches!(error, Error::Object { .. });
             let first = damage_of(dir, error)?;
             let mut objects = damaged_objects(dir, named_objects(dir));
@@ -244,8 +246,8 @@ fn fold_log(
     }
 }
 
-/// Returns all damaged places of a log whose walk ended with `first`, and the objects that its sound records miss. `bodies` are
-/// the places that the walk found before.
+/// Returns all damaged places of a log whose walk ended with `first`, and the missing objects of
+/// its intact records. `bodies` are the places that the walk found before.
 fn places(dir: &Path, first: SessionDamage, bodies: Vec<SessionDamage>) -> Result<Vec<SessionDamage>, Error> {
     let mut objects = BTreeMap::new();
     let found = match inspect::damaged_places(dir, &mut |frame| {
@@ -253,7 +255,7 @@ fn places(dir: &Path, first: SessionDamage, bodies: Vec<SessionDamage>) -> Resul
         Ok(())
     }) {
         Ok(found) => found,
-        // Nothing in the directory is a segment.
+        // No file in the directory is a segment.
         Err(Error::NotASession { .. } | Error::NotAFile { .. }) => {
             return Ok(bodies.into_iter().chain([first]).collect());
         }
@@ -264,7 +266,7 @@ fn places(dir: &Path, first: SessionDamage, bodies: Vec<SessionDamage>) -> Resul
         place.segment == first.segment && (first.offset.is_none() || place.offset == first.offset)
     };
     match all.iter_mut().find(is_first) {
-        // The walk says more of the place: which checksums, and what proves that it is damage.
+        // The walk has more details about the place: the checksums, and the proof of damage.
         Some(place) => {
             let (follows, searched) = (place.follows.take(), true);
             let (offset, sequence) = (first.offset.or(place.offset), first.sequence.or(place.sequence));
@@ -276,7 +278,8 @@ fn places(dir: &Path, first: SessionDamage, bodies: Vec<SessionDamage>) -> Resul
     Ok(all)
 }
 
-/// Holds objects, each with the first record that names it: its segment, its place there, and its sequence number.
+/// Objects with the first record that names each: its segment, its offset there, and its sequence
+/// number.
 type NamedObjects = BTreeMap<ObjectId, (PathBuf, u64, SequenceNumber)>;
 
 fn note_objects(frame: &FrameInfo<'_>, objects: &mut NamedObjects) {
@@ -291,7 +294,7 @@ fn note_objects(frame: &FrameInfo<'_>, objects: &mut NamedObjects) {
 
 fn named_objects(dir: &Path) -> NamedObjects {
     let mut objects = NamedObjects::new();
-    // Damage behind a record does not hide it.
+    // Records before damage are read in spite of it.
     let _ = inspect::walk(dir, &mut |frame| {
         note_objects(frame, &mut objects);
         Ok(())
@@ -299,8 +302,9 @@ fn named_objects(dir: &Path) -> NamedObjects {
     objects
 }
 
-/// Returns a place for each object that is missing or damaged, in the order of the records that name them first. Those
-/// that are missing behind all others that are there are younger than the directory `objects` of a copy.
+/// Returns a place for each missing or damaged object, in the order of the records that first name
+/// them. If all objects after some record are missing, they are younger than the directory
+/// `objects` of a copy.
 fn damaged_objects(dir: &Path, objects: NamedObjects) -> Vec<SessionDamage> {
     let mut objects: Vec<_> = objects.into_iter().collect();
     objects.sort_by_key(|(_, (_, _, sequence))| *sequence);
@@ -326,7 +330,7 @@ fn damaged_objects(dir: &Path, objects: NamedObjects) -> Vec<SessionDamage> {
 }
 
 impl Unreadable {
-    /// Describes a session that an error keeps from being read.
+    /// Describes a session whose reading failed with this error.
     pub fn from_error(path: &Path, error: &Error) -> Unreadable {
         Unreadable { path: path.to_owned(), reason: error.to_string() }
     }
@@ -357,7 +361,7 @@ pub(super) fn session_id_of(dir: &Path) -> Option<Uuid> {
     Uuid::try_parse(dir.canonicalize().ok()?.file_name()?.to_str()?).ok()
 }
 
-/// Returns the damage that an error describes. Errors that describe none are handed back.
+/// Converts an error into the damage that it describes. Returns any other error unchanged.
 fn damage_of(dir: &Path, error: Error) -> Result<SessionDamage, Error> {
     let reason = error.to_string();
     let at = |session, segment, place: Option<(u64, SequenceNumber)>| SessionDamage {
@@ -397,7 +401,7 @@ fn damage_of(dir: &Path, error: Error) -> Result<SessionDamage, Error> {
             let reason = lost_segments(dir).unwrap_or_default();
             SessionDamage { reason, ..at(None, dir.to_owned(), None) }
         }
-        // There are bytes behind a header that does not check, so this was a session.
+        // The file has bytes after its invalid header, so this was a session.
         Error::NotASession { .. } if session_id_of(dir).is_some() && holds_anything(dir) => {
             let segment = segments(dir).unwrap_or_default().into_iter().next();
             at(None, segment.unwrap_or_else(|| dir.to_owned()), Some((0, SequenceNumber::MIN)))
@@ -406,13 +410,14 @@ fn damage_of(dir: &Path, error: Error) -> Result<SessionDamage, Error> {
     })
 }
 
-/// Finds the first record for which `wanted` holds: its segment, its place there in bytes, and its sequence number.
+/// Finds the first record that matches `wanted`: its segment, its offset there in bytes, and its
+/// sequence number.
 fn first_place(
     dir: &Path,
     mut wanted: impl FnMut(&Record<'_>) -> bool,
 ) -> Option<(PathBuf, u64, SequenceNumber)> {
     let mut place = None;
-    // Damage behind the record does not hide it.
+    // Records before damage are read in spite of it.
     let _ = inspect::walk(dir, &mut |frame| {
         let record = &frame.record;
         if place.is_none() && !record.kind.is_envelope() && wanted(record) {

@@ -1,6 +1,7 @@
-//! What a session's pages are told: a document for each thing that they ask for.
+//! Answers to the pages of a session: a document for each kind of request.
 //!
-//! A value is told as a text of JSON within the JSON, so that it reaches the page digit by digit, as the command line prints it.
+//! A value is sent as a JSON text within the JSON, so that the page receives exactly the digits
+//! that the command line prints.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -19,31 +20,31 @@ use crate::records::{CHUNK_RECORDS, Density, RecordFilter};
 use crate::visits::each_record;
 use crate::{Error, Result, after_damage, tasks, walk};
 
-/// Number of items or messages of one window.
+/// Maximum number of items or messages of one window.
 const WINDOW_MAX: u64 = 10_000;
 
-/// Bytes of values of one window, beyond which it ends early.
+/// Size of one window's values in bytes, after which it ends early.
 const WINDOW_BYTES: usize = 8 << 20;
 
-/// Number of differences that are told.
+/// Maximum number of differences in an answer.
 const DIFFERENCES_MAX: usize = 10_000;
 
-/// Number of conversations of which a position's number of messages is told.
+/// Maximum number of conversations whose message counts at a position are returned.
 const CONVERSATIONS_MAX: usize = 24;
 
-/// Number of slices that a head names.
+/// Maximum number of slices in a head.
 const SLICES_MAX: usize = 1000;
 
-/// Time after which an answer that goes through a log is cut, and says where to go on.
+/// Time after which an answer that scans a log stops early and states where to continue.
 const TURN: Duration = Duration::from_millis(400);
 
-/// Number of records that one answer names at most.
+/// Maximum number of records in one answer.
 const FOUND_MAX: usize = 1 << 16;
 
-/// Number of results of one part of a search.
+/// Maximum number of results of one part of a search.
 const RESULTS_MAX: usize = 200;
 
-/// Number of characters of an excerpt before and behind what was found.
+/// Number of characters of an excerpt before and after the match.
 const AROUND: (usize, usize) = (60, 120);
 
 impl From<Malformed> for Error {
@@ -52,11 +53,13 @@ impl From<Malformed> for Error {
     }
 }
 
-/// Returns the answer to what a session's page asks for under a name; `None` if there is nothing of that name.
+/// Returns the answer to a session's page by the name of the request; `None` if there is no such
+/// request.
 ///
 /// # Errors
 ///
-/// [`Error::Usage`] if the query is malformed or asks for what there is not; the engine's errors.
+/// [`Error::Usage`] if the query is malformed or refers to something that does not exist; the
+/// engine's errors.
 pub(crate) fn answer(session: &mut Session, name: &str, query: &Query) -> Result<Option<String>> {
     let answered = match name {
         "head" => head(session)?,
@@ -86,7 +89,8 @@ pub(crate) fn text(value: &(impl Serialize + ?Sized)) -> Result<String> {
     Ok(escape::to_json(value).map_err(std::io::Error::from)?)
 }
 
-/// What a page knows of a session at once, in the fields of a report's head as far as it has them.
+/// Returns the facts about a session that a page loads first. The fields are those of a report's
+/// head, as far as they are available.
 fn head(session: &mut Session) -> Result<String> {
     let beyond = session.records_after_damage()?;
     let log = &session.log;
@@ -151,7 +155,7 @@ fn records(session: &mut Session, query: &Query) -> Result<String> {
     text(&RecordsAnswer { epoch: session.epoch, kinds, paths, names, chunk })
 }
 
-/// Returns a value as it is told, of a line: whether it is whole, and its JSON.
+/// Returns the JSON form of a line: whether its value is complete, and its JSON as text.
 pub(super) fn line_json(line: &[u8]) -> Json {
     let (mark, text) = line.split_first().unwrap_or((&b'-', &[]));
     json!({ "text": String::from_utf8_lossy(text), "whole": *mark == b'=' })
@@ -168,7 +172,7 @@ fn document(session: &mut Session, query: &Query) -> Result<String> {
     text(&line_json(&line))
 }
 
-/// Rows of the records behind damage.
+/// Returns rows of the records after damage.
 fn rows_after_damage(session: &mut Session, query: &Query) -> Result<String> {
     let (from, count) = window_of(query)?;
     let beyond = session.records_after_damage()?;
@@ -187,7 +191,7 @@ fn behind_document(session: &mut Session, query: &Query) -> Result<String> {
     text(&line_json(&read.ok_or(Malformed)?))
 }
 
-/// What there is at a step: slices with their lengths, conversations, tags.
+/// Returns the contents of a step: slices with their lengths, conversations, tags.
 fn step(session: &mut Session, query: &Query) -> Result<String> {
     let at = session.position(query.position("at")?)?;
     let is_known = session.log.is_known(at);
@@ -198,7 +202,7 @@ fn step(session: &mut Session, query: &Query) -> Result<String> {
         );
         (slices.collect::<Vec<_>>(), state.tags().clone())
     } else {
-        // Which slices there were is known, and what they held is not.
+        // The slices that existed are known, but their contents are not.
         let declared = session.log.reader.declarations().slices;
         let slices = declared
             .iter()
@@ -215,7 +219,7 @@ fn step(session: &mut Session, query: &Query) -> Result<String> {
                     conversations.push(json!({ "evaluation_id": evaluation, "total": total }));
                 }
             }
-            // All else of the step is shown.
+            // The rest of the step is still shown.
             Err(failure) if failure.is_over_budget() => conversations
                 .push(json!({ "evaluation_id": evaluation, "total": null, "refused": failure.with_next() })),
             Err(failure) => return Err(failure),
@@ -228,7 +232,7 @@ fn step(session: &mut Session, query: &Query) -> Result<String> {
     }))
 }
 
-/// The tasks at a step, in the order of their creation.
+/// Returns the tasks at a step, in the order of their creation.
 fn tasks(session: &mut Session, query: &Query) -> Result<String> {
     let at = session.position(query.position("at")?)?;
     let rows = if session.log.is_known(at) {
@@ -300,7 +304,7 @@ fn messages(session: &mut Session, query: &Query) -> Result<String> {
     text(&json!({ "total": total, "items": items, "summaries": summaries }))
 }
 
-/// What each conversation had used at a position.
+/// Returns the usage of each conversation at a position.
 fn usage(session: &mut Session, query: &Query) -> Result<String> {
     let at = session.position(query.position("at")?)?;
     let rows = session.known.usage.rows.iter().take_while(|row| row.sequence <= at);
@@ -330,7 +334,7 @@ fn file_changes(session: &mut Session, query: &Query) -> Result<String> {
     text(&session.captures()?.changes(before, after))
 }
 
-/// The differences of two steps: each the text that `diff --json` prints.
+/// Returns the differences of two steps, each as the text that `diff --json` prints.
 fn diff(session: &mut Session, query: &Query) -> Result<String> {
     let before = session.position(query.position("before")?)?;
     let after = session.position(query.position("after")?)?;
@@ -342,8 +346,8 @@ fn diff(session: &mut Session, query: &Query) -> Result<String> {
     text(&json!({ "differences": found, "more": is_cut, "refused": refused }))
 }
 
-/// Returns the differences that `compare` hands over, each the text that `diff --json` prints, and whether there are more than an
-/// answer holds.
+/// Collects the differences of `compare`, each as the text that `diff --json` prints. Returns also
+/// whether there are more than fit into an answer.
 pub(super) fn cut(
     compare: impl FnOnce(&mut DifferenceSink<'_, Error>) -> Result<()>,
 ) -> Result<(Vec<String>, bool)> {
@@ -394,7 +398,8 @@ fn facets_of(session: &Session, query: &Query) -> RecordFilter {
     }
 }
 
-/// Returns records that the facets allow from a chunk on, and the chunk at which to go on; `None` at the end.
+/// Returns the records from a chunk on that pass the filter, and the chunk at which to continue;
+/// `None` at the end.
 fn allowed(
     session: &mut Session,
     facets: &RecordFilter,
@@ -421,8 +426,9 @@ fn filter(session: &mut Session, query: &Query) -> Result<String> {
     text(&json!({ "epoch": session.epoch, "records": records, "next": next }))
 }
 
-/// Looks for a text, whatever its case: in the records of some chunks, or behind the last of these in the items of slices and in
-/// the messages of conversations as they are at the end. Answers with what was found, and where to go on.
+/// Searches for a text, ignoring case: first in the records of some chunks, and after the last
+/// chunk in the items of slices and the messages of conversations at the log's end. Returns the
+/// matches and the place at which to continue.
 fn search(session: &mut Session, query: &Query) -> Result<String> {
     let wanted = query.text("q").unwrap_or_default().to_lowercase();
     let facets = facets_of(session, query);
@@ -467,8 +473,8 @@ fn in_records(
     Ok((found, next.unwrap_or(chunk + 1).max(chunk + 1)))
 }
 
-/// Looks through the list of number `list`: the slices by their names, then the conversations. A list is gone through from the
-/// place that the query says.
+/// Searches the list with number `list`: first the slices by their names, then the conversations.
+/// Starts at the query's place within the list.
 fn in_lists(
     session: &mut Session,
     wanted: &str,
@@ -530,12 +536,12 @@ fn in_lists(
     text(&json!({ "found": found, "next": next["from"], "place": next["place"] }))
 }
 
-/// Returns what stands around the first place at which a line holds a text in lower case.
+/// Returns an excerpt around the first match of a lower-case text in a line.
 fn excerpt(line: &[u8], wanted: &str) -> Option<String> {
     let line = String::from_utf8_lossy(line.get(1..)?);
     let lower = line.to_lowercase();
     let at = lower.find(wanted)?;
-    // A letter may have another length in lower case: what is cut off the original lies where characters begin.
+    // A letter's length may differ in lower case, so the excerpt is cut at character boundaries.
     let begin = line.floor_char_boundary(at.min(line.len()).saturating_sub(AROUND.0));
     let end = line.ceil_char_boundary((at + wanted.len() + AROUND.1).min(line.len()));
     line.get(begin..end).map(str::to_owned)

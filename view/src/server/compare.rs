@@ -1,4 +1,4 @@
-//! Two sessions of a store beside each other.
+//! Compares two sessions of a store side by side.
 
 use foldlog::conversation::ConversationMessage;
 use foldlog::inspect::{ConversationBeside, LogDivergence};
@@ -16,31 +16,31 @@ use crate::positions::position_of;
 use crate::walk;
 use foldlog_replay::differences::states_beside;
 
-/// Number of rows of one conversation that an answer holds.
+/// Maximum number of rows of one conversation in an answer.
 const ROWS_MAX: usize = 400;
 
-/// Bytes of messages that an answer holds.
+/// Maximum size of an answer's messages in bytes.
 const MESSAGES_BYTES_MAX: usize = 4 << 20;
 
-/// Says from where on two sessions differ, and in what.
+/// The first position from which two sessions differ, and their differences.
 #[derive(Debug, Serialize)]
 struct ComparisonAnswer {
-    /// Session of the page: which one is compared, at which position, and its last one.
+    /// The page's session: its id, the compared position and its last position.
     here: ComparedSession,
     /// The other session.
     there: ComparedSession,
     parting: LogDivergence,
-    /// The values at which they part, here and there; absent where they part at none.
+    /// The values at which the sessions diverge, here and there; absent if the divergence has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     values: Option<[Json; 2]>,
-    /// Path of these values, which may lead into what objects hold.
+    /// Path of these values, which may lead into the contents of objects.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
-    /// Each the text that `diff --json` prints, those of conversations left out.
+    /// Differences, each as the text that `diff --json` prints, without those of conversations.
     differences: Vec<String>,
     /// Whether there are more differences than these.
     more: bool,
-    /// Why slices or conversations could not be compared; absent if they were.
+    /// Reason why slices or conversations could not be compared; absent if they were.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
     conversations: Vec<Json>,
@@ -65,11 +65,12 @@ impl ComparedSession {
     }
 }
 
-/// Compares two sessions at two positions, their last ones where none is asked for.
+/// Compares two sessions at two positions. `None` is a session's last position.
 ///
 /// # Errors
 ///
-/// [`Error::Usage`](crate::Error::Usage) if there is no such position; the engine's errors, such as that a position was compacted.
+/// [`Error::Usage`](crate::Error::Usage) if a position does not exist; the engine's errors, for
+/// example if a position was compacted.
 pub(crate) fn compare(
     here: &OpenedLog,
     at: Option<u64>,
@@ -118,8 +119,8 @@ pub(crate) fn compare(
     })
 }
 
-/// Returns what came of a comparison; `None`, with the reason, if it takes too much memory or an object cannot be read: all else is
-/// shown.
+/// Returns the result of a comparison. If it exceeds the memory limit or an object cannot be read,
+/// sets `refused` to the reason and returns `None`, so that the rest is still shown.
 pub(super) fn unless_refused<T>(compared: Result<T>, refused: &mut Option<String>) -> Result<Option<T>> {
     match compared {
         Err(failure)
@@ -132,7 +133,8 @@ pub(super) fn unless_refused<T>(compared: Result<T>, refused: &mut Option<String
     }
 }
 
-/// Returns a value at which two logs part, as values of a step are told, and the object that it stands in.
+/// Returns the JSON form of a value at which two logs diverge, as in a step, with the object that
+/// contains it.
 fn value(side: &Option<DifferingValue>) -> Result<Json> {
     let Some(side) = side else { return Ok(Json::Null) };
     let read = side.bytes_at_path().map_err(str::to_owned);
@@ -150,8 +152,8 @@ fn value(side: &Option<DifferingValue>) -> Result<Json> {
     Ok(told)
 }
 
-/// Returns the rows of a conversation: what each side says, as messages of a step are told. Rows before the first that differs are
-/// only counted.
+/// Returns the rows of a conversation: both sides' messages in the form of a step. Rows before the
+/// first difference are only counted.
 fn rows(conversation: &ConversationBeside, bytes: &mut usize) -> Result<Json> {
     let message = |list: &[ConversationMessage], at: Option<usize>, bytes: &mut usize| -> Result<Json> {
         let Some(message) = at.and_then(|at| list.get(at)) else { return Ok(Json::Null) };

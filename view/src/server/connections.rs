@@ -1,4 +1,5 @@
-//! Accepts connections, a bounded number at once, and gives up those that stall, or that wait while others come.
+//! Accepts a bounded number of concurrent connections. Closes those that stall, or that wait while
+//! new ones arrive.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,30 +19,30 @@ use tokio::time::{Instant, Sleep};
 
 use super::places::{ConnectionLimiter, ConnectionPermit};
 
-/// Number of connections that are open at once. A new one takes the place of one without a request, or waits.
+/// Maximum number of open connections. A new one replaces one without a request, or waits.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Time for the head of a request to arrive, and for which a connection may stay without one.
+/// Time for the head of a request to arrive, and the maximum idle time of a connection.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
 
-/// Time for which a client may take nothing of an answer.
+/// Time after which a client that reads nothing of an answer is disconnected.
 const WRITE_WAIT: Duration = Duration::from_secs(20);
 
-/// Bytes of the longest head of a request, and of what is written at once.
+/// Maximum size of a request's head and of a single write, in bytes.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// Number of headers of a request.
+/// Maximum number of headers of a request.
 const HEADERS_MAX: usize = 64;
 
-/// Wait after an accept that failed, as where the process has too many files open.
+/// Delay after a failed accept, for example if the process has too many open files.
 const ACCEPT_WAIT: Duration = Duration::from_millis(100);
 
-/// Answers connections until the returned future is dropped.
+/// Serves connections until the returned future is dropped.
 pub(crate) async fn serve(listener: TcpListener, router: Router) {
     serve_with(HEAD_WAIT, listener, router).await;
 }
 
-/// Answers connections each of which may stay without a request for so long.
+/// Serves connections; `head_wait` is the maximum time that one may stay without a request.
 async fn serve_with(head_wait: Duration, listener: TcpListener, router: Router) {
     let places = ConnectionLimiter::new(CONNECTIONS_MAX);
     loop {
@@ -70,7 +71,7 @@ async fn serve_with(head_wait: Duration, listener: TcpListener, router: Router) 
                 .max_buf_size(BUFFER_BYTES)
                 .max_headers(HEADERS_MAX)
                 .serve_connection(io, service);
-            // Whatever a client does wrong ends its connection, and nothing else.
+            // A client's error ends its own connection only.
             tokio::select! {
                 _ = connection => {}
                 () = place.given_up() => {}
@@ -79,12 +80,12 @@ async fn serve_with(head_wait: Duration, listener: TcpListener, router: Router) 
     }
 }
 
-/// A connection that fails if its client takes nothing of what is written for too long.
+/// A connection that fails if its client reads nothing of the output for too long.
 #[derive(Debug)]
 struct TimeoutStream {
     stream: TcpStream,
     place: Arc<ConnectionPermit>,
-    /// Runs while a write waits.
+    /// Runs while a write is pending.
     wait: Option<Pin<Box<Sleep>>>,
 }
 
@@ -149,11 +150,11 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of an answer that no connection buffers.
+    /// Size of an answer in bytes that no connection buffers.
     const ANSWER_BYTES: usize = 256 << 20;
 
-    /// Asks a server whose clock jumps whenever nothing happens, and returns how many bytes of the answer come if the client
-    /// begins to read them only after `wait`.
+    /// Sends a request to a server whose clock advances while it is idle. Returns how many bytes of
+    /// the answer arrive if the client starts reading only after `wait`.
     fn answered_after(wait: Duration) -> usize {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
@@ -165,7 +166,8 @@ mod tests {
             let mut client = TcpStream::connect(address).await.unwrap();
             client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
             tokio::time::sleep(wait).await;
-            // A busy machine may leave both ends with nothing to do for a moment, over which the clock is not to jump.
+            // On a busy machine, both ends may be idle for a moment; the clock must not advance
+            // then.
             tokio::time::resume();
             let (mut buffer, mut read) = (vec![0; 1 << 20], 0);
             while let Ok(bytes @ 1..) = client.read(&mut buffer).await {
@@ -180,7 +182,7 @@ mod tests {
     const HALF: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n";
     const REST: &[u8] = b"Connection: close\r\n\r\n";
 
-    /// Reads one answer. `None` if the connection ends before.
+    /// Reads one answer; `None` if the connection ends before.
     async fn answer_of(client: &mut TcpStream) -> Option<()> {
         let mut text = Vec::new();
         while !text.ends_with(b"answered") {
@@ -191,8 +193,9 @@ mod tests {
         Some(())
     }
 
-    /// Asks a server that waits for ever, beside so many who sent half a request, every second of them after a whole
-    /// one. Returns how many of these are answered once they send the rest.
+    /// Sends a request to a server without timeouts while `count` other clients have sent half a
+    /// request, every second of them after a whole one. Returns how many of these receive an answer
+    /// when they send the rest.
     fn kept_beside_one_more_than(count: usize) -> usize {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {

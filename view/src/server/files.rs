@@ -1,4 +1,4 @@
-//! The files of the pages, as a fixed table: nothing on the disk is ever handed out.
+//! The files of the pages, as a fixed table: the server never reads a file from the disk for them.
 
 use std::borrow::Cow;
 
@@ -10,12 +10,12 @@ const CSS: &str = "text/css; charset=utf-8";
 /// Page that lists the sessions of a store.
 pub(crate) const STORE_PAGE: &str = include_str!("../pages/store.html");
 
-/// Page of one session, which is told whether it is one of a store.
+/// Page of one session, which contains whether the session belongs to a store.
 const SESSION_PAGE: &str = include_str!("../pages/session.html");
 
 const SERVER_STYLE: &str = include_str!("../pages/server.css");
 
-/// Modules that only a server hands out.
+/// Modules that only the server uses.
 const OWN_MODULES: [(&str, &str); 5] = [
     ("view/server-source.js", include_str!("../pages/server-source.js")),
     ("view/session.js", include_str!("../pages/session.js")),
@@ -24,13 +24,15 @@ const OWN_MODULES: [(&str, &str); 5] = [
     ("view/live.js", include_str!("../pages/live.js")),
 ];
 
-/// Returns the page of a session, which may be one of a store whose sessions are shown too.
+/// Returns the page of a session; `is_in_store` if the server also shows the store's other
+/// sessions.
 pub(crate) fn session_page(is_in_store: bool) -> String {
     SESSION_PAGE.replace("{{store}}", if is_in_store { "yes" } else { "no" })
 }
 
-/// Returns a file by its name, and its content type. Modules are without their comments, as a report has them. They name each other by `view/NAME`, for which a page without an
-/// import map needs addresses.
+/// Returns a file by its name, with its content type. Modules are served without comments, as in a
+/// report. They import each other as `view/NAME`, which is replaced by addresses because these
+/// pages have no import map.
 pub(crate) fn find(name: &str) -> Option<(&'static str, Cow<'static, str>)> {
     match name {
         "style.css" => return Some((CSS, Cow::Borrowed(STYLE))),
@@ -62,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_page_of_a_session_stays_small() {
-        // What it loads: its own modules, and whatever these import.
+        // The modules that it loads: its own, and their imports.
         let (mut named, mut bytes) = (vec!["session.js".to_owned()], 0);
         let mut at = 0;
         while let Some(name) = named.get(at).cloned() {

@@ -1,4 +1,5 @@
-//! The messages of conversations: which of them count at a position is in memory, what they say in a file without a name.
+//! The messages of conversations. The lists of messages that count at each position are in memory;
+//! the messages are in an unnamed file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,21 +16,20 @@ use crate::summaries::{SummaryRow, summaries};
 use crate::walk::{history, message_line, versions};
 use crate::{Error, Result};
 
-/// Holds the messages of one conversation, which may be longer than memory allows.
+/// The messages of one conversation, which may exceed the available memory.
 #[derive(Debug)]
 pub(crate) struct MessageListHistory {
     versions: ListHistory<u32>,
-    /// Record of each message, and where its line ends.
+    /// Record of each message, and the end of its line.
     lines: Vec<(SequenceNumber, u64)>,
     file: File,
     summaries: Vec<SummaryRow>,
 }
 
-/// A message in a list.
 #[derive(Debug)]
 pub(crate) struct MessageLine {
     pub(crate) sequence: SequenceNumber,
-    /// `=` and its JSON, or `-` and what stands for it.
+    /// `=` and its JSON, or `-` and a placeholder.
     pub(crate) line: Vec<u8>,
 }
 
@@ -38,7 +38,7 @@ impl MessageListHistory {
     ///
     /// # Errors
     ///
-    /// The engine's error, or the system's if no file can be made in the directory of temporary files.
+    /// The engine's error, or the system's if no temporary file can be created.
     pub(crate) fn read(
         reader: &LogReader,
         evaluation: &str,
@@ -60,12 +60,13 @@ impl MessageListHistory {
         Ok(Some(MessageListHistory { versions, lines, file, summaries }))
     }
 
-    /// Returns how many messages count at a position.
+    /// Returns the number of messages that count at a position.
     pub(crate) fn len_at(&self, position: SequenceNumber) -> u32 {
         self.versions.window(position, 0, 0).map_or(0, |(len, _)| len)
     }
 
-    /// Returns how many messages count at a position, and the numbers of those from the one at place `from` on, at most `count`.
+    /// Returns the number of messages that count at a position, and the numbers of up to `count` of
+    /// them, starting at place `from`.
     pub(crate) fn numbers(&self, position: SequenceNumber, from: u32, count: u32) -> (u32, Vec<u32>) {
         self.versions.window(position, from, count).unwrap_or_default()
     }
@@ -75,7 +76,7 @@ impl MessageListHistory {
         self.summaries.iter().filter(|summary| summary.counts_at(position)).cloned().collect()
     }
 
-    /// Returns a message by its number; `None` if there are not as many.
+    /// Returns a message by its number; `None` if there are fewer.
     ///
     /// # Errors
     ///
@@ -94,21 +95,22 @@ fn of_file(source: io::Error) -> Error {
     Error::File { path: Path::new("a temporary file").to_owned(), source }
 }
 
-/// Holds the conversations of a session that were asked for.
+/// Cache of a session's conversations that were requested.
 #[derive(Debug, Default)]
 pub(crate) struct Conversations(BTreeMap<String, CachedConversation>);
 
-/// What came of reading a conversation.
+/// Result of reading a conversation.
 #[derive(Debug)]
 enum CachedConversation {
     Nothing,
     Messages(Box<MessageListHistory>),
-    /// One of its messages takes more memory than all may: it is not read again for each step.
+    /// One of its messages exceeds the memory limit. The result is cached, so that no step reads
+    /// the conversation again.
     TooLarge(foldlog::Error),
 }
 
 impl Conversations {
-    /// Returns a conversation, which is read if it was not.
+    /// Returns a conversation, which is read if it is not cached.
     ///
     /// # Errors
     ///
@@ -142,5 +144,5 @@ impl Conversations {
     }
 }
 
-/// Number of conversations of a session that are held, each with an open file.
+/// Maximum number of cached conversations of a session, each with an open file.
 const CONVERSATIONS_MAX: usize = 32;

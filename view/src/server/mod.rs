@@ -1,27 +1,31 @@
-//! The server of the viewer: the pages of a report, of a store or of one session, live, on the loopback alone.
+//! The server of the viewer: the pages of a report, of a store or of one session, live, on the
+//! loopback only.
 //!
-//! A page asks for pages of data and never loads a session whole. What was at a position is folded by the engine, from the
-//! nearest of some points that are kept (`points`). One thread waits for clients; what reads a log is done by a few others.
+//! A page requests windows of data and never loads a whole session. The engine folds the state at a
+//! position, starting from the nearest cached point (`points`). One thread waits for clients; a few
+//! others read the logs.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | `security` | the token, who may ask, the headers of every answer |
-//! | `connections`, `places` | a bounded number of connections, and when one is given up |
-//! | `routes` | which path is answered by what |
+//! | `security` | the token, the checks of requests, the headers of every answer |
+//! | `connections`, `places` | a bounded number of connections, and the rule that closes one |
+//! | `routes` | the paths and their answers |
 //! | `files` | the pages' files, as a fixed table |
-//! | `query` | what a query says |
-//! | `sessions` | the sessions that are held open, and the rows of a store |
-//! | `session` | one of them: what is known of its log, and how it grows |
-//! | `answers` | what its pages are told |
+//! | `query` | parsed queries |
+//! | `sessions` | the open sessions, and the rows of a store |
+//! | `session` | one open session: the facts about its log, and its growth |
+//! | `answers` | the answers to its pages |
 //! | `points`, `messages`, `workspaces` | the slices, the conversations and the files at any position |
 //!
 //! # Invariants
 //!
-//! 1. Only 127.0.0.1 is bound, and no path without the token leads anywhere.
-//! 2. A session is named by its id, a file of the pages by its name in a table: nothing that a client says becomes a path.
-//! 3. Nothing is written into a store, and no body of a request is read.
-//! 4. The number of connections, of sessions held open and of points of each, the length of a request and that of an answer are
-//!    bounded. What one session takes is bounded by its reader's memory.
+//! 1. Only 127.0.0.1 is bound, and no path is answered without the token.
+//! 2. A session is named by its id, and a file of the pages by its name in a table: no input from a
+//!    client becomes a path.
+//! 3. The server writes nothing into a store and reads no body of a request.
+//! 4. The number of connections, of open sessions and of points of each, the length of a request
+//!    and that of an answer are bounded. The memory of one session is bounded by its reader's
+//!    limit.
 
 mod answers;
 mod compare;
@@ -55,10 +59,10 @@ use sessions::Sessions;
 /// Number of threads that read logs.
 const READERS: usize = 4;
 
-/// Time that reads of logs have to end once the server is asked to.
+/// Time that running reads get to finish when the server shuts down.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// What a server shows.
+/// Scope of a server.
 #[derive(Debug)]
 pub enum ServerScope {
     /// All sessions of a store.
@@ -77,11 +81,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to answer at a port of the loopback; 0 stands for one that is free.
+    /// Starts a server at a port of the loopback; 0 selects a free port.
     ///
     /// # Errors
     ///
-    /// The system's error if the port is taken, or it gives no randomness or no thread.
+    /// The system's error if the port is taken, or if the system provides no randomness or no
+    /// thread.
     pub fn start(shown: ServerScope, port: u16, memory_bytes: Option<u64>) -> io::Result<Server> {
         let token = AccessToken::draw()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -105,12 +110,12 @@ impl Server {
         Ok(Server { address, token, stop, thread: Some(thread) })
     }
 
-    /// Returns the address that a browser opens, token included.
+    /// Returns the address that a browser opens, including the token.
     pub fn url(&self) -> String {
         format!("http://{}/{}/", self.address, self.token.as_str())
     }
 
-    /// Returns the port of the loopback at which it answers.
+    /// Returns the port of the loopback at which the server listens.
     pub fn port(&self) -> u16 {
         self.address.port()
     }

@@ -1,33 +1,32 @@
-//! Which connections have a place, and which of them gives its place up for a new one.
+//! Decides which connections have a place, and which of them gives up its place to a new one.
 //!
-//! A connection *waits* while it has no whole request: before the head of its first one has arrived, and once what it was
-//! answered is written. Where all places are taken, the connection that has waited longest gives its place up, so that
-//! clients that send nothing, or half a request, keep nobody else out. One that is answered keeps its place.
+//! A connection *waits* while it has no complete request: before the head of its first request has
+//! arrived, and after each answer is written. If all places are taken, the connection that has
+//! waited longest gives up its place. Clients that send nothing, or half a request, therefore block
+//! no others. A connection that is being answered keeps its place.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// The places of a server.
 #[derive(Debug)]
 pub(super) struct ConnectionLimiter {
     free: Arc<Semaphore>,
     waiting: Mutex<ConnectionQueue>,
-    /// Notified when a connection begins to wait.
+    /// Notified when a connection starts to wait.
     more: Notify,
 }
 
 #[derive(Debug, Default)]
 struct ConnectionQueue {
     begun: u64,
-    /// Connections that wait, those that have waited longest first.
+    /// Waiting connections, the longest wait first.
     connections: BTreeMap<u64, Arc<Notify>>,
-    /// Number of connections that were told to give up their places and still have them.
+    /// Number of connections that were requested to give up their places and still have them.
     leaving: usize,
 }
 
-/// The place of one connection.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     places: Arc<ConnectionLimiter>,
@@ -38,10 +37,10 @@ pub(super) struct ConnectionPermit {
 
 #[derive(Clone, Copy, Debug)]
 enum ConnectionPhase {
-    /// Waits for a request, since this many others began to.
+    /// Waits for a request. Contains the ordinal of this wait among all waits.
     Waiting(u64),
     Answering,
-    /// The answer is there, and not all of it is written.
+    /// The answer exists but is not completely written.
     Writing,
 }
 
@@ -55,8 +54,8 @@ impl ConnectionLimiter {
         Arc::new(ConnectionLimiter { free, waiting: Mutex::default(), more: Notify::new() })
     }
 
-    /// Returns a place for a new connection. Where none is free, this waits until the connection that has waited longest
-    /// has given up its own, or another one has ended.
+    /// Returns a place for a new connection. If none is free, waits until the connection that has
+    /// waited longest has given up its place, or another one has ended.
     pub(super) async fn take(self: &Arc<Self>) -> Option<Arc<ConnectionPermit>> {
         loop {
             if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
@@ -100,12 +99,13 @@ impl ConnectionPermit {
         Arc::new(ConnectionPermit { places: Arc::clone(places), phase, given_up, _permit: permit })
     }
 
-    /// Returns once the connection is to give up its place.
+    /// Returns when the connection must give up its place.
     pub(super) async fn given_up(&self) {
         self.given_up.notified().await;
     }
 
-    /// Notes that a whole request has arrived. One that was told before to give up its place comes too late.
+    /// Notes that a complete request has arrived. Has no effect if the connection was already
+    /// requested to give up its place.
     pub(super) fn answers(&self) {
         let mut phase = lock_mutex(&self.phase);
         if let ConnectionPhase::Waiting(begun) = *phase
@@ -115,7 +115,7 @@ impl ConnectionPermit {
         }
     }
 
-    /// Notes that the answer is there. It is one piece, and so is written with the next flush.
+    /// Notes that the answer exists. It is a single piece, so the next flush writes all of it.
     pub(super) fn note_answered(&self) {
         let mut phase = lock_mutex(&self.phase);
         if let ConnectionPhase::Answering = *phase {
@@ -123,7 +123,7 @@ impl ConnectionPermit {
         }
     }
 
-    /// Notes that all is written that there was to write.
+    /// Notes that all output is written.
     pub(super) fn note_flushed(&self) {
         let mut phase = lock_mutex(&self.phase);
         if let ConnectionPhase::Writing = *phase {

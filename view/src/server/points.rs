@@ -1,7 +1,7 @@
-//! The slices at any position: from the nearest of some kept points on, the log is folded to it.
+//! The slices at any position, folded from the nearest cached point.
 //!
-//! Points are kept at even distances, and those that were asked for last. They share what they have in common, and their number
-//! is bounded: as a log grows the distances do.
+//! The cache contains points at even distances, and the points of the latest requests. Points share
+//! common parts. Their number is bounded: as a log grows, so do the distances.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,23 +10,23 @@ use foldlog::inspect::{FoldPoint, LogReader};
 
 use crate::records::RunningOperation;
 
-/// Number of points at even distances.
+/// Maximum number of points at even distances.
 const POINTS_MAX: usize = 64;
 
-/// Number of records between two points at least.
+/// Minimum number of records between two points.
 const SPACING_MIN: u64 = 1024;
 
-/// Number of points that are kept because they were asked for.
+/// Maximum number of points from recent requests.
 const RECENT_MAX: usize = 8;
 
-/// Holds a point, and the runs of tools that had begun and not ended there.
+/// A point, with the runs of tools that had started and not ended there.
 #[derive(Clone, Debug)]
 pub(crate) struct CachedPoint {
     pub(crate) point: FoldPoint,
     pub(crate) begun: BTreeMap<SequenceNumber, RunningOperation>,
 }
 
-/// Holds points of one log.
+/// Cached points of one log.
 #[derive(Debug)]
 pub(crate) struct Points {
     /// In ascending order.
@@ -52,18 +52,19 @@ impl Points {
         self.even.last()
     }
 
-    /// Returns the position of the point that is to be kept next; the first record is at none.
+    /// Returns the position of the next point to cache. Without any point, counts from the log's
+    /// start.
     pub(crate) fn next_position(&self) -> SequenceNumber {
         let last = self.last().and_then(|kept| kept.point.position());
         last.map_or(SequenceNumber::new(self.spacing - 1), |last| last + self.spacing)
     }
 
-    /// Keeps the point at [`next_position`](Points::next_position).
+    /// Caches the point at [`next_position`](Points::next_position).
     pub(crate) fn keep(&mut self, kept: CachedPoint) {
         self.even.push(kept);
         if self.even.len() > POINTS_MAX {
             let mut place = 0;
-            // The last one of each pair stays, so that the distances stay even.
+            // The last point of each pair remains, so that the distances stay even.
             self.even.retain(|_| {
                 place += 1;
                 place % 2 == 0
@@ -72,7 +73,7 @@ impl Points {
         }
     }
 
-    /// Returns the last point at an even distance through `position`.
+    /// Returns the last point at an even distance that is not after `position`.
     pub(crate) fn even_through(&self, position: Option<SequenceNumber>) -> Option<&CachedPoint> {
         self.even.iter().rfind(|kept| kept.point.position() <= position)
     }

@@ -1,17 +1,17 @@
-//! What a query asks for: names and values, percent-encoded, of a bounded length.
+//! Parsed queries: names and values, percent-encoded, of a bounded length.
 
 use foldlog::SequenceNumber;
 
-/// Holds the names and values of a query.
+/// Names and values of a query.
 #[derive(Debug, Default)]
 pub(crate) struct Query(Vec<(String, String)>);
 
-/// Says that a query asks for what there is not.
+/// Error: a query refers to something that does not exist.
 #[derive(Debug)]
 pub(crate) struct Malformed;
 
 impl Query {
-    /// Reads a query. What is not UTF-8 is replaced.
+    /// Parses a query. Invalid UTF-8 is replaced.
     pub(crate) fn read(text: &str) -> Query {
         let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -30,17 +30,17 @@ impl Query {
         self.0.iter().filter(|(found, _)| found == name).map(|(_, value)| value.clone()).collect()
     }
 
-    /// Returns the number that a name has; `None` if the query does not say it.
+    /// Returns the number with this name; `None` if the query lacks the name.
     pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Malformed> {
         self.text(name).map(|text| text.parse().map_err(|_| Malformed)).transpose()
     }
 
-    /// Returns a number that the query has to say.
+    /// Returns the number with this name, which is required.
     pub(crate) fn require_number(&self, name: &str) -> Result<u64, Malformed> {
         self.number(name)?.ok_or(Malformed)
     }
 
-    /// Returns the position that the query has to say.
+    /// Returns the position with this name, which is required.
     pub(crate) fn position(&self, name: &str) -> Result<SequenceNumber, Malformed> {
         self.require_number(name).map(SequenceNumber::new)
     }

@@ -1,15 +1,15 @@
-//! Which path is answered by what.
+//! Routes paths to answers.
 //!
-//! | path behind the token | answer |
+//! | path after the token | answer |
 //! |---|---|
 //! | `` | the page of the store, or of the one session |
 //! | `pages/NAME` | a file of the pages |
 //! | `sessions?from=N` | rows of the store |
 //! | `session/ID/` | the page of a session |
-//! | `session/ID/live?last=N&epoch=N` | waits until the session is not as the page knows it, or for [`LIVE_WAIT`] |
-//! | `session/ID/operations`, `integrity`, `statistics` | what the report's blocks of these names hold |
-//! | `session/ID/compare?with=ID&here=N&there=N` | the session beside another one of the store ([`compare`]) |
-//! | `session/ID/NAME?…` | what [`answers`] says |
+//! | `session/ID/live?last=N&epoch=N` | waits until the session differs from the page's state, at most [`LIVE_WAIT`] |
+//! | `session/ID/operations`, `integrity`, `statistics` | the contents of the report's blocks with these names |
+//! | `session/ID/compare?with=ID&here=N&there=N` | the session compared with another one of the store ([`compare`]) |
+//! | `session/ID/NAME?…` | the answer of [`answers`] |
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -34,10 +34,11 @@ use crate::Result;
 use crate::documents::stats::stats;
 use crate::report;
 
-/// Time after which a page that waits for news is told that there are none.
+/// Time after which a page that waits for news is answered that there are none.
 const LIVE_WAIT: Duration = Duration::from_secs(20);
 
-/// Wait between two looks at a log: the first one, and the longest. Each look that finds nothing doubles it.
+/// Minimum and (`LOOK_MAX`) maximum delay between two checks of a log. The delay doubles after each
+/// check without news.
 const LOOK_MIN: Duration = Duration::from_millis(50);
 const LOOK_MAX: Duration = Duration::from_millis(200);
 
@@ -50,14 +51,14 @@ struct ServerState {
     sessions: Arc<Sessions>,
 }
 
-/// Makes what answers the requests that pass the gate.
+/// Creates the router for the requests that pass the gate.
 pub(crate) fn router(gate: Gate, sessions: Arc<Sessions>) -> Router {
     Router::new().fallback(respond).with_state(ServerState { gate: Arc::new(gate), sessions })
 }
 
 async fn respond(State(serving): State<ServerState>, request: Request) -> Result<Response<Body>, Infallible> {
     let (parts, body) = request.into_parts();
-    // The body is dropped unread, and with it the connection if it has one.
+    // The body is dropped unread. If the request has one, the connection ends as well.
     drop(body);
     let mut response = match serving.gate.path(&parts) {
         Err(status) => refusal_response(status),
@@ -73,7 +74,7 @@ async fn respond(State(serving): State<ServerState>, request: Request) -> Result
     Ok(response)
 }
 
-/// An answer without detail, behind which the connection ends.
+/// Returns an answer without details, after which the connection ends.
 fn refusal_response(status: StatusCode) -> Response<Body> {
     let mut response = (status, [(CONTENT_TYPE, "text/plain; charset=utf-8")], "").into_response();
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -133,7 +134,8 @@ impl ServerState {
 
     async fn of_session(self, session: SessionLocation, name: String, query: Query) -> Response<Body> {
         let answered = read(move || {
-            // These go through all of a log, and hold up nobody else.
+            // These scan the whole log; they run without the session's lock, so that other requests
+            // are not blocked.
             let apart = |of: &dyn Fn(&Session) -> Arc<super::session::OpenedLog>| {
                 self.sessions.with(&session, |session| Ok(of(session)))
             };
@@ -162,7 +164,7 @@ impl ServerState {
         json_response(answered.await)
     }
 
-    /// Answers once the session is not as the page knows it.
+    /// Answers when the session differs from the state that the page knows.
     async fn live(self, session: SessionLocation, query: Query) -> Response<Body> {
         let end = Instant::now() + LIVE_WAIT;
         let (session, sessions, query) = (Arc::new(session), self.sessions, Arc::new(query));
@@ -191,13 +193,13 @@ impl ServerState {
     }
 }
 
-/// Reads logs on a thread that may wait.
+/// Reads logs on a thread that may block.
 async fn read<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|_| Err(crate::Error::usage("this cannot be answered", "report what was shown here")))
 }
 
-/// Returns what a page is told: JSON, also if something failed.
+/// Returns an answer as JSON, for errors too.
 fn json_response(answered: Result<Option<String>>) -> Response<Body> {
     let failure = match answered {
         Ok(Some(text)) => return with_type(JSON, text),

@@ -1,8 +1,12 @@
-//! Who may ask for what: the token, the names and origins of this server, and the headers of every answer.
+//! Checks requests: the token, the names and origins of this server, and the headers of every
+//! answer.
 //!
-//! Any program of this machine can reach the port, and any page in the user's browser can make the browser ask. So a request
-//! counts only if it knows the token, which only the user's browser is given; if it names this server by a name that no foreign
-//! DNS server can hold (against DNS rebinding); and if no other site's page made it, as far as the browser says who did.
+//! Any program on this machine can reach the port, and any page in the user's browser can make the
+//! browser send requests. A request is therefore accepted only if three conditions are met:
+//!
+//! - It contains the token, which only the user's browser receives.
+//! - It names this server by a name that no foreign DNS server can control (against DNS rebinding).
+//! - No page of another site made it, as far as the browser reports the origin.
 
 use std::fmt;
 
@@ -12,14 +16,14 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, re
 /// Number of random bytes in a token.
 const TOKEN_BYTES: usize = 16;
 
-/// Number of bytes of the longest path with its query.
+/// Maximum length of a path with its query, in bytes.
 const URI_BYTES_MAX: usize = 8 << 10;
 
-/// What a page of this server may do.
+/// Permissions of a page of this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Holds what every path of one server begins with.
+/// First part of every path of one server.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct AccessToken(String);
 
@@ -28,7 +32,7 @@ impl AccessToken {
     ///
     /// # Errors
     ///
-    /// The system's error if it has none.
+    /// The system's error if no randomness is available.
     pub(crate) fn draw() -> std::io::Result<AccessToken> {
         let mut bytes = [0; TOKEN_BYTES];
         getrandom::fill(&mut bytes)
@@ -40,7 +44,7 @@ impl AccessToken {
         &self.0
     }
 
-    /// Compares in a time that does not tell how much is the same.
+    /// Compares in a time that does not depend on the number of equal characters.
     fn is(&self, said: &str) -> bool {
         let (own, said) = (self.0.as_bytes(), said.as_bytes());
         let differing = own.iter().zip(said).fold(0, |differing, (one, other)| differing | (one ^ other));
@@ -67,7 +71,7 @@ impl Gate {
         Gate { token, hosts: [format!("127.0.0.1:{port}"), format!("localhost:{port}")] }
     }
 
-    /// Returns the path behind the token, without its first slash.
+    /// Returns the path after the token, without its first slash.
     ///
     /// # Errors
     ///
@@ -95,15 +99,15 @@ impl Gate {
         if len > URI_BYTES_MAX { Err(StatusCode::URI_TOO_LONG) } else { Ok(rest) }
     }
 
-    /// Returns whether the request names this server, and nothing else.
+    /// Returns whether the request names this server, and no other.
     fn is_this_server(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let mut named = headers.get_all(HOST).iter();
         let is_own = |host: &HeaderValue| self.hosts.iter().any(|own| own.as_bytes() == host.as_bytes());
         named.next().is_some_and(is_own) && named.next().is_none() && uri.authority().is_none()
     }
 
-    /// Returns whether no page of another site made the request. The pages themselves may be opened from anywhere, such as the
-    /// file that the browser was given: whoever opens one cannot read it.
+    /// Returns whether no page of another site made the request. The pages themselves may be opened
+    /// from anywhere, such as from the file that starts the browser: the opener cannot read them.
     fn is_same_site(&self, asked: &request::Parts, path: &str) -> bool {
         let mut origins = asked.headers.get_all(ORIGIN).iter();
         let is_own = |origin: &HeaderValue| {
@@ -125,7 +129,7 @@ impl Gate {
     }
 }
 
-/// Adds to an answer what browsers are to know of every answer.
+/// Adds the headers that every answer needs.
 pub(crate) fn guard(headers: &mut HeaderMap) {
     let fixed = [
         ("content-security-policy", POLICY),

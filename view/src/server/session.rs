@@ -1,4 +1,5 @@
-//! One session, held open for its pages: what its log is known to hold, and the points from which its slices are folded.
+//! One session that is open for its pages: the facts about its log, and the points from which its
+//! slices are folded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,10 +24,10 @@ use crate::spend::SpendReader;
 use crate::visits::each_record;
 use crate::walk::{self, UsageLog};
 
-/// Bytes of the longest value that a page gets whole.
+/// Maximum length of a value that a page receives whole, in bytes.
 const PAYLOAD_BYTES: u64 = 1 << 20;
 
-/// A log that grows is read again no sooner than after this many times the time that reading it took.
+/// A growing log is read again only after this multiple of the time that its last reading took.
 const REST: u32 = 3;
 
 /// A log as it was when it was opened.
@@ -34,7 +35,7 @@ const REST: u32 = 3;
 pub(crate) struct OpenedLog {
     pub(crate) reader: LogReader,
     pub(crate) timeline: Timeline,
-    /// Ranges of positions at which nobody knows what the slices held.
+    /// Ranges of positions at which the slices are unknown.
     pub(crate) unknown: Vec<(SequenceNumber, SequenceNumber)>,
     compacted: Vec<CompactedRange>,
 }
@@ -56,7 +57,7 @@ impl OpenedLog {
     }
 }
 
-/// What was gathered over all records through the last one.
+/// Facts about all records through the last one.
 #[derive(Debug, Default)]
 pub(crate) struct RecordIndex {
     pub(crate) failures: Vec<SequenceNumber>,
@@ -65,33 +66,33 @@ pub(crate) struct RecordIndex {
     pub(crate) kinds: BTreeSet<String>,
     pub(crate) tools: BTreeSet<String>,
     pub(crate) outcomes: BTreeSet<String>,
-    /// What evaluations have spent, record by record.
+    /// Spending of evaluations, record by record.
     pub(crate) usage: UsageLog,
     nesting: BTreeMap<OperationId, u32>,
     /// The last record: its number, its time and its contents' digest.
     mark: Option<(SequenceNumber, i64, u64)>,
 }
 
-/// Holds a session open.
+/// An open session.
 #[derive(Debug)]
 pub(crate) struct Session {
     dir: PathBuf,
     memory_bytes: Option<u64>,
     pub(crate) log: Arc<OpenedLog>,
     pub(crate) known: RecordIndex,
-    /// Grows whenever something else is true of a record that was there before.
+    /// Increases whenever facts about an earlier record change.
     pub(crate) epoch: u64,
     points: Points,
     conversations: Conversations,
-    /// Captures of workspaces, once they were asked for.
+    /// Captures of workspaces, after their first request.
     captures: Option<CaptureHistory>,
-    /// Records behind damage, once they were asked for.
+    /// Records after damage, after their first request.
     beyond: Option<Arc<RecordsAfterDamage>>,
-    /// Follows the log from its end on; `None` if that is damaged.
+    /// Follows the log from its end on; `None` if the end is damaged.
     follower: Option<Follower>,
-    /// Whether the follower has met what the log does not hold.
+    /// Whether the follower has found records that `log` lacks.
     has_grown: bool,
-    /// Moment from which on the log is read again.
+    /// Time from which the log may be read again.
     rest_until: Instant,
 }
 
@@ -100,7 +101,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Deleted`] if it is gone, or the engine's error if nothing in it is sound or it takes more memory than it may.
+    /// [`crate::Error::Deleted`] if it was deleted, or the engine's error if no part of it is
+    /// intact or it exceeds the memory limit.
     pub(crate) fn open(dir: &Path, memory_bytes: Option<u64>) -> Result<Session> {
         let begun = Instant::now();
         let log = Arc::new(OpenedLog::open(dir, memory_bytes)?);
@@ -124,12 +126,12 @@ impl Session {
         Ok(session)
     }
 
-    /// Returns which values a page gets whole.
+    /// Returns the values that a page receives whole.
     pub(crate) fn payloads() -> Payloads {
         Payloads::up_to(Some(PAYLOAD_BYTES))
     }
 
-    /// Returns the position that was asked for.
+    /// Checks that the log has a position.
     ///
     /// # Errors
     ///
@@ -138,11 +140,12 @@ impl Session {
         position_of(self.log.reader.last_position(), Some(asked))
     }
 
-    /// Calls `answer`, and once more after the log was read again if a compaction has replaced its files meanwhile.
+    /// Calls `answer`. If a compaction has replaced the log's files meanwhile, reads the log again
+    /// and repeats the call once.
     ///
     /// # Errors
     ///
-    /// Those of `answer`; [`crate::Error::Deleted`] if the session is gone.
+    /// Those of `answer`; [`crate::Error::Deleted`] if the session was deleted.
     pub(crate) fn answer<T>(&mut self, answer: impl Fn(&mut Session) -> Result<T>) -> Result<T> {
         let answered = match answer(self) {
             Err(crate::Error::Engine(Error::CompactedMeanwhile { .. })) => {
@@ -156,7 +159,7 @@ impl Session {
 
     fn map_deleted(&self, failure: crate::Error) -> crate::Error {
         match failure {
-            // Whichever call failed, it failed because the session is gone.
+            // Any error of a deleted session has the same cause.
             crate::Error::Engine(_) if !self.dir.exists() => crate::Error::Deleted { path: self.dir.clone() },
             failure => failure,
         }
@@ -171,12 +174,13 @@ impl Session {
         self.has_grown = false;
     }
 
-    /// Looks whether the log has grown, and reads it again if so and if that was not done a moment ago. Returns whether the log
-    /// can grow at all.
+    /// Checks whether the log has grown. If so, reads it again, unless that happened a moment ago.
+    /// Returns whether the log can grow at all.
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Deleted`] if the session is gone, or the engine's error if it cannot be read again.
+    /// [`crate::Error::Deleted`] if the session was deleted, or the engine's error if it cannot be
+    /// read again.
     pub(crate) fn look(&mut self) -> Result<bool> {
         if !self.dir.exists() {
             return Err(crate::Error::Deleted { path: self.dir.clone() });
@@ -187,7 +191,7 @@ impl Session {
             grown |= matches!(met, LogUpdate::Record { .. } | LogUpdate::Replaced { .. });
             Ok(())
         });
-        // Damage is told by a reader, which knows what is sound.
+        // Only a reader reports damage, since it knows which part is intact.
         self.has_grown = grown || polled.is_err();
         if self.has_grown && Instant::now() >= self.rest_until {
             self.refresh(false)?;
@@ -195,7 +199,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Reads the log again. What was gathered is kept as far as it still holds; nothing of it if `anew`.
+    /// Reads the log again. Facts are reused as far as they are still valid, but never if `anew`.
     fn refresh(&mut self, anew: bool) -> Result<()> {
         let begun = Instant::now();
         let log = OpenedLog::open(&self.dir, self.memory_bytes)?;
@@ -218,7 +222,7 @@ impl Session {
         Ok(())
     }
 
-    /// Returns whether the last record that was gathered is in a log.
+    /// Returns whether the log contains the last indexed record.
     fn holds_mark(&self, reader: &LogReader) -> Result<bool> {
         let Some((sequence, ..)) = self.known.mark else { return Ok(false) };
         if sequence > reader.last_position() {
@@ -227,7 +231,7 @@ impl Session {
         Ok(mark_of(reader, sequence)? == self.known.mark)
     }
 
-    /// Goes through the records behind the last point, and gathers what is known of all.
+    /// Reads the records after the last point, and indexes them.
     fn gather(&mut self) -> Result<()> {
         let log = Arc::clone(&self.log);
         let reader = &log.reader;
@@ -255,7 +259,7 @@ impl Session {
                 if record.kind == RecordKind::ROLLBACK {
                     rollbacks.push(record.sequence);
                 }
-                // Records behind the last point are gone through again.
+                // Records after the last point are read again; their spending must not count twice.
                 if Some(record.sequence) > taken {
                     usage.take(record, &mut sources);
                 }
@@ -284,18 +288,19 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The engine's error if the log cannot be read, takes more memory than it may, or does not hold the slices there any more.
+    /// The engine's error if the log cannot be read, exceeds the memory limit, or no longer
+    /// contains the slices of this position.
     pub(crate) fn state(&mut self, position: SequenceNumber) -> Result<StateReader> {
         let point = self.points.at(&self.log.reader, position)?;
         Ok(self.log.reader.state_reader_of(&point)?)
     }
 
-    /// Returns a conversation; `None` if there is none of an evaluation.
+    /// Returns a conversation; `None` if the evaluation has none.
     ///
     /// # Errors
     ///
-    /// The engine's error if the log cannot be read, or the messages take more memory than they may; [`crate::Error::File`] if the
-    /// system keeps no temporary files.
+    /// The engine's error if the log cannot be read, or the messages exceed the memory limit;
+    /// [`crate::Error::File`] if the system provides no temporary files.
     pub(crate) fn conversation(&mut self, evaluation: &str) -> Result<Option<&MessageListHistory>> {
         self.conversations.get(&self.log.reader, evaluation, Session::payloads())
     }
@@ -313,7 +318,7 @@ impl Session {
         Ok(self.captures.insert(captures))
     }
 
-    /// Returns the records behind damage; none if the log has no damage.
+    /// Returns the records after damage; none if the log has no damage.
     ///
     /// # Errors
     ///
@@ -326,7 +331,7 @@ impl Session {
         Ok(Arc::clone(self.beyond.insert(read)))
     }
 
-    /// Returns the columns of a chunk of records, and the names that they refer to.
+    /// Returns the columns of a chunk of records, and the names to which they refer.
     ///
     /// # Errors
     ///
@@ -336,7 +341,8 @@ impl Session {
         let reader = &log.reader;
         let from = SequenceNumber::new(number.saturating_mul(CHUNK_RECORDS as u64));
         let last = self.position(from)?.saturating_add(CHUNK_RECORDS as u64 - 1).min(reader.last_position());
-        // What a record changed is told beside the last position before it at which the slices are known.
+        // Changes of a record are relative to the last earlier position at which the slices are
+        // known.
         let known = from.checked_sub(1).and_then(|before| {
             let within = log.unknown.iter().find(|(first, last)| (*first..=*last).contains(&before));
             within.map_or(Some(before), |(first, _)| first.checked_sub(1))
@@ -354,8 +360,8 @@ impl Session {
     }
 }
 
-/// Goes from a point to the position `known`, and lists the records from `from` through `last` behind it. Returns the chunk if it
-/// is full.
+/// Folds from a point to the position `known`, and lists the records from `from` through `last`
+/// after it. Returns the chunk if it is full.
 fn list(
     log: &OpenedLog,
     mut point: Option<FoldPoint>,
@@ -398,7 +404,7 @@ impl RecordIndex {
     }
 }
 
-/// Returns what tells a record from another one at its place.
+/// Returns a mark that distinguishes a record from another one with the same number.
 fn mark_of(reader: &LogReader, sequence: SequenceNumber) -> Result<Option<(SequenceNumber, i64, u64)>> {
     let mut mark = None;
     each_record(reader, sequence..=sequence, |record| {

@@ -1,4 +1,4 @@
-//! The sessions that a server shows: those that it holds open, and the rows of its store.
+//! The sessions of a server: the open ones, and the rows of its store.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,38 +10,37 @@ use super::session::Session;
 use crate::documents::sessions::{SessionListRow, rows_of};
 use crate::{Error, Result};
 
-/// Number of sessions that are held open.
+/// Maximum number of open sessions.
 const HELD_MAX: usize = 6;
 
-/// Number of rows of one answer.
+/// Maximum number of rows of one answer.
 const ROWS_MAX: usize = 500;
 
-/// A session that is held open, or whose opening is awaited.
+/// An open session, or one that is being opened.
 type SessionSlot = Arc<Mutex<Option<Session>>>;
 
-/// Holds what a server shows.
+/// The scope of a server, and its open sessions.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     shown: ServerScope,
     memory_bytes: Option<u64>,
-    /// In the order in which they were asked for last.
+    /// In the order of their latest requests.
     held: Mutex<Vec<(Uuid, SessionSlot)>>,
 }
 
-/// A session of the store, and its directory.
 #[derive(Debug)]
 pub(crate) struct SessionLocation {
     id: Uuid,
     dir: PathBuf,
 }
 
-/// Rows of a store, from one place in the order of ids on.
+/// Rows of a store, starting at one place in the order of ids.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct Rows {
     /// Number of sessions of the store.
     total: usize,
     rows: Vec<SessionListRow>,
-    /// Place at which to go on; `None` at the end.
+    /// Place at which to continue; `None` at the end.
     next: Option<usize>,
 }
 
@@ -50,7 +49,7 @@ impl Sessions {
         Sessions { shown, memory_bytes, held: Mutex::default() }
     }
 
-    /// Returns the session that is shown alone.
+    /// Returns the session, if the server shows only one.
     pub(crate) fn only(&self) -> Option<Uuid> {
         match &self.shown {
             ServerScope::Store(_) => None,
@@ -58,7 +57,7 @@ impl Sessions {
         }
     }
 
-    /// Finds a session, by its id as it is written in addresses; `None` if there is no such session.
+    /// Finds a session by its id in the form of addresses; `None` if there is no such session.
     pub(crate) fn locate(&self, id: &str) -> Option<SessionLocation> {
         let id = Uuid::try_parse(id).ok().filter(|session| session.hyphenated().to_string() == id)?;
         let dir = match &self.shown {
@@ -68,7 +67,7 @@ impl Sessions {
         dir.symlink_metadata().is_ok_and(|found| found.is_dir()).then_some(SessionLocation { id, dir })
     }
 
-    /// Hands a session to `answer`, which is opened if it was not.
+    /// Passes a session to `answer`, and opens it first if necessary.
     ///
     /// # Errors
     ///
@@ -95,7 +94,7 @@ impl Sessions {
         let mut all = lock_mutex(&self.held);
         let at = all.iter().position(|(held, _)| *held == id);
         let held = at.map_or_else(|| (id, SessionSlot::default()), |at| all.remove(at));
-        // A session that was asked for long ago is opened again when it is asked for.
+        // The least recently used session makes room; its next request opens it again.
         if all.len() >= HELD_MAX {
             all.remove(0);
         }
@@ -108,7 +107,7 @@ impl Sessions {
         self.memory_bytes
     }
 
-    /// Returns rows of the store; `None` if one session is shown alone.
+    /// Returns rows of the store; `None` if the server shows only one session.
     ///
     /// # Errors
     ///
@@ -124,7 +123,8 @@ impl Sessions {
     }
 }
 
-/// Locks a mutex. A panic while it was held has left what it holds as it was before an answer.
+/// Locks a mutex. The data is valid even after a panic of its holder: it is as before the
+/// interrupted answer.
 fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! The files of workspaces at any position: those of the last capture on the way there, read from where captures are kept.
+//! The files of workspaces at any position: those of the last capture on the way there, read from
+//! the capture store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,13 +14,13 @@ use crate::RecordRange;
 use crate::Result;
 use crate::files::{self, WorkspaceCaptures};
 
-/// Number of files that an answer lists at most.
+/// Maximum number of files that an answer lists.
 const FILES_MAX: usize = 20_000;
 
-/// Files of one capture, by their paths; or why they cannot be read.
+/// Files of one capture by their paths, or the reason why they cannot be read.
 type CaptureListing = std::result::Result<BTreeMap<String, FileFacts>, String>;
 
-/// Holds what of each workspace was captured last at each position, and the files that were listed last.
+/// The last captures of each workspace at each position, and the files that were listed last.
 #[derive(Debug)]
 pub(crate) struct CaptureHistory {
     session: PathBuf,
@@ -29,7 +30,7 @@ pub(crate) struct CaptureHistory {
 }
 
 impl CaptureHistory {
-    /// Reads which captures a log names.
+    /// Reads the captures that a log names.
     ///
     /// # Errors
     ///
@@ -40,7 +41,7 @@ impl CaptureHistory {
         Ok(CaptureHistory { session: reader.dir().to_owned(), history, listed: None })
     }
 
-    /// Returns what was captured last at a position, and the record from which on it holds.
+    /// Returns the last captures at a position, and the record from which on they are current.
     fn at(&self, position: SequenceNumber) -> Option<(SequenceNumber, WorkspaceCaptures)> {
         let (since, captured) = self.history.range(..=position).next_back()?;
         Some((*since, WorkspaceCaptures::clone(captured)))
@@ -53,7 +54,7 @@ impl CaptureHistory {
     ) -> Option<(SequenceNumber, FilesystemSnapshot)> {
         let (_, captured) = self.at(position)?;
         let snapshot = captured.get(workspace)?.clone();
-        // It holds since the first of the positions in a row that have it.
+        // The capture is current since the first of the consecutive positions that have it.
         let same = self.history.range(..=position).rev();
         let same = same.take_while(|(_, captured)| captured.get(workspace) == Some(&snapshot));
         Some((same.last().map(|(since, _)| *since)?, snapshot))
@@ -98,7 +99,8 @@ impl CaptureHistory {
         files.iter().take(FILES_MAX).map(|(path, facts)| describe_version(path, facts, since)).collect()
     }
 
-    /// Returns the content of a file, in the form of a report; null if it is longer than `bytes_max`, or there is no such file.
+    /// Returns the content of a file in the form of a report. Returns null if it is longer than
+    /// `bytes_max`, or if there is no such file.
     pub(crate) fn content(
         &mut self,
         position: SequenceNumber,
@@ -137,7 +139,7 @@ impl CaptureHistory {
                 }),
                 (None, None) => Ok(Vec::new()),
             };
-            // Captures that cannot be read are told where their files are listed.
+            // Unreadable captures are reported where their files are listed.
             for change in changes.unwrap_or_default().into_iter().take(FILES_MAX) {
                 let of = |facts: &Option<FileFacts>| {
                     facts.as_ref().map(|facts| describe_version(&change.path, facts, since))
@@ -151,14 +153,16 @@ impl CaptureHistory {
     }
 }
 
-/// Bytes of contents that a comparison of two sessions' files holds, and of the longest that it holds.
+/// Maximum size of contents in a comparison of two sessions' files, in bytes: of all, and of one
+/// file.
 const BESIDE_BYTES_MAX: (u64, u64) = (4 << 20, 256 << 10);
 
-/// Number of files that a comparison of two sessions names.
+/// Maximum number of files in a comparison of two sessions.
 const BESIDE_FILES_MAX: usize = 300;
 
-/// Describes the files that differ between a position of one session and one of another, with their contents as far as these are
-/// short, and says how many more there are, and which workspaces' files are not known.
+/// Describes the files that differ between a position of one session and one of another. Includes
+/// short contents, the number of files that are left out, and the workspaces whose files are
+/// unknown.
 pub(crate) fn compare_files(
     here: &mut CaptureHistory,
     at: SequenceNumber,
@@ -202,7 +206,8 @@ pub(crate) fn compare_files(
     json!({ "changes": found, "left_out": left_out, "unknown": unknown })
 }
 
-/// Describes a version of a file. The digest stands for the version, and the path for its content.
+/// Describes a version of a file. The page identifies the version by its digest, and its content by
+/// the path.
 fn describe_version(path: &str, facts: &FileFacts, since: SequenceNumber) -> Json {
     let mut file = files::describe_file(path, facts);
     file["number"] = json!(facts.digest);

@@ -1,4 +1,4 @@
-//! What a session has spent, by models and tools and from record to record.
+//! Sums that a session has spent, by model, by tool and over its records.
 
 use std::collections::BTreeMap;
 
@@ -10,78 +10,79 @@ use serde::Serialize;
 use super::payload_bytes;
 use crate::spend::{Accounts, SpendEvent, SpendReader, Spent};
 
-/// Largest number of records of which the sums are returned.
+/// Maximum number of records for which sums are returned.
 const POINTS_MAX: usize = 200;
 
-/// Number of calls around a call that are told what it has spent. A log may claim any number.
+/// Maximum number of enclosing calls that are charged for a call. A log may claim any number.
 const AROUND_MAX: usize = 64;
 
-/// Counts what a model has spent.
+/// Counts the spending of a model.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ModelStats {
-    /// Name of the model; `None` for requests of which no record names it.
+    /// Name of the model; `None` for requests whose records do not name it.
     pub model: Option<String>,
-    /// Number of requests of which the provider said what they used.
+    /// Number of requests for which the provider reported usage.
     pub requests: u64,
-    /// What they used, and what the runs cost whose last answer this model gave.
+    /// Usage of these requests, and the cost of the runs whose last answer came from this model.
     #[serde(flatten)]
     pub spent: Spent,
 }
 
-/// Counts the calls of a tool, and what they took.
+/// Counts the calls of a tool and their resources.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ToolStats {
     /// Name of the tool.
     pub tool: String,
-    /// Number of calls. One that ran again is one.
+    /// Number of calls. A call that ran again counts once.
     pub calls: u64,
     /// Number of calls that failed.
     pub failed_calls: u64,
     /// Bytes of the calls' arguments.
     pub argument_bytes: u64,
-    /// Bytes of the calls' results, and of what the model was shown of them.
+    /// Bytes of the calls' results, and of the results' text for the model.
     pub result_bytes: u64,
-    /// Time that the calls ran, in microseconds, that of calls within them included.
+    /// Duration of the calls in microseconds, including the calls within them.
     pub elapsed_us: u64,
-    /// What evaluations spent within the calls, that of calls within them included; `None` if nothing says it.
+    /// Spending of evaluations within the calls, including the calls within them; `None` if no
+    /// record reports any.
     #[serde(flatten)]
     pub spent: Option<Spent>,
 }
 
-/// Sums of what a session had spent when a record had been written.
+/// Sums that a session had spent when a record was written.
 #[derive(Clone, Debug, Serialize)]
 pub struct SpentAt {
     /// Sequence number of the record.
     pub sequence: SequenceNumber,
     /// Time of the record.
     pub time: String,
-    /// What had been spent.
+    /// Sums spent so far.
     #[serde(flatten)]
     pub spent: Spent,
 }
 
-/// Holds a call that has begun and not ended.
+/// A call that has started and not ended.
 struct OpenCall {
     tool: String,
     operation: OperationId,
     parent: Option<OperationId>,
     accounts: Accounts,
-    /// What a tracker held at the begin.
+    /// State of the budget tracker when the call started.
     budget: Option<SpendEvent>,
 }
 
-/// Counts what is spent, record by record.
+/// Counts the spending, record by record.
 #[derive(Default)]
 pub(super) struct SpendTally {
     accounts: Accounts,
     points: Vec<(SequenceNumber, i64, Spent)>,
     models: BTreeMap<Option<String>, ModelStats>,
-    /// Models that were asked, by requests without an answer.
+    /// Models of requests that have no answer yet.
     requested: BTreeMap<SequenceNumber, String>,
     /// Model of each evaluation's last answer.
     answered: BTreeMap<String, String>,
     tools: BTreeMap<String, ToolStats>,
-    /// Open calls by their begins, and the begin of each open operation.
+    /// Open calls by start record, and the start record of each open operation.
     open: BTreeMap<SequenceNumber, OpenCall>,
     runs: BTreeMap<OperationId, SequenceNumber>,
 }
@@ -153,7 +154,7 @@ impl SpendTally {
         self.tools.entry(tool.to_owned()).or_insert_with(named)
     }
 
-    /// Counts what was spent within a run of a tool for its call, and for the calls around it.
+    /// Charges spending within a run of a tool to its call and to the enclosing calls.
     fn count_for_call(&mut self, run: Option<SequenceNumber>, told: &SpendEvent) {
         let mut run = run;
         for _ in 0..AROUND_MAX {
@@ -182,7 +183,7 @@ impl SpendTally {
             }
             (call.tool, call.accounts.total())
         });
-        // The end repeats the name, for a log that begins within the call.
+        // The end record repeats the name, for a log that starts within the call.
         let (tool, spent) = spent.unwrap_or_else(|| (end.tool.to_string(), Spent::default()));
         let stats = self.tool(&tool);
         stats.failed_calls += u64::from(end.outcome == Outcome::Failed);
@@ -200,8 +201,8 @@ impl SpendTally {
         (self.models.values().cloned().collect(), self.tools.values().cloned().collect())
     }
 
-    /// Returns the sums from record to record: those of the last record that spent anything among others. Of many records each
-    /// so-and-so-many-th is there.
+    /// Returns the sums over the records. The last record that spent anything is always included.
+    /// Of many records, every n-th is included.
     pub(super) fn points(&self) -> Vec<SpentAt> {
         let every = self.points.len().div_ceil(POINTS_MAX).max(1);
         let kept = self.points.iter().rev().step_by(every).rev();
