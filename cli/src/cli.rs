@@ -1,5 +1,5 @@
-//! The command line: the list of verbs, the options that all of them have, and [`run`], which runs a verb. The arguments of a verb stand beside
-//! its code in [`verbs`].
+//! The command line: the list of verbs, the options that all of them have, and [`run`], which runs
+//! a verb. The arguments of a verb are next to its code in [`verbs`].
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -54,7 +54,8 @@ struct Args {
     verb: Verb,
 }
 
-/// Reads a number of bytes: digits alone, or digits with K, M, G, KiB, MiB or GiB behind them, which are powers of 1024.
+/// Parses a number of bytes: digits, optionally followed by K, M, G, KiB, MiB or GiB, which are
+/// powers of 1024.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -69,7 +70,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "the number is too large".to_owned())
 }
 
-/// Reads a text that is to say something, such as who decides.
+/// Parses a text that must not be blank, such as the name of a decision's author.
 pub(crate) fn parse_nonblank(text: &str) -> Result<String, String> {
     match text.trim().is_empty() {
         true => Err("it is blank: the log is to say who does this, and why".to_owned()),
@@ -221,12 +222,12 @@ enum Verb {
 }
 
 impl Verb {
-    /// Returns whether a pager shows what the verb prints.
+    /// Returns whether the verb's output goes through a pager.
     fn is_paged(&self) -> bool {
         matches!(self, Verb::Show(_) | Verb::Diff(_) | Verb::Transcript(_) | Verb::Ledger(_))
     }
 
-    /// Returns where the path of the session stands that the verb only reads, if it is one.
+    /// Returns the path argument of the session that the verb only reads; `None` if it reads none.
     fn read_session(&mut self) -> Option<&mut PathBuf> {
         Some(match self {
             Verb::Show(arguments) => &mut arguments.session,
@@ -244,12 +245,12 @@ impl Verb {
         })
     }
 
-    /// Returns whether the verb itself takes a place in the place of a directory.
+    /// Returns whether the verb itself accepts a place instead of a directory.
     fn reads_places(&self) -> bool {
         matches!(self, Verb::Gc(_) | Verb::Sessions(_) | Verb::Tail(_) | Verb::Verify(_))
     }
 
-    /// Returns the directory of the one session or store that the command line is about.
+    /// Returns the directory of the one session or store that the command line names.
     fn directory(&self) -> Option<&Path> {
         let directory = match self {
             Verb::Backup(arguments) => &arguments.from,
@@ -295,10 +296,11 @@ impl Verb {
     }
 }
 
-/// Runs the binary with `arguments`, of which the first is the program's name, and returns its exit code.
+/// Runs the binary with `arguments`, of which the first is the program's name, and returns its exit
+/// code.
 ///
-/// The exit code is 0 if what was asked holds, 1 if a log does not hold, and 2 for wrong usage and for what cannot be read.
-/// Errors are written to `output.stderr`, with what to do next.
+/// The exit code is 0 on success, 1 if a log is damaged or diverged, and 2 for wrong usage and
+/// unreadable input. Errors are written to `output.stderr`, with the next step.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_>) -> u8 {
     let arguments = remote::join_session_url(arguments.into_iter().collect());
     let typed = TypedUrls::from_arguments(&arguments);
@@ -336,7 +338,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
     }
 }
 
-/// Runs a verb whose results a pager shows. Its notes are written once the pager has ended.
+/// Runs a verb with a pager for its results. Its notes are written after the pager has ended.
 fn run_paged(asked: Verb, pager: &Pager, output: &mut Output<'_>) -> Result<u8> {
     let mut notes = Vec::new();
     let mut paged = PagerWriter::new(pager, &mut *output.stdout);
@@ -358,7 +360,7 @@ fn run_paged(asked: Verb, pager: &Pager, output: &mut Output<'_>) -> Result<u8> 
     };
     let code = verb(asked, &mut within);
     let ended = paged.end();
-    // If standard error is gone, nobody is left to be told.
+    // If standard error is closed, the notes have no reader.
     let _ = output.stderr.write_all(&notes);
     let code = code?;
     if let Some(note) = ended? {
@@ -367,7 +369,7 @@ fn run_paged(asked: Verb, pager: &Pager, output: &mut Output<'_>) -> Result<u8> 
     Ok(code)
 }
 
-/// Returns what the arguments say of colours, before they are parsed: so are the messages about those that cannot be.
+/// Returns the colour mode of unparsed arguments, so that parse errors are coloured too.
 fn color_of(arguments: &[OsString]) -> ColorMode {
     let mut words =
         arguments.iter().filter_map(|word| word.to_str()).skip_while(|word| !word.starts_with("--color"));
@@ -388,8 +390,9 @@ fn asks_for_run_as_json(arguments: &[OsString]) -> bool {
     arguments.iter().any(|word| word == "--json") && words.next().is_some_and(|(verb, _)| verb == "run")
 }
 
-/// Prints what clap has to say in place of running a verb: help and version are results, anything else is wrong usage,
-/// whose message quotes what was typed and is escaped for that. For `run --json` it is a result too.
+/// Prints clap's message when no verb runs. Help and version are results. Any other message reports
+/// wrong usage; it quotes typed text, so it is escaped. For `run --json` it is also printed as a
+/// JSON result.
 fn not_parsed(error: &clap::Error, typed: &TypedUrls, is_run_as_json: bool, output: &mut Output<'_>) -> u8 {
     let rendered = error.render();
     let plain = typed.hide(&rendered.to_string());
@@ -401,7 +404,7 @@ fn not_parsed(error: &clap::Error, typed: &TypedUrls, is_run_as_json: bool, outp
         (false, _) => plain.lines().map(escape::text).collect::<Vec<_>>().join("\n"),
     };
     if error.use_stderr() {
-        // If standard error is gone, nobody is left to be told.
+        // If standard error is closed, the message has no reader.
         let _ = writeln!(output.stderr, "{}", text.trim_end());
         if is_run_as_json {
             // As above.
@@ -415,7 +418,7 @@ fn not_parsed(error: &clap::Error, typed: &TypedUrls, is_run_as_json: bool, outp
     }
 }
 
-/// Runs a verb, over a copy where it reads a session in a place.
+/// Runs a verb. If it reads a session in a place, runs it over a copy.
 fn verb(mut asked: Verb, output: &mut Output<'_>) -> Result<u8> {
     let Some(url) = asked.directory().and_then(remote::url).filter(|_| !asked.reads_places()) else {
         return local(asked, output);

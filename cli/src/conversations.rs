@@ -1,4 +1,4 @@
-//! What a person wants to know of a session's conversations at one position.
+//! Summaries of a session's conversations at one position.
 
 use std::collections::BTreeSet;
 
@@ -16,17 +16,17 @@ pub(crate) struct ConversationSummary {
     pub evaluation_id: String,
     /// Number of messages.
     pub messages: u64,
-    /// Number of turns that are over.
+    /// Number of completed turns.
     pub turns: u64,
     /// Record of the last answer.
     pub last_answer: Option<SequenceNumber>,
-    /// Ordinals of the calls of that answer that no record has closed.
+    /// Ordinals of that answer's calls that no record has closed.
     pub open_calls: Vec<u32>,
     /// Number of records that a rollback, or the failure of a tool, has abandoned.
     pub abandoned_records: u64,
-    /// Tokens that were sent, as far as the provider said.
+    /// Input tokens, as far as the provider reported them.
     pub input_tokens: u64,
-    /// Tokens that were answered.
+    /// Output tokens.
     pub output_tokens: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Reasons for which a verb ends early, each with its exit code and what to do next.
+//! Errors that end a verb early, each with its exit code and the next step.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,22 +8,22 @@ use foldlog_codec::escape;
 use foldlog_tasks::{DamagedFile, FileDamage};
 use foldlog_view::error::{AFTER_DAMAGE, AFTER_DELETION, COPY_AGAIN, next_after, next_after_file};
 
-/// Holds what a verb came to, or why it ended early.
+/// Result of a verb, or the error that ended it early.
 pub type Result<T, E = CommandError> = std::result::Result<T, E>;
 
-/// Exit code if what was asked holds.
+/// Exit code of success.
 pub const HOLDS: u8 = 0;
-/// Exit code if a log is corrupt or diverged.
+/// Exit code if a log is damaged or diverged.
 pub const DOES_NOT_HOLD: u8 = 1;
-/// Exit code for wrong usage, and for what cannot be read.
+/// Exit code for wrong usage and unreadable input.
 pub const UNUSABLE: u8 = 2;
 
-/// Returns the worse of two exit codes: damage outranks what cannot be read.
+/// Returns the worse of two exit codes: damage outranks unreadable input.
 pub(crate) fn worse(code: u8, other: u8) -> u8 {
     if code == DOES_NOT_HOLD { code } else { other }
 }
 
-/// Says why a verb ended early.
+/// Error that ended a verb early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
@@ -33,24 +33,24 @@ pub enum CommandError {
     /// The output could not be written.
     #[error("the output cannot be written: {0}")]
     Output(io::Error),
-    /// A log is corrupt or diverged. The text says where; what was printed before says more.
+    /// A log is corrupt or diverged. The text contains the place; the output before it has details.
     #[error("{0}")]
     DoesNotHold(String),
-    /// Captures of workspaces are damaged, and no log is.
+    /// Captures of workspaces are damaged, but no log is.
     #[error("{0}")]
     DamagedCaptures(String),
-    /// A session lacks what was younger when it was copied, and nothing else is wrong.
+    /// A session lacks its newest parts, as in an early copy. Nothing else is wrong.
     #[error("{0}, as in a copy that was taken while the session was written")]
     Incomplete(String),
-    /// What a place holds of a session does not verify. The text says where.
+    /// A place's data of a session does not verify. The text contains the place.
     #[error("{0}")]
     Held(String),
-    /// An argument names something that is not there, or is of another kind.
+    /// An argument names something that does not exist or has another type.
     #[error("{what}")]
     Usage {
-        /// Which argument is wrong, and why.
+        /// The wrong argument, and the reason.
         what: String,
-        /// What to do next.
+        /// The next step.
         next: String,
     },
     /// The session was deleted while it was read.
@@ -67,28 +67,28 @@ pub enum CommandError {
     File {
         /// The file or directory.
         path: PathBuf,
-        /// Answer of the system.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file to import holds something else than runs.
+    /// A file to import contains no valid runs.
     #[error("{}{}: {reason}", escape::path(path), run.map(|run| format!(", run {run}")).unwrap_or_default())]
     Malformed {
         /// The file.
         path: PathBuf,
         /// The malformed run in it, counted from 0; `None` if the file as a whole is malformed.
         run: Option<usize>,
-        /// What is wrong.
+        /// Reason why it is malformed.
         reason: String,
     },
     /// A run of an agent gave no answer. It can be resumed.
     #[error("{}", crate::verbs::run::failure_text(error))]
     Run {
-        /// What the run met.
+        /// Error of the run.
         error: Box<foldlog_agent::Error>,
-        /// What to do next, with the command that resumes the run.
+        /// The next step, with the command that resumes the run.
         next: String,
     },
-    /// A checkpoint, a recovery or a tree of files of long-running work is not as it should be.
+    /// A checkpoint, a recovery or a tree of files of long-running work is invalid.
     #[error(transparent)]
     Tasks(foldlog_tasks::Error),
     /// The demo's child process could not be run.
@@ -125,14 +125,15 @@ impl From<foldlog_tasks::Error> for CommandError {
 }
 
 impl From<io::Error> for CommandError {
-    /// Reports an error of the output. Errors of other files are [`CommandError::File`], which names the file.
+    /// Converts an error of the output. Errors of other files are [`CommandError::File`], which
+    /// names the file.
     fn from(error: io::Error) -> CommandError {
         CommandError::Output(error)
     }
 }
 
 impl CommandError {
-    /// Reports wrong usage: `what` is wrong, and what to do `next`.
+    /// Creates a [`CommandError::Usage`]: `what` is wrong, and `next` is the next step.
     pub fn usage(what: impl Into<String>, next: impl Into<String>) -> CommandError {
         CommandError::Usage { what: what.into(), next: next.into() }
     }
@@ -142,7 +143,7 @@ impl CommandError {
         matches!(self, CommandError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// Returns the exit code of a verb that ended for this reason.
+    /// Returns the exit code for this error.
     pub fn exit_code(&self) -> u8 {
         match self {
             CommandError::DoesNotHold(_)
@@ -161,7 +162,7 @@ impl CommandError {
         }
     }
 
-    /// Returns what to do next, if there is something to be done.
+    /// Returns the next step; `None` if there is none.
     pub fn next(&self) -> Option<String> {
         let next = match self {
             CommandError::Engine(error) => return next_after(error),

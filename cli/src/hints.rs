@@ -1,12 +1,12 @@
-//! Commands that errors and notes tell a person to run: with the session and the store of this command line in the place of the words
-//! that stand for them.
+//! Commands in errors and notes: inserts the session and the store of this command line in place of
+//! their placeholders.
 
 use std::path::Path;
 
 use foldlog::inspect;
 use foldlog_view::shell::quote_word;
 
-/// Holds what stands in a hint for `SESSION`, and for the `STORE` that the session is in, as a shell reads it.
+/// Replacements for `SESSION` and for the `STORE` that contains it in a hint, quoted for a shell.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HintPaths {
     session: Option<String>,
@@ -14,7 +14,8 @@ pub(crate) struct HintPaths {
 }
 
 impl HintPaths {
-    /// Returns the places of a command line that names this directory. A directory that is not there is none.
+    /// Returns the replacements for a command line that names this directory. A missing directory
+    /// replaces nothing.
     pub(crate) fn from_path(path: &Path) -> HintPaths {
         if inspect::is_store(path) {
             return HintPaths { session: None, store: Some(quote_word(path.as_os_str())) };
@@ -23,18 +24,19 @@ impl HintPaths {
         HintPaths { session: path.is_dir().then(|| quote_word(path.as_os_str())), store }
     }
 
-    /// Returns the places of a command line that names a session in a place.
+    /// Returns the replacements for a command line that names a session in a place.
     #[cfg(feature = "object-store")]
     pub(crate) fn of_held(place: &str, session: &str) -> HintPaths {
         HintPaths { session: Some(quote_word(session.as_ref())), store: Some(quote_word(place.as_ref())) }
     }
 
-    /// Returns the store or the place that the command line names a session of.
+    /// Returns the store or the place of the command line's session.
     pub(crate) fn store(&self) -> Option<&str> {
         self.store.as_deref()
     }
 
-    /// Puts the places into the commands of a text, which stand in backquotes. A `STORE` that a command is to make stays.
+    /// Replaces the placeholders in the commands of a text, which are in backquotes. A `STORE` that
+    /// a command is to create remains.
     pub(crate) fn put_into(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         for (number, piece) in text.split('`').enumerate() {

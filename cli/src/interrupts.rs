@@ -1,4 +1,4 @@
-//! Signals that ask the process to end, for a verb that would otherwise go on without end.
+//! Signals that request the process to end, for a verb that would otherwise run forever.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,18 +12,20 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-/// Handles the signals by which the process is asked to end: SIGINT, SIGTERM, and SIGHUP, which comes when the terminal is closed.
+/// Handles the signals that request the process to end: SIGINT, SIGTERM, and SIGHUP, which a closed
+/// terminal sends.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     asked: Arc<AtomicBool>,
-    /// Socket that is readable once a signal has come, which ends a wait.
+    /// Socket that becomes readable when a signal arrives, which ends a wait.
     wake: UnixStream,
 }
 
 impl Interrupts {
-    /// Handles the signals from now on. The first one asks the process to end; a second one ends it at once, since it may
-    /// be stuck writing into a pipe that nobody reads. SIGHUP only asks: a terminal that is closed sends it twice. A process that was
-    /// started with SIGHUP ignored, as by `nohup`, goes on.
+    /// Handles the signals from now on. The first signal requests the process to end. A second one
+    /// ends it immediately, since it may be stuck writing into a pipe without a reader. SIGHUP is
+    /// always only a request, since a closed terminal sends it twice. A process that was started
+    /// with SIGHUP ignored, as by `nohup`, continues.
     pub(crate) fn take_over() -> io::Result<Interrupts> {
         let asked = Arc::new(AtomicBool::new(false));
         let (wake, waker) = UnixStream::pair()?;
@@ -39,10 +41,11 @@ impl Interrupts {
         Ok(Interrupts { asked, wake })
     }
 
-    /// Waits for `wait`, or until the process is asked to end or its output has no reader, and returns whether to go on.
+    /// Waits for `wait`, or until the process should end or its output has no reader. Returns
+    /// whether to continue.
     pub(crate) fn pause(&self, wait: Duration) -> io::Result<bool> {
         let stdout = io::stdout();
-        // A pipe without a reader reports an error whatever events are asked for; no other event is of interest.
+        // A pipe without a reader always reports an error; no other event is of interest.
         let mut fds = [
             PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
             PollFd::new(stdout.as_fd(), PollFlags::empty()),
@@ -58,7 +61,7 @@ impl Interrupts {
     }
 }
 
-/// Returns whether this process ignores a signal. A system that does not say counts as one where it does not.
+/// Returns whether this process ignores a signal. Returns false if the system does not report it.
 fn ignores(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

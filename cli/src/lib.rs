@@ -1,38 +1,41 @@
-//! The binary `foldlog`: runs agents as sessions, and reads, checks and repairs logs without the code of the host that wrote
-//! them.
+//! The binary `foldlog`: runs agents as sessions, and reads, checks and repairs logs without the
+//! code of the host that wrote them.
 //!
-//! [`run`] takes arguments and an [`Output`] and returns the exit code, so that a test runs a verb in its own process.
+//! [`run`] takes arguments and an [`Output`] and returns the exit code, so that a test can run a
+//! verb in its own process.
 //!
-//! | module | holds |
+//! | module | contains |
 //! |---|---|
 //! | [`cli`] | the list of verbs, and the options that all have |
-//! | [`verbs`] | what each verb does, its options and help, in one file a verb |
-//! | [`runs`] | recorded runs of other tools' agents, and how they become sessions |
-//! | [`readers`] | opening a session or a store at a path, with notes of what a reader should know |
+//! | [`verbs`] | each verb's implementation, options and help, in one file per verb |
+//! | [`runs`] | recorded runs of other tools' agents, and their conversion to sessions |
+//! | [`readers`] | opening a session or a store at a path, with notes for its reader |
 //! | [`output`] | the streams for results, notes and errors |
-//! | [`style`] | colours, and when they are used |
+//! | [`style`] | colours, and the conditions for their use |
 //! | [`pager`] | the program through which long results are shown on a terminal |
 //! | [`progress`] | a progress bar, or a line of status, for long work |
-//! | `remote` | sessions in the places that hold them, read there |
+//! | `remote` | reading sessions from the places that store them |
 //! | `raw_json` | JSON that is printed as another program wrote it |
-//! | `redact` | passwords and keys in URLs that were typed, hidden where an error quotes them |
-//! | `hints` | the commands that errors and notes tell a person to run, with the paths of this command line |
-//! | [`failure`] | why a verb ends early, its exit code, and what to do next |
+//! | `redact` | hiding passwords and keys of typed URLs in errors |
+//! | `hints` | the commands in errors and notes, with the paths of this command line |
+//! | [`failure`] | the errors of verbs, with exit codes and next steps |
 //!
-//! The documents that verbs print, the HTML report and the live page are in the crate `foldlog-view`.
+//! The documents that verbs print, the HTML report and the live page are in the crate
+//! `foldlog-view`.
 //!
 //! # Invariants
 //!
 //! 1. Results go to standard output; notes, progress and errors go to standard error.
-//! 2. Only `run`, `recover`, `restore`, `rewind`, `settle`, `compact`, `push`, `takeover` and `validate --repair` write into a session
-//!    that exists; `run`, `import`, `salvage` and `demo` write new ones, and `backup` and `pull` write copies.
-//! 3. The exit code is 0 if what was asked holds, 1 if a log does not hold, 2 for wrong usage, for what cannot be read and for
-//!    a run without an answer.
+//! 2. Only `run`, `recover`, `restore`, `rewind`, `settle`, `compact`, `push`, `takeover` and
+//!    `validate --repair` write into an existing session; `run`, `import`, `salvage` and `demo`
+//!    write new ones, and `backup` and `pull` write copies.
+//! 3. The exit code is 0 on success, 1 if a log is damaged or diverged, and 2 for wrong usage, for
+//!    unreadable input and for a run without an answer.
 //! 4. A reader that closes the pipe early is no error.
 //! 5. Nothing from a log, a file name or the system reaches a terminal or JSON unescaped.
-//! 6. No password and no key reaches a terminal or JSON, whether it stands in the environment, in a URL that was typed or in what a
-//!    server answers.
-//! 7. Colours change no character of what is printed otherwise, and JSON has none.
+//! 6. No password and no key reaches a terminal or JSON, whether it comes from the environment, a
+//!    typed URL or a server's answer.
+//! 7. Colours do not change the printed characters, and JSON has no colours.
 
 pub mod cli;
 mod conversations;

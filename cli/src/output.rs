@@ -1,4 +1,4 @@
-//! The streams that results, notes, errors and progress go to, and what a verb needs of its process.
+//! The streams for results, notes, errors and progress, and the process's services for a verb.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -20,15 +20,17 @@ use crate::pager::Pager;
 use crate::progress::{Progress, Status};
 use crate::style::{BAD, ColorMode, ColorVariables, PLAIN, Style, Terminal};
 
-/// Makes the command that runs the demo's child process, which is killed while it writes. That process calls
-/// [`write_until_killed`](crate::verbs::demo::write_until_killed) with the store and the session that are given here.
+/// Creates the command of the demo's child process, which is killed while it writes. That process
+/// calls [`write_until_killed`](crate::verbs::demo::write_until_killed) with the store and the
+/// session of the arguments.
 pub type ChildCommand<'a> = dyn Fn(&Path, Uuid) -> io::Result<Command> + 'a;
 
-/// Waits for a time, or until the process is asked to end (SIGINT, SIGTERM, SIGHUP) or the reader of its results is gone, and returns
-/// whether to go on. From the first call on, a request to end no longer kills the process but is answered here.
+/// Waits for a time, or until the process should end (SIGINT, SIGTERM, SIGHUP) or its results have
+/// no reader. Returns whether to continue. From the first call on, such a signal no longer kills
+/// the process but is reported by the return value.
 pub type Pause<'a> = dyn Fn(Duration) -> io::Result<bool> + 'a;
 
-/// Holds the streams and the process's services that a verb uses.
+/// The streams and the process's services that a verb uses.
 pub struct Output<'a> {
     /// Stream of results.
     pub stdout: &'a mut dyn Write,
@@ -36,26 +38,26 @@ pub struct Output<'a> {
     pub stderr: &'a mut dyn Write,
     /// Whether a progress bar may be drawn on the process's standard error.
     pub progress: bool,
-    /// Which streams are terminals, and what the process's variables ask of colours.
+    /// Which streams are terminals, and the colour settings of the process's variables.
     pub terminal: Terminal,
-    /// Program through which long results are shown, or `None` if they go to no terminal.
+    /// Program through which long results are shown; `None` if results do not go to a terminal.
     pub pager: Option<Pager>,
-    /// Makes the command of the demo's child process.
+    /// Creates the command of the demo's child process.
     pub child: &'a ChildCommand<'a>,
-    /// Waits, for a verb that goes on without end.
+    /// Waits, for a verb that runs until it is interrupted.
     pub pause: &'a Pause<'a>,
-    /// Whether this is a process of its own, whose signals a verb may handle.
+    /// Whether this is a separate process, whose signals a verb may handle.
     pub(crate) is_process: bool,
-    /// Whether what is read is a copy of what a place holds now.
+    /// Whether the verb reads a copy of a place's current contents.
     pub(crate) is_held: bool,
     pub(crate) json: bool,
-    /// When a stream is coloured, as the command line says.
+    /// Colour mode of the command line.
     pub(crate) color: ColorMode,
-    /// What the command line is about, as notes name it.
+    /// Paths of the command line, as notes name them.
     pub(crate) places: HintPaths,
-    /// Columns of the terminal that results go to; `None` if they go to none, or its width is not known.
+    /// Columns of the terminal for results; `None` if there is no terminal or its width is unknown.
     pub columns: Option<u16>,
-    /// Most bytes of memory that a log may take; `None` if the command line says nothing.
+    /// Memory limit of a log in bytes; `None` without a limit on the command line.
     pub(crate) memory_bytes: Option<u64>,
 }
 
@@ -66,8 +68,8 @@ impl fmt::Debug for Output<'_> {
 }
 
 impl<'a> Output<'a> {
-    /// Makes an output of two writers, without progress or colour. A verb that would go on without end ends at its first
-    /// wait.
+    /// Creates an output from two writers, without progress or colour. A verb that waits ends at
+    /// its first wait.
     pub fn new(
         stdout: &'a mut dyn Write,
         stderr: &'a mut dyn Write,
@@ -91,14 +93,14 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Returns the options of a store whose sessions are read in no more memory than the command line allows.
+    /// Returns store options with the command line's memory limit for reading sessions.
     pub(crate) fn store_options(&self) -> StoreOptions {
         let memory = self.memory_bytes.map_or(MemoryLimit::OfLog, MemoryLimit::Bytes);
         StoreOptions { memory, ..StoreOptions::default() }
     }
 
-    /// Returns how long the files of a tree may be, so that it is read in no more memory than the command line allows: a file is held
-    /// once as it was decompressed, and once as what it means.
+    /// Returns the limits of a tree's files under the command line's memory limit. A file is in
+    /// memory twice: decompressed, and decoded.
     pub(crate) fn tree_limits(&self) -> TreeLimits {
         self.memory_bytes.map_or_else(TreeLimits::default, |bytes| TreeLimits::of_bytes(bytes / 2))
     }
@@ -108,19 +110,21 @@ impl<'a> Output<'a> {
         self.json
     }
 
-    /// Writes one line of the result. Control characters in `line` are [escaped](foldlog_codec::escape); a newline in it
-    /// starts a line that is marked as a continuation.
+    /// Writes one line of the result. Control characters in `line` are
+    /// [escaped](foldlog_codec::escape); a newline in it starts a line that is marked as a
+    /// continuation.
     pub(crate) fn line(&mut self, line: impl fmt::Display) -> Result<()> {
         Ok(writeln!(self.stdout, "{}", escape::lines(line))?)
     }
 
-    /// Writes one line of the result in one style, as [`line`](Output::line) does otherwise.
+    /// Writes one line of the result in one style, otherwise as [`line`](Output::line).
     pub(crate) fn styled_line(&mut self, style: Style, line: impl fmt::Display) -> Result<()> {
         self.pieces(&[(style, &line)])
     }
 
-    /// Writes one line of the result out of pieces, each escaped as by [`line`](Output::line) and then put into its style. A piece
-    /// with a style should hold no newline, since pagers lose a style at the end of a line.
+    /// Writes one line of the result from pieces, each escaped as by [`line`](Output::line) and
+    /// then styled. A styled piece should not contain a newline, since pagers reset a style at the
+    /// end of a line.
     pub(crate) fn pieces(&mut self, pieces: &[(Style, &dyn fmt::Display)]) -> Result<()> {
         let colors = self.colors_results();
         for (style, piece) in pieces {
@@ -140,17 +144,18 @@ impl<'a> Output<'a> {
         self.terminal.colors(self.color, self.terminal.stderr)
     }
 
-    /// Writes one JSON value, escaped, on a line of its own.
+    /// Writes one JSON value, escaped, on its own line.
     pub(crate) fn value(&mut self, value: &(impl Serialize + ?Sized)) -> Result<()> {
         escape::write_json(&mut *self.stdout, value).map_err(io::Error::from)?;
         Ok(writeln!(self.stdout)?)
     }
 
-    /// Writes a line that is not part of the result to standard error, escaped as by [`line`](Output::line). In its commands, which stand
-    /// in backquotes, `SESSION` becomes the session of the command line.
+    /// Writes a line that is not part of the result to standard error, escaped as by
+    /// [`line`](Output::line). In its commands, which are in backquotes, `SESSION` becomes the
+    /// session of the command line.
     pub(crate) fn note(&mut self, note: impl fmt::Display) {
         let note = self.places.put_into(&note.to_string());
-        // If standard error is gone, nobody is left to be told.
+        // If standard error is closed, the note has no reader.
         let _ = writeln!(self.stderr, "{}", escape::lines(note));
     }
 
@@ -166,20 +171,20 @@ impl<'a> Output<'a> {
         Progress::new(self.progress, what, total)
     }
 
-    /// Starts to show the status of work whose length nobody knows.
+    /// Starts to show the status of work of unknown length.
     pub(crate) fn status(&self) -> Status {
         Status::new(self.progress)
     }
 }
 
-/// Returns how many columns the terminal of results has, if that says so.
+/// Returns the number of columns of the terminal for results, if the terminal reports it.
 fn columns() -> Option<u16> {
     let (_, columns) = console::Term::stdout().size_checked()?;
     Some(columns).filter(|columns| *columns > 0)
 }
 
-/// Runs `verb` with the process's own streams, and returns its exit code, or [`UNUSABLE`] if the results of a verb that holds
-/// cannot be written.
+/// Runs `verb` with the process's own streams and returns its exit code. If a successful verb's
+/// results cannot be written, returns [`UNUSABLE`].
 pub fn with_process(verb: impl FnOnce(&mut Output<'_>) -> u8) -> u8 {
     let terminal = Terminal {
         stdout: io::stdout().is_terminal(),
@@ -195,7 +200,7 @@ pub fn with_process(verb: impl FnOnce(&mut Output<'_>) -> u8) -> u8 {
     };
     let interrupts = OnceCell::new();
     let pause = |wait| {
-        // Signals are handled from the first wait on: they end a verb that never waits as they end any process.
+        // Signals are handled from the first wait on. Until then they end the process as usual.
         if interrupts.get().is_none() {
             let _ = interrupts.set(Interrupts::take_over()?);
         }

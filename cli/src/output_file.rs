@@ -1,7 +1,8 @@
-//! Files that take their name once they are whole.
+//! Files that receive their name once they are complete.
 //!
-//! Until then a file has no name at all where the file system allows that, so that nothing is left of it however its process ends.
-//! Elsewhere it has a name that nobody uses, which is removed unless the process is killed.
+//! Until then a file has no name if the file system supports this, so nothing remains of it however
+//! its process ends. On other file systems it has a temporary name and is removed unless the
+//! process is killed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek};
@@ -16,17 +17,19 @@ use tempfile::NamedTempFile;
 
 use crate::failure::{CommandError, Result};
 
-/// Beginning of the names of files that are not whole yet.
+/// Prefix of the names of incomplete files.
 const PREFIX: &str = ".foldlog-report-";
 
 /// Mode of the files.
 const MODE: u32 = 0o600;
 
-/// Checks that what stands at the place of a new file is a file, or a link, whose place the new one takes without following it.
+/// Checks that an existing entry at the path of a new file is a file or a link. The new file
+/// replaces a link without following it.
 ///
 /// # Errors
 ///
-/// [`CommandError::File`] if there is one and no `force`, [`CommandError::Usage`] if something else is there, such as a device.
+/// [`CommandError::File`] if one exists and `force` is not set, [`CommandError::Usage`] if the
+/// entry is something else, such as a device.
 pub(crate) fn check_replaced(path: &Path, force: bool) -> Result<()> {
     match path.symlink_metadata() {
         Ok(there) if !there.is_file() && !there.is_symlink() => {
@@ -49,11 +52,11 @@ pub(crate) enum StagedFile {
 }
 
 impl StagedFile {
-    /// Makes an empty file beside its place.
+    /// Creates an empty file in the directory of its final path.
     ///
     /// # Errors
     ///
-    /// The system's error if no file can be made in that directory.
+    /// The system's error if no file can be created in that directory.
     pub(crate) fn create_for(path: &Path) -> io::Result<StagedFile> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let unnamed = OpenOptions::new()
@@ -64,7 +67,8 @@ impl StagedFile {
             .open(dir);
         match unnamed {
             Ok(file) => Ok(StagedFile::Unnamed(file, dir.to_owned())),
-            // Not every file system has files without a name. What else is wrong with the directory is told by the next call too.
+            // Not every file system supports unnamed files. The next call reports any other problem
+            // of the directory.
             Err(_) => Ok(StagedFile::Named(named_in(dir)?)),
         }
     }
@@ -76,12 +80,13 @@ impl StagedFile {
         }
     }
 
-    /// Makes the file durable, and gives it its name. A file of that name is replaced if `force`.
+    /// Makes the file durable and gives it its name. With `force`, replaces an existing file of
+    /// that name.
     ///
     /// # Errors
     ///
-    /// The system's error if the file cannot be synced, or its name cannot be given; `AlreadyExists` if there is a file of that
-    /// name, and no `force`.
+    /// The system's error if the file cannot be synced or named; `AlreadyExists` if a file of that
+    /// name exists and `force` is not set.
     pub(crate) fn place(self, path: &Path, force: bool) -> io::Result<()> {
         match self {
             StagedFile::Named(named) => {
@@ -98,7 +103,7 @@ impl StagedFile {
                     }
                     Err(error) => error,
                 };
-                // No link replaces a file: a whole one beside it does.
+                // A link cannot replace a file, but renaming a complete file next to it can.
                 let beside = named_in(&dir)?.into_temp_path();
                 let linked = if failed.kind() == io::ErrorKind::AlreadyExists {
                     std::fs::remove_file(&beside).and_then(|()| link(&file, &beside))
@@ -106,7 +111,7 @@ impl StagedFile {
                     Err(failed)
                 };
                 if linked.is_err() {
-                    // As where `/proc` is not mounted.
+                    // Reached, for example, if `/proc` is not mounted.
                     file.rewind()?;
                     let mut copy = OpenOptions::new()
                         .write(true)
@@ -129,7 +134,7 @@ fn named_in(dir: &Path) -> io::Result<NamedTempFile> {
     tempfile::Builder::new().prefix(PREFIX).tempfile_in(dir)
 }
 
-/// Gives a file without a name one that nobody has.
+/// Links an unnamed file under an unused name.
 fn link(file: &File, path: &Path) -> io::Result<()> {
     let unnamed = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     Ok(linkat(AT_FDCWD, &unnamed, AT_FDCWD, path, AtFlags::AT_SYMLINK_FOLLOW)?)

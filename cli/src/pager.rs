@@ -1,8 +1,9 @@
 //! Shows long results on a terminal through another program, the pager.
 //!
-//! The pager is started with the first byte of a result, so that a verb that fails before needs none. Notes and errors are held back until
-//! it has ended: both would write over one another. It gets the results by a pipe; whoever quits it before the end closes that
-//! pipe, which ends the verb as any closed pipe does.
+//! The pager is started with the first byte of a result, so a verb that fails earlier starts none.
+//! Notes and errors are held back until it has ended, since both would overwrite each other. The
+//! pager reads the results from a pipe. Quitting it early closes that pipe, which ends the verb
+//! like any closed pipe.
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -16,30 +17,30 @@ use signal_hook::{SigId, flag, low_level};
 
 use crate::style::is_dumb;
 
-/// Variables that name the pager, the first that is set.
+/// Variables that name the pager; the first that is set counts.
 const VARIABLES: [&str; 2] = ["FOLDLOG_PAGER", "PAGER"];
 
 /// Pager if no variable names one.
 const DEFAULT: &str = "less";
 
-/// Options of `less` if the variable `LESS` gives none: end at once if all fits on the screen, show colours, and leave the
-/// text on the screen.
+/// Options of `less` if the variable `LESS` is not set: exit immediately if everything fits on the
+/// screen, show colours, and leave the text on the screen.
 const LESS: &str = "FRX";
 
 /// Names the program that shows results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pager {
-    /// As the variable says.
+    /// Value of the variable.
     command: String,
-    /// Variable that names it; `None` for the pager that is used if none does.
+    /// Variable that names it; `None` for the default pager.
     variable: Option<&'static str>,
-    /// Says whether the pager is told the options of `less`.
+    /// Whether the pager receives the options of `less`.
     sets_less: bool,
 }
 
 impl Pager {
-    /// Finds the pager that the variables name, read by `get`. An empty one and `cat` stand for none, and no variable for `less`,
-    /// unless the terminal is a dumb one.
+    /// Finds the pager named by the variables, which `get` reads. An empty value and `cat` mean no
+    /// pager. Without a variable, the pager is `less`, unless the terminal is dumb.
     pub fn from_variables(get: impl Fn(&str) -> Option<OsString>) -> Option<Pager> {
         let named = VARIABLES.iter().find_map(|variable| Some((*variable, get(variable)?)));
         let sets_less = get("LESS").is_none();
@@ -54,7 +55,7 @@ impl Pager {
         }
     }
 
-    /// Starts the program. It is run as it stands, by no shell.
+    /// Starts the program directly, without a shell.
     fn start(&self) -> io::Result<Child> {
         let words = shlex::split(&self.command)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a quote in it has no end"))?;
@@ -69,7 +70,8 @@ impl Pager {
     }
 }
 
-/// Writes results into a pager once there are some, or to standard output if the pager cannot be started.
+/// Writes results into a pager, which the first write starts, or to standard output if the pager
+/// cannot be started.
 pub(crate) struct PagerWriter<'a> {
     pager: &'a Pager,
     stdout: &'a mut dyn Write,
@@ -94,7 +96,7 @@ impl<'a> PagerWriter<'a> {
         PagerWriter { pager, stdout, state: PagerState::Waiting }
     }
 
-    /// Returns where results go, and starts the pager if it was not started yet.
+    /// Returns the destination of results. Starts the pager if it is not running yet.
     fn sink(&mut self) -> &mut dyn Write {
         if matches!(self.state, PagerState::Waiting) {
             self.state = self.start();
@@ -111,13 +113,14 @@ impl<'a> PagerWriter<'a> {
             Err(error) => return PagerState::Failed(error),
         };
         let Some(stdin) = child.stdin.take() else { return PagerState::Waiting };
-        // Ctrl-C is the pager's, as any key is: this process would end first and leave it to a terminal that it shares with
-        // the shell. A pager that ends by it closes the pipe.
+        // Ctrl-C belongs to the pager, like any other key: otherwise this process would end first
+        // and leave the pager on a terminal that it shares with the shell. A pager that ends on
+        // Ctrl-C closes the pipe.
         let ignored = flag::register(SIGINT, Arc::new(AtomicBool::new(false))).ok();
         PagerState::Running(PagerProcess { child, stdin: BufWriter::new(stdin), ignored })
     }
 
-    /// Waits until the pager is quit, and returns what a person has to know of one that could not be started.
+    /// Waits until the pager has ended. Returns a note if the pager could not be started.
     pub(crate) fn end(self) -> io::Result<Option<String>> {
         let running = match self.state {
             PagerState::Waiting => return Ok(None),
@@ -134,7 +137,7 @@ impl<'a> PagerWriter<'a> {
         };
         let PagerProcess { mut child, mut stdin, ignored } = running;
         let flushed = stdin.flush();
-        // Whatever is left is for a reader that is gone. The pipe is closed, which the pager waits for.
+        // The remaining bytes have no reader. Closing the pipe lets the pager end.
         drop(stdin.into_parts());
         let waited = child.wait();
         ignored.map(low_level::unregister);

@@ -1,13 +1,13 @@
-//! A progress bar or a line of status for long work, for a person who waits.
+//! A progress bar or a line of status for long work.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Time after which a bar is shown, so that shorter work does not flicker.
+/// Delay before a bar is shown, so that shorter work does not flicker.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Shows how far a piece of work is, on standard error, if that is a terminal.
+/// Shows the progress of work on standard error, if that is a terminal.
 #[derive(Debug)]
 pub struct Progress {
     since: Instant,
@@ -30,7 +30,7 @@ impl Progress {
         }
         let bar = self.bar.get_or_insert_with(|| {
             let bar = ProgressBar::with_draw_target(Some(self.total), ProgressDrawTarget::stderr());
-            // Without colours, so that NO_COLOR needs no second style.
+            // The bar has no colours, so NO_COLOR needs no second style.
             let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}");
             bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(self.what)
         });
@@ -46,7 +46,7 @@ impl Drop for Progress {
     }
 }
 
-/// Shows a line that says how far a piece of work is whose length nobody knows, on standard error, if that is a terminal.
+/// Shows a line of status for work of unknown length on standard error, if that is a terminal.
 #[derive(Debug)]
 pub struct Status {
     since: Instant,
@@ -60,12 +60,12 @@ impl Status {
         Status { since: Instant::now(), wanted, line: None }
     }
 
-    /// Returns whether a status is shown at all.
+    /// Returns whether a status is shown.
     pub fn is_wanted(&self) -> bool {
         self.wanted
     }
 
-    /// Shows what `text` returns, and for how long the work goes on.
+    /// Shows the result of `text` and the elapsed time.
     pub fn show(&mut self, text: impl FnOnce() -> String) {
         if !self.wanted || (self.line.is_none() && self.since.elapsed() < PATIENCE) {
             return;

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use foldlog_codec::escape;
 
-/// Escapes JSON for a terminal, without changing what it means: untrusted characters stand in strings alone, but for white
-/// space between tokens.
+/// Escapes JSON for a terminal without changing its meaning. Apart from white space between tokens,
+/// untrusted characters occur only in strings.
 pub(crate) fn escape_json(json: &str) -> Cow<'_, str> {
     if !json.contains(escape::is_escaped) {
         return json.into();

@@ -1,4 +1,4 @@
-//! Opens a session or a store at a path, and notes what a reader should know of it.
+//! Opens a session or a store at a path, and notes facts that its reader should know.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,9 +20,10 @@ use uuid::Uuid;
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
 
-/// Notes that a session's directory is passed over. A crash while a session is begun leaves a directory that
-/// [holds nothing](foldlog_view::session_dirs::holds_anything), of a session that was never acknowledged. The note names what else is in the directory, which
-/// proves neither that there were records nor that there were none.
+/// Notes that a session's directory is skipped. A crash during a session's creation leaves a
+/// directory that [contains no records](foldlog_view::session_dirs::holds_anything); such a session
+/// was never acknowledged. The note names the directory's other entries, which neither prove nor
+/// disprove that records existed.
 pub(crate) fn pass_over(dir: &Path, output: &mut Output<'_>) {
     let names: Vec<String> = leftovers(dir).iter().map(|path| escape::path(path)).collect();
     let names = match names.is_empty() {
@@ -36,7 +37,8 @@ pub(crate) fn pass_over(dir: &Path, output: &mut Output<'_>) {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if there is no store at `path`, [`CommandError::Engine`] if it cannot be opened.
+/// [`CommandError::Usage`] if there is no store at `path`, [`CommandError::Engine`] if it cannot be
+/// opened.
 pub fn open_store(path: &Path, output: &Output<'_>) -> Result<Store> {
     check_store(path)?;
     Ok(Store::open_with(path, output.store_options())?)
@@ -69,7 +71,7 @@ pub struct WriteArgs {
 }
 
 impl WriteArgs {
-    /// Opens the store at a path, of which a session is to be written.
+    /// Opens the store at a path in order to write one of its sessions.
     ///
     /// # Errors
     ///
@@ -80,7 +82,7 @@ impl WriteArgs {
     }
 }
 
-/// Returns the store that holds a session's directory, and the session's id.
+/// Returns the store that contains a session's directory, and the session's id.
 ///
 /// # Errors
 ///
@@ -92,37 +94,41 @@ pub fn in_store(session: &Path) -> Result<(PathBuf, Uuid)> {
     })
 }
 
-/// Opens a session for reading, and notes on standard error what a reader should know of its log: that others may read it,
-/// that its end is torn, which calls are open or unsettled, and which records cannot be folded.
+/// Opens a session for reading. Notes on standard error if other users may read it, if its end is
+/// torn, which calls are open or unsettled, and which records cannot be folded.
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`] if the directory holds no session, or its log is corrupt or cannot be read.
+/// [`CommandError::Engine`] if the directory contains no session, or its log is corrupt or cannot
+/// be read.
 pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     open_as(path, false, output)
 }
 
-/// Opens a session as [`open_session`] does, for a verb that asks for no slices: the contents of their items are not read.
+/// Opens a session like [`open_session`], for a verb that needs no slices: the contents of their
+/// items are not read.
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`] if the directory holds no session, or its log is corrupt or cannot be read.
+/// [`CommandError::Engine`] if the directory contains no session, or its log is corrupt or cannot
+/// be read.
 pub fn open_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     open_as(path, true, output)
 }
 
-/// Opens what is sound of a session as [`open_session`] does: all of it, or what stands before its first damage.
-/// [`code_of`] says so at the end.
+/// Opens the intact part of a session like [`open_session`]: all of it, or the records before the
+/// first damage. At the end, [`code_of`] reports the damage.
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`] if the directory holds no session, nothing in it is sound, or it cannot be read.
+/// [`CommandError::Engine`] if the directory contains no session, no part of it is intact, or it
+/// cannot be read.
 pub fn open_sound(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     let options = ReadOptions { outline: false, memory_bytes: output.memory_bytes };
     note_report(LogReader::open_sound(Arc::new(FileStorage::new()), path, options)?, output)
 }
 
-/// Opens what is sound of a session as [`open_outline`] does.
+/// Opens the intact part of a session like [`open_outline`].
 ///
 /// # Errors
 ///
@@ -132,8 +138,8 @@ pub fn open_sound_outline(path: &Path, output: &mut Output<'_>) -> Result<LogRea
     note_report(LogReader::open_sound(Arc::new(FileStorage::new()), path, options)?, output)
 }
 
-/// Returns the exit code of a verb that has printed what it read. If damage ended what was read, reports the damage and where
-/// the sound part ends.
+/// Returns the exit code of a verb that has printed its results. If damage ended the reading,
+/// reports the damage and the end of the intact part.
 pub fn code_of(reader: &LogReader, output: &mut Output<'_>) -> u8 {
     let Some(end) = reader.sound_end() else { return HOLDS };
     let SoundEnd { segment, offset, sequence, damage, .. } = end;
@@ -155,7 +161,7 @@ fn open_as(path: &Path, outline: bool, output: &mut Output<'_>) -> Result<LogRea
     note_report(LogReader::open_with(Arc::new(FileStorage::new()), path, options)?, output)
 }
 
-/// Notes what a reader should know of a log.
+/// Notes facts that a reader of the log should know.
 fn note_report(reader: LogReader, output: &mut Output<'_>) -> Result<LogReader> {
     let report = reader.report();
     note_exposed(report.exposed.as_ref(), output);
@@ -163,7 +169,7 @@ fn note_report(reader: LogReader, output: &mut Output<'_>) -> Result<LogReader> 
     match reader.replicated_record() {
         None => note_interrupted(&report.interrupted, &report.unsettled, output),
         Some(replicated) => {
-            // Of what the place itself says now, nothing else has to be feared.
+            // These warnings do not apply to a place's current contents.
             if !output.is_held {
                 match inspect::read_fence(reader.dir()) {
                     Some(fenced) => note_fenced(&fenced, output),
@@ -181,7 +187,7 @@ fn note_report(reader: LogReader, output: &mut Output<'_>) -> Result<LogReader> 
     Ok(reader)
 }
 
-/// Notes that others may read a session's files, if they may.
+/// Notes if other users may read a session's files.
 pub(crate) fn note_exposed(exposed: Option<&FileExposure>, output: &mut Output<'_>) {
     if let Some(exposed) = exposed {
         output.note(format_args!("note: {exposed}; `chmod -R go= STORE` keeps them out"));
@@ -211,7 +217,7 @@ pub(crate) fn note_interrupted(
     }
 }
 
-/// Notes that a replica holds a session.
+/// Notes that a session is replicated.
 fn note_replicated(replicated: &Replicated, output: &mut Output<'_>) {
     output.note(format_args!(
         "note: {}: another worker may have gone on with it, which this log does not tell",
@@ -219,7 +225,7 @@ fn note_replicated(replicated: &Replicated, output: &mut Output<'_>) {
     ));
 }
 
-/// Notes from which record on a session's log counts nowhere.
+/// Notes the record from which on a fenced session's log is not valid.
 fn note_fenced(fenced: &SessionFence, output: &mut Output<'_>) {
     output.note(format_args!(
         "note: another worker ({}, epoch {}) has claimed this session: records from {} on were never acknowledged, so what they say, \
@@ -230,7 +236,7 @@ fn note_fenced(fenced: &SessionFence, output: &mut Output<'_>) {
     ));
 }
 
-/// Notes which calls of a held session's log are for whoever writes it there.
+/// Notes the open calls of a replicated session's log, which its writer has to handle.
 fn note_held_calls(open: &[OpenOperation], unsettled: &[UnsettledOperation], output: &mut Output<'_>) {
     let open = open.iter().map(|open| (open.operation, &open.tool, "has not ended in this log"));
     let unsettled = unsettled.iter().map(|one| (one.operation, &one.tool, "was interrupted"));
@@ -253,12 +259,13 @@ pub(crate) fn note_torn(torn: Option<&TornTail>, output: &mut Output<'_>) {
     }
 }
 
-/// Turns the result of a function of the engine that writes to the output into the verb's: an error of the output is
-/// [`CommandError::Output`], since it says nothing of the log.
+/// Converts the result of an engine function that writes to the output. An error of the output
+/// becomes [`CommandError::Output`], since it does not concern the log.
 ///
 /// # Errors
 ///
-/// [`CommandError::Output`] if the output cannot be written, [`CommandError::Engine`] for any other error.
+/// [`CommandError::Output`] if the output cannot be written, [`CommandError::Engine`] for any other
+/// error.
 pub(crate) fn map_write_error(result: foldlog::Result<()>) -> Result<()> {
     result.map_err(|error| match error {
         Error::Io { op: "write", source, .. } => {

@@ -1,12 +1,12 @@
-//! Hides what may be a password or a key in URLs that were typed, where an error quotes them.
+//! Hides possible passwords and keys of typed URLs in errors that quote them.
 
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Parts of a query's names that give away that a key stands in it, as in the presigned URL of a bucket.
+/// Parts of parameter names that indicate a key in a query, as in the presigned URL of a bucket.
 const KEYS: [&str; 6] = ["password", "secret", "token", "key", "signature", "credential"];
 
-/// Knows the parts of typed URLs that no text may hold.
+/// The parts of typed URLs that no text may contain, with their replacements.
 pub(crate) struct TypedUrls(Vec<(String, &'static str)>);
 
 impl TypedUrls {
@@ -16,18 +16,18 @@ impl TypedUrls {
         TypedUrls(rests.flat_map(hidden_parts).collect())
     }
 
-    /// Returns whether such a part stands in a path, which is a URL then.
+    /// Returns whether a path contains such a part, and is therefore a URL.
     pub(crate) fn is_in(&self, path: &Path) -> bool {
         path.to_str().is_some_and(|path| self.0.iter().any(|(part, _)| path.contains(part.as_str())))
     }
 
-    /// Returns the text without these parts.
+    /// Returns the text with these parts replaced.
     pub(crate) fn hide(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, (part, instead)| text.replace(part.as_str(), instead))
     }
 }
 
-/// Returns the parts of a URL behind its scheme that are hidden, each with what stands in its place.
+/// Returns the parts to hide in a URL after its scheme, each with its replacement.
 fn hidden_parts(rest: &str) -> Vec<(String, &'static str)> {
     let (place, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
     let mut parts = Vec::new();

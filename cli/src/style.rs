@@ -1,7 +1,8 @@
-//! The colours of what a person reads, and when they are used.
+//! The colours of output for a person, and the conditions for their use.
 //!
-//! Colours say again what a word says: a text without them loses nothing. They are put around pieces that are escaped already
-//! ([`Output::pieces`](crate::Output)), so that no text from a log passes for one of them. JSON has none.
+//! Colours repeat information that a word already gives, so a text without them loses nothing. They
+//! are put around pieces that are already escaped ([`Output::pieces`](crate::Output)), so no text
+//! from a log can imitate them. JSON has no colours.
 
 use std::ffi::OsString;
 
@@ -9,19 +10,19 @@ use anstyle::AnsiColor;
 pub(crate) use anstyle::Style;
 use clap::ValueEnum;
 
-/// No style at all.
+/// No style.
 pub(crate) const PLAIN: Style = Style::new();
-/// A heading.
+/// Headings.
 pub(crate) const HEADING: Style = Style::new().bold();
-/// What holds, was kept or was added.
+/// Success, preserved or added items.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-/// What is damaged, failed or was removed.
+/// Damaged, failed or removed items.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default();
-/// What somebody has to look at, or what changed.
+/// Items that need attention, or that changed.
 pub(crate) const CAUTION: Style = AnsiColor::Yellow.on_default();
-/// Who speaks, other than the user.
+/// Speakers other than the user.
 pub(crate) const SPEAKER: Style = AnsiColor::Cyan.on_default();
-/// What a rollback has abandoned.
+/// Abandoned records.
 pub(crate) const GONE: Style = Style::new().dimmed();
 
 /// Says when a stream is coloured.
@@ -36,10 +37,10 @@ pub enum ColorMode {
     Never,
 }
 
-/// Tells what the process's variables ask of colours.
+/// Colour settings of the process's variables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ColorVariables {
-    /// Nothing: terminals are coloured.
+    /// Not set: terminals are coloured.
     #[default]
     Silent,
     /// No stream is coloured: `NO_COLOR`, which outranks all others.
@@ -51,7 +52,8 @@ pub enum ColorVariables {
 }
 
 impl ColorVariables {
-    /// Reads the variables by `get`. One that is empty counts as unset, and so does `CLICOLOR_FORCE=0`.
+    /// Reads the variables by `get`. An empty variable counts as unset, and so does
+    /// `CLICOLOR_FORCE=0`.
     pub fn read(get: impl Fn(&str) -> Option<OsString>) -> ColorVariables {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
         if get("NO_COLOR").is_some() {
@@ -65,24 +67,26 @@ impl ColorVariables {
     }
 }
 
-/// Returns whether `TERM` names a terminal that only appends characters, or none.
+/// Returns whether `TERM` is missing or names a terminal that only appends characters.
 pub(crate) fn is_dumb(get: impl Fn(&str) -> Option<OsString>) -> bool {
     get("TERM").is_none_or(|value| value.is_empty() || value == "dumb")
 }
 
-/// Tells which of the process's streams are terminals, and what its variables ask of colours.
+/// Describes which of the process's streams are terminals, and the colour settings of its
+/// variables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terminal {
     /// Whether results go to a terminal.
     pub stdout: bool,
     /// Whether notes and errors go to a terminal.
     pub stderr: bool,
-    /// What the variables ask.
+    /// Colour settings of the variables.
     pub variables: ColorVariables,
 }
 
 impl Terminal {
-    /// Returns whether a stream is coloured that is a terminal or not, as the command line and then the variables say.
+    /// Returns whether a stream is coloured. The command line outranks the variables, and these
+    /// outrank the default for terminals.
     pub(crate) fn colors(self, when: ColorMode, is_terminal: bool) -> bool {
         match (when, self.variables) {
             (ColorMode::Always, _) | (ColorMode::Auto, ColorVariables::Force) => true,

@@ -1,4 +1,4 @@
-//! `foldlog gc URL`: removes what a place keeps twice of its sessions.
+//! `foldlog gc URL`: removes redundant copies from a place's sessions.
 
 use foldlog::SequenceNumber;
 use foldlog_remote::{CollectOptions, CollectReport, MIN_AGE};
@@ -10,7 +10,7 @@ use super::HeldSession;
 use crate::failure::{HOLDS, Result, worse};
 use crate::output::Output;
 
-/// Holds what came of one session. The fields are those of `gc URL --json`.
+/// Result for one session. The fields are those of `gc URL --json`.
 #[derive(Debug, Serialize)]
 struct CollectRow {
     session: Uuid,
@@ -29,8 +29,8 @@ struct CollectRow {
     undecoded: Option<SequenceNumber>,
 }
 
-/// Collects the sessions of a place, or one of them, and prints what was removed, or would be. A session that cannot be read is reported on
-/// standard error, and nothing of it is removed.
+/// Collects the sessions of a place, or one of them, and prints the objects that were or would be
+/// removed. A session that cannot be read is reported on standard error and not changed.
 ///
 /// # Errors
 ///
@@ -89,7 +89,7 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
     }
     let told = describe_collected(&all);
     match (all.chunks + all.dropped + all.payloads, yes) {
-        // Of what cannot be read nobody knows.
+        // Some sessions could not be read, so it is unknown whether there is anything to remove.
         (0, _) if code != HOLDS => {}
         (0, _) => output.line(format_args!("nothing to remove"))?,
         (_, true) => output.line(format_args!("removed {told}"))?,
@@ -104,7 +104,7 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
     Ok(code)
 }
 
-/// Says what goes, in words.
+/// Describes the removed objects.
 fn describe_collected(report: &CollectReport) -> String {
     let bodies = match report.dropped {
         0 => String::new(),
@@ -127,7 +127,7 @@ fn describe_collected(report: &CollectReport) -> String {
     format!("{}, {} bytes{bodies}{payloads}", count_text(report.chunks, "chunk"), report.bytes)
 }
 
-/// Says how many payloads stay that nothing names, and until when.
+/// Describes how many unreferenced payloads remain, and until when.
 fn payloads_stay(left: u64) -> String {
     let hours = MIN_AGE.as_secs() / 3_600;
     match left {
@@ -140,7 +140,7 @@ fn payloads_stay(left: u64) -> String {
     }
 }
 
-/// Says how many chunks stay, and why.
+/// Describes how many chunks remain, and why.
 fn stay(left: u64, young: u64) -> String {
     let rest = left.saturating_sub(young);
     let hours = MIN_AGE.as_secs() / 3_600;
@@ -154,7 +154,7 @@ fn stay(left: u64, young: u64) -> String {
     }
 }
 
-/// Says what came of one session.
+/// Describes the result for one session.
 fn text(session: Uuid, report: &CollectReport, yes: bool) -> String {
     let CollectReport { volumes, left, young, waiting, payloads_left, .. } = *report;
     let verb = if yes { "removed" } else { "would remove" };

@@ -1,4 +1,5 @@
-//! A copy of one held session, for a verb that goes back and forth in a log. It is gone when the verb ends.
+//! A temporary copy of one replicated session, for a verb that needs random access to a log. It is
+//! removed when the verb ends.
 
 use std::fmt;
 use std::io::Write;
@@ -18,12 +19,15 @@ use crate::failure::{CommandError, Result};
 use crate::hints::HintPaths;
 use crate::output::Output;
 
-/// Has `verb` read a copy of a session that a place holds. Where it prints the copy's path, the session's URL is printed.
+/// Runs `verb` on a copy of a session in a place. In its output, the copy's path is replaced by the
+/// session's URL.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the place cannot be opened or asked, or a temporary directory cannot be made.
-/// - [`CommandError::Engine`] if the place holds nothing of the session, or what no copy can be made of.
+/// - [`CommandError::Usage`] if the place cannot be opened or reached, or a temporary directory
+///   cannot be created.
+/// - [`CommandError::Engine`] if the place does not contain the session, or the session cannot be
+///   copied.
 /// - Those of the verb.
 pub(crate) fn with_copy(
     asked: &HeldSession,
@@ -60,7 +64,7 @@ pub(crate) fn with_copy(
         memory_bytes: output.memory_bytes,
     };
     let done = verb(&dir, &mut within);
-    // If standard error is gone, nobody is left to be told.
+    // If standard error is closed, the notes have no reader.
     let _ = stderr.flush();
     let flushed = stdout.flush();
     let done = done.map_err(|failure| replace_path(failure, &names))?;
@@ -68,8 +72,8 @@ pub(crate) fn with_copy(
     Ok(done)
 }
 
-/// Has `check` read a copy of each session that a place holds, or of the one that the URL names: one after the other, each gone before
-/// the next is made. Hands it why there is no copy where none can be made.
+/// Runs `check` on a copy of each session in a place, or of the one that the URL names. Each copy
+/// is removed before the next is created. If a copy fails, `check` receives the error.
 ///
 /// # Errors
 ///
@@ -89,7 +93,7 @@ pub(crate) fn with_each_copy(
     Ok(())
 }
 
-/// Is a copy of one session, in a directory that is gone when this is dropped.
+/// A copy of one session, in a directory that is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Copy {
     directory: TemporaryDirectory,
@@ -99,7 +103,7 @@ pub(crate) struct Copy {
 }
 
 impl Copy {
-    /// Makes a copy. Signals are handled where this is a process of its own.
+    /// Creates a copy. Signals are handled if this is a separate process.
     fn pull(place: Arc<dyn Place>, session: Uuid, is_process: bool) -> Result<Copy> {
         let directory = TemporaryDirectory::new(is_process)?;
         let source = Arc::new(CopyReplicator { place, standing: Mutex::default(), failed: Mutex::default() });
@@ -107,7 +111,7 @@ impl Copy {
         let store =
             Store::open_with(directory.path(), StoreOptions { replication, ..StoreOptions::default() })?;
         store.pull(session).map_err(|error| match source.failed.lock() {
-            // What the place itself said is nearer to what a person can do.
+            // The place's own error is more helpful than the engine's.
             Ok(mut failed) => failed.take().map_or_else(|| error.into(), super::failure),
             Err(_) => error.into(),
         })?;
@@ -115,7 +119,7 @@ impl Copy {
     }
 }
 
-/// Returns a failure with the session's URL where its texts name the copy.
+/// Returns a failure with the copy's path in its texts replaced by the session's URL.
 fn replace_path(failure: CommandError, names: &[(PathBuf, String); 1]) -> CommandError {
     let (text, next, code) = (failure.to_string(), failure.next(), failure.exit_code());
     let [(path, url)] = names;
@@ -130,11 +134,11 @@ fn replace_path(failure: CommandError, names: &[(PathBuf, String); 1]) -> Comman
     }
 }
 
-/// Hands the engine what a place holds, to be copied. It claims nothing and holds nothing.
+/// Lets the engine read a place's sessions for a copy. It claims and replicates nothing.
 struct CopyReplicator {
     place: Arc<dyn Place>,
     standing: Mutex<SessionStanding>,
-    /// Why the place could not be read.
+    /// Reason why the place could not be read.
     failed: Mutex<Option<foldlog_remote::Error>>,
 }
 

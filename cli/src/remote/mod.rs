@@ -1,12 +1,15 @@
-//! Sessions that a place holds, read there: a verb that reads is given `URL/sessions/ID` in place of a directory.
+//! Sessions that are read from a place: a verb that only reads accepts `URL/sessions/ID` instead of
+//! a directory.
 //!
-//! `sessions` and `tail` read what the place holds as it comes (`verbs/sessions/remote.rs`, `verbs/tail/remote.rs`). `verify` checks every session of a place, by a copy of one after the
-//! other. The other verbs need a log that they can go back and forth in: they get
-//! a copy of that one session, in a directory that only this user can read and that is gone when the verb ends, also by a signal. (What a
-//! SIGKILL leaves in the directory of temporary files, the next reader removes.) No verb claims anything, and `gc` alone writes into a place: it removes what that keeps
-//! twice.
+//! `sessions` and `tail` read the place's records as they arrive (`verbs/sessions/remote.rs`,
+//! `verbs/tail/remote.rs`). `verify` checks every session of a place, each in a temporary copy. The
+//! other verbs need random access to a log, so they receive a copy of that one session. The copy is
+//! in a directory that only this user can read, and it is removed when the verb ends, also by a
+//! signal. (If a SIGKILL leaves a temporary directory, the next reader removes it.) No verb claims
+//! a session, and only `gc` writes into a place: it removes redundant copies.
 //!
-//! All this needs the feature `object-store`; without it a URL is refused with how to build it in.
+//! All this needs the feature `object-store`. Without it, a URL is refused with the command that
+//! builds it in.
 
 #[cfg(feature = "object-store")]
 mod collect;
@@ -31,8 +34,8 @@ pub(crate) use {
     open::{failure, place},
 };
 
-/// Returns the URL that stands in the place of a path, if one does: whatever has a scheme, also one that is no place's, since the error
-/// that says so quotes no password.
+/// Returns the URL in place of a path, if it is one. Any text with a scheme counts, even one that
+/// names no place, since the error for a URL quotes no password.
 pub(crate) fn url(path: &Path) -> Option<&str> {
     let is_scheme = |scheme: &str| {
         scheme.len() > 1
@@ -42,7 +45,7 @@ pub(crate) fn url(path: &Path) -> Option<&str> {
         .filter(|text| text.trim_start().split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme)))
 }
 
-/// Returns a URL as it may be printed: without user, password and parameters.
+/// Returns a URL in printable form: without user, password and parameters.
 fn redact_url(url: &str) -> String {
     let end = url.find(['?', '#']).unwrap_or(url.len());
     let (scheme, rest) = url.get(..end).and_then(|url| url.split_once("://")).unwrap_or(("", url));
@@ -50,7 +53,8 @@ fn redact_url(url: &str) -> String {
     foldlog_codec::escape::text(&format!("{}://{place}", scheme.trim_start())).to_string()
 }
 
-/// Opens the place that a URL names, and returns it with the sessions that the URL names there: the one, or all that the place lists.
+/// Opens the place that a URL names. Returns it with the session of the URL, or with all sessions
+/// that the place lists.
 ///
 /// # Errors
 ///
@@ -74,7 +78,7 @@ pub(crate) const NO_SESSION: &str = "no session is held there";
 #[cfg(feature = "object-store")]
 pub(crate) const WHERE: &str = "give the place that the host's replicator was given, with its prefix";
 
-/// Opens a place as [`sessions_at`] does, and fails if it lists none.
+/// Opens a place like [`sessions_at`], and fails if it lists no sessions.
 #[cfg(feature = "object-store")]
 fn some_sessions_at(
     url: &str,
@@ -85,7 +89,7 @@ fn some_sessions_at(
     }
 }
 
-/// Says that a place holds nothing of a session.
+/// Error: a place does not contain a session.
 #[cfg(feature = "object-store")]
 pub(crate) fn nothing_held(session: Uuid) -> crate::CommandError {
     let what = format!("nothing is held of session {session} there");
@@ -100,7 +104,8 @@ pub(crate) struct HeldSession {
 }
 
 impl HeldSession {
-    /// Reads `URL/sessions/ID`, in front of a database's parameters; `None` if no id stands at the end.
+    /// Parses `URL/sessions/ID`, optionally followed by a database's parameters; `None` if the path
+    /// does not end in an id.
     pub(crate) fn parse(url: &str) -> Option<HeldSession> {
         let (path, parameters) = url.split_at(url.find('?').unwrap_or(url.len()));
         let (before, id) = path.trim_end_matches('/').rsplit_once('/')?;
@@ -117,7 +122,7 @@ impl std::fmt::Display for HeldSession {
     }
 }
 
-/// Joins the two words `URL ID` of a command line to the one that names a session in a place.
+/// Joins the two words `URL ID` of a command line to the one word that names a session in a place.
 pub(crate) fn join_session_url(arguments: Vec<OsString>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::with_capacity(arguments.len());
     for argument in arguments {
@@ -138,7 +143,7 @@ pub(crate) fn join_session_url(arguments: Vec<OsString>) -> Vec<OsString> {
     joined
 }
 
-/// Says that a URL names a place where a session is asked for.
+/// Error: a URL names a place, but a session is required.
 #[cfg(feature = "object-store")]
 pub(crate) fn no_session(url: &str) -> crate::CommandError {
     let what = format!("{} names no session", redact_url(url));
@@ -148,14 +153,14 @@ pub(crate) fn no_session(url: &str) -> crate::CommandError {
     )
 }
 
-/// Says that a verb writes, and a place is read.
+/// Error: a verb writes, but places are read-only.
 pub(crate) fn not_written(url: &str) -> crate::CommandError {
     let what = format!("{} is a place, and this verb is for a folder", redact_url(url));
     let next = "read it there by another verb, or get a copy by `foldlog pull`; whoever is to write goes on with it by `foldlog takeover`";
     crate::CommandError::usage(what, next)
 }
 
-/// Says that the program reaches no places.
+/// Error: the program was built without support for places.
 #[cfg(not(feature = "object-store"))]
 pub(crate) fn not_built() -> crate::CommandError {
     crate::CommandError::usage(

@@ -1,4 +1,4 @@
-//! Opening a place, and what is said where that or a request fails.
+//! Opens a place, and reports failures of that or of a request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use foldlog_remote::{Error, FailureDetails, Place, Retries, ServerAnswer, SqlSta
 
 use crate::failure::{CommandError, Result};
 
-/// How long a person waits for a place that does not answer.
+/// Time limit for a place that does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Opens the place that a URL names.
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if it is none, or none that this program reaches.
+/// [`CommandError::Usage`] if the URL names no place, or none that this program supports.
 pub(crate) fn place(url: &str) -> Result<Arc<dyn Place>> {
     open_place(url, Retries { within: PATIENCE, ..Retries::default() }).map_err(failure)
 }
 
-/// Says why a place did not do what it was asked for, and what to do next.
+/// Converts a failed request to a place into an error with the next step.
 pub(crate) fn failure(error: Error) -> CommandError {
     let next = match error {
         Error::NotBuiltIn { .. } => {
@@ -48,7 +48,7 @@ pub(crate) fn failure(error: Error) -> CommandError {
     CommandError::usage(error.to_string(), next)
 }
 
-/// Says what to do after a failure of a store.
+/// Returns the next step after a failure of a store.
 fn after(failure: foldlog_remote::RemoteFailure, details: &FailureDetails) -> &'static str {
     use foldlog_remote::RemoteFailure::{
         Busy, ClockSkew, Denied, Elsewhere, Full, Missing, NoCredentials, NoDatabase, NoRight, NoTls,
@@ -104,7 +104,7 @@ fn after(failure: foldlog_remote::RemoteFailure, details: &FailureDetails) -> &'
     }
 }
 
-/// Says what to do after a store did not let these credentials do something.
+/// Returns the next step after a store denied access with these credentials.
 fn after_denial(details: &FailureDetails) -> &'static str {
     let Some(ServerAnswer::Http { code: Some(code), .. }) = &details.answer else { return CHECK_KEYS };
     match code.as_str() {

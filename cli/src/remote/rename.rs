@@ -1,19 +1,19 @@
-//! A stream in which one path is called otherwise.
+//! A stream that replaces one path with another name.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// Writes lines on, with another name in the place of a path.
+/// Forwards lines, with a path replaced by another name.
 pub(super) struct PathRewriter<'a> {
     inner: &'a mut dyn Write,
     from: String,
     to: String,
-    /// What was written of the line that has not ended.
+    /// Bytes of the last, incomplete line.
     line: Vec<u8>,
 }
 
 impl<'a> PathRewriter<'a> {
-    /// Has the first of the pair called as the second says.
+    /// Replaces the first of the pair with the second.
     pub(super) fn new(inner: &'a mut dyn Write, names: &[(PathBuf, String); 1]) -> PathRewriter<'a> {
         let [(from, to)] = names;
         PathRewriter { inner, from: from.display().to_string(), to: to.clone(), line: Vec::new() }

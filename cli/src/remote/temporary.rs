@@ -1,13 +1,17 @@
-//! Directories for copies of held sessions: of this user alone, and gone when their readers are.
+//! Directories for copies of replicated sessions: private to this user, and removed when their
+//! readers end.
 //!
-//! A directory is removed when its owner drops it, and when a signal ends the process. A SIGKILL leaves it, and so does a power cut. So its
-//! owner holds a lock on it for as long as it lives, and whoever makes a directory removes those of the same user that nobody holds.
+//! A directory is removed when its owner drops it, and when a signal ends the process. A SIGKILL or
+//! a power cut leaves it. Its owner therefore holds a lock on it for its whole lifetime. Creating a
+//! directory removes the unlocked directories of the same user.
 //!
 //! # Invariants
 //!
-//! 1. Nothing is made in a directory before it is locked. An empty directory is left: its owner may be about to lock it.
-//! 2. No link is followed, and a directory that is another user's, or that others may enter, is left.
-//! 3. Where the file system knows no locks, no directory is removed but by its owner.
+//! 1. A directory is locked before any file is created in it. An empty directory is not removed:
+//!    its owner may be about to lock it.
+//! 2. Links are not followed. A directory of another user, or one that other users may enter, is
+//!    not removed.
+//! 3. On a file system without locks, only its owner removes a directory.
 
 use std::fs::{self, File, Permissions};
 use std::io::Read;
@@ -26,15 +30,16 @@ use tempfile::TempDir;
 
 use crate::failure::{CommandError, Result};
 
-/// What the names of the directories begin with. Those of earlier versions, which held no lock, had no `held` in them.
+/// Prefix of the directories' names. Earlier versions used names without `held` and took no lock.
 const PREFIX: &str = "foldlog-held-";
 
-/// Is a directory of this user alone, which is removed when this is dropped, when a signal ends the process, and otherwise by the next one.
+/// A directory private to this user. It is removed on drop, when a signal ends the process, or else
+/// by the next reader.
 #[derive(Debug)]
 pub(super) struct TemporaryDirectory {
     directory: TempDir,
     guard: Option<Guard>,
-    /// Locks the directory; `None` where that cannot be done.
+    /// Lock of the directory; `None` if it cannot be locked.
     _lock: Option<File>,
 }
 
@@ -46,7 +51,8 @@ struct Guard {
 }
 
 impl TemporaryDirectory {
-    /// Makes the directory, and removes those whose owners are gone. Signals are handled where this is a process of its own.
+    /// Creates the directory, and removes directories whose owners have ended. Signals are handled
+    /// if this is a separate process.
     pub(super) fn new(is_process: bool) -> Result<TemporaryDirectory> {
         let refused = |error: io::Error| {
             let what = format!("no temporary folder can be made: {}", escape::display(error));
@@ -56,7 +62,7 @@ impl TemporaryDirectory {
         let directory =
             tempfile::Builder::new().prefix(PREFIX).permissions(alone).tempdir().map_err(refused)?;
         let lock = File::open(directory.path()).and_then(|opened| opened.lock().map(|()| opened)).ok();
-        // What cannot be removed is left to the next one.
+        // The next reader removes any directory that cannot be removed now.
         let _ = remove_abandoned(directory.path());
         let guard = if is_process { Some(Guard::over(directory.path()).map_err(refused)?) } else { None };
         Ok(TemporaryDirectory { directory, guard, _lock: lock })
@@ -67,7 +73,7 @@ impl TemporaryDirectory {
     }
 }
 
-/// Removes the directories beside `own` whose owners are gone, of the same user.
+/// Removes the same user's directories next to `own` whose owners have ended.
 fn remove_abandoned(own: &Path) -> io::Result<()> {
     let user = fs::symlink_metadata(own)?.uid();
     let Some(beside) = own.parent() else { return Ok(()) };
@@ -94,7 +100,7 @@ fn remove_if_abandoned(directory: &Path, user: u32) -> io::Result<()> {
 impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
         if let Some(Guard { stop, actions }) = self.guard.take() {
-            // The handlers stay without effect: what is left of the process is to return its exit code.
+            // The handlers remain without effect: the process only has to return its exit code.
             for action in actions {
                 low_level::unregister(action);
             }
@@ -104,7 +110,7 @@ impl Drop for TemporaryDirectory {
 }
 
 impl Guard {
-    /// Has a signal that ends the process remove a directory before it does.
+    /// Removes a directory when a signal ends the process.
     fn over(directory: &Path) -> std::io::Result<Guard> {
         let (mut wake, waker) = UnixStream::pair()?;
         let met = Arc::new(AtomicUsize::new(0));
@@ -122,7 +128,8 @@ impl Guard {
         thread::Builder::new().name("foldlog-signals".to_owned()).spawn(move || {
             let woken = wake.read(&mut [0]);
             if matches!(woken, Ok(1)) {
-                // Whoever writes there still may make a file meanwhile, so it is tried twice.
+                // A writer in that directory may create a file meanwhile, so removal is tried
+                // twice.
                 let _ = std::fs::remove_dir_all(&directory).or_else(|_| std::fs::remove_dir_all(&directory));
                 let signal = i32::try_from(met.load(Ordering::SeqCst)).unwrap_or(SIGTERM);
                 let _ = low_level::emulate_default_handler(signal);

@@ -15,7 +15,7 @@ use super::openai::{self, ChatFileMessage};
 use super::{AgentRun, RunStep, ToolCalled, ToolCounted, ToolCounts};
 use crate::failure::Result;
 
-/// Counts what was written.
+/// Counts the imported data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImportCounts {
     /// Number of sessions.
@@ -26,7 +26,7 @@ pub struct ImportCounts {
     pub records: u64,
     /// Number of calls that failed, whose ends are rollbacks.
     pub rollbacks: u64,
-    /// Bytes that the logs use, without space that is allocated and unused.
+    /// Bytes that the logs use, without allocated but unused space.
     pub log_bytes: u64,
 }
 
@@ -40,21 +40,21 @@ impl std::ops::AddAssign for ImportCounts {
     }
 }
 
-/// Upper bound of the bytes that a message and the end of its turn take beside the payload.
+/// Upper bound of the bytes of a message and the end of its turn, without the payload.
 const MESSAGE_BYTES: u64 = 256;
 
-/// Upper bound of the bytes that a call takes beside its arguments and its result.
+/// Upper bound of the bytes of a call, without its arguments and its result.
 const CALL_BYTES: u64 = 512;
 
-/// Upper bound of the bytes that a session's identity and declarations take.
+/// Upper bound of the bytes of a session's identity and declarations.
 const HEAD_BYTES: u64 = 2048;
 
 /// Bytes of a page; a segment's length is a multiple of it.
 const PAGE_BYTES: u64 = 4096;
 
-/// Chooses how the store is opened for a log whose records take at most so many bytes. Nothing has to survive a power cut
-/// before the session is closed, which syncs it. The log gets one segment of that size: no seals, and no declarations
-/// repeated at the heads of further segments.
+/// Returns the store's options for a log whose records have at most `bytes` bytes. Nothing has to
+/// survive a power cut before the session is closed, which syncs it. The log has one segment of
+/// that size: no seals, and no declarations repeated in further segments.
 fn options(bytes: u64) -> StoreOptions {
     let defaults = StoreOptions::default();
     let bytes = (HEAD_BYTES + bytes).next_multiple_of(PAGE_BYTES);
@@ -62,7 +62,7 @@ fn options(bytes: u64) -> StoreOptions {
     StoreOptions { durability: Durability::Process, background: BackgroundSync::Inline, segments, ..defaults }
 }
 
-/// Returns the most bytes that the records of a run take.
+/// Returns the upper bound of the bytes of a run's records.
 fn bytes_of(run: &AgentRun) -> u64 {
     let object_bytes_min = StoreOptions::default().object_bytes_min;
     let payload =
@@ -76,7 +76,7 @@ fn bytes_of(run: &AgentRun) -> u64 {
     steps.sum()
 }
 
-/// Writes a run into a session of its own, in the store at `root`. If that fails, the session is deleted.
+/// Writes a run into a new session in the store at `root`. If that fails, the session is deleted.
 ///
 /// # Errors
 ///
@@ -88,7 +88,7 @@ pub fn run(root: &Path, types: &SessionTypes, run: &AgentRun) -> foldlog::Result
     let id = session.id();
     let written = write(session, run);
     if written.is_err() {
-        // The first error is the one to report. The session is closed by now, so it can be deleted.
+        // The first error is returned. The session is already closed, so it can be deleted.
         let _ = store.delete(id);
     }
     written
@@ -113,16 +113,15 @@ fn write(session: Session, run: &AgentRun) -> foldlog::Result<ImportCounts> {
     Ok(ImportCounts { messages, rollbacks, ..close_session(session)? })
 }
 
-/// Closes a session, and counts what it holds.
+/// Closes a session and counts its contents.
 pub(super) fn close_session(session: Session) -> foldlog::Result<ImportCounts> {
-    // A second handle outlives the closing, which writes the last bytes.
+    // A second handle remains usable after the session is closed, which writes the last bytes.
     let closed = session.clone();
     session.close()?;
     let records = closed.position().map_or(0, |last| last.get() + 1);
     Ok(ImportCounts { sessions: 1, records, log_bytes: closed.log_bytes(), ..ImportCounts::default() })
 }
 
-/// Writes a conversation.
 struct ConversationWriter<'a> {
     session: &'a Session,
     evaluation: String,
@@ -168,7 +167,7 @@ impl<'a> ConversationWriter<'a> {
         self.end_turn()
     }
 
-    /// Writes a message of a run that is no result.
+    /// Writes a message of a run that is not a result.
     fn step(&mut self, step: &RunStep) -> foldlog::Result<()> {
         let message = &step.message;
         let (content, blocks) = content(message.get("content"));
@@ -229,7 +228,7 @@ fn further_fields(message: &Value) -> Option<serde_json::Value> {
     (!further.is_empty()).then_some(serde_json::Value::Object(further))
 }
 
-/// Writes a tool call as the transaction that it was, and returns whether it was committed.
+/// Writes a tool call as a transaction, and returns whether it was committed.
 fn tool_call(
     runner: &ToolRunner,
     answer: Option<SequenceNumber>,
@@ -252,15 +251,18 @@ fn tool_call(
     Ok(operation.end(result)?.success)
 }
 
-/// Writes the messages of an OpenAI file into a session of its own, in the store at `root`, as the conversation of the
-/// evaluation `imported`. The session's tag `file` is `name`. If that fails, the session is deleted.
+/// Writes the messages of an OpenAI file into a new session in the store at `root`, as the
+/// conversation of the evaluation `imported`. The session's tag `file` is `name`. If that fails,
+/// the session is deleted.
 ///
 /// # Errors
 ///
-/// [`CommandError::Malformed`](crate::CommandError::Malformed) if the text holds something else than messages, and
-/// [`CommandError::Engine`](crate::CommandError::Engine) if the store or the session cannot be written.
+/// [`CommandError::Malformed`](crate::CommandError::Malformed) if the text is not a list of
+/// messages, and [`CommandError::Engine`](crate::CommandError::Engine) if the store or the session
+/// cannot be written.
 pub fn messages(root: &Path, path: &Path, text: &str, name: Option<&str>) -> Result<ImportCounts> {
-    // Each message is looked at before the first one is written, so that a malformed file leaves no session behind.
+    // All messages are checked before the first one is written, so that a malformed file leaves no
+    // session.
     let mut bytes = 0;
     openai::each(path, text, &mut |said| {
         let payloads = [said.content.as_deref(), said.blocks.as_ref().map(|blocks| blocks.json.as_str())];

@@ -1,24 +1,26 @@
-//! Recorded runs of other tools' agents, and how they become sessions.
+//! Recorded runs of other tools' agents, and their conversion to sessions.
 //!
-//! A run becomes one session, with one conversation. An assistant's message is recorded as an answer; every other one that is no
-//! result as an input. Fields that no conversation has are kept beside the message. Two slices stand beside the
+//! A run becomes one session with one conversation. An assistant's message is recorded as an
+//! answer; any other message that is not a result is recorded as an input. Fields that a
+//! conversation has no place for are stored with the message. Two slices accompany the
 //! conversation:
 //!
-//! | slice | policy | holds |
+//! | slice | policy | contains |
 //! |---|---|---|
-//! | `tool_counts` | STATE | how often each tool was called: `{name, count}` |
+//! | `tool_counts` | STATE | the number of calls of each tool: `{name, count}` |
 //! | `tool_invoked` | LOG | every call, as the engine records it |
 //!
-//! A tool call becomes a transaction: its begin, which holds the arguments and names the answer that asked for it; the
-//! count; and its end, which holds the result. If the result begins with `Error`, the call failed: its end rolls back the
-//! count. The conversation keeps the result.
+//! A tool call becomes a transaction: a start record with the arguments and the answer that made
+//! the call; the count; and an end record with the result. If the result starts with `Error`, the
+//! call failed: its end rolls back the count. The conversation keeps the result.
 //!
-//! A result belongs to the call of the same ordinal in the assistant's message before it. Ids are data: in these files one
-//! id often names several calls.
+//! A result belongs to the call of the same ordinal in the preceding assistant's message. Ids are
+//! only data: in these files one id often names several calls.
 //!
-//! Transcripts of [`claude_code`] have slices of their own, and their rewinds and sub-agents are kept.
+//! Transcripts of [`claude_code`] have their own slices, and preserve rewinds and sub-agents.
 //!
-//! Of [`openai`], whose files say nothing of how calls went, results are recorded as inputs that close their calls.
+//! The files of [`openai`] do not state whether calls succeeded, so results are recorded as inputs
+//! that close their calls.
 
 pub mod claude_code;
 pub mod import;
@@ -40,7 +42,7 @@ pub use swe_agent::read as read_swe_agent;
 pub use tau_bench::read as read_tau_bench;
 pub use types::{ToolCalled, ToolCounted, ToolCounts, types};
 
-/// Holds one run of an agent.
+/// One run of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentRun {
     /// Name of the task, which becomes the session's tag `task_id`.
@@ -51,7 +53,7 @@ pub struct AgentRun {
     pub steps: Vec<RunStep>,
 }
 
-/// Holds one message, the calls that it makes, and the call whose result it is.
+/// One message, the calls that it makes, and the call whose result it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunStep {
     /// The message object, as it is in the file.
@@ -62,7 +64,7 @@ pub struct RunStep {
     pub call: Option<ToolCalled>,
 }
 
-/// Holds a call that an assistant's message makes.
+/// A call that an assistant's message makes.
 #[derive(Clone, Debug, PartialEq)]
 struct RunCall {
     id: Option<String>,
@@ -97,7 +99,8 @@ struct Pairing {
 }
 
 impl Pairing {
-    /// Takes a message that is not a tool's result. If it makes calls itself, calls that are still open got no result.
+    /// Adds a message that is not a tool's result. If it makes calls itself, calls that are still
+    /// open received no result.
     fn message(&mut self, message: &Value, calls: Option<Vec<RunCall>>) {
         let records = calls.iter().flatten().map(RunCall::record).collect();
         if let Some(calls) = calls {
@@ -106,7 +109,7 @@ impl Pairing {
         self.steps.push(RunStep { message: message.clone(), calls: records, call: None });
     }
 
-    /// Takes a message that is the result of the next open call.
+    /// Adds a message that is the result of the next open call.
     fn result(&mut self, message: &Value) -> Result<(), String> {
         let call = self.open.pop_front().ok_or("it is a tool's result, but no call waits for one")?;
         let result = message.get("content").cloned().unwrap_or_default();
@@ -148,7 +151,7 @@ fn tool_calls(message: &Value) -> Result<Option<Vec<RunCall>>, String> {
     Ok(Some(calls?).filter(|calls| !calls.is_empty()))
 }
 
-/// Reads the JSON value that a file holds.
+/// Reads the JSON value of a file.
 fn read_json(path: &Path) -> Result<Value> {
     let text = std::fs::read(path).map_err(|source| CommandError::File { path: path.to_owned(), source })?;
     let text = String::from_utf8(text).map_err(|error| {

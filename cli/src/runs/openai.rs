@@ -1,7 +1,8 @@
-//! Messages of OpenAI's chat completions: a JSON array of them, or one JSON object a line.
+//! Messages of OpenAI's chat completions: a JSON array, or one JSON object per line.
 //!
-//! A message keeps what it says byte for byte, but for a surrogate that stands alone in a text, which becomes U+FFFD. One
-//! whose content is an array of parts, and one with further fields, keeps its own JSON too.
+//! The content of a message is preserved byte for byte, except that an unpaired surrogate in a text
+//! becomes U+FFFD. A message whose content is an array of parts, or that has further fields, keeps
+//! its own JSON too.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,17 +18,18 @@ use serde_json::value::RawValue;
 use super::malformed_error;
 use crate::failure::{CommandError, Result};
 
-/// Most bytes of a file that is read: it is held in memory as a whole.
+/// Maximum size of a file in bytes: it is read into memory as a whole.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// Holds a message of the file.
+/// A message of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChatFileMessage {
-    /// Who speaks; a developer counts as the system.
+    /// Role of the author; a developer counts as the system.
     pub role: Role,
     /// Text; `None` if the message has none.
     pub content: Option<String>,
-    /// The content, or the whole message, in the file's own form where the fields here do not say all of it.
+    /// The content, or the whole message, in the file's own form if the fields here do not
+    /// represent it completely.
     pub blocks: Option<ContentBlocks>,
     /// Name of the speaker or tool.
     pub name: Option<String>,
@@ -41,7 +43,8 @@ pub struct ChatFileMessage {
 ///
 /// # Errors
 ///
-/// [`CommandError::File`] if the file cannot be read, [`CommandError::Malformed`] if it is not UTF-8, or too large.
+/// [`CommandError::File`] if the file cannot be read, [`CommandError::Malformed`] if it is not
+/// UTF-8, or too large.
 pub fn read(path: &Path) -> Result<String> {
     let failed = |source| CommandError::File { path: path.to_owned(), source };
     let mut bytes = Vec::new();
@@ -56,12 +59,12 @@ pub fn read(path: &Path) -> Result<String> {
     })
 }
 
-/// Hands the messages of a file's text to `visit`, in order, until it fails. `path` is named in errors.
+/// Passes the messages of a file's text to `visit`, in order, until it fails. Errors name `path`.
 ///
 /// # Errors
 ///
-/// [`CommandError::Malformed`] with the place of the message and the field if the text holds something else, or the error of
-/// `visit`.
+/// [`CommandError::Malformed`] with the place of the message and the field if the text is not a
+/// list of messages, or the error of `visit`.
 pub fn each(path: &Path, text: &str, visit: &mut dyn FnMut(ChatFileMessage) -> Result<()>) -> Result<()> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut failure = None;
@@ -91,7 +94,7 @@ pub fn each(path: &Path, text: &str, visit: &mut dyn FnMut(ChatFileMessage) -> R
     Ok(())
 }
 
-/// Visits the elements of an array one after the other, so that they are never held together.
+/// Visits the elements of an array one after the other, so that they are never in memory together.
 struct Elements<'a, 'f> {
     visit: &'a mut dyn FnMut(&RawValue) -> Result<()>,
     failure: &'f mut Option<CommandError>,
@@ -123,7 +126,7 @@ impl<'de> Visitor<'de> for Elements<'_, '_> {
     }
 }
 
-/// Holds the fields of a message, not yet looked into.
+/// Fields of a message, not yet parsed.
 #[derive(Default)]
 struct Fields<'a> {
     role: Option<&'a RawValue>,
@@ -132,7 +135,7 @@ struct Fields<'a> {
     call_id: Option<&'a RawValue>,
     calls: Option<&'a RawValue>,
     function_call: Option<&'a RawValue>,
-    /// Whether there are other fields, and they are not `null`.
+    /// Whether there are other fields that are not `null`.
     others: bool,
 }
 
@@ -176,7 +179,7 @@ impl<'de: 'a, 'a> Visitor<'de> for FieldsVisitor<'a> {
     }
 }
 
-/// Reads one message. The error says which field is wrong.
+/// Parses one message. The error names the wrong field.
 fn parse_message(raw: &RawValue) -> Result<ChatFileMessage, String> {
     let fields: Fields<'_> = serde_json::from_str(raw.get()).map_err(|error| strip_position(&error))?;
     let role = text("role", fields.role)?.ok_or("field `role`: it is missing")?;
@@ -198,7 +201,7 @@ fn parse_message(raw: &RawValue) -> Result<ChatFileMessage, String> {
         return Err("field `tool_call_id`: it is missing".to_owned());
     }
     let (content, parts) = content(fields.content)?;
-    // A result stands for its call under any id, so that it keeps its own form of the content alone.
+    // A result may answer its call under another id, so it keeps the own form of its content only.
     let whole = (fields.others || developer) && role != Role::Tool;
     let json = if whole { Some(raw.get()) } else { parts };
     let blocks = json
@@ -275,7 +278,7 @@ fn calls(raw: Option<&RawValue>) -> Result<Vec<ToolCallRecord>, String> {
     calls.collect()
 }
 
-/// Returns an error's text without line and column, which count from the beginning of a part of the file.
+/// Returns an error's text without line and column, which are relative to a part of the file.
 fn strip_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rfind(" at line ").and_then(|at| text.get(..at)).unwrap_or(&text).to_owned()

@@ -1,9 +1,10 @@
 //! Trajectories of SWE-agent: a file is one run, whose messages are in `history`.
 //!
-//! The task is the file's name without its ending, the trial 0. If an assistant's message has `tool_calls`, these are its
-//! calls, and messages of role `tool` are their results. Older files have no such role: there an assistant's message with a
-//! text in `action` is a call of the tool that the action's first word names, with the whole action as its arguments, and the
-//! next message of type `observation` is its result. The last action often has no result.
+//! The task is the file's name without its extension, the trial 0. If an assistant's message has
+//! `tool_calls`, these are its calls, and messages of role `tool` are their results. Older files
+//! have no such role. There, an assistant's message with a text in `action` is a call of the tool
+//! named by the action's first word, with the whole action as its arguments. The next message of
+//! type `observation` is its result. The last action often has no result.
 
 use std::path::Path;
 
@@ -16,8 +17,8 @@ use crate::failure::Result;
 ///
 /// # Errors
 ///
-/// [`CommandError::File`](crate::CommandError::File) if the file cannot be read, [`CommandError::Malformed`](crate::CommandError::Malformed) if it
-/// holds something else.
+/// [`CommandError::File`](crate::CommandError::File) if the file cannot be read,
+/// [`CommandError::Malformed`](crate::CommandError::Malformed) if it is not a trajectory.
 pub fn read(path: &Path) -> Result<AgentRun> {
     let file = read_json(path)?;
     let wrong = |reason: String| malformed_error(path, Some(0), reason);
@@ -49,7 +50,7 @@ fn take(pairing: &mut Pairing, message: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the call that an action stands for.
+/// Returns the call that an action represents.
 fn action(message: &Value) -> Option<RunCall> {
     let action = message.get("action")?;
     let tool = action.as_str()?.split_whitespace().next()?;

@@ -11,8 +11,9 @@ use crate::failure::Result;
 ///
 /// # Errors
 ///
-/// [`CommandError::File`](crate::CommandError::File) if the file cannot be read, [`CommandError::Malformed`](crate::CommandError::Malformed), with
-/// the index of the run, if it holds something else.
+/// [`CommandError::File`](crate::CommandError::File) if the file cannot be read,
+/// [`CommandError::Malformed`](crate::CommandError::Malformed), with the index of the run, if its
+/// contents are not such runs.
 pub fn read(path: &Path) -> Result<Vec<AgentRun>> {
     let file = read_json(path)?;
     let Some(runs) = file.as_array() else {
@@ -49,7 +50,7 @@ fn take(pairing: &mut Pairing, message: &Value) -> Result<(), String> {
     }
 }
 
-/// Returns the text of a tag from a field that holds a number or a text.
+/// Returns the text of a tag from a field that contains a number or a text.
 fn tag(run: &Value, field: &str) -> Result<String, String> {
     match run.get(field) {
         Some(Value::Str(text)) => Ok(text.clone()),

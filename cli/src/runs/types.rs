@@ -1,7 +1,7 @@
 use foldlog::{Event, SessionTypes, Slice, Value};
 use serde::{Deserialize, Serialize};
 
-/// Holds what a run says of a tool call.
+/// A tool call, as recorded in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCalled {
     /// Provider's id of the call, which may name other calls too.
@@ -25,7 +25,7 @@ impl ToolCalled {
     }
 }
 
-/// Says how often a tool was called.
+/// Number of calls of a tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolCounted {
     /// Name of the tool.
@@ -38,7 +38,7 @@ impl Event for ToolCounted {
     const NAME: &'static str = "tool_counted";
 }
 
-/// Holds how often each tool was called, as STATE.
+/// The number of calls of each tool, as STATE.
 #[derive(Debug)]
 pub struct ToolCounts;
 
@@ -47,7 +47,7 @@ impl Slice for ToolCounts {
     type Item = ToolCounted;
 }
 
-/// Makes the declarations with which runs are imported.
+/// Creates the declarations with which runs are imported.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Tells the nodes of sub-agents from those of the transcript, and finds the call that started each sub-agent.
+//! Separates the nodes of sub-agents from those of the transcript, and finds the call that started
+//! each sub-agent.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -6,39 +7,40 @@ use foldlog::SmolStr;
 
 use super::scan::{CallPlace, NodeKind, TranscriptScan};
 
-/// Most levels of sub-agents that are child sessions of each other's.
+/// Maximum nesting of sub-agents as child sessions.
 const DEPTH_MAX: usize = 8;
 
-/// The nodes of the transcript itself, or of one sub-agent.
+/// Nodes of the transcript itself, or of one sub-agent (a *talk*).
 #[derive(Debug, Default)]
 pub(super) struct AgentThread {
     /// Name of the sub-agent; `None` for the transcript itself.
     pub(super) agent: Option<SmolStr>,
     /// The nodes, in order.
     pub(super) nodes: Vec<usize>,
-    /// Sub-agents that calls started, as places among the session's talks.
+    /// Sub-agents that calls started, as indices into the session's talks.
     pub(super) started: HashMap<CallPlace, Vec<usize>>,
 }
 
 impl AgentThread {
-    /// Returns the digest of the first thing that the sub-agent is told.
+    /// Returns the digest of the sub-agent's first prompt.
     fn first_prompt_digest(&self, scan: &TranscriptScan) -> Option<u64> {
         let mut nodes = self.nodes.iter().filter_map(|node| scan.nodes.get(*node));
         nodes.find(|node| node.kind == NodeKind::User)?.said
     }
 }
 
-/// Knows the calls of a session's talks.
+/// The calls of a session's talks.
 struct Callers<'a> {
     scan: &'a TranscriptScan,
     /// Calls by id, in the order of their nodes, each with its talk.
     by_id: HashMap<&'a SmolStr, Vec<(CallPlace, usize)>>,
-    /// Calls of which a sub-agent is known.
+    /// Calls whose sub-agent is already known.
     taken: HashSet<CallPlace>,
 }
 
 impl Callers<'_> {
-    /// Finds the call of a sub-agent that a line names, or that the sub-agent's first line follows.
+    /// Returns the call of a sub-agent that a line names, or else the call that the sub-agent's
+    /// first line follows.
     fn starting_call(&self, talk: &AgentThread) -> Option<(CallPlace, usize)> {
         let scan = self.scan;
         let nodes = || talk.nodes.iter().filter_map(|node| scan.nodes.get(*node));
@@ -56,8 +58,8 @@ impl Callers<'_> {
         })
     }
 
-    /// Chooses among the calls of an id: one with the prompt `said` if there is any, of the last message at the time, and the
-    /// first of that message that has no sub-agent yet.
+    /// Selects one of the calls with an id. Prefers calls with the prompt `said`. Of these, takes
+    /// the last message at or before `time_us`, and its first call that has no sub-agent yet.
     fn pick(&self, id: &SmolStr, time_us: i64, said: Option<u64>) -> Option<(CallPlace, usize)> {
         let calls = self.by_id.get(id)?;
         if let [only] = calls.as_slice() {
@@ -82,7 +84,7 @@ impl Callers<'_> {
     }
 }
 
-/// Holds the talks of a session. The first one is the transcript itself.
+/// The talks of a session. The first one is the transcript itself.
 #[derive(Debug)]
 pub(super) struct Talks {
     pub(super) all: Vec<AgentThread>,
@@ -91,7 +93,7 @@ pub(super) struct Talks {
 }
 
 impl Talks {
-    /// Divides the nodes of the files for which `belongs` holds.
+    /// Splits the nodes of the files that pass `belongs` into talks.
     pub(super) fn from_scan(scan: &TranscriptScan, belongs: &dyn Fn(usize) -> bool) -> Talks {
         let mut all = vec![AgentThread::default()];
         let mut by_agent: HashMap<SmolStr, usize> = HashMap::new();
@@ -161,7 +163,7 @@ impl Talks {
         self.attach(found);
     }
 
-    /// Attaches sub-agents to calls, as far as a walk from the transcript itself reaches them.
+    /// Attaches sub-agents to calls, as far as they are reachable from the transcript itself.
     fn attach(&mut self, found: Vec<Option<(CallPlace, usize)>>) {
         let without: Vec<usize> = (0..found.len()).filter(|place| found.get(*place) == Some(&None)).collect();
         let mut below: Vec<Vec<(CallPlace, usize)>> = vec![Vec::new(); found.len()];
@@ -171,7 +173,7 @@ impl Talks {
             }
         }
         let mut is_reached = vec![false; self.all.len()];
-        // First those that no call started, then those whose calls lead in a circle.
+        // First the sub-agents without a call, then those whose calls form a cycle.
         for first in without.into_iter().chain(0..is_reached.len()) {
             if is_reached.get(first).copied().unwrap_or(true) {
                 continue;

@@ -1,4 +1,4 @@
-//! Writes the files of an imported transcript again.
+//! Writes the files of an imported transcript back.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -14,7 +14,7 @@ use super::{RawTranscriptLines, TranscriptFiles};
 use crate::failure::{CommandError, Result};
 use crate::raw_json::escape_json;
 
-/// Counts what was written.
+/// Counts the written data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ExportCounts {
     /// Number of files.
@@ -29,18 +29,19 @@ struct ExportFile {
     name: String,
 }
 
-/// Writes the files into the directory `out`, which is made if it is not there, byte for byte as they were. No file that is
-/// there is changed.
+/// Writes the files into the directory `out`, which is created if missing, byte for byte as they
+/// were. No existing file is changed.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session holds no transcript, or names a file outside of the directory.
-/// - [`CommandError::File`] if a file cannot be written, or is there already.
+/// - [`CommandError::Usage`] if the session contains no transcript, or names a file outside of the
+///   directory.
+/// - [`CommandError::File`] if a file cannot be written, or already exists.
 /// - [`CommandError::Engine`] if the session cannot be read.
 pub fn export(reader: &LogReader, out: &Path) -> Result<ExportCounts> {
     let state = reader.state_reader()?;
     let files = list_files(&state)?;
-    // All names are looked at before the first file is made.
+    // All names are checked before the first file is created.
     let parts: Vec<Vec<&str>> = files.iter().map(parts).collect::<Result<_>>()?;
     make_directory(out)?;
     let mut exported = ExportCounts::default();
@@ -68,7 +69,7 @@ pub fn export(reader: &LogReader, out: &Path) -> Result<ExportCounts> {
     Ok(exported)
 }
 
-/// Holds a file that is written.
+/// A file that is being written.
 struct ExportFileWriter {
     file: u64,
     path: PathBuf,
@@ -80,11 +81,12 @@ fn close(open: Option<ExportFileWriter>) -> Result<()> {
     writer.flush().map_err(|source| CommandError::File { path, source })
 }
 
-/// Writes the lines of the transcript's only file to `stdout`, escaped: equal as JSON, but not byte for byte.
+/// Writes the lines of the transcript's only file to `stdout`, escaped: equal as JSON, but not byte
+/// for byte.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session holds no transcript, or one of several files.
+/// - [`CommandError::Usage`] if the session contains no transcript, or one of several files.
 /// - [`CommandError::Output`] if the lines cannot be written.
 /// - [`CommandError::Engine`] if the session cannot be read.
 pub fn export_main(reader: &LogReader, stdout: &mut dyn Write) -> Result<ExportCounts> {
@@ -111,7 +113,7 @@ fn inconsistent(reason: &str) -> CommandError {
     )
 }
 
-/// Holds a line of a file.
+/// A line of a file.
 struct ExportLine {
     file: u64,
     raw: Value,
@@ -133,7 +135,7 @@ impl ExportLine {
     }
 }
 
-/// Hands the items of a slice to `visit`, in order.
+/// Passes the items of a slice to `visit`, in order.
 fn each_item<S: Slice>(state: &StateReader, visit: &mut dyn FnMut(Value) -> Result<()>) -> Result<()> {
     let Some(slice) = state.slice(S::NAME) else { return Err(inconsistent("it has none of its slices")) };
     let mut failure = None;
@@ -163,7 +165,7 @@ fn list_files(state: &StateReader) -> Result<Vec<ExportFile>> {
     if files.is_empty() { Err(inconsistent("it names no file")) } else { Ok(files) }
 }
 
-/// Divides a name into its parts, none of which leads out of the directory.
+/// Splits a name into its components, none of which leads out of the directory.
 fn parts(named: &ExportFile) -> Result<Vec<&str>> {
     let parts: Vec<&str> = named.name.split('/').collect();
     let is_name = |part: &&str| {
@@ -178,7 +180,7 @@ fn parts(named: &ExportFile) -> Result<Vec<&str>> {
     Err(CommandError::usage(what, "nothing was written; do not trust this session"))
 }
 
-/// Makes a directory for its user alone, unless it is there.
+/// Creates a directory with access for its user only, unless it exists.
 fn make_directory(path: &Path) -> Result<()> {
     let made = match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -187,7 +189,7 @@ fn make_directory(path: &Path) -> Result<()> {
     made.map_err(|source| CommandError::File { path: path.to_owned(), source })
 }
 
-/// Makes a file below the directory, and the directories that lead to it. None of these may be a link.
+/// Creates a file below the directory, with its parent directories. None of these may be a link.
 fn make(out: &Path, file: &ExportFile, parts: &[&str]) -> Result<ExportFileWriter> {
     let mut path = out.to_owned();
     let failed = |path: &Path, source| CommandError::File { path: path.to_owned(), source };

@@ -1,4 +1,4 @@
-//! What an import reports of a transcript.
+//! Findings that an import reports about a transcript.
 
 use std::fmt;
 
@@ -6,40 +6,40 @@ use foldlog_codec::escape;
 use foldlog_view::text::shorten_text;
 use serde::Serialize;
 
-/// Number of characters of an id that a person is shown.
+/// Maximum number of characters of an id that a person is shown.
 const ID_CHARS_MAX: usize = 80;
 
-/// Names what an import reports.
+/// Kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FindingKind {
-    /// No file has the line's `parentUuid`.
+    /// No file contains the line's `parentUuid`.
     DanglingParent,
-    /// No file has the line's `logicalParentUuid`.
+    /// No file contains the line's `logicalParentUuid`.
     DanglingLogicalParent,
     /// The line's ancestors lead back to it.
     Cycle,
-    /// A message begins a further part, without a parent.
+    /// A message starts another part, without a parent.
     SecondBeginning,
-    /// The file's last line was cut.
+    /// The file's last line is incomplete.
     TornLine,
-    /// A line is no JSON object.
+    /// A line is not a JSON object.
     MalformedLine,
     /// Lines repeat earlier ones.
     ReplayedLines,
-    /// The line's `uuid` is another line's, which says something else.
+    /// The line's `uuid` belongs to another line with different contents.
     RepeatedUuid,
-    /// No call is known to have started the sub-agent.
+    /// The call that started the sub-agent is unknown.
     AgentWithoutCall,
     /// A call that started a sub-agent has no result.
     CallWithoutResult,
 }
 
-/// Reports something about a transcript.
+/// A finding about a transcript.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TranscriptFinding {
-    /// What is reported.
+    /// Kind of the finding.
     pub kind: FindingKind,
     /// Name of the file.
     pub file: String,
@@ -48,7 +48,7 @@ pub struct TranscriptFinding {
     /// Number of lines, for [`ReplayedLines`](FindingKind::ReplayedLines).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lines: Option<u64>,
-    /// Id of what is missing, repeated or without a call.
+    /// Id that is missing, repeated or without a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
 }

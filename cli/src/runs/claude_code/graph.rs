@@ -1,4 +1,5 @@
-//! The graph of a talk: what followed what, what was abandoned by a rewind, and in which order it is recorded.
+//! The graph of a talk: the order of messages, the branches that rewinds abandoned, and the order
+//! in which they are recorded.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,17 +8,18 @@ use foldlog::SmolStr;
 use super::findings::FindingKind;
 use super::scan::{NodeKind, TranscriptNode, TranscriptScan};
 
-/// Something to report about a node: its place, what, and the id that it is about.
+/// A finding about a node: its index, the kind, and the id concerned.
 pub(super) type NodeFinding = (usize, FindingKind, Option<SmolStr>);
 
-/// Holds a message, or a node that says nothing but that others follow.
+/// A message, or a node without content that other nodes follow.
 #[derive(Debug, Default)]
 pub(super) struct Unit {
-    /// Places of the nodes, in order. All of a message, or the one node.
+    /// Indices of the nodes, in order: all nodes of a message, or the one node.
     pub(super) nodes: Vec<usize>,
     pub(super) is_message: bool,
     parent: Option<usize>,
-    /// Why the unit is no child, if that is to be reported once it is clear that it begins a loose part.
+    /// Whether the reason why the unit has no parent is already reported, so that it is not
+    /// reported again as the start of a loose part.
     is_reported: bool,
     children: Vec<usize>,
     /// Whether the unit is on the live branch.
@@ -25,7 +27,7 @@ pub(super) struct Unit {
     time_us: i64,
 }
 
-/// Holds the units of a talk as one tree.
+/// The units of a talk as one tree.
 #[derive(Debug)]
 pub(super) struct Graph {
     units: Vec<Unit>,
@@ -33,11 +35,11 @@ pub(super) struct Graph {
     pub(super) found: Vec<NodeFinding>,
 }
 
-/// Holds units that stand side by side.
+/// Units that are siblings.
 pub(super) type SiblingUnits = Vec<usize>;
 
 impl Graph {
-    /// Makes the graph of nodes, which are in order.
+    /// Builds the graph of nodes, which must be in order.
     pub(super) fn new(scan: &TranscriptScan, nodes: &[usize]) -> Graph {
         let mut graph = Graph { units: Vec::new(), root: None, found: Vec::new() };
         let unit_of = graph.merge(scan, nodes);
@@ -52,12 +54,12 @@ impl Graph {
         self.units.get(unit)
     }
 
-    /// Returns the unit with which everything begins.
+    /// Returns the root unit.
     pub(super) fn root(&self) -> Option<usize> {
         self.root
     }
 
-    /// Makes units of nodes: one of all lines of a message.
+    /// Groups nodes into units: all lines of a message form one.
     fn merge(&mut self, scan: &TranscriptScan, nodes: &[usize]) -> HashMap<usize, usize> {
         let mut unit_of = HashMap::with_capacity(nodes.len());
         let mut messages: HashMap<&SmolStr, usize> = HashMap::new();
@@ -89,15 +91,16 @@ impl Graph {
             let is_missing = missing.is_some();
             self.found.extend(missing.map(|(kind, id)| (*place, kind, Some(id))));
             let Some(unit) = self.units.get_mut(*own).filter(|_| is_first) else { continue };
-            // A sub-agent's first line may follow a line of the transcript, which is no part of its own graph.
+            // A sub-agent's first line may follow a line of the transcript, which is not in the
+            // sub-agent's graph.
             unit.parent = parent.and_then(|parent| unit_of.get(&parent)).copied();
             unit.is_reported = is_missing;
         }
     }
 
-    /// Takes away one parent in each cycle: that of the earliest unit.
+    /// Removes one parent in each cycle: that of the earliest unit.
     fn break_cycles(&mut self) {
-        // 0 is not visited, and any other number names the walk that visited the unit.
+        // 0 means not visited; any other number is the walk that visited the unit.
         let mut visited = vec![0_usize; self.units.len()];
         for start in 0..self.units.len() {
             let mut at = Some(start);
@@ -116,8 +119,8 @@ impl Graph {
         }
     }
 
-    /// Makes every unit a child of the nearest message above it, or else of its root, and returns the units that are
-    /// messages or roots, parents before their children.
+    /// Makes every unit a child of the nearest message above it, or else of its root. Returns the
+    /// units that are messages or roots, parents before their children.
     fn contract(&mut self) -> Vec<usize> {
         let mut below: Vec<Vec<usize>> = vec![Vec::new(); self.units.len()];
         let mut waiting = Vec::new();
@@ -144,7 +147,8 @@ impl Graph {
 
     /// Joins the parts to one tree, and marks its live branch.
     fn join(&mut self, scan: &TranscriptScan, order: &[usize]) {
-        // Of each part, by its root: the unit with the last line that is a message's, of the file that ends last.
+        // Tip of each part, by its root: the unit with the last line of a message, in the file that
+        // ends last.
         let last_us = |node: usize| Some(scan.sources.get(scan.nodes.get(node)?.source)?.last_us);
         let mut tips: HashMap<usize, (Option<i64>, usize, usize)> = HashMap::new();
         let mut root_of: HashMap<usize, usize> = HashMap::new();
@@ -169,7 +173,8 @@ impl Graph {
         let mut branch: Vec<usize> =
             std::iter::successors(Some(tip), |unit| self.units[*unit].parent).collect();
         branch.reverse();
-        // The place on the branch behind which the next part stands, and the unit that it follows there.
+        // The index on the branch after which the next part is inserted, and the unit that it
+        // follows there.
         let (mut at, mut behind) = (0, branch.first().copied().unwrap_or(root));
         for (root, tip) in parts {
             let time_us = self.units[root].time_us;
@@ -192,7 +197,7 @@ impl Graph {
         }
     }
 
-    /// Inserts a loose part behind a unit, so that `next` follows the part's tip.
+    /// Inserts a loose part after a unit, so that `next` follows the part's tip.
     fn insert(&mut self, root: usize, tip: usize, behind: usize, next: Option<usize>) {
         let unit = &mut self.units[root];
         unit.parent = Some(behind);
@@ -214,14 +219,16 @@ impl Graph {
         places.iter().filter_map(|unit| self.units.get(*unit))
     }
 
-    /// Returns the branches that follow units that stand side by side: what stands first on each, the live one last.
+    /// Returns the branches that follow sibling units: the first units of each, with the live
+    /// branch last.
     pub(super) fn branches(&self, scan: &TranscriptScan, step: &SiblingUnits) -> Vec<SiblingUnits> {
         let units = step.iter().filter_map(|unit| self.units.get(*unit));
         let mut children: Vec<usize> = units.flat_map(|unit| unit.children.iter().copied()).collect();
         children.sort_unstable();
         let mut branches: Vec<SiblingUnits> = Vec::new();
         let mut at_time: HashMap<i64, usize> = HashMap::new();
-        // How many results of each call there were, and the branch of all first, all second, … results.
+        // The number of results of each call so far, and the branch of all first, second, …
+        // results.
         let calls = StepCalls::new(scan, self.units_of(step), self.units_of(&children));
         let mut answered: HashMap<(&SmolStr, Option<usize>), usize> = HashMap::new();
         let mut rounds: Vec<usize> = Vec::new();
@@ -252,9 +259,9 @@ impl Graph {
     }
 }
 
-/// Knows the calls of units that stand side by side, and which lines with such calls have results of their own.
+/// The calls of sibling units, and the lines with such calls that have their own results.
 struct StepCalls<'a> {
-    /// Lines with calls of an id, each with the number of these.
+    /// Lines with calls of an id, each with the number of these calls.
     lines: HashMap<&'a SmolStr, Vec<(usize, usize)>>,
     /// Lines that a result of an id follows.
     followed: HashSet<(&'a SmolStr, usize)>,
@@ -284,8 +291,8 @@ impl<'a> StepCalls<'a> {
         all
     }
 
-    /// Returns the line whose calls a result answers, and how many these are, at least one. The result of a call in an earlier
-    /// line may follow the last line.
+    /// Returns the line whose calls a result answers, and the number of these calls, at least one.
+    /// The result of a call in an earlier line may follow the last line.
     fn answered_by(
         &self,
         scan: &TranscriptScan,
@@ -305,7 +312,7 @@ impl<'a> StepCalls<'a> {
     }
 }
 
-/// Finds the node that a node follows, or says which id is missing.
+/// Returns the node that a node follows, or the id that is missing.
 fn parent_of(
     scan: &TranscriptScan,
     node: &TranscriptNode,

@@ -16,7 +16,7 @@ use crate::failure::Result;
 use crate::runs::import::{ImportCounts, close_session};
 use crate::runs::malformed_error;
 
-/// Holds what an import wrote and found.
+/// Result of an import.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Imported {
     /// Sessions, messages and records.
@@ -27,21 +27,25 @@ pub struct Imported {
     pub rewinds: u64,
     /// Number of sub-agents that became child sessions.
     pub agents: u64,
-    /// What is to be reported, by file and line.
+    /// Findings, by file and line.
     pub findings: Vec<TranscriptFinding>,
 }
 
-/// Imports transcripts and their sub-agents into the store at `root`: one session for each file, or for several that repeat
-/// or follow lines of each other. What is appended to a file meanwhile is left out.
+/// Imports transcripts and their sub-agents into the store at `root`. Each file becomes one
+/// session; files that repeat or follow lines of each other share one. Data that is appended to a
+/// file meanwhile is ignored.
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) if a file cannot be read, or changes while it is read.
-/// - [`CommandError::Malformed`](crate::CommandError::Malformed) if a file holds no line of a transcript, a line of over 256 MiB, or has
-///   a name that is not UTF-8, and if files of one session have the same name.
+/// - [`CommandError::File`](crate::CommandError::File) if a file cannot be read, or changes while
+///   it is read.
+/// - [`CommandError::Malformed`](crate::CommandError::Malformed) if a file contains no line of a
+///   transcript, contains a line of over 256 MiB, or has a name that is not UTF-8, and if files of
+///   one session have the same name.
 /// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
 ///
-/// The session of a file that fails is deleted; sessions of other files may stay if the store cannot be written.
+/// The session of a file that fails is deleted. Sessions of other files may remain if the store
+/// cannot be written.
 pub fn import(root: &Path, files: &[PathBuf]) -> Result<Imported> {
     let mut scan = TranscriptScan::default();
     files.iter().try_for_each(|file| scan.transcript(file))?;
@@ -81,14 +85,14 @@ fn sessions(scan: &TranscriptScan) -> Vec<usize> {
             *first = early;
         }
     }
-    // A file's first one stands before it, so that one walk finds the first of all.
+    // A file's first one precedes it, so a single pass finds the first of all.
     for place in 0..first.len() {
         first[place] = root(&first, place);
     }
     first
 }
 
-/// Checks that no two files of a session have one name, since both could not be exported.
+/// Checks that no two files of a session have the same name, since both could not be exported.
 fn check_names(scan: &TranscriptScan, session_of: &[usize]) -> Result<()> {
     let mut names = std::collections::HashSet::new();
     for (source, session) in scan.sources.iter().zip(session_of) {
@@ -100,7 +104,8 @@ fn check_names(scan: &TranscriptScan, session_of: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// Imports the files of one session, and returns what is to be reported of them. If that fails, the session is deleted, with those of its sub-agents.
+/// Imports the files of one session and returns the findings. If that fails, the session is
+/// deleted, with those of its sub-agents.
 fn one(
     store: &Store,
     types: &SessionTypes,
@@ -125,7 +130,7 @@ fn one(
     let written = write(session, &mut writer, stem, belongs, imported);
     let TranscriptWriter { counts, found, begun, .. } = writer;
     if let Err(error) = written {
-        // The first error is the one to report. Sub-agents first: each names its parent.
+        // The first error is returned. Sub-agents are deleted first, since each names its parent.
         for id in begun.into_iter().rev() {
             let _ = store.delete(id);
         }
@@ -167,7 +172,8 @@ fn write(
     Ok(())
 }
 
-/// Keeps the lines of a file, and what snapshots of the file history say. Returns the number of lines.
+/// Records the lines of a file, and the entries of file history snapshots. Returns the number of
+/// lines.
 fn keep(session: &Session, file: u64, source: &TranscriptSource) -> Result<u64> {
     session.dispatch(TranscriptFile { file, name: source.name.clone() })?;
     let mut lines = 0;

@@ -1,7 +1,7 @@
-//! Reads one line: the fields that say where it belongs, and the content of a message.
+//! Reads one line: the fields that determine its place, and the content of a message.
 //!
-//! A field of another type than expected counts as missing. Nothing that is nested is looked into before it is asked for,
-//! so that a line may be as deep as it likes.
+//! A field of an unexpected type counts as missing. Nested values are parsed only on demand, so a
+//! line may be nested arbitrarily deep.
 
 use foldlog::conversation::TokenUsage;
 use foldlog_codec::escape;
@@ -9,10 +9,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-/// A field that was not looked into.
+/// A field that is not parsed yet.
 type Field<'a> = Option<&'a RawValue>;
 
-/// Holds the fields of a line.
+/// Fields of a line.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct LineFields<'a> {
@@ -48,7 +48,7 @@ pub(super) struct LineFields<'a> {
     snapshot: Field<'a>,
 }
 
-/// Holds the field that names an agent.
+/// The field that names an agent.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AgentIdField<'a> {
@@ -56,7 +56,7 @@ struct AgentIdField<'a> {
     agent_id: Field<'a>,
 }
 
-/// Holds the fields of a message.
+/// Fields of a message.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct MessageFields<'a> {
     #[serde(borrow, default)]
@@ -73,16 +73,16 @@ pub(super) struct MessageFields<'a> {
     stop_reason: Field<'a>,
 }
 
-/// Holds the fields of a block, and the block as it is.
+/// Fields of a block, and the block in its own form.
 #[derive(Debug)]
 pub(super) struct MessageBlock<'a> {
     /// The block.
     pub(super) raw: &'a str,
-    /// What it is.
+    /// Its content.
     pub(super) content: BlockContent<'a>,
 }
 
-/// Holds what a block is.
+/// Content of a block.
 #[derive(Debug)]
 pub(super) enum BlockContent<'a> {
     /// A text.
@@ -129,7 +129,7 @@ struct BlockFields<'a> {
     is_error: Field<'a>,
 }
 
-/// Holds the content of a message.
+/// Content of a message.
 #[derive(Debug)]
 pub(super) enum MessageContent<'a> {
     /// `null`, or nothing.
@@ -140,14 +140,14 @@ pub(super) enum MessageContent<'a> {
     Blocks(Vec<MessageBlock<'a>>),
 }
 
-/// Holds the field of a call's arguments that a sub-agent is told.
+/// The field of a call's arguments that contains a sub-agent's prompt.
 #[derive(Deserialize)]
 struct PromptField<'a> {
     #[serde(borrow, default)]
     prompt: Field<'a>,
 }
 
-/// Holds the files of a snapshot.
+/// The files of a snapshot.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct FileHistoryFields<'a> {
@@ -162,19 +162,20 @@ struct Backup<'a> {
     backup_file_name: Field<'a>,
 }
 
-/// Reads a field as some type, `None` if it is of another one. A surrogate that stands alone in a text becomes U+FFFD.
+/// Parses a field as a type; `None` if it has another type. An unpaired surrogate in a text becomes
+/// U+FFFD.
 fn field<T: DeserializeOwned>(field: Field<'_>) -> Option<T> {
     escape::read_json(field?.get()).ok()
 }
 
-/// Reads the fields of an object, `None` if the field is no object.
+/// Parses the fields of an object; `None` if the field is not an object.
 fn fields<'a, T: Deserialize<'a>>(field: Field<'a>) -> Option<T> {
     let raw = field?.get();
     if raw.starts_with('{') { serde_json::from_str(raw).ok() } else { None }
 }
 
 impl<'a> LineFields<'a> {
-    /// Reads a line; `None` if it is no JSON object.
+    /// Parses a line; `None` if it is not a JSON object.
     pub(super) fn read(bytes: &'a [u8]) -> Option<LineFields<'a>> {
         let text = std::str::from_utf8(bytes).ok()?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim();
@@ -211,7 +212,8 @@ impl<'a> LineFields<'a> {
         field(self.agent_id)
     }
 
-    /// Returns the agents that the line names without being one of theirs: by its result, or by its progress.
+    /// Returns the agents that the line names without belonging to them: by its result, or by its
+    /// progress.
     pub(super) fn agents_named(&self) -> impl Iterator<Item = String> {
         let named = [self.tool_use_result, self.data].map(|part| {
             let named: AgentIdField<'_> = fields(part)?;
@@ -220,27 +222,28 @@ impl<'a> LineFields<'a> {
         named.into_iter().flatten()
     }
 
-    /// Returns the call for which the line says that it was written.
+    /// Returns the call for which the line was written, according to the line.
     pub(super) fn parent_call(&self) -> Option<String> {
         field(self.parent_call).or_else(|| field(self.parent_call_of_stream))
     }
 
-    /// Returns the `uuid` of the line whose call the line answers.
+    /// Returns the `uuid` of the line whose call this line answers.
     pub(super) fn source_of_result(&self) -> Option<String> {
         field(self.source_of_result)
     }
 
-    /// Returns the message; `None` if the line is no object with one.
+    /// Returns the message; `None` if the line is not an object with one.
     pub(super) fn message(&self) -> Option<MessageFields<'a>> {
         fields(self.message)
     }
 
-    /// Returns the id that a snapshot of the file history belongs to.
+    /// Returns the id to which a snapshot of the file history belongs.
     pub(super) fn snapshot_message(&self) -> Option<String> {
         field(self.message_id)
     }
 
-    /// Hands the path of each file in a snapshot of the file history to `visit`, and the name of its backup, if it existed.
+    /// Passes the path of each file in a snapshot of the file history to `visit`, with the name of
+    /// its backup if it existed.
     pub(super) fn each_backup<E>(
         &self,
         mut visit: impl FnMut(String, Option<String>) -> Result<(), E>,
@@ -260,7 +263,7 @@ impl<'a> MessageFields<'a> {
         field(self.id)
     }
 
-    /// Returns whether the message says that it is a model's.
+    /// Returns whether the message states that a model wrote it.
     pub(super) fn is_assistants(&self) -> Option<bool> {
         let role: String = field(self.role)?;
         Some(role == "assistant")
@@ -274,7 +277,7 @@ impl<'a> MessageFields<'a> {
         field(self.stop_reason)
     }
 
-    /// Returns what the answer used.
+    /// Returns the usage of the answer.
     pub(super) fn usage(&self) -> Option<TokenUsage> {
         #[derive(Deserialize)]
         struct Used<'a> {
@@ -303,7 +306,8 @@ impl<'a> MessageFields<'a> {
     }
 }
 
-/// Reads the content of a message or of a result. What is neither a text nor an array is one block.
+/// Parses the content of a message or of a result. A value that is neither a text nor an array is
+/// one block.
 pub(super) fn content(raw: Field<'_>) -> MessageContent<'_> {
     let Some(raw) = raw.filter(|raw| raw.get() != "null") else { return MessageContent::None };
     if let Some(text) = field(Some(raw)) {
@@ -350,7 +354,7 @@ impl MessageContent<'_> {
     }
 }
 
-/// Returns the texts among blocks, each on lines of its own; `None` if there are none.
+/// Returns the texts among blocks, each on its own lines; `None` if there are none.
 pub(super) fn texts<'b, 'a: 'b>(blocks: impl Iterator<Item = &'b MessageBlock<'a>>) -> Option<String> {
     let mut texts = blocks.filter_map(|block| match &block.content {
         BlockContent::Text(text) => Some(text.as_str()),

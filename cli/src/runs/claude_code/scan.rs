@@ -1,4 +1,4 @@
-//! Reads files line by line, and keeps of each line where it stands and whom it names.
+//! Reads files line by line, and indexes each line's place and its references.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use super::line::{BlockContent, LineFields, MessageContent, prompt};
 use crate::failure::{CommandError, Result};
 use crate::runs::malformed_error;
 
-/// Most bytes of a line.
+/// Maximum length of a line in bytes.
 const LINE_BYTES_MAX: u64 = 1 << 28;
 
 /// A file of a transcript.
@@ -23,11 +23,11 @@ pub(super) struct TranscriptSource {
     pub(super) path: PathBuf,
     /// Name within the transcript's directory.
     pub(super) name: String,
-    /// Place of the transcript's own file among the files: this one, or the one whose sub-agent this is.
+    /// Index of the transcript's own file: this one, or the one whose sub-agent this is.
     pub(super) main: usize,
     /// Id of the sub-agent whose file this is.
     pub(super) agent: Option<SmolStr>,
-    /// Bytes of the file when it was read first. What was appended since is not looked at.
+    /// Length of the file in bytes when it was first read. Data appended since is ignored.
     pub(super) bytes: u64,
     /// Digest of these bytes.
     digest: u64,
@@ -35,14 +35,15 @@ pub(super) struct TranscriptSource {
     pub(super) last_us: i64,
 }
 
-/// Names a call by the node that makes it, and by its place among that node's calls: an id may be that of several.
+/// Identifies a call by its node and its place among that node's calls: several calls may share an
+/// id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CallPlace {
     pub(super) node: usize,
     pub(super) place: usize,
 }
 
-/// Says what a node is.
+/// Kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeKind {
     User,
@@ -50,18 +51,18 @@ pub(super) enum NodeKind {
     Other,
 }
 
-/// Holds where a node stands, and whom it names.
+/// A node: its place, and its references.
 #[derive(Debug)]
 pub(super) struct TranscriptNode {
     pub(super) source: usize,
     pub(super) line: u64,
-    /// Byte of the file at which the line begins.
+    /// Offset of the line's first byte in the file.
     offset: u64,
     len: u64,
     /// Time in microseconds; that of the line before if it has none.
     pub(super) time_us: i64,
     pub(super) kind: NodeKind,
-    /// `None` also if another line has it already.
+    /// `None` also if another line has the same `uuid`.
     pub(super) uuid: Option<SmolStr>,
     pub(super) parent: Option<SmolStr>,
     pub(super) logical_parent: Option<SmolStr>,
@@ -69,19 +70,19 @@ pub(super) struct TranscriptNode {
     pub(super) message: Option<SmolStr>,
     pub(super) sidechain: bool,
     pub(super) agent: Option<SmolStr>,
-    /// Calls that the node makes, and digests of what they tell a sub-agent.
+    /// Calls that the node makes, with digests of their prompts for a sub-agent.
     pub(super) calls: Vec<(SmolStr, Option<u64>)>,
-    /// Calls whose results the node holds.
+    /// Calls whose results the node contains.
     pub(super) results: Vec<SmolStr>,
     /// `uuid` of the node whose call the node answers, if the line names it.
     pub(super) source_of_result: Option<SmolStr>,
-    /// Digest of the text, of a sub-agent's first node.
+    /// Digest of the text, for nodes of sub-agents.
     pub(super) said: Option<u64>,
-    /// Call for which the node says that it was written.
+    /// Call for which the node was written, according to the node.
     pub(super) parent_call: Option<SmolStr>,
 }
 
-/// Holds a line of a file.
+/// A line of a file.
 pub(super) struct LineAt<'a> {
     pub(super) number: u64,
     offset: u64,
@@ -90,14 +91,15 @@ pub(super) struct LineAt<'a> {
     pub(super) ended: bool,
 }
 
-/// Holds what was read of all files.
+/// Index of all files.
 #[derive(Debug, Default)]
 pub(super) struct TranscriptScan {
     pub(super) sources: Vec<TranscriptSource>,
     pub(super) nodes: Vec<TranscriptNode>,
     /// Nodes by their `uuid`.
     pub(super) by_uuid: HashMap<SmolStr, usize>,
-    /// Calls that lines name together with an agent, and the time of the line, by the transcript's own file and the agent's id.
+    /// Calls that lines name together with an agent, and the time of the line, by the transcript's
+    /// own file and the agent's id.
     pub(super) started: HashMap<(usize, SmolStr), (SmolStr, i64)>,
     pub(super) findings: Vec<(usize, TranscriptFinding)>,
     /// Pairs of files of which one repeats lines of the other.
@@ -126,7 +128,7 @@ pub(super) fn digest_of(text: &str) -> u64 {
     hasher.finish()
 }
 
-/// Hands each line of the first `bytes` bytes of a file to `visit`, and returns their digest.
+/// Passes each line of the first `bytes` bytes of a file to `visit`, and returns their digest.
 fn each_line(path: &Path, bytes: u64, visit: &mut dyn FnMut(LineAt<'_>) -> Result<()>) -> Result<u64> {
     let mut reader = BufReader::with_capacity(1 << 16, open(path)?.take(bytes));
     let (mut line, mut offset, mut number) = (Vec::new(), 0_u64, 0_u64);
@@ -152,7 +154,7 @@ fn each_line(path: &Path, bytes: u64, visit: &mut dyn FnMut(LineAt<'_>) -> Resul
 }
 
 impl TranscriptSource {
-    /// Hands each line to `visit`, as it was when the file was read first.
+    /// Passes each line to `visit`, as it was when the file was first read.
     pub(super) fn each_line(&self, visit: &mut dyn FnMut(LineAt<'_>) -> Result<()>) -> Result<()> {
         let digest = each_line(&self.path, self.bytes, visit)?;
         if digest == self.digest { Ok(()) } else { Err(changed_error(&self.path)) }
@@ -180,7 +182,7 @@ impl TranscriptScan {
         Ok(())
     }
 
-    /// Reads a file, and returns whether any of its lines is one of a transcript.
+    /// Reads a file, and returns whether any of its lines belongs to a transcript.
     fn file(&mut self, path: &Path, name: String, main: usize, agent: Option<SmolStr>) -> Result<bool> {
         let bytes = open(path)?.metadata().map_err(|error| file_error(path, error))?.len();
         let place = self.sources.len();
@@ -232,13 +234,14 @@ impl TranscriptScan {
         self.by_uuid.get(node.parent.as_ref()?).copied()
     }
 
-    /// Reports something about a line.
+    /// Adds a finding about a line.
     pub(super) fn find(&mut self, source: usize, line: u64, kind: FindingKind, id: Option<&str>) {
         let (file, id) = (self.name_of(source), id.map(str::to_owned));
         self.findings.push((source, TranscriptFinding { kind, file, line, lines: None, id }));
     }
 
-    /// Returns pairs of files of which one follows lines of the other: a session that was resumed or compacted.
+    /// Returns pairs of files of which one follows lines of the other: a session that was resumed
+    /// or compacted.
     pub(super) fn references(&self) -> impl Iterator<Item = (usize, usize)> {
         let nodes = self.nodes.iter();
         nodes.filter_map(|node| {
@@ -249,7 +252,7 @@ impl TranscriptScan {
         })
     }
 
-    /// Makes the node of a line, and keeps what it says of agents and their calls.
+    /// Creates the node of a line, and indexes the agents and calls that the line names.
     fn node(
         &mut self,
         source: usize,
@@ -314,7 +317,7 @@ impl TranscriptScan {
         node
     }
 
-    /// Takes a node, unless it repeats one that was taken.
+    /// Adds a node, unless it repeats an earlier one.
     fn take(&mut self, mut node: TranscriptNode, replayed: &mut Option<(u64, u64)>) {
         let Some(uuid) = node.uuid.clone() else {
             if node.kind != NodeKind::Other {
@@ -342,7 +345,8 @@ impl TranscriptScan {
     }
 }
 
-/// Lists the files of sub-agents in a directory, by name. Links and what is no file are left out.
+/// Lists the files of sub-agents in a directory, by name. Skips links and entries that are not
+/// files.
 fn subagents(dir: &Path) -> Result<Vec<(PathBuf, String)>> {
     let entries = match std::fs::read_dir(dir) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -371,7 +375,7 @@ fn subagents(dir: &Path) -> Result<Vec<(PathBuf, String)>> {
 /// Reads lines of nodes again.
 #[derive(Debug, Default)]
 pub(super) struct Reread {
-    /// File that was read last, and its place.
+    /// The file that was read last, with its index.
     open: Option<(usize, File)>,
 }
 
@@ -384,7 +388,7 @@ impl Reread {
             Some((place, file)) if place == node.source => file,
             _ => open(&source.path)?,
         };
-        // The length was counted when the line was read first.
+        // The length was measured when the line was first read.
         line.resize(node.len as usize, 0);
         file.read_exact_at(&mut line, node.offset).map_err(|_| changed_error(&source.path))?;
         self.open = Some((node.source, file));

@@ -1,5 +1,5 @@
-//! Writes talks into sessions: messages as inputs and answers, calls as operations, rewinds as rollbacks, and sub-agents as
-//! child sessions of the operations.
+//! Writes talks into sessions: messages as inputs and answers, calls as operations, rewinds as
+//! rollbacks, and sub-agents as child sessions of the operations.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -21,10 +21,10 @@ use super::scan::{CallPlace, NodeKind, Reread, TranscriptNode, TranscriptScan};
 use crate::failure::Result;
 use crate::runs::import::{ImportCounts, close_session};
 
-/// Text of the end of a call that started a sub-agent and has no result.
+/// Text at the end of a call that started a sub-agent and has no result.
 const NO_RESULT: &str = "The transcript holds no result of this call.";
 
-/// Counts rewinds and sub-agents beside what was written.
+/// Counts rewinds and sub-agents in addition to the written data.
 #[derive(Debug, Default)]
 pub(super) struct TranscriptCounts {
     pub(super) written: ImportCounts,
@@ -36,30 +36,30 @@ pub(super) struct TranscriptCounts {
 pub(super) struct TranscriptWriter<'a> {
     pub(super) scan: &'a TranscriptScan,
     pub(super) talks: &'a Talks,
-    /// Declarations of the sub-agents' sessions, which have no slices of their own.
+    /// Declarations of the sub-agents' sessions, which have no slices.
     pub(super) types_of_agents: SessionTypes,
     pub(super) reread: Reread,
     pub(super) counts: TranscriptCounts,
     pub(super) found: Vec<NodeFinding>,
-    /// Sessions that were begun, in which an error leaves nothing of use.
+    /// Sessions that were created. After an error their contents are useless.
     pub(super) begun: Vec<uuid::Uuid>,
 }
 
-/// Holds the calls of an answer, which are open or closed.
+/// The calls of an answer, which are open or closed.
 #[derive(Default)]
 struct TranscriptCalls {
     records: Vec<ToolCallRecord>,
-    /// Where each call stands.
+    /// Place of each call.
     places: Vec<CallPlace>,
-    /// Ordinals by id, which may be that of several calls.
+    /// Ordinals by id, which several calls may share.
     ordinals: HashMap<String, Vec<usize>>,
     /// Whether a result follows the line of its call.
     is_exact: bool,
-    /// Ordinals of the closed calls, and the same in the order in which they were closed.
+    /// Ordinals of the closed calls, as a set and in the order in which they were closed.
     closed: RefCell<(HashSet<usize>, Vec<usize>)>,
 }
 
-/// Holds the last answer, and its calls.
+/// The last answer and its calls.
 #[derive(Clone, Default)]
 struct LastAnswer {
     answer: Option<SequenceNumber>,
@@ -81,8 +81,8 @@ impl LastAnswer {
         LastAnswer { answer: Some(answer), calls: Rc::new(calls) }
     }
 
-    /// Returns the ordinal of the open call of an id that a result answers: of several, one in the line that the result names
-    /// or follows, or else the first.
+    /// Returns the ordinal of the open call with this id that a result answers. Of several, takes
+    /// the one in the line that the result names or follows, or else the first.
     fn open(&self, id: &str, scan: &TranscriptScan, node: &TranscriptNode) -> Option<usize> {
         let (closed, _) = &*self.calls.closed.borrow();
         let mut open =
@@ -102,12 +102,11 @@ impl LastAnswer {
         }
     }
 
-    /// Returns how many calls are closed.
     fn closed_count(&self) -> usize {
         self.calls.closed.borrow().1.len()
     }
 
-    /// Opens the calls again that were closed after the first `count`.
+    /// Reopens all closed calls but the first `count`.
     fn reopen(&self, count: usize) {
         let (closed, order) = &mut *self.calls.closed.borrow_mut();
         for ordinal in order.drain(count.min(order.len())..) {
@@ -127,12 +126,12 @@ struct TalkWriter<'w, 'a> {
     answered: ResultIndex<'a>,
 }
 
-/// Knows which messages of a talk have results of their calls.
+/// Index of the results of a talk's calls.
 #[derive(Default)]
 struct ResultIndex<'a> {
     /// First node of each message, by the message's id.
     first: HashMap<&'a str, usize>,
-    /// Number of results of the calls of an id, by the first node of the last message with such a call.
+    /// Number of results for an id, by the first node of the last message with a call of this id.
     counts: HashMap<(usize, &'a str), usize>,
     /// Nodes that a result follows.
     followed: HashSet<usize>,
@@ -158,13 +157,14 @@ impl<'a> ResultIndex<'a> {
         answered
     }
 
-    /// Returns how many results the calls of an id have that the message with this first node makes.
+    /// Returns the number of results for the calls with this id in the message with this first
+    /// node.
     fn count(&self, first: usize, call: &str) -> usize {
         self.counts.get(&(first, call)).copied().unwrap_or_default()
     }
 }
 
-/// Branches that are to be written behind a unit.
+/// Branches that remain to be written after a unit.
 struct Fork {
     branches: std::vec::IntoIter<SiblingUnits>,
     snapshot: Snapshot,
@@ -194,7 +194,8 @@ impl<'a> TranscriptWriter<'a> {
 }
 
 impl TalkWriter<'_, '_> {
-    /// Writes all branches. Behind every branch but the last of a fork the session is rolled back to the fork.
+    /// Writes all branches. After every branch of a fork but the last, the session is rolled back
+    /// to the fork.
     fn graph(&mut self, graph: &Graph) -> Result<()> {
         let scan = self.writer.scan;
         let mut step: SiblingUnits = graph.root().into_iter().collect();
@@ -212,14 +213,14 @@ impl TalkWriter<'_, '_> {
             }
             let mut branches = branches.into_iter();
             if let Some(first) = branches.next() {
-                // To a snapshot a session is rolled back without folding the log.
+                // A rollback to a snapshot does not need to fold the log.
                 let snapshot = self.session.snapshot(SnapshotOptions::default())?;
                 let (asked, closed_count) = (self.asked.clone(), self.asked.closed_count());
                 forks.push(Fork { branches, snapshot, asked, closed_count });
                 step = first;
                 continue;
             }
-            // This branch is over: the next one begins where it began.
+            // This branch is complete; the next one starts at the same fork.
             while forks.last().is_some_and(|fork| fork.branches.len() == 0) {
                 forks.pop();
             }
@@ -328,7 +329,7 @@ impl TalkWriter<'_, '_> {
         message.and_then(|message| self.answered.first.get(message)).copied().unwrap_or(node)
     }
 
-    /// Writes what a user said, and the results that stand beside it.
+    /// Writes a user's message, and the results that it contains.
     fn user(&mut self, node: &TranscriptNode, message: &MessageFields<'_>) -> Result<()> {
         let mut id = node.uuid.as_deref();
         match message.content() {
@@ -363,7 +364,8 @@ impl TalkWriter<'_, '_> {
         Ok(())
     }
 
-    /// Writes the result of a call: as the end of its operation, or as a message if no such call is open.
+    /// Writes the result of a call: as the end of its operation, or as a message if no such call is
+    /// open.
     fn result(
         &mut self,
         node: &TranscriptNode,
@@ -445,8 +447,8 @@ impl<'w, 'a> MadeCalls<'w, 'a> {
         MadeCalls { answered, first, calls: Vec::new(), places: Vec::new(), by_id: HashMap::new() }
     }
 
-    /// Adds a call, unless its line repeats an earlier line's: then the id, name and arguments are the same, and there is no
-    /// further result of the id.
+    /// Adds a call and returns true, unless its line repeats an earlier line. In that case the id,
+    /// name and arguments are equal, and there is no further result of the id.
     fn add(&mut self, call: ToolCallRecord, at: CallPlace) -> bool {
         let same_id = self.by_id.entry(call.call_id.clone()).or_default();
         let is_same = |ordinal: &usize| {
@@ -463,7 +465,8 @@ impl<'w, 'a> MadeCalls<'w, 'a> {
     }
 }
 
-/// Returns blocks as they were; `None` if they are one text, which says all of it.
+/// Returns blocks in their own form; `None` if they are a single text, which represents them
+/// completely.
 fn in_own_form(blocks: &[MessageBlock<'_>]) -> Option<ContentBlocks> {
     let is_text = matches!(blocks, [MessageBlock { content: BlockContent::Text(_), .. }] | []);
     let json = || format!("[{}]", blocks.iter().map(|block| block.raw).collect::<Vec<_>>().join(","));
