@@ -1,4 +1,5 @@
-//! `foldlog backup`: copies a session, or all sessions of a store, into another store, or what is new of them.
+//! `foldlog backup`: copies a session, or all sessions of a store, into another store. A repeated
+//! backup copies only the new parts.
 
 use std::path::{Path, PathBuf};
 
@@ -61,7 +62,7 @@ impl Args {
     }
 }
 
-/// Holds what was copied. The fields are those of `backup --json`.
+/// Result of a backup. The fields are those of `backup --json`.
 #[derive(Debug, Default, Serialize)]
 struct Document {
     copied: Vec<BackupRow>,
@@ -109,15 +110,15 @@ struct BackupFailure {
     reason: String,
 }
 
-/// Copies the session or the store at `from` into the store at `to`, and prints what was copied. Returns 2 as the exit code if
-/// a session of a store cannot be copied and nothing is damaged.
+/// Copies the session or the store at `from` into the store at `to`, and prints a summary. Returns
+/// the exit code 2 if a session of a store cannot be copied and none is damaged.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if `to` is the directory that is to be copied, or the store that the session is in, or lies within either.
+/// - [`CommandError::Usage`] if `to` is `from` or the store that contains it, or is inside either.
 /// - [`CommandError::DoesNotHold`] if a session of a store is damaged, after the result is printed.
-/// - [`CommandError::Engine`] if `from` is neither a session nor a store, if a session that was named cannot be copied, or if the
-///   other store cannot be made.
+/// - [`CommandError::Engine`] if `from` is neither a session nor a store, if a session that was
+///   named cannot be copied, or if the other store cannot be created.
 pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'_>) -> Result<u8> {
     // A session that was copied by hand may be in no store.
     let around = if inspect::is_store(from) { None } else { inspect::store_around(from) };
@@ -154,7 +155,7 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
             progress.at(done);
         }
     } else {
-        // Looked at first, so that no store is made for a directory that holds no session.
+        // Checked first, so that no store is created for a directory without a session.
         if !from.is_dir() {
             let reason = "there is no such folder".to_owned();
             return Err(Error::NotASession { path: from.to_owned(), reason }.into());

@@ -1,4 +1,5 @@
-//! `foldlog candidates`: what a shell may complete a word to. Scripts of `foldlog completions` ask for it while somebody types.
+//! `foldlog candidates`: possible completions of a word. The scripts of `foldlog completions` call
+//! it while the user types.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -34,8 +35,9 @@ pub struct Args {
     pub prefix: String,
 }
 
-/// Prints the candidates that begin with the prefix, one a line, as they stand: a shell puts them into a command. Those with a
-/// character that would be escaped are left out. Says nothing of what cannot be read: somebody is about to type.
+/// Prints the candidates that start with the prefix, unescaped, one per line: a shell inserts them
+/// into a command. Candidates with a character that would be escaped are left out. Unreadable files
+/// are ignored silently, since the user is typing.
 ///
 /// # Errors
 ///
@@ -61,7 +63,8 @@ fn sessions(store: &Path, output: &Output<'_>) -> Result<BTreeSet<String>> {
     Ok(ids.into_iter().map(|id| id.to_string()).collect())
 }
 
-/// Returns the tags of a store's sessions. Sessions that the last listing found closed are not read again.
+/// Returns the tags of a store's sessions. Sessions that were closed at the last listing are not
+/// read again.
 fn tags_of_sessions(store: &Path, output: &Output<'_>) -> Result<BTreeSet<String>> {
     let found =
         open_store(store, output)?.overviews(now().timestamp_micros(), output.memory_bytes, &mut |_| {})?;
@@ -69,7 +72,8 @@ fn tags_of_sessions(store: &Path, output: &Output<'_>) -> Result<BTreeSet<String
     Ok(sound.flat_map(|overview| overview.tags).map(|(key, value)| format!("{key}={value}")).collect())
 }
 
-/// Returns the tags of a session's snapshots, as a command takes them for positions.
+/// Returns the tags of a session's snapshots, in the form in which a command accepts them as
+/// positions.
 fn tags_of_snapshots(session: &Path, output: &Output<'_>) -> Result<BTreeSet<String>> {
     let (mut nobody, mut neither) = (io::sink(), io::sink());
     let mut quiet = Output::new(&mut nobody, &mut neither, output.child);
@@ -79,7 +83,8 @@ fn tags_of_snapshots(session: &Path, output: &Output<'_>) -> Result<BTreeSet<Str
     Ok(tags.map(|tag| if is_ambiguous(&tag) { format!("tag:{tag}") } else { tag }).collect())
 }
 
-/// Returns whether a command would take a tag for something else: a number, or a tag without what it begins with.
+/// Returns whether a command would interpret a tag differently: as a number, or as a tag without
+/// its prefix.
 fn is_ambiguous(tag: &str) -> bool {
     tag.parse::<u64>().is_ok() || tag.starts_with("tag:")
 }

@@ -1,4 +1,4 @@
-//! `foldlog checkpoints`: the checkpoints of a session that are kept.
+//! `foldlog checkpoints`: the retained checkpoints of a session.
 
 use std::path::{Path, PathBuf};
 
@@ -41,14 +41,14 @@ impl Args {
 
 #[derive(Serialize)]
 struct Document<'a> {
-    /// Checkpoint that the strategy `latest` goes back to.
+    /// Checkpoint to which the strategy `latest` returns.
     latest: Option<CheckpointId>,
-    /// Why a hash does not fit the records; null if all do.
+    /// Reason why a hash does not match the records; null if all match.
     mismatch: Option<String>,
     checkpoints: Vec<&'a Checkpoint>,
 }
 
-/// Lists the checkpoints that are kept, in the order of their times, and checks the hashes of all.
+/// Lists the retained checkpoints in the order of their times, and checks all hashes.
 ///
 /// # Errors
 ///
@@ -90,7 +90,7 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
     Ok(code)
 }
 
-/// Says what a session held at a checkpoint.
+/// Describes the contents of a session at a checkpoint.
 pub(super) fn describe_checkpoint(checkpoint: &Checkpoint) -> String {
     let manifest = &checkpoint.manifest;
     let active: Vec<&str> = manifest.active_tasks.iter().map(|task| task.as_str()).collect();

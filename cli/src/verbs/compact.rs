@@ -1,5 +1,5 @@
-//! `foldlog compact`: drops the bodies of STATE that nothing needs any more, and compresses finished segments, of a session or of all
-//! sessions of a store.
+//! `foldlog compact`: drops the bodies of STATE that are no longer needed, and compresses finished
+//! segments, of a session or of all sessions of a store.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,6 @@ impl Args {
     }
 }
 
-/// Seconds of a day.
 pub(super) const DAY_SECONDS: u64 = 24 * 60 * 60;
 
 /// Names the snapshots whose positions are kept.
@@ -126,26 +125,27 @@ impl From<Compress> for Compression {
     }
 }
 
-/// Says what is to be kept.
+/// Options of a compaction.
 #[derive(Debug)]
 pub struct CompactCommand {
-    /// Snapshots whose positions are kept.
+    /// Snapshots whose positions are retained.
     pub keep: SnapshotRetention,
-    /// Further positions.
+    /// Further positions to retain.
     pub positions: Vec<Position>,
-    /// Age in days up to which bodies are kept.
+    /// Age in days up to which bodies are retained.
     pub days: Option<u64>,
-    /// How the files of finished segments are kept; as they are without it.
+    /// Compression of finished segments; `None` leaves them unchanged.
     pub compress: Option<Compress>,
     /// Length in bytes from which a segment is compressed.
     pub compress_from: Option<u64>,
-    /// Whether nothing is changed.
+    /// Whether to change nothing.
     pub dry_run: bool,
-    /// Whether a session that a replica holds is written: a compaction may finish its last segment by a record.
+    /// Whether a replicated session may be written: a compaction may finish its last segment with a
+    /// record.
     pub writing: WriteArgs,
 }
 
-/// Says what became of the sessions of a store.
+/// Result for the sessions of a store.
 #[derive(Debug, Serialize)]
 struct Document {
     compacted: Vec<CompactReport>,
@@ -154,20 +154,20 @@ struct Document {
     failed: Vec<CompactFailure>,
 }
 
-/// Says why a session was not compacted.
+/// Describes why a session was not compacted.
 #[derive(Debug, Serialize)]
 struct CompactFailure {
     session: Uuid,
     reason: String,
 }
 
-/// Compacts a session, or all sessions of a store that are not open, and prints what was dropped.
+/// Compacts a session, or all sessions of a store that are not open, and prints a summary.
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if `path` is neither a store nor a session in one, or positions are named for a
-/// whole store; [`CommandError::Engine`] if the session is open for writing, was interrupted or is
-/// damaged, or the disk has no room.
+/// [`CommandError::Usage`] if `path` is neither a store nor a session in one, or positions are
+/// named for a whole store; [`CommandError::Engine`] if the session is open for writing, was
+/// interrupted or is damaged, or the disk is full.
 pub fn run(path: &Path, asked: &CompactCommand, output: &mut Output<'_>) -> Result<u8> {
     let is_store = inspect::is_store(path);
     if is_store && !asked.positions.is_empty() {
@@ -198,7 +198,7 @@ pub fn run(path: &Path, asked: &CompactCommand, output: &mut Output<'_>) -> Resu
     Ok(HOLDS)
 }
 
-/// Returns the numbers of the positions that were asked for.
+/// Resolves the given positions to sequence numbers.
 fn positions(dir: &Path, asked: &[Position], output: &mut Output<'_>) -> Result<BTreeSet<SequenceNumber>> {
     let number = |one: &Position| match one {
         Position::At(at) => Some(*at),
@@ -268,7 +268,7 @@ fn print(report: &CompactReport, options: &CompactOptions, output: &mut Output<'
     told.unwrap_or(Ok(()))
 }
 
-/// Prints what became of the files of finished segments.
+/// Prints the result for the files of finished segments.
 fn tell(id: Uuid, compressed: &CompressReport, dry_run: bool, output: &mut Output<'_>) -> Result<()> {
     let CompressReport { compression, segments, finished, bytes_before, bytes_after, .. } = compressed;
     let verb = match (compression, dry_run) {

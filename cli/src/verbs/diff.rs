@@ -1,4 +1,4 @@
-//! `foldlog diff`: in what two positions of a session differ, or two sessions.
+//! `foldlog diff`: the differences between two positions of a session, or between two sessions.
 
 use std::path::{Path, PathBuf};
 
@@ -61,9 +61,10 @@ impl Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if a log has no such position, or if the session has no parent in its store.
-    /// - [`CommandError::Engine`] if a position is not in the sound part of its log, or a session cannot be read or takes more
-    ///   memory than it may.
+    /// - [`CommandError::Usage`] if a log has no such position, or if the session has no parent in
+    ///   its store.
+    /// - [`CommandError::Engine`] if a position is not in the intact part of its log, or a session
+    ///   cannot be read or exceeds the memory limit.
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let reader = open_sound(&self.session, output)?;
         let at = position(&reader, self.before)?;
@@ -80,7 +81,7 @@ impl Args {
                 return Ok(code_of(&reader, output));
             }
         };
-        // What is said of the other session is to be done with that one.
+        // Notes on the other session must contain that session's paths.
         let places = HintPaths::from_path(&other);
         let own = std::mem::replace(&mut output.places, places.clone());
         let other = open_sound(&other, output)?;
@@ -97,13 +98,13 @@ impl Args {
     }
 }
 
-/// Number of characters of a value that a person is shown.
+/// Maximum number of characters of a value that a person is shown.
 const VALUE_CHARS_MAX: usize = 100;
 
-/// Number of characters of two values that are read to find where they differ.
+/// Maximum number of characters of two values that are read to find their first difference.
 const READ_CHARS_MAX: usize = 1 << 16;
 
-/// Hands the differences of two positions of a session to `sink`.
+/// Passes the differences of two positions of a session to `sink`.
 fn compare_positions(
     reader: &LogReader,
     before: SequenceNumber,
@@ -114,12 +115,12 @@ fn compare_positions(
     conversations(reader, before, after, sink)
 }
 
-/// Returns the directory of the session that this one comes from, which stands beside it.
+/// Returns the directory of the parent session, which is next to this session's directory.
 fn parent_of(reader: &LogReader) -> Result<PathBuf> {
     let (Some(Parent::Fork { session, .. }) | Some(Parent::Child { session, .. })) =
         reader.opening_record().parent
     else {
-        // What is damaged may say where it comes from.
+        // The damaged part of the log may name the parent.
         if let Some(end) = reader.sound_end() {
             return Err(end.damage.clone().into());
         }
@@ -135,7 +136,7 @@ fn parent_of(reader: &LogReader) -> Result<PathBuf> {
     Ok(parent)
 }
 
-/// Knows what was printed last.
+/// Prints differences. Remembers the last one for the headings.
 #[derive(Default)]
 struct DifferencePrinter {
     heading: Option<String>,
@@ -228,7 +229,7 @@ fn heading(difference: &Difference) -> String {
     }
 }
 
-/// Returns the line that a person reads of a difference.
+/// Returns the line for a difference that a person reads.
 pub(super) fn text(difference: &Difference) -> String {
     let path = escape::text(&difference.path);
     let (mut before, mut after) = (value_text(&difference.before), value_text(&difference.after));

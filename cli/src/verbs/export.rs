@@ -78,14 +78,14 @@ pub enum Compress {
     None,
 }
 
-/// Says where the files of an export go.
+/// Destination of an export's files.
 #[derive(Debug, Clone, Default)]
 pub struct Target {
     /// Directory for the files of a transcript.
     pub out: Option<PathBuf>,
     /// Directory for the `.aca` of a tree.
     pub to: Option<PathBuf>,
-    /// What the files of a tree are compressed by.
+    /// Compression of a tree's files.
     pub compress: Option<Compress>,
 }
 
@@ -100,19 +100,21 @@ struct TreeDocument {
     foreign: Vec<String>,
 }
 
-/// Prints the session as of position `at`, or of the last one. Snapshot JSON holds STATE and LOG slices; CACHE slices can be
-/// computed again, and are left out. Children are those in the store of the session.
+/// Exports the session at position `at`, or at the last one.
 ///
-/// Of a damaged session its sound part is printed in these two formats, up to the last position before the damage.
-///
-/// The files of a transcript are written into the directory `out`, byte for byte. Without a directory the lines of a transcript
-/// without sub-agents are printed, escaped. A tree is written into the directory's `.aca`; it says what was written.
+/// - The formats for the standard output print it. Snapshot JSON contains STATE and LOG slices;
+///   CACHE slices can be recomputed and are left out. Children are those in the store of the
+///   session. Of a damaged session, these formats contain the intact part, up to the last position
+///   before the damage.
+/// - The files of a transcript are written into the directory `out`, byte for byte. Without a
+///   directory, the lines of a transcript without sub-agents are printed, escaped.
+/// - A tree is written into the directory's `.aca`, and a summary is printed.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the log has no such position, if the options are not the format's, or if the session holds no
-///   transcript that can be written.
-/// - [`CommandError::File`] if a file of a transcript cannot be written, or is there already.
+/// - [`CommandError::Usage`] if the log has no such position, if the options do not fit the format,
+///   or if the session contains no transcript that can be written.
+/// - [`CommandError::File`] if a file of a transcript cannot be written, or already exists.
 /// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
 pub fn run(
     session: &Path,
@@ -169,7 +171,7 @@ fn tree(session: &Path, at: Option<Position>, target: &Target, output: &mut Outp
     };
     let reader = open_session(session, output)?;
     let at = match (at, reader.report().interrupted.iter().find(|open| !open.reads_only)) {
-        // No session can be made of a position within a call.
+        // A position within a call cannot become a session.
         (None, Some(open)) if open.begin > SequenceNumber::MIN => {
             let (before, operation) = (open.begin.saturating_sub(1), open.operation);
             output.note(format_args!("note: exported as it was before operation {operation}, which is open"));

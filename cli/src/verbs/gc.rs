@@ -1,4 +1,4 @@
-//! `foldlog gc`: removes from a store what nothing needs any more.
+//! `foldlog gc`: removes unneeded files from a store.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -80,25 +80,25 @@ impl Args {
     }
 }
 
-/// Says what is to be kept.
+/// Options of a garbage collection.
 #[derive(Debug)]
 pub struct GcCommand {
-    /// Snapshots whose captures are kept.
+    /// Snapshots whose captures are retained.
     pub keep: SnapshotRetention,
-    /// Number of latest calls of each session whose captures are kept.
+    /// Number of latest calls of each session whose captures are retained.
     pub calls: Option<u64>,
-    /// Age in days up to which captures are kept.
+    /// Age in days up to which captures are retained.
     pub days: Option<u64>,
-    /// Whether anything is removed.
+    /// Whether files are removed; if not, only reports them.
     pub yes: bool,
 }
 
-/// Collects a store, or one session of a store, and prints what was removed, or would be.
+/// Collects a store, or one session of a store, and prints the files that were or would be removed.
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if `path` is no store and no session of one; [`CommandError::Engine`] if the store takes no writes, or a file cannot
-/// be removed.
+/// [`CommandError::Usage`] if `path` is neither a store nor a session in one;
+/// [`CommandError::Engine`] if the store is read-only, or a file cannot be removed.
 pub fn run(path: &Path, asked: &GcCommand, output: &mut Output<'_>) -> Result<u8> {
     let (root, session) = match inspect::is_store(path) {
         true => (path.to_owned(), None),
@@ -151,7 +151,7 @@ fn no_store(path: &Path, failure: CommandError) -> CommandError {
     }
 }
 
-/// Returns what was collected, in words.
+/// Describes the collected files.
 fn describe_collected(collected: &CollectedFiles) -> String {
     let parts = [
         (collected.objects, "object"),

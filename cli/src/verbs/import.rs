@@ -1,4 +1,5 @@
-//! `foldlog import`: recorded runs of other tools' agents, and conversations, one session each.
+//! `foldlog import`: imports recorded runs of other tools' agents, and conversations, each into its
+//! own session.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -171,26 +172,32 @@ struct Document {
     seconds: f64,
 }
 
-/// Imports the runs of a file of tau-bench into the store at `store`. If any run is malformed, none is imported.
+/// Imports the runs of a tau-bench file into the store at `store`. If any run is malformed, none is
+/// imported.
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) or [`CommandError::Malformed`](crate::CommandError::Malformed) if the file cannot be read
-///   or holds something else; nothing is imported then.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written; runs before the one that failed stay.
+/// - [`CommandError::File`](crate::CommandError::File) or
+///   [`CommandError::Malformed`](crate::CommandError::Malformed) if the file cannot be read or is
+///   malformed; then nothing is imported.
+/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written; runs
+///   before the failed one remain.
 pub fn tau_bench(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let runs = read_tau_bench(file)?;
     write(&runs, store, since, output)
 }
 
-/// Imports trajectories of SWE-agent, one run a file, into the store at `store`. If any file is malformed, none is imported.
+/// Imports trajectories of SWE-agent, one run per file, into the store at `store`. If any file is
+/// malformed, none is imported.
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) or [`CommandError::Malformed`](crate::CommandError::Malformed) if a file cannot be read or
-///   holds something else; nothing is imported then.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written; runs before the one that failed stay.
+/// - [`CommandError::File`](crate::CommandError::File) or
+///   [`CommandError::Malformed`](crate::CommandError::Malformed) if a file cannot be read or is
+///   malformed; then nothing is imported.
+/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written; runs
+///   before the failed one remain.
 pub fn swe_agent(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let runs: Result<Vec<AgentRun>> = files.iter().map(|file| read_swe_agent(file)).collect();
@@ -211,12 +218,14 @@ fn write(runs: &[AgentRun], store: &Path, since: Instant, output: &mut Output<'_
     report(written, since, output)
 }
 
-/// Imports a file of OpenAI's messages, a JSON array or one object a line, as one conversation in a session of its own.
+/// Imports a file of OpenAI's messages, a JSON array or one object per line, as one conversation in
+/// a new session.
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) or [`CommandError::Malformed`](crate::CommandError::Malformed) if the file cannot be read
-///   or holds something else; nothing is imported then.
+/// - [`CommandError::File`](crate::CommandError::File) or
+///   [`CommandError::Malformed`](crate::CommandError::Malformed) if the file cannot be read or is
+///   malformed; then nothing is imported.
 /// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
 pub fn openai(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
@@ -258,10 +267,10 @@ pub fn claude_code(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> 
     Ok(HOLDS)
 }
 
-/// Holds what a person says of the import of a damaged tree.
+/// Options for importing a damaged tree.
 #[derive(Debug)]
 pub struct Partial<'a> {
-    /// Who imports it, and why; `None` if it is only told what that would yield.
+    /// Author and reason of the import; `None` only reports its possible result.
     pub by: Option<(&'a str, &'a str)>,
 }
 
@@ -273,9 +282,10 @@ struct PartialDocument {
     outlook: RecoveryOutlook,
 }
 
-/// Tells what the sound files of a tree would yield, and makes a session of them if somebody is named.
+/// Reports the possible result of importing a tree's intact files. If an author is given, creates a
+/// session from them.
 fn aca_partly(dir: &Path, store: &Path, partial: &Partial<'_>, output: &mut Output<'_>) -> Result<u8> {
-    // Read first, so that no store is made for a tree that cannot be.
+    // Read first, so that no store is created for an unreadable tree.
     PartialTree::read(dir, output.tree_limits())?;
     if partial.by.is_some() {
         return from_sound_files(dir, Store::open(store)?, partial.by, output);
@@ -323,18 +333,20 @@ struct TreeDocument {
     differing: Vec<StateComponent>,
 }
 
-/// Imports the tree of a session, which `foldlog export --format aca` wrote, as a session of the store at `store`.
+/// Imports the tree of a session, which `foldlog export --format aca` wrote, as a session of the
+/// store at `store`.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Tasks`](crate::CommandError::Tasks) if the tree is damaged, or there is none; nothing is imported then.
+/// - [`CommandError::Tasks`](crate::CommandError::Tasks) if the tree is damaged or missing; then
+///   nothing is imported.
 /// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
 pub fn aca(dir: &Path, store: &Path, partial: Option<&Partial<'_>>, output: &mut Output<'_>) -> Result<u8> {
     if let Some(partial) = partial {
         return aca_partly(dir, store, partial, output);
     }
     let types = foldlog_agent::events::declare(declare(SessionTypes::builder())).build()?;
-    // Read first, so that no store is made for a tree that cannot be.
+    // Read first, so that no store is created for an unreadable tree.
     import_tree(dir, output.tree_limits())?;
     let store = Store::open(store)?;
     let imported = import_session(dir, &store, &types, SessionOptions::default(), output.tree_limits())?;
@@ -375,24 +387,25 @@ struct SnapshotDocument {
     session: String,
     #[serde(serialize_with = "foldlog::escape::serialize_path")]
     dir: PathBuf,
-    /// When the export was taken, in microseconds since 1970-01-01 UTC.
+    /// Time of the export, in microseconds since 1970-01-01 UTC.
     exported_at_us: i64,
     slices: u64,
     items: u64,
     conversations: u64,
 }
 
-/// Imports the slices that `foldlog export --format snapshot-json` wrote, or another program, as a session of the store at
-/// `store`. Slices need no types: each keeps its policy and its values.
+/// Imports slices that `foldlog export --format snapshot-json` or another program wrote, as a
+/// session of the store at `store`. Slices need no types: each keeps its policy and its values.
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) if the file cannot be read, and [`CommandError::Engine`](crate::CommandError::Engine) if it
-///   holds something else, or was exported while calls were open. Nothing is imported then.
+/// - [`CommandError::File`](crate::CommandError::File) if the file cannot be read, and
+///   [`CommandError::Engine`](crate::CommandError::Engine) if it is not such an export, or was
+///   exported while calls were open. Then nothing is imported.
 /// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
 pub fn snapshot_json(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let text = openai::read(file)?;
-    // Read first, so that no store is made for a file that is none.
+    // Read first, so that no store is created for an invalid file.
     let export = Export::from_json(&text)?;
     drop(text);
     let options = ImportOptions { keep_unknown: true, ..ImportOptions::default() };

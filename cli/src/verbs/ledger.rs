@@ -1,4 +1,5 @@
-//! `foldlog ledger`: what became of each tool call, and what a person needs to decide about one.
+//! `foldlog ledger`: the outcome of each tool call, and the facts that a person needs to decide
+//! about one.
 
 mod operation;
 
@@ -61,12 +62,14 @@ impl Args {
     }
 }
 
-/// Tells all of one operation, or lists what became of each operation of a session, in the order in which the operations began. The operations of a child
-/// session whose parent rolled back its own operation are listed as abandoned.
+/// Prints the account of one operation, or lists the operations of a session with their outcomes,
+/// in the order of their starts. If a parent rolled back its own operation, the operations of the
+/// child session are listed as abandoned.
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`](crate::CommandError::Engine) if nothing in the session is sound, or it cannot be read.
+/// [`CommandError::Engine`](crate::CommandError::Engine) if no part of the session is intact, or it
+/// cannot be read.
 pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_sound_outline(session, output)?;
     let ledger = reader.ledger()?;
@@ -142,12 +145,12 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
     Ok(code_of(&reader, output))
 }
 
-/// Names what a rollback replaced or removed in a resource, in one line.
+/// Describes an object that a rollback replaced or removed in a resource, in one line.
 fn replaced_text(one: &ReplacedContent) -> String {
     escape::text(&ReplacedContent::text(std::slice::from_ref(one)).unwrap_or_default()).into_owned()
 }
 
-/// Names what became of an operation, and why.
+/// Describes the outcome of an operation, with its reason.
 fn outcome(entry: &LedgerEntry) -> String {
     let outcome = entry.outcome.name();
     match (entry.cause, &entry.settled) {
@@ -165,14 +168,16 @@ fn outcome(entry: &LedgerEntry) -> String {
     }
 }
 
-/// Names the arguments that a decision approves, if it is an approval, for the name of whoever decided to follow.
+/// Names the arguments that a decision approves, as text before the approver's name; `None` if it
+/// is no approval.
 fn approval_text(settled: &Settled) -> Option<String> {
     let digest = settled.arguments.as_ref().map(digest_text)?;
     let digits: String = digest.chars().take(DIGEST_DIGITS).collect();
     Some(format!("arguments {digits} approved by"))
 }
 
-/// Returns the style of an outcome: green what was kept, red what failed, yellow what waits for somebody, or is to be looked at.
+/// Returns the style of an outcome: green for success, red for failure, yellow for operations that
+/// wait or need attention.
 fn style_of(entry: &LedgerEntry) -> Style {
     match entry.outcome {
         OperationStatus::Committed if entry.has_unknown_end => CAUTION,

@@ -1,4 +1,4 @@
-//! `foldlog man`: the manual, one page for the binary and one a verb.
+//! `foldlog man`: the manual, one page for the binary and one per verb.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -34,7 +34,7 @@ pub struct Args {
     pub force: bool,
 }
 
-/// Describes what was written. The fields are those of `man --json`.
+/// Lists the written pages. The fields are those of `man --json`.
 #[derive(Debug, Serialize)]
 struct ManPages<'a> {
     #[serde(serialize_with = "escape::serialize_path")]
@@ -42,15 +42,17 @@ struct ManPages<'a> {
     pages: Vec<&'a str>,
 }
 
-/// Prints a page of the manual of `command`, or writes all of them into a directory. `foldlog man | man -l -` shows one.
+/// Prints a page of the manual of `command`, or writes all of them into a directory. `foldlog man |
+/// man -l -` shows one.
 ///
 /// # Errors
 ///
 /// - [`CommandError::Usage`] if there is no such verb.
-/// - [`CommandError::File`] if a page is there already, or cannot be written. If one is there, none is written.
+/// - [`CommandError::File`] if a page already exists, or cannot be written. If one exists, none is
+///   written.
 pub fn run(arguments: &Args, command: Command, output: &mut Output<'_>) -> Result<u8> {
     let mut command = command.disable_help_subcommand(true);
-    // Gives each verb its whole name, and the options that all verbs have.
+    // Gives each verb its full name, and the options that all verbs have.
     command.build();
     let Some(dir) = &arguments.out else {
         output.stdout.write_all(&page(find(&command, &arguments.verb)?)?)?;
@@ -68,7 +70,7 @@ pub fn run(arguments: &Args, command: Command, output: &mut Output<'_>) -> Resul
     Ok(HOLDS)
 }
 
-/// Finds the verb that the words name.
+/// Finds the verb with these words.
 fn find<'a>(command: &'a Command, words: &[String]) -> Result<&'a Command> {
     words.iter().try_fold(command, |command, word| {
         let found = command.get_subcommands().find(|verb| verb.get_name() == word && !verb.is_hide_set());
@@ -82,7 +84,7 @@ fn find<'a>(command: &'a Command, words: &[String]) -> Result<&'a Command> {
     })
 }
 
-/// Collects the pages of a command and of all that is below it, each with its file's name.
+/// Collects the pages of a command and of its subcommands, each with its file's name.
 fn collect(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
     pages.push((format!("{name}.1"), page(command)?));
@@ -90,7 +92,6 @@ fn collect(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> 
     verbs.into_iter().try_for_each(|verb| collect(verb, pages))
 }
 
-/// Returns the page of a command.
 fn page(command: &Command) -> Result<Vec<u8>> {
     let version = env!("CARGO_PKG_VERSION");
     let details = command.get_after_long_help().or_else(|| command.get_after_help()).map(ToString::to_string);
@@ -104,7 +105,7 @@ fn page(command: &Command) -> Result<Vec<u8>> {
     if command.get_subcommands().any(|verb| !verb.is_hide_set()) {
         man.render_subcommands_section(&mut page)?;
     }
-    // The tables of fields keep their lines, which the generator would fill.
+    // The tables of fields keep their lines, which the generator would reflow.
     if let Some(details) = details {
         page.extend(b".SH DETAILS\n.nf\n");
         details.lines().for_each(|line| page.extend(roff(line).as_bytes()));
@@ -113,11 +114,11 @@ fn page(command: &Command) -> Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Writes a line of text in roff, in which it stands for nothing but itself.
+/// Escapes a line of text for roff.
 fn roff(line: &str) -> String {
     let escaped =
         line.replace('\\', "\\(rs").replace('-', "\\-").replace('\'', "\\(aq").replace('`', "\\(ga");
-    // A dot begins a request at the beginning of a line alone.
+    // A dot is a request only at the start of a line.
     let guard = if line.starts_with('.') { "\\&" } else { "" };
     format!("{guard}{escaped}\n")
 }
@@ -133,7 +134,8 @@ fn write(dir: &Path, pages: &[(String, Vec<u8>)], force: bool) -> Result<()> {
     paths().try_for_each(|(path, _)| check_replaced(&path, force))?;
     for (path, page) in paths() {
         if force {
-            // A page takes its name once it is whole, and the place of a link, not of what that leads to.
+            // A page receives its name once it is complete. It replaces a link, not the link's
+            // target.
             let mut unplaced = StagedFile::create_for(&path).map_err(failed(dir))?;
             unplaced.file().write_all(page).map_err(failed(&path))?;
             readable(unplaced.file()).map_err(failed(&path))?;
@@ -146,7 +148,8 @@ fn write(dir: &Path, pages: &[(String, Vec<u8>)], force: bool) -> Result<()> {
     Ok(())
 }
 
-/// Lets everybody read a page: temporary files are their owner's alone, and a manual is no secret.
+/// Makes a page readable for all users: temporary files are private to their owner, but a manual is
+/// public.
 fn readable(file: &fs::File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     file.set_permissions(fs::Permissions::from_mode(0o644))

@@ -1,5 +1,5 @@
-//! The verbs, one file each, with the arguments that each of them takes. Every `run` prints its result and returns the exit code, or fails
-//! with why it ended early.
+//! The verbs, one file each, with their arguments. Every `run` prints its result and returns the
+//! exit code, or fails with the error that ended it early.
 
 pub mod backup;
 pub mod candidates;

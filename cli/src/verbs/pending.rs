@@ -1,5 +1,5 @@
-//! `foldlog pending`: all that waits for a person in the sessions of a store: questions of suspended calls, and interrupted calls that only
-//! a person can judge.
+//! `foldlog pending`: operations that wait for a person in the sessions of a store: questions of
+//! suspended calls, and interrupted calls that only a person can judge.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -76,10 +76,10 @@ struct PendingRow {
     decide: Vec<DecisionChoice>,
 }
 
-/// Question about a call of a session that is still to be recovered.
+/// Question about a call of a session that has not been recovered yet.
 const UNRECOVERED: &str = "Its process ended before it did, and nobody has recovered the session since.";
 
-/// Question about a call of which nobody knows whether it did its work.
+/// Question about a call if it is unknown whether its work was done.
 const INTERRUPTED: &str = "Its process ended before it did. Did it do its work?";
 
 impl PendingRow {
@@ -114,7 +114,7 @@ impl PendingRow {
         PendingRow::of_call(reader, unsettled.operation, unsettled.begin, "decision", INTERRUPTED, decide)
     }
 
-    /// Describes a call whose process is gone and whose session nobody has recovered since.
+    /// Describes a call whose process has ended and whose session has not been recovered since.
     fn of_open(reader: &LogReader, open: &OpenOperation) -> Result<PendingRow> {
         let dir = quote_word(reader.dir().as_os_str());
         let recover = DecisionChoice {
@@ -124,7 +124,7 @@ impl PendingRow {
         PendingRow::of_call(reader, open.operation, open.begin, "recovery", UNRECOVERED, vec![recover])
     }
 
-    /// Describes a call that no question speaks of.
+    /// Describes a call without a question of its own.
     fn of_call(
         reader: &LogReader,
         operation: OperationId,
@@ -161,7 +161,7 @@ impl PendingRow {
     }
 }
 
-/// Returns what waits for a person in a session, in the order of the operations' ids.
+/// Returns the operations that wait for a person in a session, in the order of their ids.
 fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<PendingRow>> {
     let waits = |one: &&UnsettledOperation| one.idempotency.needs_settling() && !one.run_again;
     let unsettled = reader.report().unsettled.iter().filter(waits);
@@ -170,7 +170,7 @@ fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<PendingRow>> {
     rows.extend(
         reader.pending_questions(now())?.into_iter().map(|one| PendingRow::from_question(reader, one)),
     );
-    // What runs again by itself once its host is back waits for no person.
+    // A call that runs again automatically when its host returns does not wait for a person.
     let is_stuck = |one: &&OpenOperation| one.parent.is_none() && one.idempotency.needs_settling();
     for open in reader.report().interrupted.iter().filter(|_| !is_running).filter(is_stuck) {
         rows.push(PendingRow::of_open(reader, open)?);
@@ -179,8 +179,9 @@ fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<PendingRow>> {
     Ok(rows)
 }
 
-/// Prints what waits for a person in all sessions of the store at `dir`, in the order of the sessions' ids. A session that cannot be
-/// read is reported on standard error, and the others are listed; the exit code is then 1 if any session is damaged, else 2.
+/// Prints the operations that wait for a person in all sessions of the store at `dir`, in the order
+/// of the sessions' ids. A session that cannot be read is reported on standard error, and the
+/// others are listed. The exit code is then 1 if any session is damaged, else 2.
 ///
 /// # Errors
 ///

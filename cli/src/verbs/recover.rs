@@ -1,5 +1,6 @@
-//! `foldlog recover`: restores the workspaces of an interrupted session and ends its open calls, without its host. `recover`
-//! and `settle` are the verbs that write into a session that exists.
+//! `foldlog recover`: restores the workspaces of an interrupted session and ends its open calls,
+//! without its host. It is one of the verbs that write into an existing session (see the crate's
+//! invariants).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store};
 
-/// Says what a recovery does, and describes the fields of `recover --json`.
+/// Describes a recovery, and the fields of `recover --json`.
 const RECOVER_JSON: &str = "\
 What the call left half done is captured first, so that nothing is lost; what cannot be captured is moved to the folder
 .foldlog-aside of the workspace. If neither is possible, nothing is touched. No tool is run: the host runs again the calls that may be, and the others wait for `foldlog settle`.
@@ -133,25 +134,28 @@ impl Args {
     }
 }
 
-/// Time after which the recovery gives up waiting for somebody else who holds a workspace.
+/// Time after which the recovery stops waiting for the holder of a workspace's lease.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Holds what a person says of the workspaces. Each directory is given as `NAME=DIR`, or as `DIR` if there is one workspace only.
+/// Options for workspaces. Each directory is given as `NAME=DIR`, or as `DIR` if there is only one
+/// workspace.
 #[derive(Debug)]
 pub struct WorkspaceOptions<'a> {
-    /// Directories that the call worked on.
+    /// Directories on which the call worked.
     pub workspaces: &'a [String],
-    /// Directories that take the place of workspaces which are gone or were replaced.
+    /// Directories that replace workspaces which were removed or replaced.
     pub rebound: &'a [String],
-    /// Whether files in the directories of `rebound` are removed; if not, each of these directories must be empty.
+    /// Whether files in the directories of `rebound` are removed; if not, each of these directories
+    /// must be empty.
     pub overwrite: bool,
-    /// Directories that hold the workspaces' captures, for those that are not in the session's directory.
+    /// Directories that contain the workspaces' captures, for captures outside of the session's
+    /// directory.
     pub snapshots: &'a [String],
-    /// Whether what is there is given up where it can neither be captured nor be moved aside.
+    /// Whether current contents may be lost if they can neither be captured nor moved aside.
     pub without_capture: bool,
-    /// Whether another session's mark, which keeps this session away, is removed.
+    /// Whether to remove another session's mark, which excludes this session.
     pub force: bool,
-    /// Whether a session that a replica holds is written.
+    /// Whether a replicated session may be written.
     pub writing: WriteArgs,
 }
 
@@ -160,7 +164,7 @@ struct Document {
     session: Uuid,
     ended: Vec<RecoverOperationRow>,
     workspaces: Vec<Workspace>,
-    /// Directories given with `--force` while no call has a workspace to be restored.
+    /// Directories given with `--force` while no call has a workspace to restore.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     marks: Vec<DirectoryMark>,
     /// Note on options that changed nothing.
@@ -185,15 +189,15 @@ struct Workspace {
     root: PathBuf,
     #[serde(serialize_with = "escape::serialize_path")]
     snapshots: PathBuf,
-    /// Whether this directory took the place of the one that the call worked on.
+    /// Whether this directory replaced the one on which the call worked.
     rebound: bool,
-    /// Whether files of this directory that the capture does not hold were removed.
+    /// Whether files of this directory that are not in the capture were removed.
     overwritten: bool,
     /// Text of the mark that was removed.
     removed_mark: Option<String>,
 }
 
-/// Holds a directory that no open call works on, and its mark.
+/// A directory that no open call works on, with its mark.
 #[derive(Serialize)]
 struct DirectoryMark {
     #[serde(serialize_with = "escape::serialize_path")]
@@ -216,13 +220,16 @@ impl From<&UnsettledOperation> for RecoverOperationRow {
     }
 }
 
-/// Restores the workspaces of an interrupted session from its captures, and ends its open calls as interrupted. No tool is run.
+/// Restores the workspaces of an interrupted session from its captures, and ends its open calls as
+/// interrupted. No tool is run.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session is in no store, or no directory is given for a workspace.
-/// - [`CommandError::Engine`] if another process has the session open for writing; if a workspace cannot be restored, or another
-///   session has worked on it since; or if the call worked on a resource that is not a directory, which only the host restores.
+/// - [`CommandError::Usage`] if the session is in no store, or no directory is given for a
+///   workspace.
+/// - [`CommandError::Engine`] if another process has the session open for writing, if a workspace
+///   cannot be restored, or if another session has worked on it since. Also if the call worked on a
+///   resource that is not a directory, which only the host restores.
 pub fn run(dir: &Path, asked: &WorkspaceOptions<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
     let session = asked.writing.open(&root, output)?.open_to_recover(id)?;
@@ -252,7 +259,8 @@ fn recover(session: &Session, dir: &Path, asked: &WorkspaceOptions<'_>) -> Resul
         let RestoreTarget { name, rebound, snapshots, taken, .. } = place;
         let removed_mark = match asked.force {
             true => {
-                // A directory that this call never worked on may bear a true mark, which stays.
+                // A directory that this call never worked on may have a valid mark, which must
+                // remain.
                 files.check_directory(&taken)?;
                 files.remove_mark(Instant::now() + WAIT_MAX)?
             }
@@ -266,7 +274,7 @@ fn recover(session: &Session, dir: &Path, asked: &WorkspaceOptions<'_>) -> Resul
     let state = ExecutionState::builder(session.clone(), resources.build()?);
     let state = state.without_capture(asked.without_capture).build();
     let runner = ToolRunner::new(state, ToolRegistry::new());
-    // A command of `foldlog run` may have outlived it, and would go on to change the workspace.
+    // A command of `foldlog run` may have outlived it, and would continue to change the workspace.
     end_programs(session)
         .map_err(|error| CommandError::usage(error.to_string(), "end it, and recover again"))?;
     let recovered =
@@ -288,7 +296,8 @@ fn recover(session: &Session, dir: &Path, asked: &WorkspaceOptions<'_>) -> Resul
     })
 }
 
-/// Lets a directory take the place of the one that the call worked on. Without `overwrite` it must be empty.
+/// Prepares a directory that replaces the one on which the call worked. Without `overwrite` it must
+/// be empty.
 fn take_place(files: &HostFilesystem, overwrite: bool) -> Result<()> {
     let rebind = if overwrite { Rebind::Overwrite } else { Rebind::IfEmpty };
     files.rebind(rebind).map_err(|error| match error {
@@ -300,7 +309,8 @@ fn take_place(files: &HostFilesystem, overwrite: bool) -> Result<()> {
     })
 }
 
-/// Removes the marks of the directories given with `--force` while there is no workspace to restore.
+/// Removes the marks of the directories given with `--force` while there is no workspace to
+/// restore.
 fn unmark(dir: &Path, asked: &WorkspaceOptions<'_>) -> Result<Vec<DirectoryMark>> {
     let forced = if asked.force { asked.workspaces } else { &[] };
     let mark = |given: &String| {
@@ -331,7 +341,7 @@ fn idle(asked: &WorkspaceOptions<'_>) -> Option<&'static str> {
     }
 }
 
-/// Holds a workspace that is to be restored: its directory, and its capture.
+/// A workspace to restore: its directory and its capture.
 pub(super) struct RestoreTarget {
     pub(super) name: String,
     root: PathBuf,
@@ -341,7 +351,7 @@ pub(super) struct RestoreTarget {
 }
 
 impl RestoreTarget {
-    /// Opens the directory, which takes the place of another one if a person said so.
+    /// Opens the directory. A rebound directory replaces the previous one.
     pub(super) fn open(&self, overwrite: bool) -> Result<HostFilesystem> {
         let mut options = HostFilesystemOptions::default().gitignore(self.taken.gitignore);
         options.leave_out = self.taken.leave_out.clone();
@@ -353,8 +363,8 @@ impl RestoreTarget {
     }
 }
 
-/// Returns the workspaces among the resources that the call captured, each with the directory that a person gave. Other resources
-/// only the host can restore; the engine refuses a recovery without them.
+/// Returns the workspaces among the captured resources, each with the directory that a person gave.
+/// Only the host can restore other resources; the engine refuses a recovery without them.
 pub(super) fn places(
     captured: BTreeMap<String, Option<Vec<u8>>>,
     dir: &Path,
@@ -384,7 +394,7 @@ pub(super) fn places(
                     let name = escape::text(&name);
                     let what =
                         format!("the session works on the workspace `{name}`, whose folder is not given");
-                    // The path is a hint: only a person knows whether the directory is still there.
+                    // The path is a hint: only a person knows whether the directory still exists.
                     let (last, dir) = match &taken.path {
                         Some(path) => (format!("; it was {path} last"), quote_word(path.as_ref())),
                         None => (String::new(), "DIR".to_owned()),
@@ -414,7 +424,7 @@ fn directories_by_name(
         let (name, directory) = match one.split_once('=') {
             Some((name, directory)) if taken.contains_key(name) => (name, directory),
             _ if taken.is_empty() => continue,
-            // The path of a directory may hold a `=` too.
+            // The path of a directory may contain a `=` too.
             split => match only.filter(|_| split.is_none() || Path::new(one).is_dir()) {
                 Some(only) => (only.as_str(), one.as_str()),
                 None => {
@@ -437,7 +447,8 @@ fn directories_by_name(
     Ok(named)
 }
 
-/// Returns the directory within the session's directory that holds a capture: the one of the workspace's name, or any other.
+/// Returns the directory within the session's directory that contains a capture: the one with the
+/// workspace's name, or any other.
 fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
     let parts = commit.split_at_checked(2).filter(|_| commit.bytes().all(|byte| byte.is_ascii_hexdigit()));
     let holds = |directory: &Path| {
@@ -466,8 +477,8 @@ fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
     })
 }
 
-/// Returns what stands first, from a directory of captures down to an object, in the place of a directory or of the object's file, and what
-/// should.
+/// Returns the first path, from a directory of captures down to an object, whose entry has the
+/// wrong kind. Returns also the kind found and the kind expected there.
 fn irregular(captures: &Path, parts: [&str; 3]) -> Option<(PathBuf, EntryKind, EntryKind)> {
     let storage = FileStorage::new();
     let mut places = vec![captures.to_owned()];
@@ -532,7 +543,7 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         }
     }
     if !replaced.is_empty() && !not_undone.iter().any(NotUndone::is_uncaptured) {
-        // The session has committed nothing yet in a directory that takes the place of another one.
+        // The session has not committed anything in a replacement directory yet.
         let directory = match workspaces.iter().any(|workspace| workspace.rebound) {
             true => "--rebind NAME=DIR",
             false => "--workspace NAME=DIR",
@@ -553,13 +564,13 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Names what was not undone, with a colon behind it; empty if it names nothing.
+/// Names the part that was not undone, followed by a colon; empty if there is no name.
 pub(super) fn named_part(NotUndone { resource, path, .. }: &NotUndone) -> String {
     let named: Vec<&str> = [resource.as_str(), path].into_iter().filter(|word| !word.is_empty()).collect();
     if named.is_empty() { String::new() } else { format!("{}: ", named.join(" ")) }
 }
 
-/// Pairs each path with what became of it.
+/// Pairs each path with a description of its change.
 fn of_each<'a>(paths: &'a [String], what: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
     paths.iter().map(move |path| (path.as_str(), what))
 }

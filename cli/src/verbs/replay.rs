@@ -1,12 +1,14 @@
-//! `foldlog replay`: folds a session from its first record, and checks that:
+//! `foldlog replay`: folds a session from its first record, and checks four properties:
 //!
-//! 1. The fold succeeds: no record contradicts those before it, sequence numbers have no gaps, seals match.
-//! 2. Rollback equivalence holds: STATE after a rollback to `n` equals STATE of a fresh fold along the path that was live at
-//!    `n`, stored byte for stored byte. A rollback of which a compaction has dropped what the slices held, behind it or at `n`, cannot be
-//!    checked.
-//! 3. Lineage holds: what a fork shares with its parent is what the parent holds, if the parent is in the same store.
-//! 4. LOG only grows: at each rollback that is checked, a LOG slice holds all that it held at the rollback checked before,
-//!    and the rollback itself changes no LOG slice.
+//! 1. The fold succeeds: no record contradicts those before it, sequence numbers have no gaps,
+//!    seals match.
+//! 2. Rollback equivalence: STATE after a rollback to `n` equals STATE of a new fold along the path
+//!    that was live at `n`, byte for byte. A rollback cannot be checked if a compaction has dropped
+//!    the slices' contents after it or at `n`.
+//! 3. Lineage: the part that a fork shares with its parent equals the parent's, if the parent is in
+//!    the same store.
+//! 4. LOG only grows: at each checked rollback, a LOG slice still contains everything it contained
+//!    at the rollback checked before, and the rollback itself changes no LOG slice.
 
 use foldlog::SequenceNumber;
 use foldlog_view::session_dirs::store_of;
@@ -55,47 +57,49 @@ impl Args {
 /// Number of rollbacks that are checked without `--thorough`.
 const SAMPLE: usize = 16;
 
-/// Reports what a replay found. The fields are those of `replay --json`.
+/// Result of a replay. The fields are those of `replay --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayCheckReport {
     /// Id of the session.
     pub session: Uuid,
     /// Number of records that were folded.
     pub records: u64,
-    /// Number of rollbacks in the log, ends of calls that were rolled back included.
+    /// Number of rollbacks in the log, including ends of calls that were rolled back.
     pub rollbacks: u64,
     /// Number of rollbacks that were checked.
     pub checked: u64,
-    /// Number of rollbacks that cannot be checked: a compaction has dropped what the slices held there.
+    /// Number of rollbacks that cannot be checked, since a compaction has dropped the slices'
+    /// contents there.
     pub compacted: u64,
-    /// Number of items that the checks looked at.
+    /// Number of items that the checks read.
     #[serde(skip)]
     pub compared: u64,
     /// Number of segments whose seals were checked.
     pub seals: u64,
-    /// Whether what a fork shares with its parent was compared with the parent.
+    /// Whether a fork's shared part was compared with its parent.
     pub lineage: bool,
     /// Digest of all slices at the end, in hexadecimal.
     pub digest: String,
-    /// First difference: `recorded` is what the log claims, `produced` what its fold gives. `None` if the log holds.
+    /// First difference: `recorded` is the log's value, `produced` the fold's. `None` if there is
+    /// none.
     pub difference: Option<Divergence>,
 }
 
-/// Describes where a log claims something else than its fold gives.
+/// A difference between a log's value and its fold's.
 struct Unlike {
-    /// Sequence number of the record after which the difference shows.
+    /// Sequence number of the record after which the values differ.
     sequence: SequenceNumber,
     slice: String,
     /// Path of the value within the slice.
     path: String,
-    /// Value that the log claims; `None` if it claims none.
+    /// The log's value; `None` if there is none.
     recorded: Option<Value>,
-    /// Value that the fold gives; `None` if it gives none.
+    /// The fold's value; `None` if there is none.
     produced: Option<Value>,
 }
 
 impl Unlike {
-    /// Returns the difference as every replay reports one.
+    /// Returns the difference in the form that every replay reports.
     fn divergence(self, reader: &LogReader) -> Result<Divergence> {
         let Unlike { sequence, slice, path, recorded, produced } = self;
         let (mut lane, mut name) = (LaneName::default(), String::new());
@@ -125,7 +129,7 @@ impl Unlike {
     }
 }
 
-/// Replays a session, and prints what was found.
+/// Replays a session, and prints the result.
 ///
 /// # Errors
 ///
@@ -173,7 +177,7 @@ fn lineage(reader: &LogReader, output: &mut Output<'_>) -> Result<bool> {
             reader.check_lineage(&parent)?;
             Ok(true)
         }
-        // A fork is whole by itself: its parent may be deleted or damaged.
+        // A fork is complete without its parent, which may be deleted or damaged.
         Err(error) => {
             output.note(format_args!("note: the fork was not compared with its parent: {error}"));
             Ok(false)
@@ -181,7 +185,8 @@ fn lineage(reader: &LogReader, output: &mut Output<'_>) -> Result<bool> {
     }
 }
 
-/// Folds a log, and checks 16 of its rollbacks, or all of them if `thorough`. Lineage is not checked here.
+/// Folds a log, and checks 16 of its rollbacks, or all of them if `thorough`. Does not check
+/// lineage.
 ///
 /// # Errors
 ///
@@ -223,7 +228,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
         return Err(failure);
     }
     let end = end?;
-    // Opening folded the same records, and has to have come to the same.
+    // Opening the log folded the same records, so its result must be equal.
     if difference.is_none() {
         difference = first_unlike(next.saturating_sub(1), &reader.state_reader()?, &end, |_| true)?;
     }
@@ -241,23 +246,23 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
     })
 }
 
-/// Chooses at most [`SAMPLE`] rollbacks, spread evenly, among them the first and the last.
+/// Selects at most [`SAMPLE`] rollbacks, spread evenly, including the first and the last.
 fn sample(rollbacks: &BTreeMap<SequenceNumber, SequenceNumber>) -> BTreeSet<SequenceNumber> {
     let last = rollbacks.len().saturating_sub(1);
     let places: BTreeSet<usize> = (0..SAMPLE).map(|place| place * last / (SAMPLE - 1)).collect();
     rollbacks.keys().enumerate().filter(|(place, _)| places.contains(place)).map(|(_, at)| *at).collect()
 }
 
-/// Checks rollbacks one after the other. Each check looks at what changed since the one before, and at whole slices only to say
-/// what differs.
+/// Checks rollbacks one after the other. Each check reads the changes since the previous one; it
+/// reads whole slices only to report a difference.
 struct Checks<'a> {
     rollbacks: &'a BTreeMap<SequenceNumber, SequenceNumber>,
-    /// Slices as of the last check.
+    /// Slices at the last check.
     last: Option<StateReader>,
-    /// Folds STATE along the path to each target, mostly on from the last target.
+    /// Folds STATE along the path to each target, usually from the last target on.
     along: AlongPath<'a>,
     comparison: FoldComparison,
-    /// Number of items looked at, not counting those that `comparison` counts.
+    /// Number of items read, except those that `comparison` counts.
     whole: u64,
 }
 
@@ -289,7 +294,7 @@ fn items_len(state: &StateReader) -> u64 {
     state.slices().map(|slice| slice.len() as u64).sum()
 }
 
-/// Returns the first item of a LOG slice that is no longer what it was in `before`.
+/// Returns the first item of a LOG slice that differs from the item in `before`.
 fn log_grows(sequence: SequenceNumber, before: &StateReader, state: &StateReader) -> Result<Option<Unlike>> {
     for before in before.slices().filter(|slice| slice.policy() == Policy::Log) {
         let after = state.slice(before.name());
@@ -326,8 +331,9 @@ fn value(slice: &SliceReader<'_>, name: ItemName) -> Result<Value> {
     Ok(value)
 }
 
-/// Returns the first difference of two folds of one log, in the slices whose policy is `wanted`. Items of one log with equal
-/// names are equal, so contents are read only if names differ.
+/// Returns the first difference of two folds of one log, in the slices whose policy passes
+/// `wanted`. Items of one log with equal names are equal, so contents are read only if names
+/// differ.
 fn first_unlike(
     sequence: SequenceNumber,
     expected: &StateReader,
@@ -355,7 +361,7 @@ fn first_unlike(
             recorded: (difference.change != DifferenceKind::Added).then_some(difference.before),
             produced: (difference.change != DifferenceKind::Removed).then_some(difference.after),
         });
-        // One is enough.
+        // The first one is enough.
         Ok(ControlFlow::Break(()))
     })?;
     Ok(first)

@@ -1,4 +1,4 @@
-//! `foldlog report`: a session as one file that a browser shows.
+//! `foldlog report`: a session as one file for a browser.
 
 use std::path::{Path, PathBuf};
 
@@ -17,10 +17,10 @@ use crate::output::Output;
 use crate::output_file::{StagedFile, check_replaced};
 use crate::readers::{code_of, open_sound};
 
-/// Number of records that one report lists at most.
+/// Maximum number of records that one report lists.
 const RECORDS_MAX: u64 = 100_000;
 
-/// Length of the longest value that is included where nobody says another one.
+/// Default for the maximum length of an included value, in bytes.
 const PAYLOAD_BYTES: u64 = 1 << 20;
 
 /// Describes the fields of `report --json`.
@@ -59,7 +59,7 @@ pub struct Args {
     pub force: bool,
 }
 
-/// Describes a report that was written. The fields are those of `report --json`.
+/// Describes a written report. The fields are those of `report --json`.
 #[derive(Debug, Serialize)]
 struct ReportFile {
     #[serde(serialize_with = "escape::serialize_path")]
@@ -89,14 +89,17 @@ fn check_outside(path: &Path, session: &Path) -> Result<()> {
     Err(CommandError::usage(what, "name a file outside of the store"))
 }
 
-/// Writes a session as one HTML file, which makes no request and needs nothing beside it. The file takes its name once it is
-/// whole. Of a damaged session its sound part is shown, and where it ends.
+/// Writes a session as one HTML file, which makes no request and needs no other file. The file
+/// receives its name once it is complete. Of a damaged session, the report shows the intact part
+/// and its end.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if there is no such position, or more records are to be listed than a report takes.
-/// - [`CommandError::File`] if the file is there already, or cannot be written.
-/// - [`CommandError::Engine`] if nothing of the session is sound, or it cannot be read or takes more memory than it may.
+/// - [`CommandError::Usage`] if there is no such position, or the range exceeds the maximum number
+///   of records.
+/// - [`CommandError::File`] if the file already exists, or cannot be written.
+/// - [`CommandError::Engine`] if no part of the session is intact, or it cannot be read or exceeds
+///   the memory limit.
 pub fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
     let path = &arguments.html;
     check_replaced(path, arguments.force)?;
@@ -158,7 +161,8 @@ fn range(reader: &LogReader, arguments: &Args) -> Result<RecordRange> {
     Ok(range)
 }
 
-/// Writes the file without a name, and gives it its name once it is whole: whatever ends the process leaves no half of it. Returns its length in bytes.
+/// Writes the file without a name, and names it once it is complete, so no partial file remains if
+/// the process ends. Returns its length in bytes.
 fn write(
     reader: &LogReader,
     asked: &ReportSelection,

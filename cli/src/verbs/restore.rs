@@ -91,18 +91,18 @@ impl Args {
     }
 }
 
-/// Holds what a person says of the restore.
+/// Options of a restore.
 #[derive(Debug)]
 pub struct RestoreCommand<'a> {
     /// The checkpoint, or `latest`.
     pub checkpoint: &'a str,
-    /// Who restores the session.
+    /// Name of the person who restores the session.
     pub by: &'a str,
-    /// Why.
+    /// Reason.
     pub reason: &'a str,
     /// Whether later events of tasks are applied again.
     pub apply_later: bool,
-    /// Directories of the workspaces that are restored too.
+    /// Directories of the workspaces to restore as well.
     pub directories: &'a super::recover::WorkspaceOptions<'a>,
 }
 
@@ -124,15 +124,16 @@ struct Refused {
     reason: String,
 }
 
-/// Restores the session to a checkpoint, and the workspaces whose directories are given. Without a directory, workspaces stay as they
-/// are, and are named.
+/// Restores the session to a checkpoint, and the workspaces whose directories are given. Workspaces
+/// without a directory are not changed but listed.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session is in no store, or has no such checkpoint, or directories are given for some of its
-///   workspaces only.
-/// - [`CommandError::DoesNotHold`] if the records are not those of the checkpoint's hash.
-/// - [`CommandError::Engine`] if another process has the session open for writing, if it is to be recovered first, or is corrupt.
+/// - [`CommandError::Usage`] if the session is in no store, or has no such checkpoint, or
+///   directories are given for only some of its workspaces.
+/// - [`CommandError::DoesNotHold`] if the records do not match the checkpoint's hash.
+/// - [`CommandError::Engine`] if another process has the session open for writing, if it must be
+///   recovered first, or if it is corrupt.
 pub fn run(dir: &Path, asked: &RestoreCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
     let log = open_session(dir, output)?;
@@ -156,7 +157,7 @@ pub fn run(dir: &Path, asked: &RestoreCommand<'_>, output: &mut Output<'_>) -> R
         output
             .line(format_args!("goes back from position {end} to {}, position {position}", checkpoint.id))?;
         output.line(format_args!("    there: {}", describe_checkpoint(checkpoint)))?;
-        // Before what may fail is told on the other stream.
+        // Flushed before a possible error is printed to the other stream.
         output.stdout.flush()?;
     }
     let options = RestoreOptions {

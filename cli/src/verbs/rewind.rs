@@ -1,4 +1,4 @@
-//! `foldlog rewind`: takes a session and the directories that it works on back to an earlier position, without its host.
+//! `foldlog rewind`: returns a session and its workspaces to an earlier position, without its host.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
 
-/// Says what a rewind does, and describes the fields of `rewind --json`.
+/// Describes a rewind, and the fields of `rewind --json`.
 const REWIND_JSON: &str = "\
 A workspace goes back to what the last call before TO had left, or to what the first call behind TO found if there was none.
 Files that were changed by hand since the last call are kept whole, also those whose permissions alone were changed; files
@@ -49,7 +49,7 @@ and with --preview:
   outside      operation, tool, call_id, idempotency
   recover_first  operations of an interrupted session, which is to be recovered before; the preview tells what the rewind does then";
 
-/// The forms of the command, with all that most sessions need.
+/// Forms of the command, with the options that most sessions need.
 const USAGE: &str = "\
 foldlog rewind [OPTIONS] <SESSION> <TO> --workspace <NAME=DIR> --by <WHO> --reason <WHY>
        foldlog rewind [OPTIONS] <SESSION> --undo --workspace <NAME=DIR> --by <WHO> --reason <WHY>
@@ -121,32 +121,34 @@ impl Args {
     }
 }
 
-/// Holds what a person says of the rewind.
+/// Options of a rewind.
 #[derive(Debug)]
 pub struct RewindCommand<'a> {
-    /// Where to; `None` undoes the last rewind.
+    /// Target position; `None` undoes the last rewind.
     pub to: Option<Position>,
-    /// Whether to tell only what the rewind would do.
+    /// Whether to report only the effects of the rewind.
     pub preview: bool,
-    /// Whether files that were changed by hand go back too.
+    /// Whether to revert files that were changed by hand as well.
     pub overwrite: bool,
     /// Operation whose rollback is undone; `None` undoes the last rewind or rollback.
     pub of: Option<u64>,
-    /// Who rewinds the session.
+    /// Name of the person who rewinds the session.
     pub by: Option<&'a str>,
-    /// Why.
+    /// Reason.
     pub reason: Option<&'a str>,
     /// Directories of the workspaces.
     pub directories: &'a recover::WorkspaceOptions<'a>,
 }
 
-/// Rewinds a session and its workspaces, or tells what that would do.
+/// Rewinds a session and its workspaces, or reports the effects of that.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session is in no store, has no such position or tag, or the directory of a workspace is not given.
-/// - [`CommandError::Engine`] if another process has the session open for writing, if it is to be recovered first, or is corrupt; if
-///   there is no rewind to be undone; or if a workspace cannot go back.
+/// - [`CommandError::Usage`] if the session is in no store, has no such position or tag, or the
+///   directory of a workspace is not given.
+/// - [`CommandError::Engine`] if another process has the session open for writing, if it must be
+///   recovered first, or if it is corrupt; if there is no rewind to undo; or if a workspace cannot
+///   be restored.
 pub fn run(dir: &Path, asked: &RewindCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
     let log = open_session(dir, output)?;
@@ -164,7 +166,7 @@ pub fn run(dir: &Path, asked: &RewindCommand<'_>, output: &mut Output<'_>) -> Re
     Ok(HOLDS)
 }
 
-/// Says where the session is that commands are printed for, and whether a replica holds it.
+/// The session for which commands are printed, and whether it is replicated.
 #[derive(Clone, Copy)]
 struct At<'a> {
     dir: &'a Path,
@@ -172,13 +174,14 @@ struct At<'a> {
 }
 
 impl At<'_> {
-    /// Returns the option without which a verb does not write the session.
+    /// Returns the option that a verb needs to write the session.
     fn option(self) -> &'static str {
         if self.is_held { " --unreplicated" } else { "" }
     }
 }
 
-/// Says what to do about a session that was interrupted, and about a position within a call.
+/// Adds the next step to errors about an interrupted session, a position within a call, or a file
+/// that cannot be restored.
 fn explain_failure(
     failure: CommandError,
     log: &LogReader,
@@ -206,11 +209,12 @@ fn explain_failure(
     }
 }
 
-/// Names the nearest positions outside of the call that a position lies in; `None` if the log names no such call.
+/// Names the nearest positions outside of the call that contains a position; `None` if the log
+/// contains no such call.
 fn outside(log: &LogReader, position: SequenceNumber) -> Option<String> {
     let ledger = log.ledger().ok()?;
     let holds = |entry: &&LedgerEntry| entry.begin <= position && entry.end.is_none_or(|end| position < end);
-    // Calls within it begin later.
+    // Nested calls start later.
     let call = ledger.iter().filter(holds).min_by_key(|entry| entry.begin)?;
     let before = call.begin.checked_sub(1)?;
     Some(match call.end {
@@ -219,7 +223,7 @@ fn outside(log: &LogReader, position: SequenceNumber) -> Option<String> {
     })
 }
 
-/// Returns the command that recovers the session on the directories that were given.
+/// Returns the command that recovers the session with the given directories.
 fn recovery(at: At<'_>, directories: &recover::WorkspaceOptions<'_>) -> String {
     let mut command = format!("foldlog recover {}{}", quote_word(at.dir.as_os_str()), at.option());
     let given = [
@@ -278,7 +282,8 @@ fn rewind(
     if output.json() { output.value(&report) } else { print_report(&report, at, &roots, output) }
 }
 
-/// Makes a run of the session on the directories that were given. Returns their paths too, by the names of the workspaces.
+/// Creates the execution state of the session with the given directories. Returns also their paths,
+/// by the names of the workspaces.
 fn run_of(
     session: &Session,
     dir: &Path,
@@ -286,7 +291,8 @@ fn run_of(
 ) -> Result<(ExecutionState, BTreeMap<String, PathBuf>)> {
     let captured = session.recorded_captures()?.into_iter();
     let mut captured: BTreeMap<_, _> = captured.map(|(name, recorded)| (name, Some(recorded))).collect();
-    // The first call on a workspace may be the one within which the session was interrupted.
+    // If the session was interrupted within the first call on a workspace, only that call has
+    // captured it.
     for (name, recorded) in session.open_captures()? {
         captured.entry(name).or_insert(recorded);
     }
@@ -300,7 +306,7 @@ fn run_of(
     }
     let (mut roots, mut resources) = (BTreeMap::new(), ResourceRegistry::builder());
     for place in places {
-        // What stands in a directory that takes the place of another one is captured before it is changed.
+        // The contents of a replacement directory are captured before they are changed.
         let files = Arc::new(place.open(true)?);
         roots.insert(place.name.clone(), files.root().to_owned());
         resources = resources.named(place.name, files);

@@ -1,4 +1,5 @@
-//! `foldlog salvage`: copies the sound part of a damaged session, which is only read, into a new session.
+//! `foldlog salvage`: copies the intact part of a damaged session into a new session. The damaged
+//! one is only read.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -54,7 +55,7 @@ impl Args {
     }
 }
 
-/// Holds what was copied and what was left. The fields are those of `salvage --json`.
+/// Counts of copied and omitted data. The fields are those of `salvage --json`.
 #[derive(Debug, Serialize)]
 struct Document {
     session: Uuid,
@@ -153,13 +154,15 @@ impl Document {
     }
 }
 
-/// Copies the sound part of the session at `session`, before its first damage, into a new session in the store `to`, which is
-/// created if it does not exist.
+/// Copies the intact part of the session at `session`, before its first damage, into a new session
+/// in the store `to`, which is created if it does not exist.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if `to` is a link, is inside the session's directory, or holds anything but a store.
-/// - [`CommandError::Engine`] if nothing in the session is sound, it cannot be read, or a process has it open for writing.
+/// - [`CommandError::Usage`] if `to` is a link, is inside the session's directory, or contains
+///   anything but a store.
+/// - [`CommandError::Engine`] if no part of the session is intact, it cannot be read, or a process
+///   has it open for writing.
 pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
     let session = match session.canonicalize() {
         Ok(session) if session.is_dir() => session,
@@ -191,7 +194,7 @@ pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
     Ok(HOLDS)
 }
 
-/// Checks that `to` is a store or can become one, and returns whether nothing is there yet.
+/// Checks that `to` is a store or can become one, and returns whether it is still empty.
 fn check_target(session: &Path, to: &Path) -> Result<bool> {
     let next = "give the folder of a store, or one that is new or empty";
     let wrong = |what: &str| Err(CommandError::usage(format!("{} {what}", escape::path(to)), next));
@@ -215,7 +218,7 @@ fn check_target(session: &Path, to: &Path) -> Result<bool> {
     }
 }
 
-/// Resolves a path whose last parts may not exist yet. Returns `None` if there is a `..` among these.
+/// Resolves a path whose last components may not exist yet. Returns `None` if these contain `..`.
 fn resolve(path: &Path) -> std::io::Result<Option<PathBuf>> {
     let path = std::path::absolute(path)?;
     let mut missing = Vec::new();

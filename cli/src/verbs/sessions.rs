@@ -1,4 +1,4 @@
-//! `foldlog sessions`: the sessions of a store, and how each of them stands.
+//! `foldlog sessions`: the sessions of a store, with the status of each.
 
 mod narrow;
 #[cfg(feature = "object-store")]
@@ -135,7 +135,7 @@ pub enum Sort {
     Bytes,
 }
 
-/// Names a time: itself, or how long ago it was.
+/// A point in time, given as such or as an age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Since(i64);
 
@@ -170,22 +170,22 @@ impl std::str::FromStr for Since {
     }
 }
 
-/// Says which sessions are listed, and in which order.
+/// Filters and order of a listing.
 #[derive(Clone, Debug, Default)]
 pub struct SessionsQuery {
-    /// Sessions of which one of these is true; all if it is empty.
+    /// Statuses of which a session must have one; empty for all sessions.
     pub status: Vec<Status>,
-    /// Sessions with a record since then.
+    /// Time since which a session must have a record.
     pub since: Option<Since>,
-    /// Sessions with all of these tags: a key, or a key and its value.
+    /// Tags that a session must have: a key, or a key and its value.
     pub tags: Vec<String>,
-    /// Order.
+    /// Order of the rows.
     pub sort: Sort,
     /// Whether the leases of a place are watched.
     pub wait: bool,
 }
 
-/// Says where the conversation stopped.
+/// Describes where the conversation stopped.
 fn resumable_text(resumable: &Resumable) -> String {
     let next = match resumable.calls.len() {
         0 => "the provider is next".to_owned(),
@@ -194,17 +194,19 @@ fn resumable_text(resumable: &Resumable) -> String {
     format!("conversation `{}`, {next}", escape::text(&resumable.evaluation))
 }
 
-/// Lists the sessions of the store at `dir` that are asked for. A session that is damaged or cannot be read is a row as well,
-/// and is reported on standard error; the exit code is then 1 if any listed session is damaged, else 2. Such a session is listed
-/// whatever tags and times are asked for. A directory in which a crash left a session without records is noted on standard error,
-/// and is no failure.
+/// Lists the sessions of the store at `dir` that pass the query. A damaged or unreadable session is
+/// listed as well, whatever tags and times are requested, and is reported on standard error. The
+/// exit code is then 1 if any listed session is damaged, else 2. A directory in which a crash left
+/// a session without records is noted on standard error, and is no failure.
 ///
-/// A session is read from its newest image on, or not at all if the last listing found it closed and nothing has written to it since
-/// ([`Store::overviews`]). Damage in what is not read is found by `verify` alone.
+/// A session is read from its newest image on. It is not read at all if it was closed at the last
+/// listing and has not been written since ([`Store::overviews`]). Only `verify` finds damage in the
+/// unread parts.
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if there is no store at `dir`, [`CommandError::Engine`] if the store cannot be read.
+/// [`CommandError::Usage`] if there is no store at `dir`, [`CommandError::Engine`] if the store
+/// cannot be read.
 pub fn run(dir: &Path, asked: &SessionsQuery, output: &mut Output<'_>) -> Result<u8> {
     let store = readers::open_store(dir, output)?;
     let ids = store.session_ids()?;
@@ -246,13 +248,14 @@ pub fn run(dir: &Path, asked: &SessionsQuery, output: &mut Output<'_>) -> Result
     Ok(code)
 }
 
-/// Notes that others may read a session of the store, if they may. One note is enough: the same command keeps them out of all.
+/// Notes if other users may read a session of the store. One note is enough: the same command
+/// protects all sessions.
 fn note_exposed(store: &Store, ids: &[Uuid], output: &mut Output<'_>) {
     use std::os::unix::fs::PermissionsExt as _;
     let directory =
         ids.first().map(|id| store.session_dir(*id)).and_then(|dir| Some(dir.parent()?.to_owned()));
     let metadata = directory.and_then(|directory| directory.symlink_metadata().ok());
-    // Where nobody else may pass the directory of all sessions, none of them is exposed.
+    // If other users cannot enter the directory of all sessions, none of them is exposed.
     if metadata.is_some_and(|found| found.is_dir() && found.permissions().mode() & 0o011 == 0) {
         return;
     }
@@ -271,7 +274,7 @@ fn is_asked(row: &SessionListRow, asked: &SessionsQuery) -> bool {
     is_status && (!is_known || (is_since && asked.tags.iter().all(has)))
 }
 
-/// Prints the row, with a colour for its status, and on a terminal within its width.
+/// Prints the row, with a colour for its status. On a terminal, limits its width.
 fn print(row: &SessionListRow, output: &mut Output<'_>) -> Result<()> {
     let style = match row.status {
         Status::Damaged | Status::Unreadable => BAD,
@@ -287,7 +290,7 @@ fn print(row: &SessionListRow, output: &mut Output<'_>) -> Result<()> {
     output.pieces(&[(PLAIN, &session), (style, &status), (PLAIN, &rest(row))])
 }
 
-/// Writes what a row says behind the status.
+/// Returns the part of a row after the status.
 fn rest(row: &SessionListRow) -> String {
     let tags: Vec<String> = row.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let tags: Vec<Cow<'_, str>> = tags.iter().map(|tag| escape::text(tag)).collect();
@@ -312,7 +315,8 @@ fn rest(row: &SessionListRow) -> String {
     row.trim_end().to_owned()
 }
 
-/// Says what a person wants to know next, and whether other machines may go on with the session.
+/// Returns the most important facts about the session, and whether it is replicated, so that other
+/// machines may continue it.
 fn describe_row(row: &SessionListRow) -> String {
     let parts = [Some(detail(row)), replica_text(row)];
     parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
@@ -325,12 +329,12 @@ fn replica_text(row: &SessionListRow) -> Option<String> {
     row.replicated.is_some().then(|| fenced.unwrap_or_else(|| "held by a replica".to_owned()))
 }
 
-/// Says where the first conversation stopped that is to be resumed.
+/// Describes where the first resumable conversation stopped.
 fn first_resumable_text(row: &SessionListRow) -> String {
     row.resumable.first().map(resumable_text).unwrap_or_default()
 }
 
-/// Says what a person wants to know next of the session's status.
+/// Returns the most important fact about the session's status.
 fn detail(row: &SessionListRow) -> String {
     match row.status {
         Status::Damaged | Status::Unreadable => {
@@ -361,12 +365,12 @@ fn detail(row: &SessionListRow) -> String {
     }
 }
 
-/// Width of the column of status.
+/// Width of the status column.
 const STATUS_CHARS: usize = 11;
 
 const HEADINGS: &str = "session                               status       last_activity                      records   log_bytes  object_bytes  tags                      parent                                what";
 
-/// Says how many there are beside the first one, if there are any.
+/// Returns the number of further items, if there are any.
 fn more(all: usize, before: &str, behind: &str) -> String {
     match all.saturating_sub(1) {
         0 => String::new(),
@@ -374,7 +378,7 @@ fn more(all: usize, before: &str, behind: &str) -> String {
     }
 }
 
-/// Names operations to a person: the first, and how many there are more.
+/// Names the first operation, and the number of further ones.
 fn operations_text(operations: &[SessionOperationRow]) -> String {
     let Some(first) = operations.first() else { return String::new() };
     let more = more(operations.len(), ", and ", " more");
@@ -392,13 +396,13 @@ fn writer_text(writer: &WriterProcess) -> String {
     format!("pid {pid}{host}{since}{ended}")
 }
 
-/// Says where the workspaces were.
+/// Names the workspaces' paths.
 fn paths(operation: &SessionOperationRow) -> String {
     let paths: Vec<Cow<'_, str>> = operation.workspaces.values().map(|path| escape::text(path)).collect();
     if paths.is_empty() { String::new() } else { format!(" in {}", paths.join(", ")) }
 }
 
-/// Sorts rows. Those that are alike stay in the order of their ids.
+/// Sorts rows. Equal rows stay in the order of their ids.
 fn sort(rows: &mut [SessionListRow], sort: Sort) {
     let bytes = |row: &SessionListRow| row.log_bytes.unwrap_or(0).saturating_add(row.object_bytes);
     match sort {

@@ -1,6 +1,7 @@
-//! `foldlog settle`: a person's decision about a tool call that was interrupted or is suspended. `settle`, `recover` and
-//! `validate --repair` are the verbs that write into a session that exists. Where another process has the session open, the decision is
-//! left for that process, which records it.
+//! `foldlog settle`: records a person's decision about a tool call that was interrupted or is
+//! suspended. It is one of the verbs that write into an existing session (see the crate's
+//! invariants). If another process has the session open, the decision is left for that process,
+//! which records it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,7 +58,8 @@ pub struct Args {
     pub writing: WriteArgs,
 }
 
-/// Seconds for which an open host is waited for if the command line says nothing: one that waits for decisions takes one at once.
+/// Default time to wait for a host that has the session open, in seconds. A host that waits for
+/// decisions takes one immediately.
 const WAIT_SECONDS: u64 = 2;
 
 /// Describes the output of `settle --json`.
@@ -106,28 +108,28 @@ pub enum Settled {
     Approved,
 }
 
-/// Holds a person's decision about an operation.
+/// A person's decision about an operation.
 #[derive(Debug)]
 pub struct SettleCommand<'a> {
-    /// Operation id: the sequence number of the operation's first begin.
+    /// Id of the operation: the sequence number of its first start record.
     pub operation: OperationId,
-    /// What is decided.
+    /// The decision.
     pub decision: Settled,
-    /// Who decided.
+    /// Name of the person who decided.
     pub by: &'a str,
-    /// Why that was decided.
+    /// Reason for the decision.
     pub reason: &'a str,
     /// Result of a committed call, as JSON.
     pub result: Option<&'a str>,
-    /// Text that the model reads.
+    /// Text for the model.
     pub shown: Option<&'a str>,
-    /// First digits of the digest of the arguments that are approved.
+    /// First digits of the digest of the approved arguments.
     pub arguments: Option<&'a str>,
-    /// Time from which on the approval does not count.
+    /// Time at which the approval expires.
     pub until: Option<DateTime<Utc>>,
-    /// Longest time to wait until a process that has the session open has taken the decision.
+    /// Maximum time to wait until a process that has the session open has taken the decision.
     pub wait: Duration,
-    /// Whether a session that a replica holds is written.
+    /// Whether a replicated session may be written.
     pub writing: WriteArgs,
 }
 
@@ -139,13 +141,16 @@ struct Document {
     left: Option<String>,
 }
 
-/// Records a decision about an operation, or leaves it for the process that has the session open. It is durable when this returns.
+/// Records a decision about an operation, or leaves it for the process that has the session open.
+/// The decision is durable when this returns.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session is in no store, the result is not JSON, something is given that the decision has no
-///   use for, no question that waits has the arguments that are approved, or the open host refused the decision.
-/// - [`CommandError::Engine`] if the operation does not wait for this, or the decision cannot be written.
+/// - [`CommandError::Usage`] if the session is in no store, if the result is not JSON, if an option
+///   does not fit the decision, if no waiting question has the approved arguments, or if the open
+///   host refused the decision.
+/// - [`CommandError::Engine`] if the operation does not wait for this decision, or it cannot be
+///   written.
 pub fn run(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(session)?;
     let settlement = settlement(session, decided, output)?;
@@ -195,7 +200,7 @@ fn refusal_error(operation: OperationId, reason: &str) -> CommandError {
     )
 }
 
-/// Says that a decision was left, and that no process has taken it yet.
+/// Reports that a decision was left, and that no process has taken it yet.
 fn tell_left(
     decided: &SettleCommand<'_>,
     left: &LeftDecision,
@@ -217,7 +222,7 @@ fn tell_left(
     Ok(HOLDS)
 }
 
-/// Makes the decision of what the command line says.
+/// Converts the options of the command line into a decision.
 fn settlement(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'_>) -> Result<Settlement> {
     let SettleCommand { decision, result, shown, arguments, until, .. } = *decided;
     let result: Option<Value> = result.map(serde_json::from_str).transpose().map_err(|error| {
@@ -245,7 +250,7 @@ fn settlement(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'
     Ok(until.into_iter().fold(settlement, Settlement::until))
 }
 
-/// Returns the digest of the arguments that a person approves, of which the command line gives the first digits.
+/// Returns the digest of the approved arguments. The command line gives its first digits.
 fn approved_digest(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'_>) -> Result<[u8; 32]> {
     let list = "`foldlog pending` lists each question with the digest of its arguments";
     let Some(digits) = decided.arguments.filter(|digits| digits.len() >= DIGEST_DIGITS) else {

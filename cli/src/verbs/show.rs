@@ -1,4 +1,4 @@
-//! `foldlog show`: the records of a session, one a line.
+//! `foldlog show`: the records of a session, one per line.
 
 use std::path::{Path, PathBuf};
 
@@ -50,28 +50,28 @@ impl Args {
     }
 }
 
-/// Says which records are listed, and how.
+/// Selects the listed records and their form.
 #[derive(Clone, Debug, Default)]
 pub struct ShowQuery<'a> {
-    /// First record; `None` stands for the first one of the log.
+    /// First record; `None` is the first one of the log.
     pub from: Option<Position>,
-    /// Last record; `None` stands for the last one of the log.
+    /// Last record; `None` is the last one of the log.
     pub to: Option<Position>,
-    /// Kind of the records; `None` stands for all kinds.
+    /// Kind of the records; `None` is all kinds.
     pub kind: Option<&'a str>,
-    /// Whether what hosts and tools put into the records is shown.
+    /// Whether the payloads of hosts and tools are shown.
     pub payload: bool,
-    /// Whether the sound records behind damage are listed too.
+    /// Whether the intact records after damage are listed too.
     pub beyond_damage: bool,
 }
 
-/// Lists records: of a damaged session those before its first damage, and if that is asked for the sound ones behind it, as
-/// unattached.
+/// Lists records. Of a damaged session, lists those before the first damage and, if requested, the
+/// intact ones after it, as unattached.
 ///
 /// # Errors
 ///
 /// - [`CommandError::Usage`] if there is no such kind or position.
-/// - [`CommandError::Engine`] if no such record is sound, or the session cannot be read.
+/// - [`CommandError::Engine`] if none of these records is intact, or the session cannot be read.
 pub fn run(session: &Path, asked: &ShowQuery<'_>, output: &mut Output<'_>) -> Result<u8> {
     let kind = asked.kind.map(known_kind).transpose()?;
     let reader = open_sound_outline(session, output)?;
@@ -127,7 +127,7 @@ fn known_kind(name: &str) -> Result<RecordKind> {
     Err(CommandError::usage(format!("there is no kind of record called `{}`", escape::text(name)), next))
 }
 
-/// Returns the style of a record's line: what a rollback has abandoned steps back, and what rolls back stands out.
+/// Returns the style of a record's line: abandoned records are dimmed, rollbacks are highlighted.
 fn style_of(record: &Record<'_>, path: &str) -> Style {
     match path {
         UNATTACHED => BAD,

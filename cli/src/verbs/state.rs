@@ -39,16 +39,16 @@ impl Args {
     }
 }
 
-/// Number of characters of an item that a person is shown.
+/// Maximum number of characters of an item that a person is shown.
 const ITEM_CHARS_MAX: usize = 160;
 
-/// Prints the slices at position `at`, or at the last one: the one named `slice`, or all. The last one of a damaged session is
-/// that before its first damage.
+/// Prints the slices at position `at`, or at the last one: the one named `slice`, or all. The last
+/// position of a damaged session is the one before its first damage.
 ///
 /// # Errors
 ///
 /// - [`CommandError::Usage`] if there is no such position, or no such slice there.
-/// - [`CommandError::Engine`] if nothing before `at` is sound, or the session cannot be read.
+/// - [`CommandError::Engine`] if no record through `at` is intact, or the session cannot be read.
 pub fn run(session: &Path, at: Option<Position>, slice: Option<&str>, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_sound(session, output)?;
     let at = position(&reader, at)?;
@@ -56,7 +56,7 @@ pub fn run(session: &Path, at: Option<Position>, slice: Option<&str>, output: &m
     if let Some(name) = slice {
         must_be_there(&state, name, at)?;
     }
-    // Who asks for one slice wants no conversations.
+    // A request for one slice does not include conversations.
     let conversations = if slice.is_none() { summaries(&reader, at)? } else { Vec::new() };
     if output.json() {
         let beside = Some(("conversations", &conversations)).filter(|_| !conversations.is_empty());
@@ -117,7 +117,7 @@ fn text(slice: &SliceReader<'_>, output: &mut Output<'_>) -> Result<()> {
             reason: error.to_string(),
         })?;
         let json = escape::json_beginning(&value, ITEM_CHARS_MAX);
-        // The sequence number of the item's record is what a person looks up next in the timeline.
+        // The sequence number of the item's record is the key for looking it up in the timeline.
         let line = format!("  [{place}] @{} {}", name.sequence, shorten_text(&json, ITEM_CHARS_MAX));
         place += 1;
         failure = output.line(line).err();

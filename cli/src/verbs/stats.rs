@@ -1,12 +1,12 @@
-//! `foldlog stats`: counts what a session's log is made of.
+//! `foldlog stats`: counts the contents of a session's log.
 //!
-//! `--json` prints one object with the fields of [`Stats`]. Fields named `bytes` or ending in `_bytes` are bytes; every other
-//! number counts what its name says. Of a log that holds:
+//! `--json` prints one object with the fields of [`Stats`]. Fields named `bytes` or ending in
+//! `_bytes` are bytes; every other number is a count. For an intact log:
 //!
-//! 1. `used_bytes` is the sum of the segments' `used_bytes`, and also the sum of `segment_header_bytes` and the `bytes` of all
-//!    `kinds`.
-//! 2. `records` is the sum of `live_records` and `abandoned_records`, also the sum of the segments' `records`, and also the
-//!    sum of the `frames` of those `kinds` that are not an `envelope`.
+//! 1. `used_bytes` is the sum of the segments' `used_bytes`, and also the sum of
+//!    `segment_header_bytes` and the `bytes` of all `kinds`.
+//! 2. `records` is the sum of `live_records` and `abandoned_records`, also the sum of the segments'
+//!    `records`, and also the sum of the `frames` of those `kinds` that are not an `envelope`.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::failure::Result;
 use crate::output::Output;
 use crate::readers::{code_of, open_sound};
 
-/// Describes the fields of `stats --json`; [`Stats`] describes them one by one.
+/// Describes the fields of `stats --json`; [`Stats`] documents each.
 const STATS_JSON: &str = "\
 `rollbacks` counts records of that kind. The end of a call that was rolled back is a `tool_end`.
 
@@ -61,12 +61,13 @@ impl Args {
     }
 }
 
-/// Prints what a session's log is made of: of a damaged one, what its sound part is made of.
+/// Prints the statistics of a session's log. Of a damaged log, counts the intact part.
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`](crate::CommandError::Engine) if the session is corrupt or cannot be read, [`CommandError::File`](crate::CommandError::File) if its directory of objects or images cannot
-/// be read.
+/// [`CommandError::Engine`](crate::CommandError::Engine) if the session is corrupt or cannot be
+/// read, [`CommandError::File`](crate::CommandError::File) if its directory of objects or images
+/// cannot be read.
 pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_sound(session, output)?;
     let stats = stats(&reader)?;
@@ -132,10 +133,10 @@ fn print_tables(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
     print_spending(stats, output)
 }
 
-/// Number of records of which a person is told what had been spent.
+/// Number of records for which a person is shown the sums spent so far.
 const SPENT_ROWS_MAX: usize = 10;
 
-/// Prints what models and tools took, as far as the log says anything of it.
+/// Prints the spending of models and tools, as far as the log reports it.
 fn print_spending(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
     let all = stats.spent.last().map(|last| last.spent).unwrap_or_default();
     let columns = |names: &[&'static str]| -> Vec<&'static str> {
@@ -147,7 +148,7 @@ fn print_spending(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
             .chain(cost)
             .collect()
     };
-    // What nobody has said is no zero.
+    // An unreported value is not zero.
     let said = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let spent_row = |output: &mut Output<'_>, name: &dyn Display, numbers: &[u64], spent: Option<Spent>| {
         let mut cells: Vec<String> = numbers.iter().map(u64::to_string).collect();
@@ -188,10 +189,10 @@ fn print_spending(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Number of characters of a time through its seconds.
+/// Number of characters of a time up to its seconds.
 const TIME_CHARS: usize = 19;
 
-/// Returns an amount of the host's currency.
+/// Formats an amount in the host's currency.
 fn money(micros: u64) -> String {
     format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
 }

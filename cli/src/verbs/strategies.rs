@@ -1,4 +1,5 @@
-//! `foldlog recover --strategies` and `--strategy`: what each way out of a crash would bring back, and the one that is named.
+//! `foldlog recover --strategies` and `--strategy`: lists the recovery strategies with their
+//! results, or applies one.
 
 use std::path::Path;
 
@@ -18,20 +19,20 @@ use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::in_store;
 
-/// Holds what a person says of the recovery.
+/// Options of a recovery.
 #[derive(Debug)]
 pub struct RecoveryCommand<'a> {
-    /// The strategy: `latest`, `checkpoint:ID`, `updates` or `partial`; `None` if all are only told.
+    /// The strategy: `latest`, `checkpoint:ID`, `updates` or `partial`; `None` only reports all.
     pub strategy: Option<&'a str>,
     /// Store of a new session; the session's own by default.
     pub to: Option<&'a Path>,
-    /// Who recovers the session.
+    /// Name of the person who recovers the session.
     pub by: Option<&'a str>,
-    /// Why.
+    /// Reason.
     pub reason: Option<&'a str>,
     /// Tree of files of the session.
     pub tree: Option<&'a Path>,
-    /// Directories of the workspaces that go back with the session.
+    /// Directories of the workspaces that are restored with the session.
     pub directories: &'a super::recover::WorkspaceOptions<'a>,
 }
 
@@ -53,12 +54,14 @@ struct RecoveryDocument {
     workspaces: Workspaces,
 }
 
-/// Tells what each strategy would bring back, or recovers the session by the one that is named.
+/// Reports the result of each strategy, or recovers the session by the given one.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session is in no store, the strategy is none or cannot be followed, or nobody is named.
-/// - [`CommandError::Engine`] if another process has the session open for writing, or it cannot be read.
+/// - [`CommandError::Usage`] if the session is in no store, if the strategy does not exist or
+///   cannot be applied, or if no author is given.
+/// - [`CommandError::Engine`] if another process has the session open for writing, or it cannot be
+///   read.
 pub fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
     let store = asked.directories.writing.open(&root, output)?;
@@ -117,7 +120,8 @@ pub fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'_>) -> 
     Ok(HOLDS)
 }
 
-/// Opens the directories of the workspaces that go back with the session. A new session has none.
+/// Opens the directories of the workspaces that are restored with the session. A new session has
+/// none.
 fn open_workspaces(
     store: &Store,
     id: Uuid,

@@ -1,4 +1,4 @@
-//! `foldlog tail`: the last records of a session, and further ones as another process writes them.
+//! `foldlog tail`: the last records of a session, and new ones as another process writes them.
 
 #[cfg(feature = "object-store")]
 mod remote;
@@ -80,38 +80,39 @@ impl Args {
     }
 }
 
-/// Wait between two looks at the log after one that found records.
+/// Minimum delay between two checks of the log, used after one that found records.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 
-/// Longest wait between two looks: each look that finds nothing doubles the wait up to this.
+/// Maximum delay between two checks: each check without news doubles the delay up to this.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// Number of records that are printed between two checks whether the process was asked to end.
+/// Number of records that are printed between two checks for a signal to end.
 const RECORDS_BETWEEN_ASKING: u64 = 1024;
 
-/// Names the first record of a listing.
+/// Start of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TailStart {
-    /// The listing begins this many records before the end.
+    /// This many records before the end.
     Last(u64),
-    /// The listing begins with the record of this sequence number.
+    /// The record with this sequence number.
     From(SequenceNumber),
 }
 
-/// Lists the records from `start` on, in the form of `show`, and with `follow` further ones until the process is asked to
-/// end. A record is listed as live or abandoned as of the moment at which it is printed; a rollback that is printed later
-/// names the position that it rolls back to. Of a damaged session the last records before the damage are listed, and nothing is
-/// waited for.
+/// Lists the records from `start` on, in the form of `show`. With `follow`, continues with new ones
+/// until a signal ends the process. A record is listed as live or abandoned as of the time of
+/// printing; a rollback that is printed later names its target position. Of a damaged session,
+/// lists the last records before the damage, and does not wait.
 ///
 /// # Errors
 ///
 /// - [`CommandError::Usage`] if, without `follow`, the session has no record `start` yet.
 /// - [`CommandError::Deleted`] if the session is deleted meanwhile.
-/// - [`CommandError::Engine`] if the session cannot be read, if nothing before its damage is sound, or if it turns out to be damaged
-///   meanwhile.
+/// - [`CommandError::Engine`] if the session cannot be read, if no record before its damage is
+///   intact, or if damage appears meanwhile.
 pub fn run(session: &Path, start: TailStart, follow: bool, output: &mut Output<'_>) -> Result<u8> {
     if follow {
-        // The signals are handled before the first line, so that whoever has seen a line can ask this process to end.
+        // Signals are handled before the first line is printed, so that a reader of that line can
+        // already end this process.
         pause(Duration::ZERO, output)?;
     }
     let opened = match start {
@@ -120,20 +121,20 @@ pub fn run(session: &Path, start: TailStart, follow: bool, output: &mut Output<'
     };
     let opened = opened.and_then(|follower| Ok((TailBaseline::read_ahead(&follower)?, follower)));
     let (known, mut follower) = match opened {
-        // Nothing can be written behind damage, so there is nothing to follow.
+        // No record can be written after damage, so there is nothing to follow.
         Err(error) if error.is_damage() && session.exists() => return sound(session, start, output),
         opened => opened.map_err(|error| map_deleted(session, error.into()))?,
     };
     match print(&mut follower, &known, start, follow, output) {
         Err(CommandError::Engine(error)) if error.is_damage() && session.exists() => {
-            // All records before the damage were printed. What the sound part is, a reader tells.
+            // All records before the damage were printed. A reader determines the intact part.
             Ok(code_of(&open_sound_outline(session, output)?, output))
         }
         printed => printed.map_err(|failure| map_deleted(session, failure)),
     }
 }
 
-/// Lists the records of the sound part of a damaged session.
+/// Lists the records of the intact part of a damaged session.
 fn sound(session: &Path, start: TailStart, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_sound_outline(session, output)?;
     let last = reader.last_position();
@@ -154,7 +155,7 @@ fn sound(session: &Path, start: TailStart, output: &mut Output<'_>) -> Result<u8
 
 fn map_deleted(session: &Path, failure: CommandError) -> CommandError {
     match failure {
-        // Whichever call failed, it failed because the session is gone.
+        // Any error of a deleted session has the same cause.
         CommandError::Engine(_) if !session.exists() => CommandError::Deleted { path: session.to_owned() },
         failure => failure,
     }
@@ -200,14 +201,16 @@ fn pause(wait: Duration, output: &Output<'_>) -> Result<bool> {
     (output.pause)(wait).map_err(CommandError::Wait)
 }
 
-/// Holds what is known of the log before the first record is printed: its length, and where its records stand.
+/// Facts about the log before the first record is printed: its length, and the path words of its
+/// records.
 struct TailBaseline {
     next: SequenceNumber,
     standing: RecordStanding,
 }
 
 impl TailBaseline {
-    /// Reads ahead to the present end, so that records that a later rollback abandoned are printed as abandoned.
+    /// Reads ahead to the current end, so that records that a later rollback abandoned are printed
+    /// as abandoned.
     fn read_ahead(follower: &Follower) -> Result<TailBaseline, Error> {
         let mut path = LivePath::default();
         let mut ahead = follower.clone();
@@ -215,7 +218,7 @@ impl TailBaseline {
             let LogUpdate::Record { record, .. } = met else { return Ok(()) };
             let to = match record.kind {
                 RecordKind::ROLLBACK => Rollback::decode(record.body).map(|rollback| Some(rollback.to)),
-                // The end of a call that was not committed is the rollback to its begin.
+                // The end of a call that was not committed is a rollback to its start.
                 RecordKind::TOOL_END => ToolEnd::decode(record.body).map(|end| end.rolled_back_to()),
                 _ => Ok(None),
             };
@@ -231,13 +234,14 @@ impl TailBaseline {
         Ok(TailBaseline { next, standing: RecordStanding::new(live, &ahead.declarations()) })
     }
 
-    /// Returns the word for where a record stands. What is written from now on is live when it is printed.
+    /// Returns the path word of a record. Records written from now on are live when they are
+    /// printed.
     fn path_of(&self, record: &Record<'_>) -> &'static str {
         if record.sequence >= self.next { LIVE } else { self.standing.path_of(record) }
     }
 }
 
-/// Prints the records written since the last look. Returns `None` if the process was asked to end meanwhile.
+/// Prints the records written since the last check. Returns `None` if the process should end.
 fn poll(
     follower: &mut Follower,
     known: &TailBaseline,

@@ -48,7 +48,7 @@ impl Args {
     }
 }
 
-/// Number of bytes that the tree is indented for each level, at most for this many levels.
+/// Indentation per level in bytes. The number of indented levels is limited.
 const INDENT: usize = 2;
 const LEVELS_MAX: usize = 40;
 
@@ -78,7 +78,7 @@ pub fn run(session: &Path, at: Option<Position>, output: &mut Output<'_>) -> Res
     Ok(HOLDS)
 }
 
-/// Says how many tasks of which states there are.
+/// Returns the number of tasks in each state.
 fn counts(tree: &TaskTreeState) -> String {
     let mut text = count_text(tree.tasks.len() as u64, "task");
     let mut between = ": ";
@@ -111,7 +111,6 @@ fn mark(status: TaskStatus) -> char {
     }
 }
 
-/// Draws a tree.
 struct TaskTreePrinter<'a> {
     tree: &'a TaskTreeState,
     children: BTreeMap<&'a TaskId, Vec<&'a Task>>,
@@ -125,7 +124,7 @@ impl<'a> TaskTreePrinter<'a> {
     }
 
     fn draw(&self, output: &mut Output<'_>) -> Result<()> {
-        // The last one comes first off the list.
+        // The last one is popped first.
         let roots = self.tree.root_tasks.iter().rev().filter_map(|id| self.tree.tasks.get(id));
         let mut next: Vec<(usize, &Task)> = roots.map(|task| (0, task)).collect();
         let mut drawn = BTreeSet::new();

@@ -18,7 +18,7 @@ use crate::raw_json::escape_json;
 use crate::readers::open_session;
 use crate::style::{BAD, GONE, GOOD, PLAIN, SPEAKER};
 
-/// Describes what `transcript --json` prints.
+/// Describes the output of `transcript --json`.
 const TRANSCRIPT_JSON: &str = "\
 With --json and the formats text and markdown one object a line, for each message:
   role, content, tool_calls (call_id, name, arguments), tool_call_id, name, created_at, message_id, is_error,
@@ -63,7 +63,7 @@ impl Args {
     }
 }
 
-/// Number of broken rules that an error lists.
+/// Maximum number of violated rules that an error lists.
 const LISTED_MAX: usize = 10;
 
 /// Chooses the form in which a conversation is printed.
@@ -89,18 +89,19 @@ impl Format {
     }
 }
 
-/// Says what to print of a session.
+/// Options of a transcript.
 #[derive(Clone, Debug)]
 pub struct TranscriptQuery<'a> {
-    /// Id of the evaluation; may be left out if the session holds one conversation only.
+    /// Id of the evaluation; optional if the session contains only one conversation.
     pub evaluation: Option<&'a str>,
-    /// Position; the last one if left out.
+    /// Position; the last one by default.
     pub at: Option<Position>,
-    /// Whether the messages are printed as they were recorded, in place of what a provider would be sent.
+    /// Whether the messages are printed as they were recorded instead of as a provider would
+    /// receive them.
     pub as_recorded: bool,
-    /// Whether open calls get a stand-in result, and results without a call a stand-in call.
+    /// Whether open calls get a placeholder result, and results without a call a placeholder call.
     pub close_open: bool,
-    /// Form.
+    /// Format.
     pub format: Format,
 }
 
@@ -108,13 +109,14 @@ pub struct TranscriptQuery<'a> {
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if there is no such position or conversation, or if no provider of the format accepts the messages.
+/// - [`CommandError::Usage`] if there is no such position or conversation, or if no provider of the
+///   format accepts the messages.
 /// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
 pub fn run(session: &Path, asked: TranscriptQuery<'_>, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_session(session, output)?;
     let at = position(&reader, asked.at)?;
     let mut messages = {
-        // A long conversation takes much memory, and so do its messages.
+        // A long conversation takes much memory, so it is dropped before its messages are printed.
         let held = conversation(&reader, asked.evaluation, at)?;
         if asked.as_recorded { held.messages() } else { held.sent_messages() }
     };
@@ -148,7 +150,7 @@ pub fn run(session: &Path, asked: TranscriptQuery<'_>, output: &mut Output<'_>) 
     Ok(HOLDS)
 }
 
-/// Finds the conversation that was asked for.
+/// Finds the requested conversation.
 fn conversation(reader: &LogReader, evaluation: Option<&str>, at: SequenceNumber) -> Result<Conversation> {
     let evaluations = reader.evaluations_at(at);
     let quoted = |id: &str| format!("`{}`", escape::text(id));
@@ -188,7 +190,7 @@ fn check(format: MessageFormat, messages: &[ConversationMessage]) -> Result<()> 
     if let Some(more @ 1..) = violations.len().checked_sub(LISTED_MAX) {
         what.push_str(&format!("\nand {more} more"));
     }
-    // Of these rules none is broken any more once what is missing was added.
+    // Adding the missing parts satisfies these rules.
     let is_closable = |rule| !matches!(rule, PairingRule::CallsElsewhere | PairingRule::NoMessages);
     let next = match violations.iter().any(|violation| is_closable(violation.rule)) {
         true => {
@@ -199,8 +201,8 @@ fn check(format: MessageFormat, messages: &[ConversationMessage]) -> Result<()> 
     Err(CommandError::usage(what, next))
 }
 
-/// Returns whether rendering makes right what breaks a rule: it gives calls ids of their own and names that fit, leaves out
-/// blank texts, and puts system messages where they belong.
+/// Returns whether rendering corrects violations of a rule. It gives calls new ids and valid names,
+/// leaves out blank texts, and moves system messages to their place.
 fn is_rendered_right(rule: PairingRule) -> bool {
     !matches!(
         rule,
@@ -213,7 +215,7 @@ fn is_rendered_right(rule: PairingRule) -> bool {
     )
 }
 
-/// Renders messages for Anthropic, to which the prompt is sent beside them.
+/// Renders messages for Anthropic, whose requests contain the system prompt separately.
 fn anthropic(messages: &[ConversationMessage], output: &mut Output<'_>) -> String {
     let rendered = render_anthropic(messages);
     match render_anthropic_system(messages) {
@@ -229,7 +231,8 @@ fn anthropic(messages: &[ConversationMessage], output: &mut Output<'_>) -> Strin
     }
 }
 
-/// Names who speaks: the role, the tool or speaker, the id of the call that a result answers.
+/// Names the author of a message: the role, the tool or speaker, and the id of the call that a
+/// result answers.
 fn speaker(message: &ConversationMessage, quote: impl Fn(&str) -> String) -> String {
     let mut speaker = message.role.name().to_owned();
     for named in [message.name.as_deref(), message.tool_call_id.as_deref()].into_iter().flatten() {
@@ -241,7 +244,7 @@ fn speaker(message: &ConversationMessage, quote: impl Fn(&str) -> String) -> Str
     speaker
 }
 
-/// Returns what a message says: its text, or its blocks where it has no text.
+/// Returns the text of a message, or its blocks if it has no text.
 fn message_text(message: &ConversationMessage) -> Option<&str> {
     message.content.as_deref().or_else(|| Some(message.blocks.as_ref()?.json.as_str()))
 }
@@ -289,7 +292,7 @@ fn backticks(text: &str) -> usize {
     text.split(|c| c != '`').map(str::len).max().unwrap_or_default()
 }
 
-/// Writes a text as a code span that the text cannot end.
+/// Writes a text as a code span that the text cannot close.
 fn code(text: &str) -> String {
     let text = escape::text(text);
     let mark = "`".repeat(backticks(&text) + 1);
@@ -297,8 +300,8 @@ fn code(text: &str) -> String {
     format!("{mark}{pad}{text}{pad}{mark}")
 }
 
-/// Writes a text as a fenced block that the text cannot end. The block is indented, which Markdown takes off again, so that
-/// no line of the text passes for one of the program's.
+/// Writes a text as a fenced block that the text cannot close. The block is indented, which
+/// Markdown removes again, so that no line of the text can imitate one of the program's.
 fn write_fenced(text: &str, output: &mut Output<'_>) -> Result<()> {
     let fence = "`".repeat(backticks(text).max(2) + 1);
     output.line("")?;

@@ -1,4 +1,5 @@
-//! `foldlog validate`: whether the state of a session holds, and with `--repair` the events that repair it.
+//! `foldlog validate`: checks the state of a session, and with `--repair` dispatches the events
+//! that repair it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -64,14 +65,14 @@ impl Args {
     }
 }
 
-/// Holds who repairs a session, and why.
+/// Author and reason of a repair.
 #[derive(Clone, Copy, Debug)]
 pub struct Repairer<'a> {
-    /// Who.
+    /// Name of the person who repairs the session.
     pub by: &'a str,
-    /// Why.
+    /// Reason.
     pub reason: &'a str,
-    /// Whether a session that a replica holds is written.
+    /// Whether a replicated session may be written.
     pub writing: WriteArgs,
 }
 
@@ -84,14 +85,14 @@ struct Document<'a> {
     repair: Option<&'a RepairReport>,
 }
 
-/// Prints what does not hold at position `at`, or at the last one; and repairs it, if somebody is named who does.
+/// Prints the issues at position `at`, or at the last one. Repairs them if `repairer` is given.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if there is no such position, if a session is to be repaired that is in no store, or whose host takes
-///   events of the repair into slices of its own.
-/// - [`CommandError::Engine`] if the session is corrupt or cannot be read; if it is to be repaired, also if another process has
-///   it open for writing, or it was interrupted and not recovered.
+/// - [`CommandError::Usage`] if there is no such position. For a repair, also if the session is in
+///   no store, or if its host's own slices receive events of the repair.
+/// - [`CommandError::Engine`] if the session is corrupt or cannot be read. For a repair, also if
+///   another process has it open for writing, or if it was interrupted and not recovered.
 pub fn run(
     session: &Path,
     at: Option<Position>,
@@ -132,7 +133,7 @@ fn print(position: SequenceNumber, result: &ValidationResult, output: &mut Outpu
     Ok(())
 }
 
-/// Says how many issues of which severities there are.
+/// Returns the number of issues of each severity.
 fn counts(issues: &[ValidationIssue]) -> String {
     let mut text = String::new();
     for severity in ValidationSeverity::ALL.into_iter().rev() {
@@ -204,8 +205,8 @@ fn repair(
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if the host takes an event of the repair into a slice of its own: what it keeps there would miss the repair.
-/// Nothing is written then. Else those of [`open_without_host`].
+/// [`CommandError::Usage`] if an event of the repair goes into a slice of the host's own, which
+/// would miss the repair. Then nothing is written. Otherwise those of [`open_without_host`].
 fn open_for(plan: &RepairPlan, directory: &Path, writing: WriteArgs, output: &Output<'_>) -> Result<Session> {
     let (root, id) = in_store(directory)?;
     let store = writing.open(&root, output)?;

@@ -53,14 +53,17 @@ impl Args {
     }
 }
 
-/// Checks sessions and stores, their captures too if that is asked for, and prints what was found. Returns 2 as the exit code if a session of a store, or one of several
-/// paths, cannot be read and nothing is damaged.
+/// Checks sessions and stores, with `captures` also their captures, and prints the result. Returns
+/// the exit code 2 if a session of a store, or one of several paths, cannot be read and none is
+/// damaged.
 ///
 /// # Errors
 ///
-/// - [`CommandError::DoesNotHold`] if something is damaged, [`CommandError::DamagedCaptures`] if only captures are, and
-///   [`CommandError::Incomplete`] if nothing is wrong but what is lacking, each after the result is printed.
-/// - [`CommandError::Engine`] if the only path is neither a session nor a store, or the session that it names cannot be read.
+/// - [`CommandError::DoesNotHold`] if a log is damaged, [`CommandError::DamagedCaptures`] if only
+///   captures are, and [`CommandError::Incomplete`] if data is only missing, each after the result
+///   is printed.
+/// - [`CommandError::Engine`] if the only path is neither a session nor a store, or the session
+///   that it names cannot be read.
 pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result<u8> {
     let mut verified =
         VerifyReport { captures: captures.then(CaptureCounts::default), ..VerifyReport::default() };
@@ -104,8 +107,8 @@ pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result
     }
 }
 
-/// Holds a session's directory, and whether others are checked where it cannot be read: those of its store, or those that were
-/// named with it.
+/// A session's directory, and whether other sessions are still checked if it cannot be read: those
+/// of its store, or those that were named with it.
 struct SessionDir {
     path: PathBuf,
     is_one_of_several: bool,
@@ -144,7 +147,7 @@ fn session_dirs(
     Ok(dirs)
 }
 
-/// Checks the sessions that a place holds, or the one that the URL names, each by a copy.
+/// Checks the sessions of a place, or the one that the URL names, each in a temporary copy.
 #[cfg(feature = "object-store")]
 fn held_sessions(
     url: &str,
@@ -160,7 +163,7 @@ fn held_sessions(
             session(&copy.dir, memory_bytes, verified)?;
             Ok(captures::add(&copy.dir, verified)?)
         });
-        // What is wrong stands in the place; the copy is gone.
+        // The damage is in the place; the copy is already removed.
         verified.corrupt.iter_mut().skip(before).for_each(|damage| damage.segment.clone_from(&path));
         match found {
             Err(failure) if is_only => return Err(failure),
@@ -184,7 +187,7 @@ fn held_sessions(_: &str, _: bool, _: &mut VerifyReport, _: &mut Output<'_>) -> 
     Err(remote::not_built())
 }
 
-/// Says what follows, to a person who reads of damage in the file `segment`.
+/// Describes the intact frames after damage in the file `segment`.
 fn follows_text(follows: &Follows, segment: &Path) -> String {
     let file = if follows.segment == segment {
         String::new()

@@ -25,14 +25,15 @@ pub struct Args {
     pub no_open: bool,
 }
 
-/// Serves pages that show a store or a session, until the process is asked to end. Prints their address, whose token lets nobody
-/// else in, and opens it in a browser.
+/// Serves pages that show a store or a session, until a signal ends the process. Prints their
+/// address, which contains a secret token, and opens it in a browser.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`](crate::CommandError::Usage) if there is neither a store nor a session, the port is taken, or this program was
-///   built without the feature `view`.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if nothing of a session is sound, or it cannot be read.
+/// - [`CommandError::Usage`](crate::CommandError::Usage) if there is neither a store nor a session,
+///   the port is taken, or this program was built without the feature `view`.
+/// - [`CommandError::Engine`](crate::CommandError::Engine) if no part of a session is intact, or it
+///   cannot be read.
 #[cfg(not(feature = "view"))]
 pub fn run(_: &Args, _: &mut Output<'_>) -> Result<u8> {
     Err(crate::CommandError::usage(
@@ -41,13 +42,15 @@ pub fn run(_: &Args, _: &mut Output<'_>) -> Result<u8> {
     ))
 }
 
-/// Serves pages that show a store or a session, until the process is asked to end. Prints their address, whose token lets nobody
-/// else in, and opens it in a browser.
+/// Serves pages that show a store or a session, until a signal ends the process. Prints their
+/// address, which contains a secret token, and opens it in a browser.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`](crate::CommandError::Usage) if there is neither a store nor a session, or the port cannot be listened at.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if nothing of a session is sound, or it cannot be read.
+/// - [`CommandError::Usage`](crate::CommandError::Usage) if there is neither a store nor a session,
+///   or the server cannot listen at the port.
+/// - [`CommandError::Engine`](crate::CommandError::Engine) if no part of a session is intact, or it
+///   cannot be read.
 #[cfg(feature = "view")]
 pub fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
     serving::run(arguments, output)
@@ -71,12 +74,13 @@ mod serving {
     use crate::output::Output;
     use crate::readers::{open_sound_outline, open_store};
 
-    /// Wait between two looks whether the process was asked to end; a signal ends it.
+    /// Delay between two checks for a request to end; a signal ends the delay.
     const WAIT: Duration = Duration::from_secs(60);
 
     pub(super) fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
         let shown = open_scope(&arguments.path, output)?;
-        // Signals are handled before anybody can know the address, so that whoever does can ask this process to end.
+        // Signals are handled before the address is printed, so that its reader can already end
+        // this process.
         (output.pause)(Duration::ZERO).map_err(CommandError::Wait)?;
         let port = arguments.port;
         let server = Server::start(shown, port, output.memory_bytes).map_err(|error| {
@@ -103,15 +107,16 @@ mod serving {
         if inspect::is_store(path) {
             return Ok(ServerScope::Store(open_store(path, output)?));
         }
-        // What is wrong with the session is said here before a page says it.
+        // Problems of the session are reported here before a page shows them.
         let reader = open_sound_outline(path, output)?;
         let dir =
             path.canonicalize().map_err(|source| CommandError::File { path: path.to_owned(), source })?;
         Ok(ServerScope::Session(reader.opening_record().session, dir))
     }
 
-    /// Opens a browser at an address, which no other process gets to see: arguments are public, so the browser is given a file
-    /// that leads there. Returns the file's directory, which is removed when it is dropped.
+    /// Opens a browser at an address that no other process may see. Arguments are public, so the
+    /// browser receives a file that redirects to the address. Returns the file's directory, which
+    /// is removed on drop.
     fn open_browser(url: &str, output: &mut Output<'_>) -> Option<TempDir> {
         match redirect(url).and_then(|(directory, page)| browse(&page).map(|()| directory)) {
             Ok(directory) => Some(directory),
@@ -123,7 +128,7 @@ mod serving {
         }
     }
 
-    /// Writes a page that leads to an address, for this user's eyes only.
+    /// Writes a page that redirects to an address, readable by this user only.
     fn redirect(url: &str) -> std::io::Result<(TempDir, std::path::PathBuf)> {
         use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
         let directory = tempfile::Builder::new()
@@ -145,7 +150,8 @@ mod serving {
         let mut command = Command::new(program.unwrap_or_else(|| "xdg-open".into()));
         command.arg(page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn()?;
-        // A browser may run for as long as it likes; what only hands the page over ends soon, and is waited for.
+        // A browser may run for a long time, but a program that only passes the page on ends soon
+        // and must be reaped.
         std::thread::Builder::new().name("foldlog-browser".to_owned()).spawn(move || child.wait())?;
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! The workspaces of a session that goes back to a checkpoint without its host: directories that a person gives, and what stays as
-//! it is.
+//! The workspaces of a session that returns to a checkpoint without its host: directories that a
+//! person gives, and resources that remain unchanged.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,24 +21,25 @@ use crate::output::Output;
 /// Captures by the names of their resources.
 type ResourceCaptures = BTreeMap<String, Option<Vec<u8>>>;
 
-/// Holds what a session that goes back to a checkpoint works on.
+/// The resources of a session that returns to a checkpoint.
 pub(super) struct CheckpointWorkspaces {
-    /// The directories that were given, and stand-ins for what is no directory; `None` if no directory was given.
+    /// The given directories, and placeholders for resources that are not directories; `None` if no
+    /// directory was given.
     pub(super) resources: Option<ResourceRegistry>,
     pub(super) report: Workspaces,
 }
 
-/// Says what becomes of the resources.
+/// Lists restored and unchanged resources.
 #[derive(Default, Serialize)]
 pub(super) struct Workspaces {
     /// Workspaces that are restored.
     pub(super) restored: Vec<RestoredWorkspace>,
-    /// Names of resources that stay as they are.
+    /// Names of resources that remain unchanged.
     pub(super) left: Vec<String>,
     /// Whether the checkpoint could restore any of these.
     #[serde(skip)]
     can_restore: bool,
-    /// Whether workspaces are only brought back to what they were before a call that was open.
+    /// Whether workspaces are only restored to their state before an open call.
     #[serde(skip)]
     before_call: bool,
 }
@@ -50,12 +51,14 @@ pub(super) struct RestoredWorkspace {
     root: PathBuf,
 }
 
-/// Opens the directories of a checkpoint's workspaces, and with `ends_calls` of those that an open call worked on.
+/// Opens the directories of a checkpoint's workspaces. With `ends_calls`, opens also the
+/// directories on which an open call worked.
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if a directory is given and the checkpoint has no captures, if some are given but not all, or if the directory of
-/// a workspace is not given that an open call worked on.
+/// [`CommandError::Usage`] if a directory is given and the checkpoint has no captures, if
+/// directories are given for only some of them, or if the directory of a workspace on which an open
+/// call worked is not given.
 pub(super) fn open_given(
     store: &Store,
     id: Uuid,
@@ -93,7 +96,7 @@ pub(super) fn open_given(
         resources = resources.named(place.name.clone(), files);
         report.restored.push(RestoredWorkspace { name: place.name, root });
     }
-    // What an open call worked on beside directories, only the host restores.
+    // Resources of an open call that are not directories can only be restored by the host.
     let is_other = |name: &String| {
         !open.contains_key(name) && report.restored.iter().all(|restored| restored.name != *name)
     };
@@ -104,7 +107,7 @@ pub(super) fn open_given(
     Ok(CheckpointWorkspaces { resources: Some(resources.build()?), report })
 }
 
-/// Names what stays as it is, since no directory was given.
+/// Lists the resources that remain unchanged since no directory was given.
 fn left_alone(kept: Option<ResourceCaptures>, checkpoint: Option<&Checkpoint>) -> Workspaces {
     let is_directory = |recorded: &Option<Vec<u8>>| {
         recorded.as_deref().is_some_and(|recorded| HostFilesystem::recall(recorded).is_ok())
@@ -117,7 +120,7 @@ fn left_alone(kept: Option<ResourceCaptures>, checkpoint: Option<&Checkpoint>) -
     Workspaces { left, can_restore, ..Workspaces::default() }
 }
 
-/// Says what became of the resources at a checkpoint.
+/// Prints the resources at a checkpoint, restored and unchanged.
 pub(super) fn print(workspaces: &Workspaces, output: &mut Output<'_>) -> Result<()> {
     let when = if workspaces.before_call { "before the open call" } else { "then" };
     for RestoredWorkspace { name, root } in &workspaces.restored {

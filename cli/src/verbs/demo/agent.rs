@@ -3,7 +3,7 @@
 use foldlog::{Event, Policy, SessionTypes, Slice};
 use serde::{Deserialize, Serialize};
 
-/// Says that a step was added to the plan.
+/// A step was added to the plan.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PlanStep {
     pub(super) title: String,
@@ -13,7 +13,7 @@ impl Event for PlanStep {
     const NAME: &'static str = "plan.step_added";
 }
 
-/// Says that the agent noted something.
+/// The agent made a note.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct DemoNote {
     pub(super) text: String,
@@ -23,7 +23,7 @@ impl Event for DemoNote {
     const NAME: &'static str = "noted";
 }
 
-/// Says how far a step is.
+/// State of a step.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct StepState {
     pub(super) step: String,
@@ -34,7 +34,7 @@ impl Event for StepState {
     const NAME: &'static str = "step.state";
 }
 
-/// Holds the plan, as STATE.
+/// The plan, as STATE.
 pub(super) struct DemoPlan;
 
 impl Slice for DemoPlan {
@@ -42,7 +42,7 @@ impl Slice for DemoPlan {
     type Item = PlanStep;
 }
 
-/// Holds what the agent noted, as LOG.
+/// The agent's notes, as LOG.
 pub(super) struct Notes;
 
 impl Slice for Notes {
@@ -50,7 +50,7 @@ impl Slice for Notes {
     type Item = DemoNote;
 }
 
-/// Holds how far each step is, as STATE.
+/// The state of each step, as STATE.
 pub(super) struct Steps;
 
 impl Slice for Steps {

@@ -23,29 +23,30 @@ pub struct ChildArguments {
     pub session: Uuid,
 }
 
-/// Number of records that the child writes before it begins the conversation in which it is killed.
+/// Number of records that the child writes before it starts the conversation in which it is killed.
 const RECORDS: u64 = 40;
 
-/// Text that the child prints before the sequence number of each record that was acknowledged to it.
+/// Text before the sequence number of each acknowledged record in the child's output.
 const KEPT: &str = "kept ";
 
-/// Holds what was acknowledged to the child, and what it asked for, before it was killed.
+/// Acknowledged records and requests of the child before it was killed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChildProgress {
     /// Number of its own records.
     pub(super) count: u64,
     /// Sequence number of the last of them.
     pub(super) last: SequenceNumber,
-    /// Number of answers that it asked the model for.
+    /// Number of answers that it requested from the model.
     pub(super) asked: u64,
 }
 
-/// Runs the child's part: writes records, prints the sequence number of each once it is acknowledged, and then begins a
-/// conversation, within a tool call of which the parent kills this process.
+/// Runs the child: writes records and prints the sequence number of each acknowledged one, and then
+/// starts a conversation. The parent kills this process within a tool call of that conversation.
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`] if the session cannot be written, [`CommandError::Output`] if the parent is gone.
+/// [`CommandError::Engine`] if the session cannot be written, [`CommandError::Output`] if the
+/// parent has ended.
 pub fn write_until_killed(store: &Path, session: Uuid, output: &mut Output<'_>) -> Result<u8> {
     let session = Store::open(store)?.open_session_at(session, &agent::types()?, Durability::Process)?;
     for number in 0..RECORDS {
@@ -54,18 +55,20 @@ pub fn write_until_killed(store: &Path, session: Uuid, output: &mut Output<'_>) 
         output.line(format_args!("{KEPT}{sequence}"))?;
         output.stdout.flush()?;
     }
-    // The parent kills this process within a call of the first answer, so nobody gets the second one.
+    // The parent kills this process within a call of the first answer, so the second one is never
+    // received.
     conversation::begin(&tools::runner(store, &session)?)?;
     Ok(HOLDS)
 }
 
-/// Starts the child, kills it once it is within its call, and returns which records were acknowledged to it.
+/// Starts the child, kills it within its call, and returns the records that were acknowledged to
+/// it.
 pub(super) fn kill_within_a_call(store: &Path, session: Uuid, output: &Output<'_>) -> Result<ChildProgress> {
     let mut command = (output.child)(store, session).map_err(CommandError::Child)?;
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(CommandError::Child)?;
     let acknowledged = read_and_kill(&mut child);
-    // In every case the child ends before the demo does, and is waited for.
+    // In every case the child must end before the demo does.
     let _ = child.kill();
     let _ = child.wait();
     acknowledged
@@ -83,10 +86,10 @@ fn read_and_kill(child: &mut Child) -> Result<ChildProgress> {
             child.kill().map_err(CommandError::Child)?;
         }
         acknowledged.asked += u64::from(line.starts_with(ASKED));
-        // A test's child prints other lines too.
+        // In a test, the child prints other lines too.
         let Some(sequence) = line.strip_prefix(KEPT).and_then(|text| text.parse().ok()) else { continue };
         acknowledged = ChildProgress { count: acknowledged.count + 1, last: sequence, ..acknowledged };
     }
-    // Lines that the child printed before it died are still in the pipe, and count.
+    // Lines that the child printed before it was killed are still in the pipe, and count.
     if !inside || acknowledged.count == 0 { Err(gone()) } else { Ok(acknowledged) }
 }

@@ -1,4 +1,5 @@
-//! The demo's conversation: a scripted model, the process that is killed within one of its calls, and the one that goes on.
+//! The demo's conversation: a scripted model, the process that is killed within one of its calls,
+//! and the process that continues.
 
 use foldlog::conversation::{ResumePoint, Role};
 use foldlog::tools::ToolRunner;
@@ -15,18 +16,17 @@ use super::{broken, say};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
 
-/// Text that the child prints before the number of each answer that it asks for.
+/// Text before the number of each requested answer in the child's output.
 pub(super) const ASKED: &str = "asked ";
 
-/// Id of the demo's evaluation.
 pub(super) const EVALUATION: &str = "write-the-fix";
 
-/// Reports how a conversation was resumed.
+/// Result of resuming a conversation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resumed {
-    /// Answers of the whole conversation.
+    /// Number of answers of the whole conversation.
     pub(super) answers: u64,
-    /// Requests of the process that resumed it.
+    /// Number of requests of the process that resumed it.
     pub(super) requests: u64,
 }
 
@@ -35,7 +35,8 @@ fn prompt() -> Prompt {
     Prompt::text("demo", "fix").with_section(task).with_tools(tools::registry())
 }
 
-/// Answers as a model would. What it says depends on the conversation alone, so that every process has the same model.
+/// Replies as a model would. The reply depends only on the conversation, so every process has the
+/// same model.
 fn reply(request: &ScriptedRequest) -> ScriptedReply {
     let answers = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
     let edit =
@@ -86,8 +87,8 @@ fn evaluate(
     })
 }
 
-/// Begins the conversation, in the process that is killed within a call of the first answer. Each answer that is asked for
-/// is told to the parent.
+/// Starts the conversation, in the process that is killed within a call of the first answer. Prints
+/// each request for an answer for the parent.
 pub(super) fn begin(runner: &ToolRunner) -> Result<()> {
     let provider = ScriptedProvider::from_fn(|request| {
         println!("{ASKED}{}", request.number);
@@ -96,11 +97,11 @@ pub(super) fn begin(runner: &ToolRunner) -> Result<()> {
     evaluate(runner, &ProviderAdapter::new(provider)).map(drop)
 }
 
-/// Resumes the conversation of the process that was killed, which had asked for `asked` answers.
+/// Resumes the conversation of the process that was killed, which had requested `asked` answers.
 ///
 /// # Errors
 ///
-/// [`CommandError::DoesNotHold`] if an answer was asked for twice, or a call ran twice.
+/// [`CommandError::DoesNotHold`] if an answer was requested twice, or a call ran twice.
 pub(super) fn resume(runner: &ToolRunner, asked: u64, output: &mut Output<'_>) -> Result<Resumed> {
     let session = runner.state().session();
     let reads = || -> Result<usize> {

@@ -1,9 +1,10 @@
-//! `foldlog demo`: shows what foldlog is for, with nothing but itself.
+//! `foldlog demo`: a self-contained demonstration of foldlog.
 //!
-//! A scripted agent plans and edits files; a child process begins a conversation with a scripted model and is killed within a
-//! tool call of its first answer; the session is opened again and recovered, and the conversation goes on to its end; a tool
-//! fails half way, is rolled back, and leaves only what it noted; a fork tries another way; the logs are verified and
-//! replayed; and the records, the conversation and the ledger are printed.
+//! A scripted agent plans and edits files. A child process starts a conversation with a scripted
+//! model and is killed within a tool call of its first answer. The session is opened again and
+//! recovered, and the conversation continues to its end. A tool fails half way and is rolled back;
+//! only its notes remain. A fork tries another way. The logs are verified and replayed. Finally,
+//! the records, the conversation and the ledger are printed.
 
 mod agent;
 mod child;
@@ -51,7 +52,7 @@ impl Args {
     }
 }
 
-/// Reports what the demo came to. The fields are those of `demo --json`.
+/// Result of the demo. The fields are those of `demo --json`.
 #[derive(Debug, Serialize)]
 struct DemoSummary {
     /// Directory of the store; `None` if it was temporary.
@@ -59,7 +60,8 @@ struct DemoSummary {
     session: Uuid,
     fork: Uuid,
     acknowledged: u64,
-    /// Answers of the conversation, and how many of them the killed process and this one asked for.
+    /// Number of answers of the conversation. The next fields count those that the killed process
+    /// and this one requested.
     answers: u64,
     asked_before: u64,
     asked_after: u64,
@@ -73,14 +75,15 @@ struct DemoSummary {
     seconds: f64,
 }
 
-/// Runs the demo in a temporary store, or in a store at `dir`, which stays.
+/// Runs the demo in a temporary store, or in a permanent store at `dir`.
 ///
 /// # Errors
 ///
 /// - [`CommandError::Usage`] if `dir` is not empty.
 /// - [`CommandError::Child`] if the child process cannot be run.
-/// - [`CommandError::Engine`] or [`CommandError::File`] if the store or the workspace cannot be written.
-/// - [`CommandError::DoesNotHold`] if something that foldlog promises does not hold.
+/// - [`CommandError::Engine`] or [`CommandError::File`] if the store or the workspace cannot be
+///   written.
+/// - [`CommandError::DoesNotHold`] if a guarantee of foldlog is violated.
 pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let temporary = match dir {
@@ -171,18 +174,19 @@ fn say(output: &mut Output<'_>, text: impl std::fmt::Display) -> Result<()> {
     if output.json() { Ok(()) } else { output.line(text) }
 }
 
-/// Writes a heading for a person, after an empty line. A line break within the text would be shown as a continuation.
+/// Writes a heading for a person, after an empty line. A line break within the text would be shown
+/// as a continuation.
 fn heading(output: &mut Output<'_>, text: impl std::fmt::Display) -> Result<()> {
     say(output, "")?;
     say(output, text)
 }
 
-/// Reports a promise that does not hold.
+/// Returns the error for a violated guarantee.
 fn broken(what: impl Into<String>) -> CommandError {
     CommandError::DoesNotHold(what.into())
 }
 
-/// Lets the agent plan, note and edit files. Returns the session's id, and the files.
+/// Runs the agent's planning, notes and edits of files. Returns the session's id, and the files.
 fn plan(
     root: &Path,
     store: &Store,
@@ -244,7 +248,7 @@ fn kill(root: &Path, id: Uuid, output: &mut Output<'_>) -> Result<child::ChildPr
     Ok(acknowledged)
 }
 
-/// Recovers the session: rolls back what the killed call had done, and lets a person say what became of it.
+/// Recovers the session: rolls back the killed call's changes, and lets a person settle the call.
 fn recover_and_settle(runner: &ToolRunner, files: &[String], output: &mut Output<'_>) -> Result<()> {
     let session = runner.state().session();
     let half_done = tools::list_files(runner)?;
@@ -266,7 +270,7 @@ fn recover_and_settle(runner: &ToolRunner, files: &[String], output: &mut Output
     Ok(())
 }
 
-/// Reports what opening the session found. No acknowledged record may be missing.
+/// Reports the result of opening the session. No acknowledged record may be missing.
 fn report_reopening(session: &Session, acknowledged: SequenceNumber, output: &mut Output<'_>) -> Result<()> {
     let report = session.recovery();
     heading(output, "3. The session is opened again. The recovery report:")?;
@@ -289,7 +293,8 @@ fn report_reopening(session: &Session, acknowledged: SequenceNumber, output: &mu
     }
 }
 
-/// Lets a tool fail half way: files and STATE are rolled back, LOG stays. Returns the position before the call.
+/// Runs a tool that fails half way: files and STATE are rolled back, LOG remains. Returns the
+/// position before the call.
 fn failing_step(runner: &ToolRunner, output: &mut Output<'_>) -> Result<SequenceNumber> {
     heading(
         output,
@@ -338,7 +343,7 @@ fn fork(
     Ok(id)
 }
 
-/// Prints the conversation as the model would be sent it, and what became of each tool call.
+/// Prints the conversation as it would be sent to the model, and the outcome of each tool call.
 fn print_conversation(session: &Path, output: &mut Output<'_>) -> Result<()> {
     if output.json() {
         return Ok(());

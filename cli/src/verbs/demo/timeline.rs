@@ -11,11 +11,11 @@ use super::{heading, say};
 use crate::failure::Result;
 use crate::output::Output;
 
-/// Number of records of one name that are printed before the rest is counted.
+/// Number of consecutive records of one name that are printed before the rest is only counted.
 const ALIKE_MAX: usize = 3;
 
-/// Prints the records of the session and of its fork. Of many records of one name in a row the first are printed, and the others
-/// counted.
+/// Prints the records of the session and of its fork. Of many consecutive records of one name,
+/// prints the first and counts the others.
 pub(super) fn print(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
     if output.json() {
         return Ok(());

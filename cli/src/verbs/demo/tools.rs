@@ -1,4 +1,4 @@
-//! The scripted agent's tools, and the directory that it works on.
+//! The scripted agent's tools and its workspace.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use super::agent::{DemoNote, StepState};
 
-/// Time that a call which is to be killed waits for its end.
+/// Time that the call in the child process waits to be killed.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Text that the child process prints from within a call, before it waits for its end.
+/// Text that the child process prints from within a call, before it waits to be killed.
 pub(super) const INSIDE: &str = "inside ";
 
-/// Names what an edit does once it has changed files.
+/// Last step of an edit, after it has changed files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum EditEnding {
@@ -31,7 +31,7 @@ pub(super) enum EditEnding {
 /// Describes changes of files, in the order in which they are made.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub(super) struct Edit {
-    /// Step of the plan that the edit belongs to.
+    /// Step of the plan to which the edit belongs.
     pub(super) step: String,
     /// Files to write: paths and contents.
     pub(super) write: Vec<(String, String)>,
@@ -42,7 +42,7 @@ pub(super) struct Edit {
     pub(super) then: EditEnding,
 }
 
-/// Names of the tools.
+/// Name of the tool.
 pub(super) const EDIT_FILES: &str = EditFiles::NAME;
 pub(super) const READ_FILE: &str = ReadFile::NAME;
 
@@ -82,7 +82,6 @@ impl Tool for EditFiles {
 
 #[derive(Deserialize, JsonSchema)]
 struct ReadFileParameters {
-    /// Path of the file.
     path: String,
 }
 
@@ -106,17 +105,16 @@ impl Tool for ReadFile {
     }
 }
 
-/// Returns the agent's tools.
 pub(super) fn registry() -> ToolRegistry {
     ToolRegistry::new().with(EditFiles).with(ReadFile)
 }
 
-/// Returns the directory that the agent works on, beside the store's sessions.
+/// Returns the agent's workspace, a directory next to the store's sessions.
 pub(super) fn workspace(root: &Path) -> PathBuf {
     root.join("workspace")
 }
 
-/// Makes the agent's run of the session, the directory and the tools.
+/// Creates the agent's runner with the session, the workspace and the tools.
 pub(super) fn runner(root: &Path, session: &Session) -> foldlog::Result<ToolRunner> {
     let options = HostFilesystemOptions::default();
     let files = HostFilesystem::open(workspace(root), session.captures_dir(), options)?;
@@ -126,7 +124,7 @@ pub(super) fn runner(root: &Path, session: &Session) -> foldlog::Result<ToolRunn
 }
 
 impl Edit {
-    /// Makes an edit of a step that changes nothing yet.
+    /// Creates an edit of a step that changes nothing yet.
     pub(super) fn new(step: &str, then: EditEnding) -> Edit {
         Edit { step: step.to_owned(), write: Vec::new(), rename: Vec::new(), delete: Vec::new(), then }
     }
@@ -146,13 +144,13 @@ impl Edit {
         self
     }
 
-    /// Makes the tool call that asks for this edit.
+    /// Creates the tool call for this edit.
     pub(super) fn call(&self) -> ToolCall {
         ToolCall::new(EditFiles::NAME, serde_json::to_string(self).unwrap_or_default())
     }
 }
 
-/// Lists the files of the directory, each with its length.
+/// Lists the files of the workspace, each with its length.
 pub(super) fn list_files(runner: &ToolRunner) -> foldlog::Result<Vec<String>> {
     let files = runner.state().resources().get::<dyn Filesystem>();
     let mut listed = Vec::new();

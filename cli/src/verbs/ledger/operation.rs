@@ -1,4 +1,4 @@
-//! Prints what a person needs to know of one operation to decide about it.
+//! Prints the facts that a person needs to decide about one operation.
 
 use chrono::SecondsFormat;
 use foldlog::inspect::{LedgerEntry, LogReader};
@@ -14,10 +14,11 @@ use crate::output::Output;
 use crate::readers::code_of;
 use crate::style::PLAIN;
 
-/// Number of characters of a text that a person is shown.
+/// Maximum number of characters of a text that a person is shown.
 const TEXT_CHARS_MAX: usize = 2000;
 
-/// Prints all that is known of an operation, and the commands that decide about it if it waits for somebody.
+/// Prints the account of an operation. If it waits for a decision, prints also the commands that
+/// decide.
 ///
 /// # Errors
 ///
@@ -108,12 +109,12 @@ fn print(account: &Account<'_>, output: &mut Output<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Makes a text fit for a line to a person.
+/// Formats a text for a line.
 fn text_or_dash(text: Option<&str>) -> String {
     text.map_or_else(|| "-".to_owned(), |text| shorten_text(&escape::text(text), TEXT_CHARS_MAX))
 }
 
-/// Returns what is known of the run, each fact with its name.
+/// Returns the facts about the run, each with its name.
 fn facts(run: &OperationRun, number: u64) -> Vec<(String, String)> {
     let began = format!("began {} (record {})", run.begun_at, run.begin);
     let (Some(end), Some(ended_at), Some(outcome)) = (run.end, &run.ended_at, &run.outcome) else {
@@ -173,7 +174,7 @@ fn call(entry: &LedgerEntry) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// Says whether an interrupted operation may be run again.
+/// Describes whether an interrupted operation may run again.
 fn rerun_advice(idempotency: Idempotency) -> &'static str {
     match idempotency {
         Idempotency::Natural => "running it twice does what running it once does",

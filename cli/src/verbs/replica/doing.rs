@@ -1,4 +1,4 @@
-//! What the verbs do, with what speaks to buckets.
+//! Implements the verbs, with the code that communicates with buckets.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::output::Output;
 use crate::readers::check_store;
 use crate::remote::{failure, place};
 
-/// Name under which a store claims whose host has none.
+/// Claim name of a store whose host has none.
 const PUSHES: &str = "foldlog push";
 
-/// Name that a copy would claim under, which claims nothing.
+/// Name for a copy, which claims nothing.
 const PULLS: &str = "foldlog pull";
 
 #[derive(Serialize)]
@@ -158,7 +158,8 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
     Ok(HOLDS)
 }
 
-/// Waits until the lease of a session has run out, or refuses once its worker is seen to live.
+/// Waits until the lease of a session has run out. Returns an error as soon as its worker is known
+/// to be alive.
 fn wait_for_its_worker(place: &dyn Place, session: Uuid, output: &mut Output<'_>) -> Result<()> {
     let Some(lease) = place.lease(session).map_err(failure)? else { return Ok(()) };
     if lease.left.is_none() {
@@ -169,7 +170,7 @@ fn wait_for_its_worker(place: &dyn Place, session: Uuid, output: &mut Output<'_>
         ));
     }
     let pacing = SteadyPacing::new();
-    // A worker that comes and goes meanwhile is waited for as well, and no longer.
+    // Another worker that appears meanwhile does not extend the wait.
     let wait = LeaseWait::new(lease.length.saturating_mul(2), &pacing).until_it_lives();
     match wait_for_lease(place, session, &wait).map_err(failure)? {
         LeaseWaitOutcome::Kept { lease, .. } => Err(lease_error(session, &lease)),
@@ -177,7 +178,7 @@ fn wait_for_its_worker(place: &dyn Place, session: Uuid, output: &mut Output<'_>
     }
 }
 
-/// Says that the worker of a session lives.
+/// Error: the worker of a session is alive.
 fn lease_error(session: Uuid, lease: &SessionLease) -> CommandError {
     let renewed = lease.renewed_us.map_or_else(String::new, |renewed_us| {
         format!(" at {} by the place's clock", foldlog_codec::record::time_text(renewed_us))
@@ -194,14 +195,14 @@ fn lease_error(session: Uuid, lease: &SessionLease) -> CommandError {
     )
 }
 
-/// Opens a store whose sessions a replicator holds, or `unreplicated` says that it shall.
+/// Opens a store whose sessions are replicated, or with `unreplicated` will be.
 fn store(path: &Path, replicator: Arc<dyn Replicator>, unreplicated: bool) -> Result<Store> {
     let replication = Some(Replication::new(replicator));
     Ok(Store::open_with(path, StoreOptions { replication, unreplicated, ..StoreOptions::default() })?)
 }
 
-/// Returns who speaks to the place, and would claim under that name. Its lease takes the place of that of the worker before, and ends with the
-/// verb.
+/// Returns a replicator for the place with this claim name. Its lease replaces that of the previous
+/// worker, and ends with the verb.
 fn replicator(place: &dyn Place, name: &str) -> Result<Arc<dyn Replicator>> {
     place.replicator(name).map_err(failure)
 }
@@ -217,8 +218,8 @@ fn list_sessions(place: &dyn Place) -> Result<Vec<Uuid>> {
     Ok(sessions)
 }
 
-/// Returns the name that a session's log claims under: the last claim's, where the log says of that name that it took the session over,
-/// else the one of its first claim.
+/// Returns the claim name of a session's log. This is the last claim's name if the log states that
+/// this worker took the session over, else the name of its first claim.
 fn name_of(place: &dyn Place, session: Uuid, dir: &Path) -> Result<String> {
     let reader = LogReader::open(dir)?;
     let first =
@@ -234,14 +235,14 @@ fn name_of(place: &dyn Place, session: Uuid, dir: &Path) -> Result<String> {
     Ok(if took_it_over { last } else { first })
 }
 
-/// Returns whether an observation says that this name took the session over.
+/// Returns whether an observation states that this name took the session over.
 fn takes_over(observed: &Observed<'_>, by: &str) -> bool {
     observed.name == TAKEN_OVER
         && Value::decode(observed.data.bytes())
             .is_ok_and(|data| data.get("by").and_then(Value::as_str) == Some(by))
 }
 
-/// Does something with each session. One that fails is reported, and the others are gone on with.
+/// Runs `act` for each session. Reports a failed one and continues with the others.
 fn each(
     sessions: &[Uuid],
     output: &mut Output<'_>,

@@ -1,6 +1,7 @@
-//! `foldlog pull`, `push` and `takeover`: sessions between a store and a bucket that holds them.
+//! `foldlog pull`, `push` and `takeover`: move sessions between a store and the bucket that
+//! replicates them.
 //!
-//! All three need the feature `object-store`; without it they say how to build it in.
+//! All three need the feature `object-store`. Without it they report the command that builds it in.
 
 #[cfg(feature = "object-store")]
 mod doing;
@@ -13,7 +14,7 @@ use uuid::Uuid;
 use crate::failure::Result;
 use crate::output::Output;
 
-/// Says what a place is, in the help of each verb.
+/// Explains places in the help of each verb.
 const PLACES: &str = "\
 URL is the place that the host's replicator keeps its sessions in, with its prefix: file:///PATH, s3://BUCKET/PREFIX,
 gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or postgres://USER@HOST/DATABASE with ?schema=NAME&sslrootcert=PATH where needed. Keys,
@@ -84,12 +85,14 @@ pub struct TakeOver {
 }
 
 impl Pull {
-    /// Copies sessions from a bucket into a store, or what is new of them. Claims nothing.
+    /// Copies sessions, or their new parts, from a bucket into a store. Claims nothing.
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL is no place that this program reaches, or nothing is held there.
-    /// - [`CommandError::Engine`](crate::CommandError::Engine) if a session cannot be read or written, or another history of it is in the store.
+    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL names no place that this
+    ///   program supports, or the place is empty.
+    /// - [`CommandError::Engine`](crate::CommandError::Engine) if a session cannot be read or
+    ///   written, or the store has a different history of it.
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         #[cfg(feature = "object-store")]
         return doing::pull(&self, output);
@@ -102,12 +105,15 @@ impl Pull {
 }
 
 impl Push {
-    /// Brings the sessions of a store to a bucket: claims each, as its host does, and has all its records held.
+    /// Replicates the sessions of a store to a bucket: claims each, as its host does, and waits
+    /// until all its records are replicated.
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL is no place that this program reaches.
-    /// - [`CommandError::Engine`](crate::CommandError::Engine) if a session is open for writing, or another worker went on with it.
+    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL names no place that this
+    ///   program supports.
+    /// - [`CommandError::Engine`](crate::CommandError::Engine) if a session is open for writing, or
+    ///   another worker continued it.
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         #[cfg(feature = "object-store")]
         return doing::push(&self, output);
@@ -120,13 +126,15 @@ impl Push {
 }
 
 impl TakeOver {
-    /// Takes a session over that a bucket holds: fences its writer, and makes a local session of what was acknowledged.
+    /// Takes over a session from a bucket: fences its writer, and creates a local session from the
+    /// acknowledged records.
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL is no place that this program reaches, or it is not clear which session is
-    ///   meant, or its worker lives.
-    /// - [`CommandError::Engine`](crate::CommandError::Engine) if the store has the session, or it cannot be taken over.
+    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL names no place that this
+    ///   program supports, if it is ambiguous which session is meant, or if its worker is alive.
+    /// - [`CommandError::Engine`](crate::CommandError::Engine) if the store already has the
+    ///   session, or it cannot be taken over.
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         #[cfg(feature = "object-store")]
         return doing::take_over(&self, output);

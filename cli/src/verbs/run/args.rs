@@ -1,4 +1,4 @@
-//! What the command line asks of a run.
+//! Command-line options of a run.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -21,7 +21,8 @@ use super::tools;
 use crate::failure::{CommandError, Result};
 use crate::readers::WriteArgs;
 
-/// Variables of this process that the program is given beside those that any program needs, such as `PATH`.
+/// Variables of this process that the program receives in addition to those that every program
+/// needs, such as `PATH`.
 const PASSED: [&str; 8] = [
     "ANTHROPIC_API_KEY",
     "ANTHROPIC_AUTH_TOKEN",
@@ -50,7 +51,7 @@ pub enum Leftover {
     Stop,
 }
 
-/// Says what a run passes on, and describes the fields of `run --json`.
+/// Describes the data that a run passes on, and the fields of `run --json`.
 const RUN_JSON: &str = "\
 The program gets none of this process's variables but PATH, HTTPS_PROXY and the like, those given by --env, and:
   ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN, ANTHROPIC_BASE_URL, ANTHROPIC_CUSTOM_HEADERS, CLAUDE_CODE_OAUTH_TOKEN,
@@ -169,13 +170,13 @@ pub struct Args {
     pub writing: WriteArgs,
 }
 
-/// Reads the id of a session that goes on.
+/// Parses the id of a session to resume.
 fn id(text: &str) -> Result<Uuid, String> {
     let next = "give a session's id, a UUID, which `foldlog sessions STORE` lists, or --resume alone";
     Uuid::try_parse(text).map_err(|_| next.to_owned())
 }
 
-/// Reads the id of a new session.
+/// Parses the id of a new session.
 fn new_id(text: &str) -> Result<Uuid, String> {
     let next = "give a UUID, such as 426a8a5e-a355-4151-82b0-2911e6b56a51, or leave it out for a random one";
     Uuid::try_parse(text).map_err(|_| next.to_owned())
@@ -195,7 +196,7 @@ fn dollars(text: &str) -> Result<f64, String> {
     amount.ok_or_else(|| "give an amount above 0, such as 0.50".to_owned())
 }
 
-/// Reads a time: a number of seconds, or a number with `s`, `m` or `h` behind it.
+/// Parses a duration: a number of seconds, or a number followed by `s`, `m` or `h`.
 fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -220,7 +221,7 @@ pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns the real path of a directory that may not be there yet.
+/// Returns the real path of a directory that may not exist yet.
 fn real(path: &Path) -> PathBuf {
     let absolute = absolute(path);
     let mut there = absolute.ancestors();
@@ -260,7 +261,7 @@ fn text_of(path: &Path, option: &str) -> Result<String> {
 }
 
 impl Args {
-    /// Checks what the parser of the command line does not.
+    /// Checks conditions that the parser of the command line does not.
     pub(super) fn check(&self) -> Result<()> {
         self.tools()?;
         if self.model.as_ref().is_some_and(|model| model.trim().is_empty()) {
@@ -302,12 +303,12 @@ impl Args {
         tools::parse_tools(&self.tools, self.project_servers)
     }
 
-    /// Returns what the user says; `None` if the command line says nothing.
+    /// Returns the user's text; `None` if the command line gives none.
     pub(super) fn prompt(&self) -> Result<Option<String>> {
         self.prompt.as_deref().map(|path| text_of(path, "--prompt")).transpose()
     }
 
-    /// Returns the system prompt that the command line gives, if it gives one.
+    /// Returns the system prompt of the command line, if there is one.
     pub(super) fn given_system(&self) -> Result<Option<String>> {
         let given = match &self.system_file {
             Some(path) => Some(text_of(path, "--system-file")?),
@@ -316,7 +317,7 @@ impl Args {
         let next = "give another text, or leave the option out";
         match given.as_deref() {
             Some(text) if text.trim().is_empty() => Err(CommandError::usage("--system holds no text", next)),
-            // It is an argument of the program.
+            // The text becomes an argument of the program.
             Some(text) if text.contains('\0') => {
                 Err(CommandError::usage("the system prompt holds a NUL, which no argument may hold", next))
             }
@@ -328,13 +329,14 @@ impl Args {
         self.deadline.map_or_else(Deadline::never, Deadline::after)
     }
 
-    /// Returns how long before the deadline the run is interrupted: so that it has most of a short time.
+    /// Returns how long before the deadline the run is interrupted, so that most of a short time
+    /// remains for the run.
     fn interrupt_before(&self) -> Duration {
         let usual = RunOptions::default().interrupt_before;
         self.deadline.map_or(usual, |time| usual.min(time / 4))
     }
 
-    /// Makes the adapter.
+    /// Creates the adapter.
     pub(super) fn claude(&self) -> Result<ClaudeAgentSDKAdapter> {
         let Program { file, leading } = Program::from_path(&self.program);
         let options = RunOptions {
@@ -367,7 +369,8 @@ impl Args {
             .with_options(options)
             .with_state_options(AdapterStateOptions {
                 auto_resume: true,
-                // Whoever resumes a run names it, wherever its workspace is now and however it ended.
+                // A resumed run names its session explicitly, so it continues even if its workspace
+                // moved and however it ended.
                 resume_validation: ResumeValidation::None,
                 ..AdapterStateOptions::default()
             });
@@ -382,7 +385,7 @@ impl Args {
         }
     }
 
-    /// Returns the variables that the program is given.
+    /// Returns the variables that the program receives.
     fn variables(&self) -> Vec<(OsString, OsString)> {
         let of_host = |name: &str| Some((OsString::from(name), std::env::var_os(name)?));
         let given = self.env.iter().filter_map(|one| match one.split_once('=') {
@@ -393,7 +396,7 @@ impl Args {
     }
 }
 
-/// Checks a variable that the program is to be given.
+/// Checks a variable for the program.
 fn check_variable(given: &str) -> Result<()> {
     let (name, value) = given.split_once('=').map_or((given, None), |(name, value)| (name, Some(value)));
     let shown = escape::text(name);

@@ -1,4 +1,4 @@
-//! What `foldlog run --json` prints of a run that gave no answer.
+//! The JSON output of `foldlog run --json` for a run without an answer.
 
 use foldlog::Session;
 use foldlog_codec::escape;
@@ -7,24 +7,24 @@ use uuid::Uuid;
 
 use crate::failure::{CommandError, UNUSABLE};
 
-/// Holds why a run gave no answer.
+/// Describes why a run gave no answer.
 #[derive(Debug, Serialize)]
 pub struct RunFailure {
-    /// The session; `None` if none was made or opened.
+    /// The session; `None` if none was created or opened.
     session: Option<Uuid>,
     /// Directory of the session.
     dir: Option<String>,
-    /// What happened.
+    /// Text of the error.
     error: String,
     /// Part of the run that failed; `None` if none ran, or the error belongs to no part.
     phase: Option<&'static str>,
-    /// What to do next.
+    /// The next step.
     next: Option<String>,
     exit_code: u8,
 }
 
 impl RunFailure {
-    /// Tells why a run of `session` failed.
+    /// Describes the failure of a run of `session`.
     pub(super) fn from_failure(failure: &CommandError, session: Option<&Session>) -> RunFailure {
         let phase = match failure {
             CommandError::Run { error, .. } => error.phase().map(foldlog_agent::EvaluationPhase::name),
@@ -40,7 +40,8 @@ impl RunFailure {
         }
     }
 
-    /// Tells what the parser of the command line says of a run's options: what is wrong, and behind an empty line more.
+    /// Converts a message of the command line's parser about a run's options. Its first paragraph
+    /// is the error.
     pub(crate) fn of_options(said: &str) -> RunFailure {
         let said = said.trim_start_matches("error: ");
         let (error, _) = said.split_once("\n\n").unwrap_or((said, ""));

@@ -1,22 +1,25 @@
 //! `foldlog run`: runs an agent's program over a workspace, as a session of a store.
 //!
-//! | module | holds |
+//! | module | contains |
 //! |---|---|
-//! | `args` | the options, and what they ask of the program |
+//! | `args` | the options, and their effect on the program |
 //! | `tools` | the names of the program's own tools |
-//! | `program` | where the program is |
-//! | `run_session` | the session: a new one, or the one that goes on, recovered |
-//! | `watch` | waits for the run beside Ctrl-C, and shows how far it is |
+//! | `program` | the location of the program |
+//! | `run_session` | the session: a new one, or a recovered one that continues |
+//! | `watch` | waiting for the run and for Ctrl-C, and the status line |
 //! | `resume_command` | the command that resumes |
-//! | `next` | what a run without an answer says, and what to do next |
-//! | `failure` | what is printed as JSON of a run without an answer |
+//! | `next` | the error of a run without an answer, and the next step |
+//! | `failure` | the JSON output of a run without an answer |
 //!
 //! # Invariants
 //!
-//! 1. A run that was cut short, in whatever way, is resumed by the same command with `--resume`.
-//! 2. A text of the user that the session holds is not said again, and a run that is complete is answered by the log.
+//! 1. An interrupted run is resumed by the same command with `--resume`, however it was
+//!    interrupted.
+//! 2. A text of the user that the session contains is not sent again, and a complete run is
+//!    answered from the log.
 //! 3. No value of an environment variable is recorded or printed.
-//! 4. What can be told to be wrong before a session is made is told before: no session is left behind.
+//! 4. Errors that can be detected before a session is created are reported before: no session is
+//!    left.
 
 mod args;
 mod failure;
@@ -61,13 +64,13 @@ const TESTED: &str = "2.1.332";
 /// Id of the evaluation in a session of `foldlog run`.
 pub(super) const EVALUATION: &str = "run";
 
-/// Holds what a run gave.
+/// Result of a run.
 #[derive(Serialize)]
 struct Document {
     session: Uuid,
     /// Directory of the session.
     dir: String,
-    /// Whether the log answered, and no program ran.
+    /// Whether the answer came from the log, without running the program.
     recorded: bool,
     text: String,
     stop: Option<String>,
@@ -76,20 +79,23 @@ struct Document {
     input_tokens: u64,
     output_tokens: u64,
     cache_read_tokens: u64,
-    /// Whether a run of the program ended without telling its tokens.
+    /// Whether a run of the program ended without reporting its tokens.
     usage_partial: bool,
     cost_usd: Option<f64>,
-    /// Whether a run of the program ended without telling its cost.
+    /// Whether a run of the program ended without reporting its cost.
     cost_partial: bool,
 }
 
-/// Runs an agent's program over a workspace, and prints its answer, or as JSON why there is none.
+/// Runs an agent's program over a workspace and prints its answer. Without an answer, prints the
+/// reason as JSON with `--json`.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if a file, a directory or the program is missing, something in the workspace cannot be captured, another
-///   process has the session open, or the session cannot go on as it is asked to.
-/// - [`CommandError::Engine`] if the session cannot be made or read, or its workspace cannot be restored.
+/// - [`CommandError::Usage`] if a file, a directory or the program is missing, an entry of the
+///   workspace cannot be captured, another process has the session open, or the session cannot
+///   continue with these options.
+/// - [`CommandError::Engine`] if the session cannot be created or read, or its workspace cannot be
+///   restored.
 /// - [`CommandError::Run`] if the run gave no answer. It can be resumed.
 pub fn run(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let mut session = None;
@@ -103,7 +109,7 @@ pub fn run(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     answered
 }
 
-/// Runs the program and prints its answer. `of_run` becomes the session.
+/// Runs the program and prints its answer. Sets `of_run` to the session.
 fn answer(asked: &Args, of_run: &mut Option<Session>, output: &mut Output<'_>) -> Result<u8> {
     asked.check()?;
     let said = asked.prompt()?;
@@ -111,7 +117,7 @@ fn answer(asked: &Args, of_run: &mut Option<Session>, output: &mut Output<'_>) -
     if asked.resume.is_none() {
         asked.check_program()?;
         asked.check_offered()?;
-        // Nothing is written into this directory, which is not there.
+        // Nothing is written into this directory, which does not exist.
         check_workspace(asked, &captures_dir(&asked.store))?;
     }
     let found = run_session::find(asked, said.as_deref(), output)?;
@@ -124,7 +130,7 @@ fn answer(asked: &Args, of_run: &mut Option<Session>, output: &mut Output<'_>) -
     if output.json() {
         output.value(&document)?;
     } else {
-        // Line by line, so that each is as the model wrote it but for control characters.
+        // Printed line by line, so that each line is unchanged except for control characters.
         document.text.lines().try_for_each(|line| output.line(line))?;
         output.stdout.flush()?;
         output.note(document.summary());
@@ -132,7 +138,7 @@ fn answer(asked: &Args, of_run: &mut Option<Session>, output: &mut Output<'_>) -
     Ok(HOLDS)
 }
 
-/// Opens the workspace, whose captures are kept in the directory `captures`.
+/// Opens the workspace. `captures` is the directory for its captures.
 fn open_workspace(asked: &Args, captures: &Path) -> Result<HostFilesystem> {
     Ok(HostFilesystem::open(&asked.workspace, captures, options(asked))?)
 }
@@ -143,7 +149,8 @@ fn options(asked: &Args) -> HostFilesystemOptions {
     options
 }
 
-/// Checks that the calls of a run can capture the workspace: no pipe, socket or device is in it, and nothing that cannot be read.
+/// Checks that the calls of a run can capture the workspace: it must contain no pipe, socket or
+/// device, and nothing unreadable.
 fn check_workspace(asked: &Args, captures: &Path) -> Result<()> {
     if !tools::may_change(&asked.tools()?) {
         return Ok(());
@@ -168,11 +175,11 @@ fn check_workspace(asked: &Args, captures: &Path) -> Result<()> {
     Err(CommandError::usage(what, format!("{otherwise}{}", or_leave_out(paths.take(LEFT_OUT_MAX)))))
 }
 
-/// For so many paths an error has the options that leave them out.
+/// Maximum number of paths for which an error lists the options that leave them out.
 const LEFT_OUT_MAX: usize = 20;
 
-/// Returns a clause with the options that leave paths below the workspace's root out of captures, and nothing else. Of a name that is no
-/// text no pattern of an option can be made.
+/// Returns a clause with the options that leave exactly these paths below the workspace's root out
+/// of captures. A name that is not text cannot become a pattern of an option.
 fn or_leave_out<'a>(paths: impl Iterator<Item = &'a Path>) -> String {
     let option = |path: &Path| {
         let mut pattern = String::from("/");
@@ -193,14 +200,14 @@ fn or_leave_out<'a>(paths: impl Iterator<Item = &'a Path>) -> String {
     }
 }
 
-/// Opens the workspace as the session's resource; what is captured of it lies in the session's directory.
+/// Opens the workspace as the session's resource; its captures are in the session's directory.
 fn resources(asked: &Args, session: &Session) -> Result<(Arc<HostFilesystem>, ResourceRegistry)> {
     let files = Arc::new(session.open_workspace(&asked.workspace, options(asked))?);
     let resources = ResourceRegistry::builder().filesystem(Arc::clone(&files)).build()?;
     Ok((files, resources))
 }
 
-/// Makes the prompt. The system prompt is a parameter of it, so that what it holds is no template.
+/// Creates the prompt. The system prompt is a parameter of it, so that its text is not a template.
 fn prompt(system: &str) -> Prompt {
     let section = MarkdownSection::new("system", "${system}").with_parameter("system", system);
     Prompt::text("foldlog", EVALUATION).with_section(section)
@@ -224,10 +231,11 @@ fn evaluate(
         CommandError::Run { error: Box::new(error), next }
     };
     if found.goes_on {
-        // The recovery asks the prompt for its tools alone, and the system prompt stands in what is recovered.
+        // The recovery needs the prompt only for its tools; the system prompt is in the recovered
+        // session.
         let report = adapter.recover(&prompt(""), &state).map_err(failed)?;
         run_session::note_recovery(&session, &args.workspace, &report, output);
-        // The recovery's report has named what it did not undo.
+        // The recovery's report has already named the changes that it did not undo.
         let notices = files.take_notices().into_iter();
         note_workspace(notices.filter(|one| !matches!(one, WorkspaceNotice::NotUndone { .. })), output);
     }
@@ -246,7 +254,7 @@ fn evaluate(
         check_workspace(args, &session.captures_dir())?;
     }
     let before = session.position();
-    // The log grows with each message, so no two have the same id.
+    // The log grows with each message, so this id is unique.
     let behind = before.map_or(0, |before| before.get() + 1);
     let messages = new.map(|text| UserMessage { id: format!("said-{behind}"), text });
     let older = || older(&adapter);
@@ -262,11 +270,11 @@ fn evaluate(
     })?;
     note_workspace(files.take_notices(), output);
     run_session::note_calls(&session, &args.workspace, before, output)?;
-    // What the log answers leaves no record.
+    // An answer from the log leaves no new record.
     Document::from_response(&session, evaluated.map_err(failed)?, session.position() == before)
 }
 
-/// Returns the warning about a version of the program that is older than those with which all of foldlog works.
+/// Returns a warning if the program's version is older than those with which all of foldlog works.
 fn older(adapter: &ClaudeAgentSDKAdapter) -> Option<String> {
     let version = ClaudeVersion::parse(&adapter.program_version()?)?;
     (version < ClaudeVersion::KNOWS_COMPOSED).then(|| {
@@ -278,7 +286,7 @@ fn older(adapter: &ClaudeAgentSDKAdapter) -> Option<String> {
     })
 }
 
-/// Notes what the captures of a workspace met that fails no call.
+/// Prints the notices of a workspace's captures that fail no call.
 fn note_workspace(notices: impl IntoIterator<Item = WorkspaceNotice>, output: &mut Output<'_>) {
     for notice in notices {
         match notice {
@@ -344,7 +352,7 @@ impl Document {
         })
     }
 
-    /// Returns what a person is told of the run.
+    /// Returns the summary of the run for a person.
     fn summary(&self) -> String {
         if self.recorded {
             return "the log holds this answer: no program ran".to_owned();

@@ -1,4 +1,4 @@
-//! What a run that gave no answer tells its user: what happened, in the words of the command line, and what to do next.
+//! Errors of a run without an answer, in the words of the command line, and the next step.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,11 +12,12 @@ use foldlog_view::error::next_after;
 
 use super::{Args, or_leave_out};
 
-/// Beginnings of texts that name themselves what failed.
+/// Prefixes of texts that already name the failed part.
 const NAMED: [&str; 5] =
     ["spawn failed: ", "initialize failed: ", "request failed: ", "response failed: ", "stop failed: "];
 
-/// Says what a run met: an option that ended it by its name, all else after the part of the run that failed, which is named once.
+/// Formats the error of a run. If an option ended it, names the option; otherwise, the failed part
+/// of the run comes first and is named once.
 pub(crate) fn failure_text(error: &Error) -> String {
     let text = match error {
         Error::TooManyRequests { max } => {
@@ -29,9 +30,10 @@ pub(crate) fn failure_text(error: &Error) -> String {
         Error::PromptEvaluation { .. } if TurnFailure::kind_of(error) == Some(FailureKind::MaxBudget) => {
             return "the run cost as much as --max-budget-usd allows".to_owned();
         }
-        // What to do follows in the next line.
+        // The next step follows on the next line.
         Error::Refused(text) => format!("the model refuses to answer: {}", lines(text)),
-        // The prompt is one of foldlog's own. What the program wrote stands in lines that are marked when they are printed.
+        // The prompt is one of foldlog's own. The program's own output is in lines that are marked
+        // when they are printed.
         Error::PromptEvaluation { reason, .. } => lines(reason),
         error => error.to_string(),
     };
@@ -58,8 +60,8 @@ fn while_phase(phase: EvaluationPhase) -> &'static str {
 }
 
 impl Args {
-    /// Returns what to do about a file of the workspace that a call could not capture, since it may not be read; `None` after any other
-    /// error.
+    /// Returns the next step if a call could not capture an unreadable file of the workspace;
+    /// `None` for any other error.
     fn next_unreadable(&self, error: &foldlog::Error) -> Option<String> {
         let foldlog::Error::Filesystem(filesystem::Error::Io { path, source, .. }) = error else {
             return None;
@@ -70,7 +72,8 @@ impl Args {
             .then(|| format!("let it be read{}", or_leave_out(iter::once(below))))
     }
 
-    /// Returns what to do after a run that failed: how to change what ended it, and the command that resumes.
+    /// Returns the next step after a failed run: how to change the cause, and the command that
+    /// resumes.
     pub(super) fn next(&self, error: &Error, session: &Session, message: Option<&str>, json: bool) -> String {
         let again = |without| self.resume_command(session, message, json, without);
         let resume = || format!("resume: {}", again(None));

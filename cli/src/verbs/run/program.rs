@@ -1,4 +1,4 @@
-//! The agent's program: where it is, and what it is started with.
+//! The agent's program: its location and its leading arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
@@ -11,15 +11,15 @@ use super::args::absolute;
 use super::tools;
 use crate::failure::{CommandError, Result};
 
-/// Directories that are searched for a program where `PATH` is not set.
+/// Directories that are searched for a program if `PATH` is not set.
 const SEARCHED: &str = "/bin:/usr/bin";
 
 /// Interpreter of a program whose name ends in `.js`.
 const INTERPRETER: &str = "node";
 
-/// Holds the words that start the program.
+/// The words that start the program.
 pub(super) struct Program {
-    /// What is started: a path, or a name that is looked up in `PATH`.
+    /// The executable: a path, or a name that is looked up in `PATH`.
     pub(super) file: PathBuf,
     /// Arguments before all others: the script, if an interpreter is started.
     pub(super) leading: Vec<OsString>,
@@ -37,8 +37,8 @@ fn is_script(program: &Path) -> bool {
 }
 
 impl Program {
-    /// Returns what starts the program that is asked for. The program runs in the workspace, and a path is one of this
-    /// process's directory.
+    /// Returns the words that start a given program. The program runs in the workspace, so a
+    /// relative path is resolved against this process's directory.
     pub(super) fn from_path(program: &Path) -> Program {
         if is_looked_up(program) {
             return Program { file: program.to_owned(), leading: Vec::new() };
@@ -52,7 +52,8 @@ impl Program {
 }
 
 impl Args {
-    /// Checks that the program offers the tools that are named, and runs as this user in the permission mode.
+    /// Checks that the program offers the given tools, and runs as this user in the permission
+    /// mode.
     pub(super) fn check_offered(&self) -> Result<()> {
         let adapter = self.claude()?;
         adapter.check_root().map_err(|_| {
@@ -64,7 +65,7 @@ impl Args {
         tools::check_offered(&self.tools()?, &adapter)
     }
 
-    /// Checks that the program is there and may be run.
+    /// Checks that the program exists and is executable.
     pub(super) fn check_program(&self) -> Result<()> {
         let install =
             "install it by `npm install -g @anthropic-ai/claude-code`, or say where it is: --program PATH";
@@ -107,7 +108,7 @@ impl Args {
         }
     }
 
-    /// Returns the directories in which the program is looked up: those that it is given itself.
+    /// Returns the directories in which the program is looked up: those of its own `PATH`.
     fn search_path(&self) -> OsString {
         let given = self.env.iter().rev().find_map(|one| one.strip_prefix("PATH="));
         given

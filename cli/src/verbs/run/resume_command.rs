@@ -1,4 +1,4 @@
-//! The command that resumes a run, for a shell.
+//! The command that resumes a run, quoted for a shell.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -20,7 +20,8 @@ impl Words {
         self.0.push_str(&quote_word(word));
     }
 
-    /// Adds an option with its value. A value that could be taken for an option stands in the option's own word.
+    /// Adds an option with its value. A value that could be parsed as an option is joined to the
+    /// option's word.
     fn option(&mut self, name: &str, value: impl AsRef<OsStr>) {
         let value = value.as_ref();
         if !value.as_encoded_bytes().starts_with(b"-") || value == "-" {
@@ -35,9 +36,10 @@ impl Words {
 }
 
 impl Args {
-    /// Returns the command that goes on with a session, in backquotes, and what it does not hold. `message` is what the user says
-    /// in this run. What the session holds by now is left out: the text and the system prompt. So are values of variables,
-    /// which may be secrets, and the option `without`, with which the run would fail again.
+    /// Returns the command that resumes a session, in backquotes, and a note of the options that it
+    /// lacks. `message` is the user's text in this run. The command leaves out the text and the
+    /// system prompt if the session contains them, the values of variables, which may be secrets,
+    /// and the option `without`, with which the run would fail again.
     pub(super) fn resume_command(
         &self,
         session: &Session,
@@ -75,7 +77,7 @@ impl Args {
         again
     }
 
-    /// Adds the options that a run takes from no session.
+    /// Adds the options that a session does not store.
     fn options(&self, words: &mut Words, without: Option<&str>) {
         let is_kept = |name: &str| without != Some(name);
         let tools: Vec<&str> = self.tools.iter().map(|name| name.trim()).collect();
@@ -110,7 +112,8 @@ impl Args {
     }
 }
 
-/// Returns the name of a variable that the command line gives with a value, unless this process has it with that value.
+/// Returns the name of a variable that the command line gives with a value, unless this process has
+/// the same value.
 fn unset(given: &str) -> Option<&str> {
     let (name, value) = given.split_once('=')?;
     (std::env::var_os(name).as_deref() != Some(OsStr::new(value))).then_some(name)

@@ -1,4 +1,4 @@
-//! The session of a run: a new one, or one that goes on.
+//! The session of a run: a new one, or one that continues.
 
 use std::path::Path;
 
@@ -23,14 +23,14 @@ use crate::readers;
 /// Tag of the sessions of `foldlog run`; its value names the adapter.
 const TAG: &str = "foldlog.run";
 
-/// System prompt where none is given.
+/// Default system prompt.
 const SYSTEM: &str = "You are an agent that works in the current folder, with the tools that you are given. Do what the \
                       user asks for, and say at the end what you did.";
 
-/// Holds the session of a run.
+/// The session of a run.
 pub(super) struct RunSession {
     pub(super) session: Session,
-    /// Whether an earlier process began it.
+    /// Whether an earlier process started it.
     pub(super) goes_on: bool,
 }
 
@@ -38,7 +38,8 @@ fn types() -> Result<SessionTypes> {
     Ok(declare(SessionTypes::builder()).build()?)
 }
 
-/// Makes the session that is asked for, or opens the one that goes on. `said` is what the user says in this run.
+/// Creates the requested session, or opens the one to continue. `said` is the user's text in this
+/// run.
 pub(super) fn find(asked: &Args, said: Option<&str>, output: &mut Output<'_>) -> Result<RunSession> {
     let types = types()?;
     let session = match asked.resume {
@@ -63,13 +64,13 @@ pub(super) fn find(asked: &Args, said: Option<&str>, output: &mut Output<'_>) ->
     Ok(RunSession { session, goes_on: true })
 }
 
-/// Opens the store of a session that goes on.
+/// Opens the store of a session to continue.
 fn open_existing(asked: &Args, output: &Output<'_>) -> Result<Store> {
     readers::check_store(&asked.store)?;
     asked.writing.open(&asked.store, output)
 }
 
-/// Tells an error of the store in the words of the command line.
+/// Converts an error of the store into the words of the command line.
 fn explain_error(error: Error, asked: &Args) -> CommandError {
     let store = escape::path(&asked.store);
     match error {
@@ -89,7 +90,7 @@ fn explain_error(error: Error, asked: &Args) -> CommandError {
     }
 }
 
-/// Says which process works on a session.
+/// Error: a process works on a session.
 fn is_run(session: Uuid, holder: &Holder) -> CommandError {
     let what = format!("a process works on session {session}: {holder}");
     let end = match holder.pid.filter(|_| !holder.ended) {
@@ -99,8 +100,9 @@ fn is_run(session: Uuid, holder: &Holder) -> CommandError {
     CommandError::usage(what, end)
 }
 
-/// Opens the latest run of a store that is not complete and that no other process works on. If all are complete, opens the
-/// latest one, whose log answers, unless `said` is something that it was not told.
+/// Opens the latest incomplete run of a store on which no other process works. If all runs are
+/// complete, opens the latest one, which the log answers. Fails in that case if `said` is a text
+/// that the run has not received.
 fn latest(
     store: &Store,
     types: &SessionTypes,
@@ -153,9 +155,9 @@ fn latest(
     }
 }
 
-/// Returns whether the log holds the answer of a session's run, so that no program is needed: the last turn says that it was the
-/// last one, and nothing was said since. An answer alone does not say so: the program writes one of its own where its provider
-/// fails.
+/// Returns whether the log contains the answer of a session's run, so that no program is needed.
+/// This is the case if the last turn is marked as the last one and no input follows. An answer
+/// alone is not enough: the program writes one of its own if its provider fails.
 pub(super) fn is_complete(session: &Session) -> Result<bool> {
     let Some(conversation) = session.conversation(EVALUATION)? else { return Ok(false) };
     let mut is_last = None;
@@ -172,22 +174,22 @@ pub(super) fn is_complete(session: &Session) -> Result<bool> {
     Ok(is_last.unwrap_or_default())
 }
 
-/// Holds what a session has recorded of its conversation.
+/// Texts of the conversation that a session has recorded.
 #[derive(Default)]
 pub(super) struct RecordedPrompts {
     /// System prompt; `None` before the first request.
     pub(super) system: Option<String>,
-    /// What the user said.
+    /// The user's texts.
     pub(super) said: Vec<String>,
 }
 
 impl RecordedPrompts {
-    /// Returns whether the user said a text already.
+    /// Returns whether the session contains a text of the user.
     pub(super) fn holds(&self, said: &str) -> bool {
         self.said.iter().any(|held| held == said)
     }
 
-    /// Returns the system prompt of the session, of which the command line gives `given`.
+    /// Returns the system prompt of the session. `given` is the one of the command line.
     pub(super) fn system(&self, given: Option<String>) -> Result<String> {
         match (given, &self.system) {
             (Some(given), Some(held)) if given.trim() != held.trim() => {
@@ -200,7 +202,7 @@ impl RecordedPrompts {
     }
 }
 
-/// Reads what a session has recorded.
+/// Reads the recorded texts of a session.
 pub(super) fn read_recorded_prompts(session: &Session) -> Result<RecordedPrompts> {
     let Some(conversation) = session.conversation(EVALUATION)? else { return Ok(RecordedPrompts::default()) };
     let mut held = RecordedPrompts::default();
@@ -214,13 +216,14 @@ pub(super) fn read_recorded_prompts(session: &Session) -> Result<RecordedPrompts
     Ok(held)
 }
 
-/// Returns what is recorded of the runs of a session that gave an answer.
+/// Returns the execution records of those runs of a session that gave an answer.
 pub(super) fn executions(session: &Session) -> Result<Vec<PromptExecuted>> {
     let all = session.log::<PromptExecutions>()?;
     all.iter().map(|item| Ok(item.map(|item| PromptExecuted::clone(&item))?)).collect()
 }
 
-/// Notes the files that rollbacks of calls behind a position replaced or removed, and the calls whose ending is unclear.
+/// Notes the files that rollbacks of calls after a position replaced or removed, and the calls
+/// whose end is uncertain.
 pub(super) fn note_calls(
     session: &Session,
     workspace: &Path,
@@ -272,7 +275,7 @@ fn note_undo(session: &Session, workspace: &Path, undo: &[OperationId], output: 
     ));
 }
 
-/// Notes what a recovery rolled back, and what it could not.
+/// Notes the changes that a recovery rolled back, and those that it could not.
 pub(super) fn note_recovery(
     session: &Session,
     workspace: &Path,

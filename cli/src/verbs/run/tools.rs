@@ -7,10 +7,11 @@ use foldlog_codec::escape;
 
 use crate::failure::{CommandError, Result};
 
-/// Name that stands for no tool at all.
+/// Name that selects no tool.
 pub(super) const NONE: &str = "none";
 
-/// Names of the program's own tools that each tested version offers, so that it need not be asked for them.
+/// Names of the program's own tools that each tested version offers, so that the program need not
+/// be started to list them.
 const OFFERED: [&str; 16] = [
     "Agent",
     "Bash",
@@ -30,16 +31,16 @@ const OFFERED: [&str; 16] = [
     "Write",
 ];
 
-/// Name of the tools that the program offers unasked.
+/// Name for the tools that the program offers by default.
 const UNASKED: &str = "default";
 
-/// Begin of the names of tools that belong to servers.
+/// Prefix of the names of servers' tools.
 const OF_SERVERS: &str = "mcp__";
 
-/// Names of those that change nothing in the workspace: their calls capture none of it.
+/// Names of the tools that change nothing in the workspace, so their calls do not capture it.
 const READING: [&str; 6] = ["Glob", "Grep", "Read", "TodoWrite", "WebFetch", "WebSearch"];
 
-/// Returns the tools that the option `--tool` names. `Task` is another name of `Agent`.
+/// Parses the tools of the option `--tool`. `Task` is another name of `Agent`.
 pub(super) fn parse_tools(given: &[String], has_servers: bool) -> Result<Vec<String>> {
     let names: Vec<&str> = given.iter().map(|name| name.trim()).collect();
     if names == [NONE] {
@@ -51,12 +52,13 @@ pub(super) fn parse_tools(given: &[String], has_servers: bool) -> Result<Vec<Str
     Ok(names.into_iter().map(|name| canonical(name).to_owned()).collect())
 }
 
-/// Returns the name under which the program calls a tool.
+/// Returns the program's own name of a tool.
 fn canonical(name: &str) -> &str {
     if name == "Task" { "Agent" } else { name }
 }
 
-/// Checks that the installed program offers all of `tools`. It is started only if one of them is not in every version.
+/// Checks that the installed program offers all of `tools`. It is started only if one of them is
+/// not in every version.
 pub(super) fn check_offered(tools: &[String], adapter: &ClaudeAgentSDKAdapter) -> Result<()> {
     let is_certain = |tool: &String| OFFERED.contains(&tool.as_str()) || tool.starts_with(OF_SERVERS);
     if tools.iter().all(is_certain) {
@@ -95,7 +97,7 @@ pub(super) fn may_change(tools: &[String]) -> bool {
     tools.iter().any(|tool| !READING.contains(&tool.as_str()))
 }
 
-/// Returns why a name cannot be that of a tool; `None` if it may be.
+/// Returns the error for a name that no tool can have; `None` if it is possible.
 fn wrong(name: &str, has_servers: bool) -> Option<CommandError> {
     let shown = escape::text(name);
     let (what, next) = if name.is_empty() {

@@ -1,4 +1,4 @@
-//! Waits for a run, beside signals that ask it to end, and shows how far it is.
+//! Waits for a run and for signals that request its end, and shows its progress.
 
 use std::time::Duration;
 
@@ -13,14 +13,15 @@ use super::run_session::executions;
 use crate::failure::Result;
 use crate::output::Output;
 
-/// Time between two looks at the run.
+/// Time between two checks of the run.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Number of looks after which the status is read again.
+/// Number of checks after which the status is read again.
 const LOOKS_A_STATUS: u32 = 4;
 
-/// Runs `run` on a thread of its own, and waits for it. The first signal that asks the process to end cancels the run, which
-/// then ends within seconds; a second one ends the process. What `warning` returns is noted once.
+/// Runs `run` on its own thread and waits for it. The first signal that requests the process to end
+/// cancels the run, which then ends within seconds. A second signal ends the process. The text of
+/// `warning` is noted once.
 pub(super) fn watch<T: Send>(
     session: &Session,
     output: &mut Output<'_>,
@@ -43,7 +44,7 @@ pub(super) fn watch<T: Send>(
                 status = output.status();
             }
             if status.is_wanted() && looks.is_multiple_of(LOOKS_A_STATUS) {
-                // What cannot be read is not shown.
+                // An unreadable status is not shown.
                 status.show(|| text(session).unwrap_or_default());
             }
             looks = looks.wrapping_add(1);
@@ -69,7 +70,7 @@ pub(super) fn watch<T: Send>(
     })
 }
 
-/// Returns how far a run is.
+/// Returns the progress of a run.
 fn text(session: &Session) -> Result<String> {
     let (mut calls, mut tokens) = (0_u64, 0_u64);
     let conversation = session.conversation(EVALUATION)?;

@@ -1,8 +1,10 @@
-//! Rows for a terminal, which are no wider than it is: times as ages, bytes in units, and what does not fit cut, with an ellipsis.
+//! Rows for a terminal, limited to its width: times as ages, bytes in units, and long texts
+//! shortened with an ellipsis.
 //!
-//! Where a terminal leaves less than 16 columns for what is to be known of a session, these columns go, in this order, until it has them:
-//! the number of records, the bytes, the age of the last record. The id stays whole, since the next command needs it, unless the terminal
-//! is too narrow for it beside the status: then its first eight digits are shown.
+//! If less than 16 columns remain for the description of a session, these columns are left out, in
+//! this order, until it has them: the number of records, the bytes, the age of the last record. The
+//! id remains complete, since the next command needs it. If the terminal is too narrow for the id
+//! and the status, only the first eight digits are shown.
 
 use escape::text;
 use foldlog_codec::escape;
@@ -11,16 +13,17 @@ use unicode_width::UnicodeWidthChar;
 
 use super::{STATUS_CHARS, first_resumable_text, more, paths, replica_text};
 
-/// Digits of an id that are shown where not all are.
+/// Digits of a shortened id.
 const DIGITS: usize = 8;
 
-/// Columns of a whole id.
+/// Columns of a complete id.
 const ID_CHARS: usize = 36;
 
-/// Columns that what is to be known of a session has, unless all that goes for it has gone.
+/// Minimum number of columns for the description of a session, unless all optional columns are
+/// already left out.
 const ABOUT_MIN: usize = 16;
 
-/// Says which columns rows have beside the session, its status, and what is to be known of it.
+/// Columns of a row in addition to the session, its status and its description.
 #[derive(Clone, Copy)]
 struct Layout {
     /// Digits of the session's id.
@@ -31,7 +34,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// Returns the layout for so many columns.
+    /// Returns the layout for a terminal of this width.
     fn for_columns(columns: u16) -> Layout {
         let all = Layout { id: ID_CHARS, last: true, records: true, bytes: true };
         let fewer = Layout { records: false, ..all };
@@ -45,7 +48,7 @@ impl Layout {
         [all, fewer, few].into_iter().find(fits).unwrap_or(narrowest)
     }
 
-    /// Returns how many columns stand before what is to be known of a session.
+    /// Returns the number of columns before the description of a session.
     fn columns_before(self) -> usize {
         self.session("").chars().count() + STATUS_CHARS + self.middle("", "", "").chars().count()
     }
@@ -56,7 +59,7 @@ impl Layout {
         format!("{id:<width$}  ")
     }
 
-    /// Returns the columns between the status and what is to be known.
+    /// Returns the columns between the status and the description.
     fn middle(self, last: &str, records: &str, bytes: &str) -> String {
         let column = |is_there: bool, column: String| if is_there { column } else { String::new() };
         let (last, records) =
@@ -65,14 +68,13 @@ impl Layout {
     }
 }
 
-/// Returns the headings.
 pub(super) fn headings(columns: u16) -> String {
     let layout = Layout::for_columns(columns);
     let (session, middle) = (layout.session("session"), layout.middle("last", "records", "bytes"));
     cut(&format!("{session}{:<STATUS_CHARS$}{middle}what, tags, parent", "status"), usize::from(columns))
 }
 
-/// Returns a row in three pieces: the session, its status, and all else.
+/// Returns a row in three pieces: the session, its status, and the rest.
 pub(super) fn pieces(row: &SessionListRow, columns: u16, now_us: i64) -> (String, String, String) {
     let layout = Layout::for_columns(columns);
     let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
@@ -91,7 +93,8 @@ pub(super) fn pieces(row: &SessionListRow, columns: u16, now_us: i64) -> (String
     (fitted(&layout.session(&row.session.to_string())), fitted(status), fitted(rest.trim_end()))
 }
 
-/// Says all that has no column of its own: what is next to be known of the status, whether a replica holds it, then tags, then the parent.
+/// Returns the description without a column of its own: details of the status, replication, tags,
+/// and the parent.
 fn about(row: &SessionListRow, now_us: i64) -> String {
     let mut about = Vec::new();
     about.extend(Some(detail(row, now_us)).filter(|detail| !detail.is_empty()));
@@ -136,7 +139,7 @@ fn detail(row: &SessionListRow, now_us: i64) -> String {
     }
 }
 
-/// Names operations: the first, and how many there are more.
+/// Names the first operation, and the number of further ones.
 fn operations_text(operations: &[SessionOperationRow], now_us: i64) -> String {
     let Some(first) = operations.first() else { return String::new() };
     let more = more(operations.len(), " +", "");
@@ -144,7 +147,7 @@ fn operations_text(operations: &[SessionOperationRow], now_us: i64) -> String {
     format!("`{}` {}, {age}{more}{}", text(&first.tool), first.operation, paths(first))
 }
 
-/// Returns how long ago a time was, in the greatest unit of which there is one.
+/// Returns the age of a time in the largest unit of which there is at least one.
 fn age(now_us: i64, then_us: i64) -> String {
     const UNITS: [(i64, &str); 3] = [(86_400, "d"), (3_600, "h"), (60, "m")];
     let seconds = now_us.saturating_sub(then_us) / 1_000_000;
@@ -155,7 +158,7 @@ fn age(now_us: i64, then_us: i64) -> String {
     unit.map_or_else(|| format!("{seconds}s ago"), |(unit, name)| format!("{}{name} ago", seconds / unit))
 }
 
-/// Returns a number of bytes in a unit of which there are less than 1024, with one digit behind the point below ten.
+/// Returns a number of bytes in a unit that keeps it below 1024, with one decimal below ten.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["K", "M", "G", "T", "P", "E"];
     if bytes < 1024 {
@@ -174,7 +177,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Cuts a line to so many columns of a terminal.
+/// Shortens a line to a number of terminal columns.
 fn cut(line: &str, columns: usize) -> String {
     let end_before = |columns: usize| ends(line).find(|(_, width)| *width > columns);
     if columns == 0 || end_before(columns).is_none() {
@@ -184,15 +187,15 @@ fn cut(line: &str, columns: usize) -> String {
     format!("{}…", line.get(..end).unwrap_or_default().trim_end())
 }
 
-/// Returns how many columns of a terminal a line takes.
+/// Returns the number of terminal columns of a line.
 fn columns_of(line: &str) -> usize {
     ends(line).last().map_or(0, |(_, width)| width)
 }
 
-/// Returns where each character begins, and how many columns the line takes with it. Characters that many terminals draw as one are
-/// counted one by one, so that none takes more.
+/// Returns the start of each character, and the width of the line including it, in columns.
+/// Characters that many terminals combine are counted one by one, so the result is an upper bound.
 fn ends(line: &str) -> impl Iterator<Item = (usize, usize)> {
-    /// Has the character before it drawn as a picture, two columns wide.
+    /// Makes the preceding character an emoji, two columns wide.
     const AS_PICTURE: char = '\u{fe0f}';
     let (mut before, mut width) = (0, 0);
     line.char_indices().map(move |(at, character)| {
@@ -239,7 +242,7 @@ mod tests {
         assert_eq!(cut("漢字漢字", 7), "漢字漢…");
         assert_eq!(cut("漢字漢字", 6), "漢字…");
         assert_eq!(cut("a漢", 2), "a…");
-        // A heart that is drawn as a picture, accents on their letters, a family of three.
+        // A heart as an emoji, letters with accents, a family of three.
         for (line, columns) in
             [("\u{2764}\u{fe0f}", 2), ("e\u{301}e\u{301}", 2), ("👨\u{200d}👩\u{200d}👧", 6)]
         {

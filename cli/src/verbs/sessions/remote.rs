@@ -1,4 +1,4 @@
-//! `foldlog sessions URL`: the sessions of a place, and who holds each of them.
+//! `foldlog sessions URL`: the sessions of a place, and the worker of each.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::output::Output;
 use crate::remote;
 use crate::style::HEADING;
 
-/// Holds the row of a session. The fields are those of `sessions URL --json`.
+/// Row of a session. The fields are those of `sessions URL --json`.
 #[derive(Debug, Serialize)]
 struct RemoteSessionRow {
     session: Uuid,
@@ -35,17 +35,17 @@ struct RemoteSessionRow {
     last_us: Option<i64>,
 }
 
-/// Says whether the worker that claimed a session last goes on with it, as far as its lease tells.
+/// State of the worker that claimed a session last, according to its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Worker {
-    /// Nobody keeps a lease of it: the session was closed, or its worker keeps none.
+    /// There is no lease: the session was closed, or its worker uses none.
     Closed,
     /// The worker renews its lease.
     Alive,
     /// The worker's lease has run out.
     RanOut,
-    /// A bucket tells only whoever watches it for the length of the lease.
+    /// Unknown: in a bucket, a lease has to be watched for its length.
     Unknown,
 }
 
@@ -69,16 +69,16 @@ impl Worker {
     }
 }
 
-/// Watches the leases of the sessions whose workers may live, all at the same time.
+/// Watches the leases of all sessions with a possibly living worker concurrently.
 struct LeaseMonitor {
     pacing: SteadyPacing,
     watches: Vec<(usize, Uuid, LeaseWatch)>,
     longest: Duration,
-    /// How long to wait between two looks.
+    /// Delay between two checks.
     pause: Duration,
 }
 
-/// How many times a lease is looked at in its length.
+/// Number of checks of a lease within its length.
 const LOOKS: u32 = 6;
 
 impl LeaseMonitor {
@@ -87,7 +87,7 @@ impl LeaseMonitor {
         LeaseMonitor { pacing, watches, longest: Duration::ZERO, pause: Duration::MAX }
     }
 
-    /// Looks at the lease that a session was claimed under, which is that of the row that comes `at` this place.
+    /// Starts to watch the lease of a session's last claim. `at` is the index of the session's row.
     fn begin(&mut self, at: usize, session: Uuid, lease: Option<&SessionLease>) -> Worker {
         let (mut watch, now) = (LeaseWatch::new(), self.pacing.now());
         let worker = Worker::from_standing(watch.look(lease, now, now));
@@ -99,7 +99,7 @@ impl LeaseMonitor {
         worker
     }
 
-    /// Looks again, until it is known of each session whether its worker lives.
+    /// Checks the leases until it is known for each session whether its worker is alive.
     fn wait(mut self, place: &dyn Place, rows: &mut [RemoteSessionRow]) -> Result<()> {
         while !self.watches.is_empty() && self.pacing.pause(self.pause.max(Duration::from_millis(1))) {
             for (at, session, mut watch) in std::mem::take(&mut self.watches) {
@@ -118,7 +118,7 @@ impl LeaseMonitor {
     }
 }
 
-/// Holds what the place says of the lease of whoever claimed the session last.
+/// The place's record of the last claim's lease.
 #[derive(Debug, Serialize)]
 struct LeaseRow {
     worker: Uuid,
@@ -144,13 +144,14 @@ impl LeaseRow {
     }
 }
 
-/// Lists the sessions that a place holds, or the one that the URL names, each as its log says that it stands now: the list of the place
-/// finds ids alone. A session that cannot be read is a row as well, and is reported on standard error. That there is none is noted there.
+/// Lists the sessions of a place, or the one that the URL names, each with the current state of its
+/// log: the place's own list contains only ids. A session that cannot be read is listed as well,
+/// and is reported on standard error. An empty place is noted there.
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if the place cannot be opened or listed, or does not hold the one session, or something is asked that only a
-/// store tells.
+/// [`CommandError::Usage`] if the place cannot be opened or listed, if it does not contain the one
+/// session, or if the query needs data that only a store has.
 pub(super) fn list(url: &str, asked: &SessionsQuery, output: &mut Output<'_>) -> Result<u8> {
     let is_of_stores = matches!(asked.sort, Sort::Status | Sort::Created | Sort::Bytes);
     if !asked.status.is_empty() || !asked.tags.is_empty() || is_of_stores {
@@ -165,7 +166,7 @@ pub(super) fn list(url: &str, asked: &SessionsQuery, output: &mut Output<'_>) ->
     let (mut rows, mut watching) = (Vec::new(), LeaseMonitor::new());
     let mut progress = output.progress("reading sessions", sessions.len() as u64);
     for (done, id) in sessions.into_iter().map(|held| held.session).enumerate() {
-        // The lease of an earlier claim says nothing.
+        // The lease of an earlier claim is irrelevant.
         let lease = |standing: &SessionStanding| {
             place.lease(id).map(|lease| lease.filter(|lease| lease.epoch == standing.epoch))
         };
@@ -180,7 +181,7 @@ pub(super) fn list(url: &str, asked: &SessionsQuery, output: &mut Output<'_>) ->
                     lease.map(LeaseRow::from_lease),
                 ));
             }
-            // Whoever was to claim it has put a probe or a payload at most.
+            // The session was not claimed: it has at most a probe or a payload.
             Ok(None) => {}
             Err(error) => {
                 let failure = remote::failure(error);

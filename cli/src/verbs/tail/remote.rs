@@ -1,5 +1,5 @@
-//! `foldlog tail URL/sessions/ID`: the last records that a place holds of a session, and further ones as it gets them. Nothing is
-//! copied.
+//! `foldlog tail URL/sessions/ID`: the last records of a session in a place, and new ones as they
+//! arrive. Nothing is copied.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -16,16 +16,17 @@ use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::remote::{self, HeldSession};
 
-/// Most bytes of records that are kept to be printed last, if the command line says nothing.
+/// Default limit for the bytes of records that are buffered to be printed last.
 const KEPT_BYTES_MAX: u64 = 64 << 20;
 
-/// Lists the records from `start` on, and with `every` further ones, for which the place is asked after each such time, until the
-/// process is asked to end.
+/// Lists the records from `start` on. With `every`, continues with new ones until a signal ends the
+/// process, and polls the place at this interval.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the place cannot be opened or asked, or holds no record `start` yet and nobody waits for it.
-/// - [`CommandError::Held`] if what it holds does not verify.
+/// - [`CommandError::Usage`] if the place cannot be opened or reached, or if it has no record
+///   `start` yet and `every` is `None`.
+/// - [`CommandError::Held`] if the place's data does not verify.
 pub(super) fn tail(
     asked: &HeldSession,
     start: TailStart,
@@ -33,7 +34,8 @@ pub(super) fn tail(
     output: &mut Output<'_>,
 ) -> Result<u8> {
     if every.is_some() {
-        // The signals are handled before the first line, so that whoever has seen a line can ask this process to end.
+        // Signals are handled before the first line is printed, so that a reader of that line can
+        // already end this process.
         (output.pause)(Duration::ZERO).map_err(CommandError::Wait)?;
     }
     let place = remote::place(&asked.url)?;
@@ -65,7 +67,7 @@ pub(super) fn tail(
         }
         TailStart::From(from) => {
             printing.from = from;
-            // From its beginning, since what stands there was not kept.
+            // The session is read from its start again, since the records were not buffered.
             reader = place.reader(asked.session).map_err(remote::failure)?;
             printing.read_on(reader.as_mut(), output)?;
             printing.claimed = Some(ahead.epoch);
@@ -95,15 +97,15 @@ fn check_start(asked: &HeldSession, ahead: &TailLookahead, start: TailStart, wai
     Ok(())
 }
 
-/// Holds what is known of a session before its first record is printed, so that records that a later rollback abandoned are printed
-/// as abandoned.
+/// Facts about a session before its first record is printed, so that records that a later rollback
+/// abandoned are printed as abandoned.
 #[derive(Debug, Default)]
 struct TailLookahead {
     next: SequenceNumber,
     epoch: u64,
     path: LivePath,
     declared: Declared,
-    /// The last records, of which `keep` are to be printed.
+    /// The last records, of which `keep` are printed.
     kept: VecDeque<TailRecord>,
     keep: u64,
     bytes: u64,
@@ -111,7 +113,7 @@ struct TailLookahead {
     failure: Option<CommandError>,
 }
 
-/// Is a record with its own bytes.
+/// A record with its own bytes.
 #[derive(Debug)]
 struct TailRecord {
     sequence: SequenceNumber,
@@ -127,7 +129,7 @@ impl TailRecord {
     }
 }
 
-/// Holds what a session has declared so far.
+/// Declarations of a session so far.
 #[derive(Debug, Default)]
 struct Declared {
     names: RecordNames,
@@ -137,7 +139,7 @@ struct Declared {
 
 impl Declared {
     fn take(&mut self, record: &Record<'_>) {
-        // What does not decode is named by its numbers.
+        // Names that cannot be decoded are shown as numbers.
         if let (RecordKind::DECLARE, Ok(declare)) = (record.kind, Declare::decode(record.body)) {
             self.names.learn(&declare);
             self.events.extend(declare.events.into_iter().map(|event| (event.id, event)));
@@ -160,7 +162,7 @@ impl TailLookahead {
         self.declared.take(record);
         let to = match record.kind {
             RecordKind::ROLLBACK => Rollback::decode(record.body).map(|rollback| Some(rollback.to)),
-            // The end of a call that was not committed is the rollback to its begin.
+            // The end of a call that was not committed is a rollback to its start.
             RecordKind::TOOL_END => ToolEnd::decode(record.body).map(|end| end.rolled_back_to()),
             _ => Ok(None),
         };
@@ -189,15 +191,16 @@ impl TailLookahead {
     }
 }
 
-/// Prints what a reader meets.
+/// Prints the records of a reader.
 #[derive(Debug)]
 struct TailPrinter {
     from: SequenceNumber,
-    /// Sequence number behind what was there before the first line: what comes later is live when it is printed.
+    /// Sequence number after the records that existed before the first line. Later records are live
+    /// when they are printed.
     known: SequenceNumber,
     standing: RecordStanding,
     declared: Declared,
-    /// Epoch of the claim that was told last; `None` where the session is read from its beginning.
+    /// Epoch of the last printed claim; `None` while the session is read from its start.
     claimed: Option<u64>,
 }
 
@@ -218,7 +221,7 @@ impl TailPrinter {
         }
     }
 
-    /// Prints what the place has got since the last look.
+    /// Prints the records that the place has received since the last check.
     fn read_on(&mut self, reader: &mut dyn PlaceReader, output: &mut Output<'_>) -> Result<()> {
         let mut failure = None;
         let read = reader.read_on(&mut |met| {
