@@ -1,8 +1,10 @@
-//! Runs a hundred agents on one thread of an async runtime, and on two: each has a session and a tool that waits for something outside.
+//! Runs a hundred agents on one thread of an async runtime, and on two. Each agent has a session
+//! and a tool that waits for an external event.
 //!
-//! - A tool that is a future is polled where the host polls its call, so it uses the host's client and holds no thread.
-//! - Whoever waits for another call, a lease or the disk holds no thread of the executor either.
-//! - A call whose future is dropped is rolled back.
+//! - A tool that is a future is polled where the host polls its call, so it uses the host's client
+//!   and blocks no thread.
+//! - Waiting for another call, a lease or the disk blocks no thread of the executor either.
+//! - Dropping a call's future rolls the call back.
 //!
 //! `cargo run --bin async_host`
 
@@ -19,7 +21,7 @@ type AnyError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Clone, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 struct Visited {
     city: String,
-    /// Milliseconds that the way there takes.
+    /// Duration of the journey in milliseconds.
     takes: u64,
 }
 
@@ -41,7 +43,7 @@ impl AsyncTool for Travel {
     }
 }
 
-/// Lets one agent travel, and gives up a journey that takes too long.
+/// Lets one agent travel, and cancels a journey that takes too long.
 async fn agent(session: Session) -> Result<u64, AnyError> {
     let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
     let runner = ToolRunner::new(state, ToolRegistry::new().with_async(Travel));
@@ -53,7 +55,7 @@ async fn agent(session: Session) -> Result<u64, AnyError> {
             Err(_) => session.sync_async().await?,
         }
     }
-    // Waits until the journey that was given up is rolled back.
+    // Waits until the cancelled journey is rolled back.
     session.dispatch_async(Visited { city: "home".to_owned(), takes: 0 }).await?;
     Ok(session.view::<EventSlice<Visited>>()?.len())
 }

@@ -1,11 +1,12 @@
-//! Keeps what an agent knows of a chat: a plan that a rollback restores, and notes that stay.
+//! Stores an agent's state of a chat: a plan that a rollback restores, and notes that remain.
 //!
-//! `cargo run --bin chat_state [DIRECTORY]` writes the store to DIRECTORY, or to a temporary directory.
+//! `cargo run --bin chat_state [DIRECTORY]` writes the store to DIRECTORY, or to a temporary
+//! directory.
 
 use foldlog::{Event, Policy, SessionTypes, Slice, SnapshotOptions, Store};
 use serde::{Deserialize, Serialize};
 
-/// Says what a step of the plan is now.
+/// A step of the plan changed.
 #[derive(Serialize, Deserialize)]
 struct StepChanged {
     title: String,
@@ -16,7 +17,7 @@ impl Event for StepChanged {
     const NAME: &'static str = "plan.step_changed";
 }
 
-/// Says that the agent noted something.
+/// The agent made a note.
 #[derive(Serialize, Deserialize)]
 struct Noted {
     text: String,
@@ -26,7 +27,7 @@ impl Event for Noted {
     const NAME: &'static str = "noted";
 }
 
-/// Holds the latest event of each step, as STATE.
+/// The latest event of each step, as STATE.
 struct Plan;
 
 impl Slice for Plan {
@@ -34,7 +35,7 @@ impl Slice for Plan {
     type Item = StepChanged;
 }
 
-/// Holds all notes, as LOG.
+/// All notes, as LOG.
 struct Notes;
 
 impl Slice for Notes {

@@ -1,5 +1,6 @@
-//! Holds a conversation whose process is killed within a tool call. The next process recovers the call, and the conversation
-//! goes on: no answer is asked for twice, and what the killed call left half done is rolled back before it runs again.
+//! Runs a conversation whose process is killed within a tool call. The next process recovers the
+//! call, and the conversation continues. No answer is requested twice, and the partial changes of
+//! the killed call are rolled back before it runs again.
 //!
 //! `cargo run --bin conversation`
 
@@ -18,7 +19,7 @@ use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, ProviderAdapter, U
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 struct Nothing {}
 
-/// Writes two files. The process that is to die dies between them.
+/// Writes two files. The process that is to be killed dies between them.
 struct Write {
     dies: bool,
 }
@@ -29,7 +30,7 @@ impl Tool for Write {
     type Parameters = Nothing;
     type Output = ();
 
-    /// To write the same files twice is as to write them once, so an interrupted call is run again.
+    /// Writing the same files twice has the same result, so an interrupted call may run again.
     fn idempotency(&self) -> Idempotency {
         Idempotency::Natural
     }
@@ -45,7 +46,7 @@ impl Tool for Write {
     }
 }
 
-/// Answers as a model would: what it says depends on the conversation alone.
+/// Answers as a model would. The answer depends only on the conversation.
 fn model() -> ProviderAdapter<ScriptedProvider> {
     ProviderAdapter::new(ScriptedProvider::from_fn(|request| match request.messages.last() {
         Some(last) if last.role == Role::Tool => ScriptedReply::text("The page is written."),
@@ -53,7 +54,7 @@ fn model() -> ProviderAdapter<ScriptedProvider> {
     }))
 }
 
-/// Begins the conversation, or goes on with it wherever a process left it.
+/// Starts the conversation, or continues it where a process left it.
 fn converse(
     directory: &Path,
     session: &Session,

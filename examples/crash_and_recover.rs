@@ -1,5 +1,5 @@
-//! Lets a process die within a tool call, and recovers its session in the next one: files and STATE are restored to before
-//! the call, and a person decides what became of it.
+//! Lets a process die within a tool call, and recovers its session in the next one. Files and STATE
+//! are restored to before the call, and a person decides its outcome.
 //!
 //! `cargo run --bin crash_and_recover`
 
@@ -17,7 +17,7 @@ use foldlog::{ExecutionState, ResourceRegistry, Session, SessionTypes, Settlemen
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 struct Nothing {}
 
-/// Writes half of what it has to, and ends its process.
+/// Writes half of its output, and ends its process.
 struct Release;
 
 impl Tool for Release {

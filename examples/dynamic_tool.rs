@@ -1,5 +1,6 @@
-//! Bridges to a server of tools, as one of MCP is: which tools there are, what they take, and what is kept of them is known only
-//! once the server says so. Nothing here is a Rust type of the server's.
+//! Connects to a server of tools, like an MCP server. The tools, their parameters and their
+//! recorded events become known only at run time, from the server. No Rust type belongs to the
+//! server.
 //!
 //! `cargo run --bin dynamic_tool`
 
@@ -10,7 +11,7 @@ use foldlog::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What the server says of itself, and what it answers. A real one is another process.
+/// The server's description and answers. A real server is another process.
 fn ask_server(method: &str, arguments: &Value) -> Result<Value, String> {
     match method {
         "describe" => Ok(json!({
@@ -48,7 +49,7 @@ fn tool(said: &Value) -> DynTool {
     let text = |field: &str| said[field].as_str().unwrap_or_default().to_owned();
     let (name, event) = (text("name"), text("event"));
     let tool = DynTool::new(text("name"), said["schema"].clone(), move |arguments, context| {
-        // What is kept of the call is rolled back where the server fails.
+        // If the server fails, the event of the call is rolled back.
         context.session().dispatch_value(&event, arguments.clone())?;
         let answer = ask_server(&name, &arguments).map_err(ToolError::failed)?;
         Ok(ToolResult::ok(answer["text"].as_str().unwrap_or_default(), answer.clone()))

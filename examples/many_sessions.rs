@@ -1,4 +1,5 @@
-//! Keeps many sessions in one store: writes them from several threads, forks one to try another way, and lists them.
+//! Stores many sessions in one store: writes them from several threads, forks one to try another
+//! way, and lists them.
 //!
 //! `cargo run --bin many_sessions`
 
@@ -28,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
     let store = Store::open(directory.path())?;
 
-    // A store and its sessions can be shared among threads.
+    // Threads can share a store and its sessions.
     thread::scope(|scope| {
         let users = ["ada", "grace", "barbara"].map(|user| {
             let (store, types) = (&store, &types);
@@ -44,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         users.into_iter().try_for_each(|user| user.join().unwrap_or(Ok(())))
     })?;
 
-    // A fork begins at any position of its parent, and shares the records up to there.
+    // A fork starts at any position of its parent, and shares the records up to there.
     let first = store.session_ids()?.into_iter().next().ok_or("there is no session")?;
     let session = store.open_session(first, &types)?;
     let before_last = session.position().unwrap_or_default() - 1;

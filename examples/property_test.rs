@@ -1,8 +1,8 @@
-//! Tries a host's own events and reducers against the law of rollback: STATE after a rollback is that of a fresh fold, over
-//! random histories of dispatches, snapshots, rollbacks, reopenings, kills and forks. A history that fails is shrunk to a few
-//! steps.
+//! Tests a host's events and reducers against the law of rollback: STATE after a rollback equals
+//! that of a new fold. The test runs random histories of dispatches, snapshots, rollbacks,
+//! reopenings, kills and forks. A failing history is shrunk to a few steps.
 //!
-//! A host puts this among its tests; `cargo run --bin property_test` runs it as a program.
+//! A host adds this to its tests; `cargo run --bin property_test` runs it as a program.
 
 use foldlog::testkit::proptest::prelude::*;
 use foldlog::testkit::proptest::test_runner::TestRunner;
@@ -20,7 +20,7 @@ impl Event for CardMoved {
     const NAME: &'static str = "card_moved";
 }
 
-/// Holds where each card is, as STATE.
+/// The place of each card, as STATE.
 struct Board;
 
 impl Slice for Board {

@@ -1,5 +1,6 @@
-//! Keeps a table of SQLite up to date with the events of a session that another process writes. The rows and the position up
-//! to which they were taken are written in one transaction, so that a kill at any moment neither repeats nor loses an event.
+//! Updates an SQLite table with the events of a session that another process writes. The rows and
+//! the position through which they are current are written in one transaction. A kill at any moment
+//! therefore neither repeats nor loses an event.
 //!
 //! `cargo run --bin read_model`
 
@@ -24,7 +25,8 @@ const TABLES: &str =
     "CREATE TABLE IF NOT EXISTS said (sequence INTEGER PRIMARY KEY, text TEXT NOT NULL, counts);
     CREATE TABLE IF NOT EXISTS taken (row INTEGER PRIMARY KEY, next INTEGER NOT NULL);";
 
-/// Takes what the session tells until nothing more comes, or until this process dies at the record `dies_at`.
+/// Applies the session's events until no more arrive, or until this process dies at the record
+/// `dies_at`.
 fn follow(session: &Path, table: &Path, dies_at: Option<u64>) -> Result<(), Box<dyn Error>> {
     let mut table = Connection::open(table)?;
     table.execute_batch(TABLES)?;
@@ -64,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return follow(Path::new(session), Path::new(table), dies_at.parse().ok());
     }
     let directory = tempfile::tempdir()?;
-    // With this durability no reader sees an event that a power cut takes back later.
+    // With this durability, a reader never sees an event that a later power cut could remove.
     let options = SessionOptions { durability: Some(Durability::Every), ..SessionOptions::default() };
     let store = Store::open(directory.path().join("store"))?;
     let session = store.create_with(&SessionTypes::builder().build()?, options)?;

@@ -1,6 +1,6 @@
-//! Replays a host over the log of its earlier run, as a CI does before a new version is released: the same host agrees with
-//! the log, and a changed one is told the first record that differs. Then the changed host goes live from the middle of the
-//! recorded run, in a fork.
+//! Replays a host over the log of its earlier run, as a CI job does before a release. The same host
+//! agrees with the log. For a changed host, the replay reports the first record that differs. Then
+//! the changed host runs for real from the middle of the recorded run, in a fork.
 //!
 //! `cargo run --bin replay_in_ci`
 
@@ -43,7 +43,7 @@ struct Page {
     title: String,
 }
 
-/// Writes the page of the day. The process that is to die dies within it.
+/// Writes the page of the day. The process that is to be killed dies within it.
 struct Publish {
     dies: bool,
 }
@@ -71,22 +71,23 @@ fn types() -> foldlog::Result<SessionTypes> {
     SessionTypes::builder().slice::<Mail>().append_all::<Mail>().build()
 }
 
-/// The host: recovers what was left open, reads its mail in one thread, and publishes in another. A live run and a replay
-/// call it alike. Where the records of a recorded process end, its next write fails, and it returns the error.
+/// The host: recovers open calls, reads its mail in one thread, and publishes in another. A live
+/// run and a replay call it alike. At the end of a recorded process's records, its next write
+/// fails, and it returns the error.
 fn host(session: &Session, workspace: &Path, tool: Publish, title: &str) -> Result<()> {
     let files = session.open_workspace(workspace, HostFilesystemOptions::default())?;
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
     let state = ExecutionState::new(session.clone(), resources);
     let runner = ToolRunner::new(state, ToolRegistry::new().with(tool));
-    // A call that the process before left open runs again here, since its tool allows it.
+    // A call that the previous process left open runs again here, since its tool allows it.
     let recovered = runner.recover(&ExecuteOptions::default())?;
 
-    // Threads that write at once have lanes of their own: the records of a lane come in one order.
+    // Threads that write concurrently use separate lanes: the records of a lane have a fixed order.
     let mailbox = session.lane("mailbox");
     thread::scope(|scope| {
         let reading = scope.spawn(move || -> Result<()> {
             while mailbox.view::<Mail>()?.len() < 3 {
-                // What comes from outside goes through the session. A replay takes it from the log.
+                // External input goes through the session, so a replay takes it from the log.
                 let letter = mailbox.observe("letter", || format!("received by {}", std::process::id()))?;
                 mailbox.dispatch(Read { letter })?;
             }
@@ -108,7 +109,7 @@ fn main() -> Result<()> {
         return host(&session, &directory.join("workspace"), Publish { dies: true }, "news");
     }
 
-    // The live run: one process dies within its call, and the next one goes on.
+    // The live run: one process dies within its call, and the next one continues.
     let directory = tempfile::tempdir()?;
     let workspace = directory.path().join("workspace");
     fs::create_dir(&workspace)?;
@@ -120,20 +121,22 @@ fn main() -> Result<()> {
     let dir = session.dir().to_owned();
     session.close()?;
 
-    // The replay: the log and what it names are all it needs. The workspace is another directory, which stays as it is.
+    // The replay needs only the log and the objects that it names. The workspace is another
+    // directory, which is not changed.
     let elsewhere = tempfile::tempdir()?;
     let replayed = |session: Session| host(&session, elsewhere.path(), Publish { dies: false }, "news");
     let report = foldlog_replay::assert_host_replays(&dir, &types()?, replayed);
     println!("the same host agrees: {} processes", report.processes);
 
-    // A version that does something else is told where.
+    // The replay of a changed version reports the first difference.
     let log = LogReader::open(&dir)?;
     let changed = |session: Session| host(&session, elsewhere.path(), Publish { dies: false }, "gossip");
     let types = types()?;
     let Err(diverged) = Replay::new(&log, &types).run(changed) else { return Err("nothing differs".into()) };
     println!("a changed one does not: {diverged}");
 
-    // The changed version goes on for real in front of the recorded call, in a fork. The recorded session stays as it is.
+    // In a fork, the changed version runs for real from before the recorded call on. The recorded
+    // session is not changed.
     let call = log.ledger()?.into_iter().next().ok_or("no call is recorded")?.operation;
     let before = SequenceNumber::from(call).saturating_sub(1);
     let replay = Replay::new(&log, &types).through(before);

@@ -1,4 +1,4 @@
-//! Each example runs, and prints what it is there to show.
+//! Runs each example and checks that it prints its expected results.
 
 #![allow(clippy::expect_used)]
 

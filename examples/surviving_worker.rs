@@ -1,4 +1,5 @@
-//! A worker whose machine is lost within a tool call, and another one that goes on: with its records and with its files.
+//! A worker's machine is lost within a tool call, and another worker continues with its records and
+//! its files.
 //!
 //! `cargo run --bin surviving_worker`
 
@@ -23,7 +24,7 @@ struct Version {
     version: String,
 }
 
-/// Writes the version into a file, and dies half way on a machine that is about to be lost.
+/// Writes the version into a file. On the machine that is about to be lost, dies half way.
 struct Release {
     dies_at: &'static str,
 }
@@ -33,7 +34,7 @@ impl Tool for Release {
     type Parameters = Version;
     type Output = ();
 
-    /// Twice is as once, so a recovery runs it again.
+    /// Running twice has the same result as running once, so a recovery runs it again.
     fn idempotency(&self) -> Idempotency {
         Idempotency::Natural
     }
@@ -49,14 +50,15 @@ impl Tool for Release {
     }
 }
 
-/// Opens the store of a worker in the directory of its machine. The bucket holds what it acknowledges.
+/// Opens the store of a worker in the directory of its machine. Its acknowledged records are in the
+/// bucket.
 fn store(machine: &Path, name: &str, bucket: &str) -> Result<Store> {
     let place = open_place(bucket, Retries::default())?; // s3://..., gs://..., az://... or postgres://... as well
     let replication = Some(Replication::new(place.replicator(name)?));
     Ok(Store::open_with(machine.join("store"), StoreOptions { replication, ..StoreOptions::default() })?)
 }
 
-/// Begins to work on a session, whoever worked on it before and wherever that was.
+/// Starts to work on a session, regardless of the previous worker and its machine.
 fn begin(machine: &Path, session: Session, dies_at: &'static str) -> Result<ToolRunner> {
     let workspace = machine.join("workspace");
     fs::create_dir_all(&workspace)?;

@@ -1,8 +1,8 @@
-//! Works through a tree of tasks. Its first process is killed within one of them; the next process finds which one that was,
-//! tries it again, and does the rest.
+//! Works through a tree of tasks. The first process is killed within one of them. The next process
+//! finds that task, tries it again, and completes the rest.
 //!
-//! `cargo run --bin task_tree` runs both; `cargo run --bin task_tree DIRECTORY` runs one process, and leaves its session in the
-//! directory.
+//! `cargo run --bin task_tree` runs both; `cargo run --bin task_tree DIRECTORY` runs one process,
+//! and leaves its session in the directory.
 
 use std::path::Path;
 use std::process::{Command, abort};
@@ -30,7 +30,7 @@ fn plan(session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// Works through the tree, wherever a process left it.
+/// Works through the tree from where a process left it.
 fn work(session: &Session, dies_in: &str) -> Result<()> {
     use TaskStatus::{Completed, InProgress, Pending};
     let policy = CheckpointPolicy { after_tasks: true, ..CheckpointPolicy::default() };
@@ -39,7 +39,7 @@ fn work(session: &Session, dies_in: &str) -> Result<()> {
         let reason = reason.map(str::to_owned);
         checkpoints.dispatch(TaskStatusChanged { task_id: task_id.clone(), old_status, new_status, reason })
     };
-    // What a killed process had begun is tried again.
+    // Tasks that a killed process had started are tried again.
     for left in TaskTreeState::from_session(session)?.scheduling_state.in_progress {
         println!("was interrupted: {left}");
         change(&left, InProgress, Pending, Some("its process ended"))?;

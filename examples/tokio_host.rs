@@ -1,7 +1,10 @@
-//! Holds conversations on one thread of an async runtime. Model and tool are futures, over whatever client the host has.
+//! Runs conversations on one thread of an async runtime. Model and tool are futures that use the
+//! host's own client.
 //!
-//! - While a conversation waits for its model or its tool, it holds no thread: the model answers once all of them have asked.
-//! - A conversation whose future is dropped is given up at once. It can go on later, where its log ends.
+//! - While a conversation waits for its model or its tool, it blocks no thread: the model answers
+//!   only after all of them have sent a request.
+//! - Dropping a conversation's future cancels it immediately. It can continue later at the end of
+//!   its log.
 //!
 //! `cargo run --bin tokio_host`
 
@@ -30,7 +33,7 @@ impl AsyncTool for Weather {
     }
 }
 
-/// Answers once three conversations have asked.
+/// Answers after three conversations have sent a request.
 struct Model(Barrier);
 impl AsyncProvider for Model {
     fn name(&self) -> &str {
@@ -55,7 +58,7 @@ impl AsyncProvider for Model {
     }
 }
 
-/// Holds one conversation, which is given up if it takes too long, and then goes on.
+/// Runs one conversation, which is cancelled if it takes too long, and then continues.
 async fn talk(model: Arc<ProviderAdapter<Model>>, session: Session, city: &str) -> Result<String, AnyError> {
     let state = ExecutionState::new(session, ResourceRegistry::builder().build()?);
     let prompt = Prompt::text("examples", "weather").with_section(MarkdownSection::new("city", city));

@@ -1,6 +1,7 @@
-//! Runs tools as transactions over a real directory: what a tool that fails has written is rolled back.
+//! Runs tools as transactions over a real directory: the files that a failing tool has written are
+//! rolled back.
 //!
-//! `cargo run --bin tools_on_a_directory`
+//! `cargo run --bin tools_on_a_folder`
 
 use std::fs;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ struct Edit {
     text: String,
 }
 
-/// Writes a file, and then checks it. If the check fails, the tool fails, and the file is rolled back.
+/// Writes a file, and then checks it. If the check fails, the tool fails, and the file is rolled
+/// back.
 struct Write;
 
 impl Tool for Write {

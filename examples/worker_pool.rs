@@ -1,6 +1,8 @@
-//! Three workers share fifty conversations in a bucket, while they are killed and paused at random. Each worker is a process with a directory
-//! of its own, as if on a machine of its own; the bucket is a directory here, and could be any place that a URL names. Whoever is to go on with a
-//! conversation that another worker began waits until that one's lease has run out. That it may take over needs no lease.
+//! Three workers share fifty conversations in a bucket, while they are killed and paused at random.
+//! Each worker is a process with its own directory, as if on its own machine. The bucket is a
+//! directory here, and could be any place that a URL names. Before a worker continues a
+//! conversation of another one, it waits until that worker's lease has run out. The lease is not
+//! needed for a safe takeover.
 //!
 //! `cargo run --bin worker_pool [SEED]`
 
@@ -27,11 +29,11 @@ use serde::{Deserialize, Serialize};
 const WORKERS: usize = 3;
 const CONVERSATIONS: u128 = 50;
 const TURNS: u64 = 3;
-/// How many workers are killed, and how many are paused, at most.
+/// Maximum number of killed workers, and of paused ones.
 const MISHAPS: usize = 12;
-/// How long a worker that says nothing counts as alive; a host that has no hurry leaves it at 30 s.
+/// Time after which a silent worker no longer counts as alive; most hosts use the default of 30 s.
 const LEASE: Duration = Duration::from_millis(500);
-/// How long a worker waits for a lease before it does something else.
+/// Time that a worker waits for a lease before it does something else.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
@@ -73,7 +75,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Opens the store of a worker, whose sessions the bucket holds.
+    /// Opens the store of a worker, whose sessions are replicated to the bucket.
     fn at(name: &str, directory: &Path, bucket: &str) -> Result<Worker> {
         let place = open_place(bucket, Retries::default())?;
         let replication = Some(Replication::new(place.replicator_with(name, Some(LEASE))?));
@@ -81,7 +83,7 @@ impl Worker {
         Ok(Worker { store, place, types: types()? })
     }
 
-    /// Holds the conversations whose ids it reads, one a line, until its input ends.
+    /// Runs the conversations whose ids it reads, one per line, until its input ends.
     fn work(&self) -> Result<()> {
         for line in stdin().lines() {
             let id: Uuid = line?.parse()?;
@@ -94,12 +96,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Begins a conversation, or goes on with it wherever it stands, and says in a word what came of it.
+    /// Starts a conversation, or continues it, and returns a word for the result.
     fn converse(&self, id: Uuid) -> Result<&'static str> {
         let Some(session) = self.find(id)? else { return Ok("left") };
         let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
         let runner = ToolRunner::new(state, ToolRegistry::new().with(Speak));
-        // A turn that another worker began and did not end is run again.
+        // A turn that another worker started and did not end is run again.
         runner.recover(&ExecuteOptions::default())?;
         loop {
             let turn = session.view::<Chat>()?.len();
@@ -115,12 +117,13 @@ impl Worker {
         Ok("done")
     }
 
-    /// Opens the conversation: the one in this directory, a new one, or the one that the bucket holds, once no other worker seems to write it.
+    /// Opens the conversation: the one in this directory, a new one, or the one in the bucket.
+    /// Waits until no other worker seems to write it.
     fn find(&self, id: Uuid) -> Result<Option<Session>> {
         use foldlog::Error::{NoSuchSession, ReplicaAhead, Superseded};
         match self.store.open_session(id, &self.types) {
             Err(NoSuchSession { .. }) => {}
-            // Others went on with it, so what is here is of no use any more.
+            // Other workers have continued it, so the local copy is useless.
             Err(Superseded { .. } | ReplicaAhead { .. }) => self.store.delete(id)?,
             opened => return Ok(Some(opened?)),
         }
@@ -129,7 +132,7 @@ impl Worker {
             Err(ReplicaAhead { .. }) => {}
             created => return Ok(Some(created?)),
         }
-        // A host that is to end stops the pacing, and so the wait.
+        // A host that should end stops the pacing, and thereby the wait.
         let pacing = SteadyPacing::new();
         match wait_for_lease(self.place.as_ref(), id, &LeaseWait::new(PATIENCE, &pacing))? {
             LeaseWaitOutcome::Free { .. } => {
@@ -149,7 +152,7 @@ fn is_fenced(error: &foldlog::Error) -> bool {
     }
 }
 
-/// Says the next thing. What it does can be done twice.
+/// Says the next turn. The call can safely run twice.
 struct Speak;
 
 #[derive(Deserialize, schemars::JsonSchema)]
@@ -172,7 +175,7 @@ impl Tool for Speak {
     }
 }
 
-/// One worker, as the pool knows it.
+/// One worker, from the pool's view.
 struct Member {
     process: Child,
     orders: ChildStdin,
@@ -181,7 +184,7 @@ struct Member {
 }
 
 impl Member {
-    /// Starts a worker on a new machine, which tells the pool each line that it prints.
+    /// Starts a worker on a new machine. Each line that it prints is sent to the pool.
     fn start(
         number: usize,
         place: usize,
@@ -217,7 +220,7 @@ fn bucket(directory: &Path) -> String {
     format!("file://{}", directory.join("bucket").display())
 }
 
-/// Draws numbers that a seed decides.
+/// Draws pseudo-random numbers from a seed.
 struct Chance(u64);
 
 impl Chance {
@@ -227,7 +230,7 @@ impl Chance {
     }
 }
 
-/// Runs the pool until every conversation is complete, and says what it saw.
+/// Runs the pool until every conversation is complete, and prints statistics.
 fn pool(seed: u64) -> Result<()> {
     let directory = tempfile::tempdir()?;
     std::fs::create_dir(directory.path().join("bucket"))?;
@@ -248,7 +251,7 @@ fn pool(seed: u64) -> Result<()> {
             writeln!(worker.orders, "{id}")?;
             worker.busy = Some(id);
         }
-        // Whoever is paused goes on where nobody else has anything to do.
+        // Paused workers continue if no other worker has anything to do.
         let works = workers.iter().any(|(_, worker)| worker.busy.is_some() && !worker.is_paused);
         for (_, worker) in workers.iter_mut().filter(|(_, worker)| worker.is_paused) {
             if !works || chance.below(20) == 0 {
@@ -279,14 +282,14 @@ fn pool(seed: u64) -> Result<()> {
         })?;
     }
     for (_, mut worker) in workers {
-        // A paused one is killed too.
+        // This kills paused workers too.
         worker.process.kill()?;
         worker.process.wait()?;
     }
     report(directory.path(), &seen)
 }
 
-/// Kills a worker or pauses it, now and then. What it worked on is given to another one.
+/// Occasionally kills or pauses a worker. Its conversation is given to another one.
 fn mishap(
     workers: &mut [(usize, Member)],
     chance: &mut Chance,
@@ -317,7 +320,8 @@ fn mishap(
     Ok(())
 }
 
-/// Reads what the bucket holds, as anybody could, and says whether each turn of each conversation is there once.
+/// Reads the bucket as an independent reader, and checks that each turn of each conversation is
+/// there once.
 fn report(directory: &Path, seen: &BTreeMap<&str, usize>) -> Result<()> {
     let reader = Worker::at("reader", &directory.join("reader"), &bucket(directory))?;
     let mut complete = 0;
