@@ -21,7 +21,7 @@ type AnyError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Clone, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 struct Visited {
     city: String,
-    /// Duration of the journey in milliseconds.
+    /// Milliseconds that the way there takes.
     takes: u64,
 }
 

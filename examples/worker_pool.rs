@@ -215,7 +215,6 @@ impl Member {
     }
 }
 
-/// Returns the URL of the bucket.
 fn bucket(directory: &Path) -> String {
     format!("file://{}", directory.join("bucket").display())
 }

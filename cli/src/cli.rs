@@ -222,7 +222,6 @@ enum Verb {
 }
 
 impl Verb {
-    /// Returns whether the verb's output goes through a pager.
     fn is_paged(&self) -> bool {
         matches!(self, Verb::Show(_) | Verb::Diff(_) | Verb::Transcript(_) | Verb::Ledger(_))
     }

@@ -51,7 +51,6 @@ pub struct Output<'a> {
     /// Whether the verb reads a copy of a place's current contents.
     pub(crate) is_held: bool,
     pub(crate) json: bool,
-    /// Colour mode of the command line.
     pub(crate) color: ColorMode,
     /// Paths of the command line, as notes name them.
     pub(crate) places: HintPaths,
@@ -134,12 +133,10 @@ impl<'a> Output<'a> {
         Ok(writeln!(self.stdout)?)
     }
 
-    /// Returns whether results are coloured.
     pub(crate) fn colors_results(&self) -> bool {
         self.terminal.colors(self.color, self.terminal.stdout)
     }
 
-    /// Returns whether notes and errors are coloured.
     pub(crate) fn colors_notes(&self) -> bool {
         self.terminal.colors(self.color, self.terminal.stderr)
     }

@@ -20,7 +20,6 @@ use crate::failure::{CommandError, Result};
 /// Prefix of the names of incomplete files.
 const PREFIX: &str = ".foldlog-report-";
 
-/// Mode of the files.
 const MODE: u32 = 0o600;
 
 /// Checks that an existing entry at the path of a new file is a file or a link. The new file
@@ -43,7 +42,6 @@ pub(crate) fn check_replaced(path: &Path, force: bool) -> Result<()> {
     }
 }
 
-/// A file that is being written.
 #[derive(Debug)]
 pub(crate) enum StagedFile {
     /// Without a name, in this directory.

@@ -161,7 +161,6 @@ fn open_as(path: &Path, outline: bool, output: &mut Output<'_>) -> Result<LogRea
     note_report(LogReader::open_with(Arc::new(FileStorage::new()), path, options)?, output)
 }
 
-/// Notes facts that a reader of the log should know.
 fn note_report(reader: LogReader, output: &mut Output<'_>) -> Result<LogReader> {
     let report = reader.report();
     note_exposed(report.exposed.as_ref(), output);
@@ -217,7 +216,6 @@ pub(crate) fn note_interrupted(
     }
 }
 
-/// Notes that a session is replicated.
 fn note_replicated(replicated: &Replicated, output: &mut Output<'_>) {
     output.note(format_args!(
         "note: {}: another worker may have gone on with it, which this log does not tell",
@@ -248,7 +246,6 @@ fn note_held_calls(open: &[OpenOperation], unsettled: &[UnsettledOperation], out
     }
 }
 
-/// Notes a torn tail, if the log has one.
 pub(crate) fn note_torn(torn: Option<&TornTail>, output: &mut Output<'_>) {
     if let Some(torn) = torn {
         output.note(format_args!(

@@ -14,7 +14,6 @@ use serde::Serialize;
 use crate::documents::timeline::Timeline;
 use crate::record_names::record_name;
 
-/// Number of records in a chunk.
 pub(crate) const CHUNK_RECORDS: usize = 1024;
 
 /// Number of stretches into which the density strip divides a session.
@@ -177,7 +176,6 @@ impl Density {
     }
 }
 
-/// Describes an operation that has started.
 #[derive(Clone, Debug)]
 pub(crate) struct RunningOperation {
     operation: OperationId,
@@ -194,7 +192,6 @@ pub(crate) struct Columns<'a> {
     paths: Vec<&'static str>,
     /// Runs by their start records.
     begun: BTreeMap<SequenceNumber, RunningOperation>,
-    /// Nesting of each operation.
     nesting: BTreeMap<OperationId, u32>,
     /// Rollback records that return past the next record, as a stack.
     around: Vec<SequenceNumber>,

@@ -25,7 +25,6 @@ use crate::walk::{WalkDocument, walk};
 use crate::{Error, Result};
 use crate::{Payloads, RecordRange};
 
-/// The page into which everything else is inserted.
 const PAGE: &str = include_str!("pages/report.html");
 
 pub(crate) const STYLE: &str = include_str!("pages/style.css");
@@ -86,7 +85,6 @@ struct ReportHead<'a> {
     parent: Json,
     rollbacks: Vec<(SequenceNumber, SequenceNumber)>,
     damage: Option<DamageHead>,
-    /// Records after the damage.
     beyond: BeyondPlaces,
     #[serde(flatten)]
     walk: &'a WalkDocument,

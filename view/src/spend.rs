@@ -100,7 +100,6 @@ impl From<TokenUsage> for Spent {
     }
 }
 
-/// Spending that a record reports.
 #[derive(Clone, Debug)]
 pub(crate) enum SpendEvent {
     /// A model received a request.
@@ -254,12 +253,10 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    /// Returns the sum over all evaluations.
     pub(crate) fn total(&self) -> Spent {
         self.total
     }
 
-    /// Returns the spending of an evaluation.
     pub(crate) fn spent_by(&self, evaluation: &str) -> Spent {
         self.accounts.get(evaluation).map(Account::spent).unwrap_or_default()
     }

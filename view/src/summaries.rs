@@ -11,7 +11,6 @@ use crate::Payloads;
 use crate::Result;
 use crate::tasks::text_of;
 
-/// A summary as a page shows it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SummaryRow {
     /// Record of the summary.
@@ -27,7 +26,6 @@ pub(crate) struct SummaryRow {
 }
 
 impl SummaryRow {
-    /// Returns whether the summary counts at a position.
     #[cfg(feature = "server")]
     pub(crate) fn counts_at(&self, position: SequenceNumber) -> bool {
         self.counts.iter().any(|(first, last)| (*first..=*last).contains(&position))

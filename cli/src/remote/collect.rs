@@ -104,7 +104,6 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
     Ok(code)
 }
 
-/// Describes the removed objects.
 fn describe_collected(report: &CollectReport) -> String {
     let bodies = match report.dropped {
         0 => String::new(),
@@ -154,7 +153,6 @@ fn stay(left: u64, young: u64) -> String {
     }
 }
 
-/// Describes the result for one session.
 fn text(session: Uuid, report: &CollectReport, yes: bool) -> String {
     let CollectReport { volumes, left, young, waiting, payloads_left, .. } = *report;
     let verb = if yes { "removed" } else { "would remove" };

@@ -151,7 +151,6 @@ fn tool_calls(message: &Value) -> Result<Option<Vec<RunCall>>, String> {
     Ok(Some(calls?).filter(|calls| !calls.is_empty()))
 }
 
-/// Reads the JSON value of a file.
 fn read_json(path: &Path) -> Result<Value> {
     let text = std::fs::read(path).map_err(|source| CommandError::File { path: path.to_owned(), source })?;
     let text = String::from_utf8(text).map_err(|error| {

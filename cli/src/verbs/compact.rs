@@ -154,7 +154,6 @@ struct Document {
     failed: Vec<CompactFailure>,
 }
 
-/// Describes why a session was not compacted.
 #[derive(Debug, Serialize)]
 struct CompactFailure {
     session: Uuid,
@@ -198,7 +197,6 @@ pub fn run(path: &Path, asked: &CompactCommand, output: &mut Output<'_>) -> Resu
     Ok(HOLDS)
 }
 
-/// Resolves the given positions to sequence numbers.
 fn positions(dir: &Path, asked: &[Position], output: &mut Output<'_>) -> Result<BTreeSet<SequenceNumber>> {
     let number = |one: &Position| match one {
         Position::At(at) => Some(*at),

@@ -151,7 +151,6 @@ fn no_store(path: &Path, failure: CommandError) -> CommandError {
     }
 }
 
-/// Describes the collected files.
 fn describe_collected(collected: &CollectedFiles) -> String {
     let parts = [
         (collected.objects, "object"),

@@ -123,7 +123,6 @@ fn roff(line: &str) -> String {
     format!("{guard}{escaped}\n")
 }
 
-/// Writes pages into a directory.
 fn write(dir: &Path, pages: &[(String, Vec<u8>)], force: bool) -> Result<()> {
     let failed = |path: &Path| {
         let path = path.to_owned();

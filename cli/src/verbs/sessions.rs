@@ -185,7 +185,6 @@ pub struct SessionsQuery {
     pub wait: bool,
 }
 
-/// Describes where the conversation stopped.
 fn resumable_text(resumable: &Resumable) -> String {
     let next = match resumable.calls.len() {
         0 => "the provider is next".to_owned(),
@@ -329,7 +328,6 @@ fn replica_text(row: &SessionListRow) -> Option<String> {
     row.replicated.is_some().then(|| fenced.unwrap_or_else(|| "held by a replica".to_owned()))
 }
 
-/// Describes where the first resumable conversation stopped.
 fn first_resumable_text(row: &SessionListRow) -> String {
     row.resumable.first().map(resumable_text).unwrap_or_default()
 }

@@ -150,7 +150,6 @@ pub fn run(session: &Path, asked: TranscriptQuery<'_>, output: &mut Output<'_>) 
     Ok(HOLDS)
 }
 
-/// Finds the requested conversation.
 fn conversation(reader: &LogReader, evaluation: Option<&str>, at: SequenceNumber) -> Result<Conversation> {
     let evaluations = reader.evaluations_at(at);
     let quoted = |id: &str| format!("`{}`", escape::text(id));

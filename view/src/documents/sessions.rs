@@ -355,7 +355,6 @@ impl SessionListRow {
         self
     }
 
-    /// Adds the reason why the session cannot be read.
     fn unread(mut self, dir: &Path, error: Error) -> SessionListRow {
         // If the directory cannot be examined, `error` reports it.
         (self.objects, self.object_bytes) = inspect::kept_objects(dir).unwrap_or_default();

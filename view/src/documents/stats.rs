@@ -225,7 +225,6 @@ impl Sum {
         self.bytes = self.bytes.saturating_add(other.bytes);
     }
 
-    /// Adds one element of this length.
     fn add_one(&mut self, bytes: u64) {
         self.add(Sum { count: 1, bytes });
     }

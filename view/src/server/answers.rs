@@ -26,7 +26,6 @@ const WINDOW_MAX: u64 = 10_000;
 /// Size of one window's values in bytes, after which it ends early.
 const WINDOW_BYTES: usize = 8 << 20;
 
-/// Maximum number of differences in an answer.
 const DIFFERENCES_MAX: usize = 10_000;
 
 /// Maximum number of conversations whose message counts at a position are returned.
@@ -172,7 +171,6 @@ fn document(session: &mut Session, query: &Query) -> Result<String> {
     text(&line_json(&line))
 }
 
-/// Returns rows of the records after damage.
 fn rows_after_damage(session: &mut Session, query: &Query) -> Result<String> {
     let (from, count) = window_of(query)?;
     let beyond = session.records_after_damage()?;

@@ -27,7 +27,6 @@ const MESSAGES_BYTES_MAX: usize = 4 << 20;
 struct ComparisonAnswer {
     /// The page's session: its id, the compared position and its last position.
     here: ComparedSession,
-    /// The other session.
     there: ComparedSession,
     parting: LogDivergence,
     /// The values at which the sessions diverge, here and there; absent if the divergence has none.
@@ -44,7 +43,6 @@ struct ComparisonAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
     conversations: Vec<Json>,
-    /// Files of workspaces that differ.
     files: Json,
 }
 

@@ -31,7 +31,6 @@ const WRITE_WAIT: Duration = Duration::from_secs(20);
 /// Maximum size of a request's head and of a single write, in bytes.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// Maximum number of headers of a request.
 const HEADERS_MAX: usize = 64;
 
 /// Delay after a failed accept, for example if the process has too many open files.

@@ -7,7 +7,6 @@ use crate::report::{MODULES, STYLE, without_comments};
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 
-/// Page that lists the sessions of a store.
 pub(crate) const STORE_PAGE: &str = include_str!("../pages/store.html");
 
 /// Page of one session, which contains whether the session belongs to a store.

@@ -71,7 +71,6 @@ impl MessageListHistory {
         self.versions.window(position, from, count).unwrap_or_default()
     }
 
-    /// Returns the summaries that count at a position.
     pub(crate) fn summaries_at(&self, position: SequenceNumber) -> Vec<SummaryRow> {
         self.summaries.iter().filter(|summary| summary.counts_at(position)).cloned().collect()
     }

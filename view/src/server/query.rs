@@ -2,7 +2,6 @@
 
 use foldlog::SequenceNumber;
 
-/// Names and values of a query.
 #[derive(Debug, Default)]
 pub(crate) struct Query(Vec<(String, String)>);
 
@@ -20,7 +19,6 @@ impl Query {
         Query(pairs.collect())
     }
 
-    /// Returns the value of a name.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }

@@ -13,7 +13,6 @@ use std::fmt;
 use axum::http::header::{CONTENT_LENGTH, HOST, ORIGIN, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, request};
 
-/// Number of random bytes in a token.
 const TOKEN_BYTES: usize = 16;
 
 /// Maximum length of a path with its query, in bytes.

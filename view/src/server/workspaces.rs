@@ -82,7 +82,6 @@ impl CaptureHistory {
         SnapshotReader::open(files::store_of(&self.session, workspace))
     }
 
-    /// Describes the workspaces at a position.
     pub(crate) fn workspaces(&mut self, position: SequenceNumber) -> Vec<Json> {
         let Some((_, captured)) = self.at(position) else { return Vec::new() };
         let described = captured.iter().map(|(name, snapshot)| match self.list(name, snapshot) {

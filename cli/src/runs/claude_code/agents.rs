@@ -128,7 +128,6 @@ impl Talks {
         talks
     }
 
-    /// Finds the call that started each sub-agent.
     fn find_calls(&mut self, scan: &TranscriptScan) {
         let mut callers = Callers { scan, by_id: HashMap::new(), taken: HashSet::new() };
         let mut prompted: HashMap<u64, VecDeque<(CallPlace, usize)>> = HashMap::new();

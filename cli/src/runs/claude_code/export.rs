@@ -69,7 +69,6 @@ pub fn export(reader: &LogReader, out: &Path) -> Result<ExportCounts> {
     Ok(exported)
 }
 
-/// A file that is being written.
 struct ExportFileWriter {
     file: u64,
     path: PathBuf,
@@ -113,7 +112,6 @@ fn inconsistent(reason: &str) -> CommandError {
     )
 }
 
-/// A line of a file.
 struct ExportLine {
     file: u64,
     raw: Value,

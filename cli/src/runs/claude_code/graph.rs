@@ -54,7 +54,6 @@ impl Graph {
         self.units.get(unit)
     }
 
-    /// Returns the root unit.
     pub(super) fn root(&self) -> Option<usize> {
         self.root
     }

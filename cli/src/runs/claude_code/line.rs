@@ -12,7 +12,6 @@ use serde_json::value::RawValue;
 /// A field that is not parsed yet.
 type Field<'a> = Option<&'a RawValue>;
 
-/// Fields of a line.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct LineFields<'a> {
@@ -48,7 +47,6 @@ pub(super) struct LineFields<'a> {
     snapshot: Field<'a>,
 }
 
-/// The field that names an agent.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AgentIdField<'a> {
@@ -56,7 +54,6 @@ struct AgentIdField<'a> {
     agent_id: Field<'a>,
 }
 
-/// Fields of a message.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct MessageFields<'a> {
     #[serde(borrow, default)]
@@ -76,36 +73,26 @@ pub(super) struct MessageFields<'a> {
 /// Fields of a block, and the block in its own form.
 #[derive(Debug)]
 pub(super) struct MessageBlock<'a> {
-    /// The block.
     pub(super) raw: &'a str,
-    /// Its content.
     pub(super) content: BlockContent<'a>,
 }
 
-/// Content of a block.
 #[derive(Debug)]
 pub(super) enum BlockContent<'a> {
-    /// A text.
     Text(String),
-    /// A call.
     Call {
-        /// Id of the call.
         id: String,
-        /// Name of the tool.
         name: String,
         /// Arguments: JSON.
         input: &'a str,
     },
     /// The result of a call.
     Result {
-        /// Id of the call.
         id: String,
         /// The result: JSON.
         content: Field<'a>,
-        /// Whether the call failed.
         failed: bool,
     },
-    /// Anything else.
     Other,
 }
 
@@ -129,14 +116,11 @@ struct BlockFields<'a> {
     is_error: Field<'a>,
 }
 
-/// Content of a message.
 #[derive(Debug)]
 pub(super) enum MessageContent<'a> {
     /// `null`, or nothing.
     None,
-    /// A text.
     Text(String),
-    /// Blocks.
     Blocks(Vec<MessageBlock<'a>>),
 }
 
@@ -198,7 +182,6 @@ impl<'a> LineFields<'a> {
         field(self.logical_parent_uuid)
     }
 
-    /// Returns the line's time, in microseconds.
     pub(super) fn time_us(&self) -> Option<i64> {
         let text: String = field(self.timestamp)?;
         chrono::DateTime::parse_from_rfc3339(&text).ok().map(|time| time.timestamp_micros())
@@ -277,7 +260,6 @@ impl<'a> MessageFields<'a> {
         field(self.stop_reason)
     }
 
-    /// Returns the usage of the answer.
     pub(super) fn usage(&self) -> Option<TokenUsage> {
         #[derive(Deserialize)]
         struct Used<'a> {

@@ -17,7 +17,6 @@ use crate::runs::malformed_error;
 /// Maximum length of a line in bytes.
 const LINE_BYTES_MAX: u64 = 1 << 28;
 
-/// A file of a transcript.
 #[derive(Debug)]
 pub(super) struct TranscriptSource {
     pub(super) path: PathBuf,
@@ -43,7 +42,6 @@ pub(super) struct CallPlace {
     pub(super) place: usize,
 }
 
-/// Kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeKind {
     User,
@@ -82,7 +80,6 @@ pub(super) struct TranscriptNode {
     pub(super) parent_call: Option<SmolStr>,
 }
 
-/// A line of a file.
 pub(super) struct LineAt<'a> {
     pub(super) number: u64,
     offset: u64,

@@ -49,7 +49,6 @@ pub(super) struct TranscriptWriter<'a> {
 #[derive(Default)]
 struct TranscriptCalls {
     records: Vec<ToolCallRecord>,
-    /// Place of each call.
     places: Vec<CallPlace>,
     /// Ordinals by id, which several calls may share.
     ordinals: HashMap<String, Vec<usize>>,
@@ -59,7 +58,6 @@ struct TranscriptCalls {
     closed: RefCell<(HashSet<usize>, Vec<usize>)>,
 }
 
-/// The last answer and its calls.
 #[derive(Clone, Default)]
 struct LastAnswer {
     answer: Option<SequenceNumber>,
@@ -115,7 +113,6 @@ impl LastAnswer {
     }
 }
 
-/// Writes one talk.
 struct TalkWriter<'w, 'a> {
     writer: &'w mut TranscriptWriter<'a>,
     session: &'w Session,
@@ -430,7 +427,6 @@ impl TalkWriter<'_, '_> {
     }
 }
 
-/// Collects the calls of an answer.
 struct MadeCalls<'w, 'a> {
     answered: &'w ResultIndex<'a>,
     /// First node of the answer.

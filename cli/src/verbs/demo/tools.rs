@@ -18,7 +18,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Text that the child process prints from within a call, before it waits to be killed.
 pub(super) const INSIDE: &str = "inside ";
 
-/// Last step of an edit, after it has changed files.
+/// Names what an edit does once it has changed files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum EditEnding {
@@ -31,7 +31,7 @@ pub(super) enum EditEnding {
 /// Describes changes of files, in the order in which they are made.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub(super) struct Edit {
-    /// Step of the plan to which the edit belongs.
+    /// Step of the plan that the edit belongs to.
     pub(super) step: String,
     /// Files to write: paths and contents.
     pub(super) write: Vec<(String, String)>,
@@ -82,6 +82,7 @@ impl Tool for EditFiles {
 
 #[derive(Deserialize, JsonSchema)]
 struct ReadFileParameters {
+    /// Path of the file.
     path: String,
 }
 

@@ -336,7 +336,6 @@ impl Args {
         self.deadline.map_or(usual, |time| usual.min(time / 4))
     }
 
-    /// Creates the adapter.
     pub(super) fn claude(&self) -> Result<ClaudeAgentSDKAdapter> {
         let Program { file, leading } = Program::from_path(&self.program);
         let options = RunOptions {
@@ -396,7 +395,6 @@ impl Args {
     }
 }
 
-/// Checks a variable for the program.
 fn check_variable(given: &str) -> Result<()> {
     let (name, value) = given.split_once('=').map_or((given, None), |(name, value)| (name, Some(value)));
     let shown = escape::text(name);

@@ -12,19 +12,15 @@ use crate::failure::{CommandError, UNUSABLE};
 pub struct RunFailure {
     /// The session; `None` if none was created or opened.
     session: Option<Uuid>,
-    /// Directory of the session.
     dir: Option<String>,
-    /// Text of the error.
     error: String,
     /// Part of the run that failed; `None` if none ran, or the error belongs to no part.
     phase: Option<&'static str>,
-    /// The next step.
     next: Option<String>,
     exit_code: u8,
 }
 
 impl RunFailure {
-    /// Describes the failure of a run of `session`.
     pub(super) fn from_failure(failure: &CommandError, session: Option<&Session>) -> RunFailure {
         let phase = match failure {
             CommandError::Run { error, .. } => error.phase().map(foldlog_agent::EvaluationPhase::name),

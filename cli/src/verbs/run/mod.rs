@@ -61,14 +61,12 @@ use crate::output::Output;
 /// Newest version of the program that was tested.
 const TESTED: &str = "2.1.332";
 
-/// Id of the evaluation in a session of `foldlog run`.
 pub(super) const EVALUATION: &str = "run";
 
 /// Result of a run.
 #[derive(Serialize)]
 struct Document {
     session: Uuid,
-    /// Directory of the session.
     dir: String,
     /// Whether the answer came from the log, without running the program.
     recorded: bool,

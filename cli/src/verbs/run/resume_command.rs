@@ -11,7 +11,6 @@ use foldlog_view::shell::quote_word;
 use super::program::is_looked_up;
 use super::{Args, Leftover, args::absolute, run_session, tools};
 
-/// Collects the words of a command.
 struct Words(String);
 
 impl Words {

@@ -27,7 +27,6 @@ const TAG: &str = "foldlog.run";
 const SYSTEM: &str = "You are an agent that works in the current folder, with the tools that you are given. Do what the \
                       user asks for, and say at the end what you did.";
 
-/// The session of a run.
 pub(super) struct RunSession {
     pub(super) session: Session,
     /// Whether an earlier process started it.
@@ -202,7 +201,6 @@ impl RecordedPrompts {
     }
 }
 
-/// Reads the recorded texts of a session.
 pub(super) fn read_recorded_prompts(session: &Session) -> Result<RecordedPrompts> {
     let Some(conversation) = session.conversation(EVALUATION)? else { return Ok(RecordedPrompts::default()) };
     let mut held = RecordedPrompts::default();

@@ -34,7 +34,6 @@ struct Layout {
 }
 
 impl Layout {
-    /// Returns the layout for a terminal of this width.
     fn for_columns(columns: u16) -> Layout {
         let all = Layout { id: ID_CHARS, last: true, records: true, bytes: true };
         let fewer = Layout { records: false, ..all };

@@ -61,7 +61,6 @@ pub struct SpentAt {
     pub spent: Spent,
 }
 
-/// A call that has started and not ended.
 struct OpenCall {
     tool: String,
     operation: OperationId,
