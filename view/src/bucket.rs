@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 /// Maximum number of a directory's entries that are examined.
 const LOOKED_AT_MAX: usize = 1_000;
 
-/// Returns the bucket URL that corresponds to a path in a local directory. The path may be a
-/// session of a bucket, a prefix with sessions, or a directory above the first prefix. Returns
-/// `None` for any other path, such as a store's directory.
+/// Returns the URL that corresponds to a path in a bucket in a local directory: that of a session,
+/// or of a place with sessions. For a directory that contains places, returns the URL of the first.
+/// Returns `None` for any other path, such as a store's directory.
 pub fn bucket_at(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let is_among_sessions = path.parent().and_then(Path::file_name).is_some_and(|name| name == "sessions");

@@ -102,10 +102,9 @@ struct TreeDocument {
 
 /// Exports the session at position `at`, or at the last one.
 ///
-/// - The formats for the standard output print it. Snapshot JSON contains STATE and LOG slices;
-///   CACHE slices can be recomputed and are left out. Children are those in the store of the
-///   session. Of a damaged session, these formats contain the intact part, up to the last position
-///   before the damage.
+/// - `snapshot-json` and `jsonl` are printed. Snapshot JSON contains STATE and LOG slices; CACHE
+///   slices can be recomputed and are left out. Children are those in the store of the session. Of
+///   a damaged session, both contain the intact part, up to the last position before the damage.
 /// - The files of a transcript are written into the directory `out`, byte for byte. Without a
 ///   directory, the lines of a transcript without sub-agents are printed, escaped.
 /// - A tree is written into the directory's `.aca`, and a summary is printed.

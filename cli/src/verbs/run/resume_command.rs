@@ -35,10 +35,11 @@ impl Words {
 }
 
 impl Args {
-    /// Returns the command that resumes a session, in backquotes, and a note of the options that it
-    /// lacks. `message` is the user's text in this run. The command leaves out the text and the
-    /// system prompt if the session contains them, the values of variables, which may be secrets,
-    /// and the option `without`, with which the run would fail again.
+    /// Returns the command that resumes a session, in backquotes, followed by the names of
+    /// variables that must be set as before. `message` is the user's text in this run. The command
+    /// leaves out the text and the system prompt if the session contains them, the values of
+    /// variables, which may be secrets, and the option `without`, with which the run would fail
+    /// again.
     pub(super) fn resume_command(
         &self,
         session: &Session,
