@@ -87,8 +87,7 @@ pub(crate) async fn wait_until_ended(session: &Session, deadline: Deadline, canc
     or(ended, or(timer(deadline.instant()), cancel.cancelled())).await;
 }
 
-/// Blocks this thread as [`wait_until_ended`] waits. Does nothing within an operation, or in a
-/// replay.
+/// Blocks this thread until the jobs have ended. Does nothing within an operation or in a replay.
 pub fn wait(session: &Session, deadline: Deadline, cancel: &CancelToken) {
     if session.inside_operation().is_none() && !session.replays() {
         block_on(wait_until_ended(session, deadline, cancel));

@@ -10,8 +10,8 @@ use crate::operation::SuspendedOperation;
 
 /// Describes one finished run of a tool. Each ended `tool_begin` has exactly one, so an operation
 /// that was run again has one per run. The engine derives it from the end record
-/// ([`ToolEnd::invoked`](foldlog_codec::body::ToolEnd::invoked)); it takes no extra bytes in the
-/// log.
+/// ([`encode_invocation`](foldlog_codec::body::ToolEnd::encode_invocation)); it takes no extra bytes
+/// in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolInvoked {
     /// Operation id: the sequence number of the operation's first `tool_begin`.
