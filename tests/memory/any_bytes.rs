@@ -4,7 +4,7 @@ use std::fs;
 use std::hint::black_box;
 use std::path::Path;
 
-use foldlog_tests::crash::Chance;
+use foldlog_test_support::crash::Chance;
 use foldlog_tests::fuzz::{TARGETS, mutated};
 
 use super::{HEAP, alone};

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cap::Cap;
 use foldlog::{Durability, Policy, SessionTypes, Store, StoreOptions};
-use foldlog_tests::host::{Noted, Notes};
+use foldlog_test_support::host::{Noted, Notes};
 
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);

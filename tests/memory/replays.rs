@@ -6,7 +6,7 @@ use foldlog::inspect::{LogReader, ReadOptions};
 use foldlog::replay::Replay;
 use foldlog::storage::FileStorage;
 use foldlog::{Durability, Policy, Session, SessionTypes, Store, StoreOptions};
-use foldlog_tests::host::{Noted, Notes};
+use foldlog_test_support::host::{Noted, Notes};
 
 use super::{HEAP, alone};
 

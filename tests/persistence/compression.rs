@@ -152,7 +152,7 @@ fn the_usual_programs_read_what_is_compressed() {
         let mut command = Command::new(program);
         command.arg("-dc").stdin(Stdio::piped()).stdout(Stdio::piped());
         let Ok(mut child) = command.spawn() else {
-            foldlog_tests::skipped(format!("there is no `{program}` here"));
+            foldlog_test_support::skipped(format!("there is no `{program}` here"));
             continue;
         };
         let stored = by(algorithm, 0).compress(&data).unwrap();

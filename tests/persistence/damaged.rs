@@ -20,7 +20,7 @@ use super::checkpoints::kills::copy;
 use super::files::{all, by, import, tree_of, two_days};
 use super::validation_laws::at;
 use super::{change, create, quick_folder, task, types};
-use foldlog_tests::killed::step;
+use foldlog_test_support::killed::step;
 
 use TaskStatus::{Completed, InProgress, Pending};
 

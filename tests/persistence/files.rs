@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::agent::Agent;
 use super::state::day;
 use super::*;
-use foldlog_tests::killed::step;
+use foldlog_test_support::killed::step;
 
 /// What is exported of a session.
 pub(super) struct Told {

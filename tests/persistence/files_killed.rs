@@ -7,12 +7,12 @@ use foldlog_tasks::{
     AtomicPersistence, CompressionAlgorithm, Error, SessionConfiguration, SessionState, SessionTree,
     StateComponent, StateCompression, TreeContents, TreeLimits, export_tree,
 };
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use uuid::Uuid;
 
 use super::files::{all, by, import, tree_of};
 use super::*;
-use foldlog_tests::killed::{Call, calls, kill_at, step};
+use foldlog_test_support::killed::{Call, calls, kill_at, step};
 
 /// In a normal run every so-manieth of an export's calls is killed at.
 const EVERY: usize = 4;

@@ -28,7 +28,7 @@ impl Bench {
         let made =
             bench.command(&[&["init", "--quiet", "--initial-branch=main"], arguments].concat()).output();
         if !made.is_ok_and(|made| made.status.success()) {
-            foldlog_tests::skipped(format!(
+            foldlog_test_support::skipped(format!(
                 "there is no git here that can do `git init {}`",
                 arguments.join(" ")
             ));

@@ -10,7 +10,7 @@ use foldlog_tasks::{
     Dependency, DependencyAdded, DependencyType, NewTask, TaskChanges, TaskCreated, TaskModified, TaskStatus,
     TaskStatusChanged, TaskTreeState,
 };
-use foldlog_tests::host::assert_reduced_again;
+use foldlog_test_support::host::assert_reduced_again;
 use proptest::prelude::*;
 use proptest::sample::Index;
 

@@ -21,7 +21,7 @@ use foldlog_tasks::{
 };
 use foldlog_tasks::{StateCompression, TreeContents, export_tree};
 use foldlog_tasks::{TaskStatus::*, open_without_host};
-use foldlog_tests::{Watched, child};
+use foldlog_test_support::{Watched, child};
 
 use crate::agent::{self, Agent};
 use crate::checkpoints::kills::{copy, frames};

@@ -19,7 +19,7 @@ use foldlog_tasks::{
     Checkpoint, CheckpointId, CheckpointManager, CheckpointPolicy, NewTask, RestoreOptions, RetentionPolicy,
     TaskCreated, TaskStatus, TaskStatusChanged, TaskTreeState,
 };
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use foldlog_tests::verbs::foldlog;
 
 use super::agent::{self, Written};

@@ -1,6 +1,6 @@
-//! The tests of long-running work notice what is broken on purpose: see `foldlog_tests::sabotage`.
+//! The tests of long-running work notice what is broken on purpose: see `foldlog_test_support::sabotage`.
 
-use foldlog_tests::sabotage::{Runner, assert_caught, assert_passing};
+use foldlog_test_support::sabotage::{Runner, assert_caught, assert_passing};
 
 #[test]
 fn the_tests_that_catch_breakages_pass_where_nothing_is_broken() {

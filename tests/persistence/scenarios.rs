@@ -18,7 +18,7 @@ use foldlog_tasks::{
     TaskCreated, TaskTreeState, TreeContents, TreeLimits, WorkspaceStores, export_session, import_tree,
     open_without_host,
 };
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{self, Agent};

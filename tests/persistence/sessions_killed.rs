@@ -9,12 +9,12 @@ use foldlog_tasks::{
     CheckpointHistory, CheckpointId, CrashRecoveryManager, Dependency, DependencyType, RestoreOptions,
     RetentionPolicy, StateValidator, Task, TaskStatus, TaskTreeState, Tasks, simulate,
 };
-use foldlog_tests::child;
+use foldlog_test_support::child;
 
 use super::agent::{self, Agent};
 use super::validation_laws::{at, sound};
 use super::{create, id, quick_folder, task};
-use foldlog_tests::killed::{Call, Killed, calls, kill_at, step, tell_done};
+use foldlog_test_support::killed::{Call, Killed, calls, kill_at, step, tell_done};
 
 const PART: &str = "sessions_killed::part_of_a_child_that_acts";
 

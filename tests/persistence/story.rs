@@ -19,7 +19,7 @@ use foldlog_tasks::{
     RestoreOptions, RetentionPolicy, SessionState, StateValidator, TaskCreated, TaskStatus,
     TaskStatusChanged, Tasks,
 };
-use foldlog_tests::child;
+use foldlog_test_support::child;
 
 use crate::agent::{self, Agent};
 use crate::checkpoints::kills::{copy, frames};

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::host::{DraftEdited, Noted, StepAdded, types};
+use foldlog_test_support::host::{DraftEdited, Noted, StepAdded, types};
 
 /// Text that runs if a page takes it for markup anywhere: it sets `window.ran`.
 pub const HOSTILE: &str = "</script><script>window.ran=1</script><img src=x onerror=\"window.ran=2\"><style>*{display:none}</style><!--";

@@ -14,8 +14,8 @@ use foldlog::{
     BackgroundSync, BackupOptions, BackupReport, Durability, Error, Result, SequenceNumber, Session,
     SessionOptions, Store, StoreOptions,
 };
-use foldlog_tests::crash::{BOOT, CHANGES, Machine, large_note, step, write_steps};
-use foldlog_tests::host::{Plan, types};
+use foldlog_test_support::crash::{BOOT, CHANGES, Machine, large_note, step, write_steps};
+use foldlog_test_support::host::{Plan, types};
 use uuid::Uuid;
 
 /// Folder of the store of the copies, on the same disk.

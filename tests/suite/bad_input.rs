@@ -7,8 +7,8 @@ use std::path::Path;
 
 use foldlog::storage::EntryKind;
 use foldlog::{Durability, Error, SessionOptions, Store, StoreAccess, StoreOptions};
-use foldlog_tests::child;
-use foldlog_tests::host::{Plan, StepAdded, types};
+use foldlog_test_support::child;
+use foldlog_test_support::host::{Plan, StepAdded, types};
 use uuid::Uuid;
 
 fn step(title: &str) -> StepAdded {

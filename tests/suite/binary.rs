@@ -42,8 +42,8 @@ use foldlog::{
     BackgroundSync, Durability, FixedClock, Session, SessionOptions, SnapshotOptions, Store, StoreOptions,
 };
 use foldlog_cli::Output;
-use foldlog_tests::host::{DraftEdited, Noted, StepAdded, Undeclared, types};
-use foldlog_tests::runs::Json;
+use foldlog_test_support::host::{DraftEdited, Noted, StepAdded, Undeclared, types};
+use foldlog_test_support::runs::Json;
 use foldlog_tests::verbs::{Ran, foldlog, foldlog_with};
 
 /// Names the store of the demo's child, and its session.

@@ -10,8 +10,8 @@ use foldlog::{
     CollectOptions, CollectReport, CollectedFiles, CompactOptions, Durability, Error, Session,
     SessionOptions, SnapshotOptions, Store,
 };
-use foldlog_tests::crash::{BOOT, Machine, large_note, step};
-use foldlog_tests::host::{Draft, DraftEdited, Notes, types};
+use foldlog_test_support::crash::{BOOT, Machine, large_note, step};
+use foldlog_test_support::host::{Draft, DraftEdited, Notes, types};
 use foldlog_tests::verbs::foldlog;
 use uuid::Uuid;
 

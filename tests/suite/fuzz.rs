@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use foldlog::RecordKind;
 use foldlog::inspect::walk_on;
-use foldlog_tests::crash::{BOOT, Chance, Machine};
+use foldlog_test_support::crash::{BOOT, Chance, Machine};
 use foldlog_tests::fuzz::{Set, TARGETS, Target, mutated};
 
 fn folder(target: &str) -> PathBuf {

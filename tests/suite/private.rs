@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use foldlog::inspect::{self, LogReader};
 use foldlog::{Durability, SessionOptions, Store, StoreAccess, StoreOptions};
-use foldlog_tests::child;
-use foldlog_tests::host::{StepAdded, types};
+use foldlog_test_support::child;
+use foldlog_test_support::host::{StepAdded, types};
 use nix::sys::stat::{Mode, umask};
 
 fn options(access: StoreAccess) -> StoreOptions {

@@ -11,9 +11,9 @@ use foldlog::inspect::{Follower, LogReader, LogUpdate, walk};
 use foldlog::log::SegmentSizes;
 use foldlog::{Durability, Error, RecordKind, SequenceNumber, Session, SnapshotOptions, Store, StoreOptions};
 use foldlog_codec::body::Resumed;
-use foldlog_tests::child::{self, Started};
-use foldlog_tests::crash::Chance;
-use foldlog_tests::host::{Noted, Notes, Plan, StepAdded, types};
+use foldlog_test_support::child::{self, Started};
+use foldlog_test_support::crash::Chance;
+use foldlog_test_support::host::{Noted, Notes, Plan, StepAdded, types};
 use foldlog_tests::verbs::foldlog;
 use uuid::Uuid;
 

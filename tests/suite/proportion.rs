@@ -12,9 +12,9 @@ use foldlog_cli::progress::Progress;
 use foldlog_cli::verbs::replay::replay;
 use foldlog_codec::body::*;
 use foldlog_codec::msgpack;
-use foldlog_tests::crash::Machine;
+use foldlog_test_support::crash::Machine;
+use foldlog_test_support::host::{self, Plan, StepAdded};
 use foldlog_tests::fuzz::Set;
-use foldlog_tests::host::{self, Plan, StepAdded};
 use uuid::Uuid;
 
 /// A log that nobody wrote record by record.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use foldlog_tests::runs::{self, Expected, Json, Told};
+use foldlog_test_support::runs::{self, Expected, Json, Told};
 use foldlog_tests::verbs::foldlog;
 
 /// How many bytes of log the recorded file of tau-bench may take.

@@ -7,9 +7,9 @@ use foldlog::{
     Durability, Error, ExecutionState, ResourceRegistry, Session, SessionOptions, SnapshotOptions, Store,
     StoreOptions,
 };
-use foldlog_tests::crash::{BOOT, Machine, count, large_note, write_steps};
-use foldlog_tests::host::{Noted, types};
-use foldlog_tests::replica::MemoryReplica;
+use foldlog_test_support::crash::{BOOT, Machine, count, large_note, write_steps};
+use foldlog_test_support::host::{Noted, types};
+use foldlog_test_support::replica::MemoryReplica;
 use uuid::Uuid;
 
 const CRASHES: [CrashKind; 3] = [CrashKind::Process, CrashKind::PowerLosingAll, CrashKind::Power { seed: 7 }];

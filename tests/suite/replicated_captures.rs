@@ -8,8 +8,8 @@ use foldlog::filesystem::{HostFilesystemOptions, Rebind};
 use foldlog::inspect::audit_captures;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{Durability, ExecutionState, ResourceRegistry, Session, Store, StoreOptions};
-use foldlog_tests::host::types;
-use foldlog_tests::replica::MemoryReplica;
+use foldlog_test_support::host::types;
+use foldlog_test_support::replica::MemoryReplica;
 
 fn store(folder: &Path, replica: &MemoryReplica, durability: Durability) -> Store {
     let options = StoreOptions { replication: replica.option(), durability, ..StoreOptions::default() };

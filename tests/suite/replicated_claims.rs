@@ -10,9 +10,9 @@ use foldlog::{
     StoreOptions,
 };
 use foldlog_codec::body::{Action, Dispatch, Payload, Rollback};
-use foldlog_tests::crash::{Machine, count, large_note, write_steps};
-use foldlog_tests::host::{Noted, StepAdded, types};
-use foldlog_tests::replica::MemoryReplica;
+use foldlog_test_support::crash::{Machine, count, large_note, write_steps};
+use foldlog_test_support::host::{Noted, StepAdded, types};
+use foldlog_test_support::replica::MemoryReplica;
 use parking_lot::Mutex;
 use uuid::Uuid;
 

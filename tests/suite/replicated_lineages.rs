@@ -5,9 +5,9 @@ use foldlog::replication::Replicator;
 use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{CompactOptions, Durability, Error, RecordKind, Session, SessionOptions, Store, StoreOptions};
 use foldlog_codec::body::{DROPPED_BODIES, Observed};
-use foldlog_tests::crash::{BOOT, Machine, count, large_note, write_steps};
-use foldlog_tests::host::{Notes, Plan, StepAdded, types};
-use foldlog_tests::replica::MemoryReplica;
+use foldlog_test_support::crash::{BOOT, Machine, count, large_note, write_steps};
+use foldlog_test_support::host::{Notes, Plan, StepAdded, types};
+use foldlog_test_support::replica::MemoryReplica;
 use uuid::Uuid;
 
 fn store_of(machine: &Machine, replica: Option<&MemoryReplica>) -> Result<Store, Error> {

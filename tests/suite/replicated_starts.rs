@@ -12,9 +12,9 @@ use foldlog::{
     Durability, Error, ExecutionState, Idempotency, ObjectId, Record, RecordKind, ResourceRegistry,
     SequenceNumber, Session, Store, StoreOptions, schemars,
 };
-use foldlog_tests::crash::Machine;
-use foldlog_tests::host::types;
-use foldlog_tests::replica::MemoryReplica;
+use foldlog_test_support::crash::Machine;
+use foldlog_test_support::host::types;
+use foldlog_test_support::replica::MemoryReplica;
 use futures_lite::future::block_on;
 use serde::Deserialize;
 use uuid::Uuid;

@@ -6,8 +6,8 @@ mod page;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use foldlog_tests::child;
-use foldlog_tests::loop_disk::LoopDisk;
+use foldlog_test_support::child;
+use foldlog_test_support::loop_disk::LoopDisk;
 use foldlog_tests::shown::{self, HOSTILE, SECRET};
 use foldlog_tests::verbs::{Ran, foldlog};
 use serde_json::Value;
@@ -237,7 +237,7 @@ fn nothing_is_left_of_a_report_whose_process_is_killed_or_has_no_room_while_it_i
         child::start_under(&words, "report::part_of_who_may_write_no_long_files", text(&fixture.session))
     };
     if std::process::Command::new("prlimit").output().is_err() {
-        foldlog_tests::skipped("there is no prlimit here");
+        foldlog_test_support::skipped("there is no prlimit here");
         return;
     }
     let mut killed = limited("");
@@ -263,7 +263,7 @@ fn part_of_who_may_write_no_long_files() {
 #[test]
 fn nothing_is_left_of_a_report_on_a_full_disk() {
     let Ok(disk) = LoopDisk::mounted(1 << 20)
-        .inspect_err(|reason| foldlog_tests::skipped(format_args!("no disk of its own: {reason}")))
+        .inspect_err(|reason| foldlog_test_support::skipped(format_args!("no disk of its own: {reason}")))
     else {
         return;
     };

@@ -1,11 +1,11 @@
-//! The suite notices what is broken on purpose: see `foldlog_tests::sabotage`.
+//! The suite notices what is broken on purpose: see `foldlog_test_support::sabotage`.
 
 use foldlog::filesystem::sabotage::Breakage as OfWorkspaces;
 use foldlog::sabotage::Breakage as OfEngine;
 use foldlog_agent::sabotage::Breakage as OfAgents;
 use foldlog_codec::sabotage::Breakage as OfFormat;
 use foldlog_tasks::sabotage::Breakage as OfTasks;
-use foldlog_tests::sabotage::{Runner, assert_caught, assert_passing, readme, table};
+use foldlog_test_support::sabotage::{Runner, assert_caught, assert_passing, readme, table};
 
 #[test]
 fn each_breakage_has_a_row_that_says_what_is_broken() {

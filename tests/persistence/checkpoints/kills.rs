@@ -8,7 +8,7 @@ use foldlog_tasks::{
     CheckpointHistory, CheckpointId, CheckpointManager, RestoreOptions, RetentionPolicy, TaskStatus,
     TaskTreeState,
 };
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use uuid::Uuid;
 
 use crate::{change, create, task, types};

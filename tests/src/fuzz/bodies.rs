@@ -18,7 +18,7 @@ use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
 use foldlog_codec::{Record, msgpack};
 
 use super::files::fit;
-use crate::crash::BOOT;
+use foldlog_test_support::crash::BOOT;
 
 /// The bytes are a segment file, taken as it is and with checksums that fit whatever else it says.
 ///

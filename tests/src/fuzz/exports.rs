@@ -6,8 +6,8 @@ use foldlog::inspect::LogReader;
 use foldlog::{Durability, Export, ImportOptions, Store, Value};
 use foldlog_cli::runs::{self, AgentRun, openai};
 
-use crate::crash::Machine;
-use crate::host;
+use foldlog_test_support::crash::Machine;
+use foldlog_test_support::host;
 
 /// Name of the slice of conversations in exports.
 const CONVERSATIONS: &str = "weakincentives.runtime.conversation:ConversationState";

@@ -1,7 +1,7 @@
 //! What chance makes of kept inputs: bits and bytes, pieces that go, come twice or change places, numbers that are
 //! often special, and parts of other inputs.
 
-use crate::crash::Chance;
+use foldlog_test_support::crash::Chance;
 
 /// No input grows beyond this, in bytes.
 const LEN_MAX: usize = 1 << 16;

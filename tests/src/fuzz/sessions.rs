@@ -11,7 +11,7 @@ use foldlog::{Durability, Error, Policy, RecoveryReport, SessionOptions, Store};
 use foldlog_codec::Record;
 
 use super::files::Set;
-use crate::crash::{BOOT, Machine, OTHER_BOOT, step};
+use foldlog_test_support::crash::{BOOT, Machine, OTHER_BOOT, step};
 
 /// The bytes are a session's files or the records of one, as [`Set`] says.
 ///

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use foldlog::inspect::LogReader;
 use foldlog::{SessionOptions, Store};
-use foldlog_tests::host::types;
+use foldlog_test_support::host::types;
 use foldlog_tests::verbs::Ran;
 use serde_json::Value as Json;
 

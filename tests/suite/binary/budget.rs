@@ -2,8 +2,8 @@
 
 use foldlog::inspect::{LogReader, ReadOptions};
 use foldlog::{Error, SessionOptions, Store};
-use foldlog_tests::host::types;
-use foldlog_tests::runs::Json;
+use foldlog_test_support::host::types;
+use foldlog_test_support::runs::Json;
 use foldlog_tests::verbs::foldlog;
 
 use super::{options, step};

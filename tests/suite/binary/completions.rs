@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use foldlog::{SessionOptions, SnapshotOptions, Store};
-use foldlog_tests::host::types;
+use foldlog_test_support::host::types;
 use foldlog_tests::verbs::foldlog;
 
 use super::terminal::{BEGIN, has_terminals};

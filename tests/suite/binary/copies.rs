@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use foldlog::inspect::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::{Error, Session, Store, StoreOptions};
-use foldlog_tests::host::types;
-use foldlog_tests::runs::Json;
+use foldlog_test_support::host::types;
+use foldlog_test_support::runs::Json;
 use foldlog_tests::verbs::foldlog;
 
 use super::{options, step};

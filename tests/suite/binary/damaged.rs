@@ -10,9 +10,9 @@ use foldlog_codec::body::{
     ItemId, Outcome, Payload, Policy, RemovedItems, Rollback, SessionOpening, SliceDeclaration, ToolBegin,
     ToolEnd,
 };
+use foldlog_test_support::host::types;
+use foldlog_test_support::runs::Json;
 use foldlog_tests::forge::Forge;
-use foldlog_tests::host::types;
-use foldlog_tests::runs::Json;
 use foldlog_tests::verbs::{Ran, foldlog};
 use uuid::Uuid;
 

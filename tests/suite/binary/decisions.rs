@@ -10,7 +10,7 @@ use foldlog::{
     Durability, Error, ExecutionState, LeftFate, ResourceRegistry, SessionTypes, Settlement, Store,
     StoreOptions,
 };
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use foldlog_tests::verbs::{Ran, foldlog};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

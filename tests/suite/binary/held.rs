@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
 use foldlog::{ExecutionState, ObjectId, ResourceRegistry, Session, Store};
-use foldlog_tests::child;
-use foldlog_tests::host::types;
+use foldlog_test_support::child;
+use foldlog_test_support::host::types;
 use foldlog_tests::verbs::{Ran, foldlog, foldlog_following};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -11,9 +11,9 @@ use foldlog::{ExecutionState, RecordKind, ResourceRegistry, Session, SessionOpti
 use foldlog_codec::body::Seal;
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
-use foldlog_tests::child;
-use foldlog_tests::host::types;
-use foldlog_tests::runs::Json;
+use foldlog_test_support::child;
+use foldlog_test_support::host::types;
+use foldlog_test_support::runs::Json;
 use foldlog_tests::verbs::{Ran, foldlog, foldlog_on};
 use uuid::Uuid;
 

@@ -13,7 +13,7 @@ use foldlog::inspect::LogReader;
 use foldlog::storage::EntryKind;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{Error, ExecutionState, ResourceRegistry, Session, Store};
-use foldlog_tests::host::types;
+use foldlog_test_support::host::types;
 use foldlog_tests::verbs::{Ran, foldlog};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;

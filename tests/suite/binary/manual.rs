@@ -7,8 +7,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use foldlog_tests::runs::Json;
-use foldlog_tests::skipped;
+use foldlog_test_support::runs::Json;
+use foldlog_test_support::skipped;
 use foldlog_tests::verbs::{Ran, foldlog};
 
 fn man(words: &[&str]) -> Ran {

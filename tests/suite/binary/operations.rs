@@ -4,7 +4,7 @@ use foldlog::tools::{
     ExecuteOptions, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{ExecutionState, ResourceRegistry, SessionOptions, Store};
-use foldlog_tests::host::types;
+use foldlog_test_support::host::types;
 use foldlog_tests::verbs::foldlog;
 
 use super::{Fixture, options, step};

@@ -162,7 +162,7 @@ fn an_interrupted_call_that_a_person_has_to_judge_is_listed_with_the_commands_th
     assert_eq!((&row["operation"], &row["waits_for"]), (&12.into(), &"recovery".into()));
     let recover = row["decide"][0]["command"].as_str().unwrap().to_owned();
     assert!(recover.starts_with("foldlog recover ") && pending(&store, false).stdout.contains(&recover));
-    let session = store.open_session(id, &foldlog_tests::host::types()).unwrap();
+    let session = store.open_session(id, &foldlog_test_support::host::types()).unwrap();
     let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
     assert_eq!(pending(&store, false).stdout, "no call waits for a person\n", "its host has it open");
     ToolRunner::new(state, ToolRegistry::new()).recover(&ExecuteOptions::default()).unwrap();

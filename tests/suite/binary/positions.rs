@@ -1,7 +1,7 @@
 //! A position is named by its number, or by the tag of a snapshot.
 
 use foldlog::{Session, SnapshotOptions, Store};
-use foldlog_tests::host::types;
+use foldlog_test_support::host::types;
 use foldlog_tests::verbs::foldlog;
 
 use super::{options, step};

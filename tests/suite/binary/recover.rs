@@ -10,9 +10,9 @@ use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{ExecutionState, ResourceRegistry, Store};
-use foldlog_tests::child;
-use foldlog_tests::host::types;
-use foldlog_tests::runs::Json;
+use foldlog_test_support::child;
+use foldlog_test_support::host::types;
+use foldlog_test_support::runs::Json;
 use foldlog_tests::verbs::{Ran, foldlog};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -212,7 +212,7 @@ fn a_repair_by_hand_before_a_recovery_is_named_and_an_undo_brings_it_back() {
 fn a_mark_that_a_tool_forged_is_named_and_removed_by_force_alone() {
     let killed = Killed::with_snapshots("within");
     if setxattr(killed.root(), "user.foldlog.work", b"forged", XattrFlags::empty()).is_err() {
-        foldlog_tests::skipped("the folder for temporary files takes no extended attributes");
+        foldlog_test_support::skipped("the folder for temporary files takes no extended attributes");
         return;
     }
     let workspace = killed.workspace();
@@ -288,7 +288,7 @@ fn a_mark_is_removed_by_force_also_for_a_session_that_has_no_open_call() {
     let killed = Killed::with_snapshots("within");
     let bears_mark = || getxattr(killed.root(), MARK, &mut [0; 4352][..]).is_ok();
     if !bears_mark() {
-        foldlog_tests::skipped("the folder for temporary files takes no extended attributes");
+        foldlog_test_support::skipped("the folder for temporary files takes no extended attributes");
         return;
     }
     let session = Store::open(killed.folder.path().join("another")).unwrap().create(&types()).unwrap();

@@ -10,8 +10,8 @@ use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
 use foldlog::{Error, ExecutionState, OperationId, ResourceRegistry, Session, Store, StoreOptions};
 use foldlog_remote::object_store::local::LocalFileSystem;
 use foldlog_remote::{ObjectReplicator, Retries};
-use foldlog_tests::host::types;
-use foldlog_tests::replica::MemoryReplica;
+use foldlog_test_support::host::types;
+use foldlog_test_support::replica::MemoryReplica;
 use foldlog_tests::verbs::{Ran, foldlog};
 use serde_json::Value;
 

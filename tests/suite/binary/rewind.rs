@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{ExecutionState, ResourceRegistry, Session, SnapshotOptions, Store};
-use foldlog_tests::host::{StepAdded, types};
+use foldlog_test_support::host::{StepAdded, types};
 use foldlog_tests::verbs::{Ran, foldlog};
 
 use super::options;

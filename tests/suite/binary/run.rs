@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use foldlog_tests::verbs::{Ran, foldlog, foldlog_following};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -346,7 +346,7 @@ fn a_file_that_may_not_be_read_is_named_with_what_to_do_before_anybody_is_asked(
     shut(true);
     let (code, said) = run(&words, &["--tool", "Write"]);
     if code == SKIPPED {
-        foldlog_tests::skipped("privileges cannot be dropped here");
+        foldlog_test_support::skipped("privileges cannot be dropped here");
         return;
     }
     let named = format!("{} in the workspace may not be read by this user", secret.display());
@@ -555,7 +555,7 @@ fn a_closed_terminal_ends_a_run_as_an_interrupt_does() {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     if u64::from_str_radix(ignored, 16).unwrap() & 1 == 1 {
-        foldlog_tests::skipped("SIGHUP is ignored here, as under nohup");
+        foldlog_test_support::skipped("SIGHUP is ignored here, as under nohup");
         return;
     }
     let place = Place::new(&within("Write"));
@@ -673,7 +673,7 @@ fn no_control_character_of_the_program_reaches_the_terminal() {
 fn a_session_of_another_host_is_not_resumed() {
     let place = Place::new(&answering("done"));
     let store = foldlog::Store::open(place.path("store")).unwrap();
-    let session = store.create(&foldlog_tests::host::types()).unwrap();
+    let session = store.create(&foldlog_test_support::host::types()).unwrap();
     let id = session.id().to_string();
     session.close().unwrap();
     let ran = place.run(&["--resume", &id]);

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use foldlog::{RecordKind, Store};
 use foldlog_codec::body::Rollback;
-use foldlog_tests::host::types;
-use foldlog_tests::runs::Json;
+use foldlog_test_support::host::types;
+use foldlog_test_support::runs::Json;
 use foldlog_tests::verbs::{Ran, foldlog};
 
 use super::damaged::{flip, forged, place, segment};

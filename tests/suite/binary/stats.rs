@@ -9,8 +9,8 @@ use foldlog::inspect::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::{RecordKind, Store, StoreOptions};
 use foldlog_codec::body::{Import, ImportedSlice, ObjectId, Payload};
-use foldlog_tests::host::types;
-use foldlog_tests::runs::Json;
+use foldlog_test_support::host::types;
+use foldlog_test_support::runs::Json;
 use foldlog_tests::shown;
 use foldlog_tests::verbs::foldlog;
 

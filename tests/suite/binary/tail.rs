@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
 use foldlog::{Durability, Session, Store, StoreOptions};
-use foldlog_tests::child::{self, Started};
-use foldlog_tests::host::types;
-use foldlog_tests::runs::Json;
+use foldlog_test_support::child::{self, Started};
+use foldlog_test_support::host::types;
+use foldlog_test_support::runs::Json;
 use foldlog_tests::verbs::{foldlog, foldlog_following};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use foldlog::Store;
-use foldlog_tests::child;
-use foldlog_tests::skipped;
+use foldlog_test_support::child;
+use foldlog_test_support::skipped;
 use foldlog_tests::verbs::{Ran, foldlog};
 
 use super::{Fixture, operations, options, step, write};

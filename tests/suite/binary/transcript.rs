@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use foldlog_tests::runs::Json;
+use foldlog_test_support::runs::Json;
 use foldlog_tests::verbs::{Ran, foldlog};
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! `foldlog diff --with` and `--parent`: a run that went wrong beside one that worked.
 
 use foldlog::{Session, SessionOptions, Store, StoreOptions};
-use foldlog_tests::host::types;
+use foldlog_test_support::host::types;
 use foldlog_tests::verbs::foldlog;
 use serde_json::Value;
 

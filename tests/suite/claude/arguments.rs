@@ -257,7 +257,7 @@ fn bypassing_permissions_as_root_is_refused_before_the_program_starts() {
     let mut options = stand_in.options();
     options.permission_mode = Some(PermissionMode::BypassPermissions);
     if !rustix::process::getuid().is_root() {
-        return foldlog_tests::skipped("nobody is root");
+        return foldlog_test_support::skipped("nobody is root");
     }
     let error = Client::start(&options, Arc::new(NoCallbacks)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::RootRefused);

@@ -153,7 +153,7 @@ impl Place {
 /// Returns options that start the program, or `None` if it is not named.
 fn options(place: &Place) -> Option<ClientOptions> {
     let Some(program) = std::env::var_os("FOLDLOG_CLAUDE_CLI") else {
-        foldlog_tests::skipped("FOLDLOG_CLAUDE_CLI names no program");
+        foldlog_test_support::skipped("FOLDLOG_CLAUDE_CLI names no program");
         return None;
     };
     let is_script = Path::new(&program).extension().is_some_and(|extension| extension == "js");

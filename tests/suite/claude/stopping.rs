@@ -9,7 +9,7 @@ use foldlog::process::{ProcessGroup, ProcessIdentity};
 use foldlog_claude::{
     BridgedTool, Callbacks, Client, ClientOptions, ErrorKind, NoCallbacks, ToolCall, ToolReply,
 };
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use serde_json::json;
 
 use super::stand_in::{StandIn, late, rest, result_text, turn};

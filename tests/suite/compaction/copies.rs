@@ -7,8 +7,8 @@ use std::sync::Arc;
 use foldlog::inspect::{LogReader, walk_on};
 use foldlog::storage::{CrashKind, Storage};
 use foldlog::{BackupOptions, BackupReport, Durability, Error, Store};
-use foldlog_tests::crash::{BOOT, Machine};
-use foldlog_tests::host::types;
+use foldlog_test_support::crash::{BOOT, Machine};
+use foldlog_test_support::host::types;
 use uuid::Uuid;
 
 use super::{compact, write, write_what_stays, written};

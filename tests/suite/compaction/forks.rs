@@ -9,9 +9,9 @@ use foldlog::{
     CompactOptions, Durability, Error, SequenceNumber, SessionOptions, SnapshotOptions, State, Store,
     StoreOptions,
 };
-use foldlog_tests::Watched;
-use foldlog_tests::crash::{BOOT, Machine, count, step};
-use foldlog_tests::host::types;
+use foldlog_test_support::Watched;
+use foldlog_test_support::crash::{BOOT, Machine, count, step};
+use foldlog_test_support::host::types;
 use uuid::Uuid;
 
 use super::{compact, tagged, write, written};

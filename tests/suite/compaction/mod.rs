@@ -22,8 +22,10 @@ use foldlog::{
     ResourceRegistry, SequenceNumber, Session, SessionOptions, SnapshotOptions, State, Store, StoreOptions,
 };
 use foldlog_codec::body::Dropped;
-use foldlog_tests::crash::{BOOT, CHANGES, Machine, large_note, step};
-use foldlog_tests::host::{Draft, DraftEdited, LinesPasted, Noted, Notes, assert_reduced_again, types};
+use foldlog_test_support::crash::{BOOT, CHANGES, Machine, large_note, step};
+use foldlog_test_support::host::{
+    Draft, DraftEdited, LinesPasted, Noted, Notes, assert_reduced_again, types,
+};
 use uuid::Uuid;
 
 /// Writes a line of the draft over and over, and other things now and then.

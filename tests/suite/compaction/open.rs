@@ -8,8 +8,8 @@ use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
 use foldlog::{
     CompactOptions, Durability, Error, ExecutionState, ResourceRegistry, SnapshotOptions, Store, StoreOptions,
 };
-use foldlog_tests::crash::{Machine, large_note, step};
-use foldlog_tests::host::{Draft, DraftEdited, Notes, Plan, assert_reduced_again, types};
+use foldlog_test_support::crash::{Machine, large_note, step};
+use foldlog_test_support::host::{Draft, DraftEdited, Notes, Plan, assert_reduced_again, types};
 
 use super::{segments, write};
 

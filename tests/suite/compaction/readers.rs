@@ -6,8 +6,8 @@ use std::sync::Arc;
 use foldlog::inspect::{LogReader, ReadOptions};
 use foldlog::storage::Storage as _;
 use foldlog::{CollectOptions, Durability, Error, SequenceNumber, State};
-use foldlog_tests::crash::Machine;
-use foldlog_tests::host::{DraftEdited, types};
+use foldlog_test_support::crash::Machine;
+use foldlog_test_support::host::{DraftEdited, types};
 
 use super::{compact, write, written};
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use foldlog::inspect::{LogReader, damaged_seals};
 use foldlog::log::SegmentSizes;
 use foldlog::{BackgroundSync, CompactOptions, Durability, Error, SnapshotOptions, Store, StoreOptions};
-use foldlog_tests::crash::{BOOT, Machine, Mortal, write_steps};
-use foldlog_tests::host::types;
+use foldlog_test_support::crash::{BOOT, Machine, Mortal, write_steps};
+use foldlog_test_support::host::types;
 use foldlog_tests::verbs::foldlog;
 use uuid::Uuid;
 
@@ -66,7 +66,9 @@ fn nothing_is_dropped_where_that_saves_nothing() {
     let id = session.id();
     // Each of them takes the place of the one before, and is shorter than what would stand in its place.
     for part in 0..200 {
-        session.dispatch(foldlog_tests::host::DraftEdited { place: 0, line: format!("{part}") }).unwrap();
+        session
+            .dispatch(foldlog_test_support::host::DraftEdited { place: 0, line: format!("{part}") })
+            .unwrap();
     }
     session.close().unwrap();
     let before = segments(&machine, id);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use foldlog::inspect::{LogReader, ReadOptions, damaged_places_on};
 use foldlog::{Compression, Durability, Error, SessionOptions};
-use foldlog_tests::crash::{BOOT, Machine, step};
-use foldlog_tests::host::types;
+use foldlog_test_support::crash::{BOOT, Machine, step};
+use foldlog_test_support::host::types;
 use uuid::Uuid;
 
 use super::decoder::{crc32, parts};

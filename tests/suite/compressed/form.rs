@@ -2,8 +2,8 @@
 
 use foldlog::storage::Storage;
 use foldlog::{CompactOptions, Compression, Durability, Error, SessionOptions, SnapshotOptions};
-use foldlog_tests::crash::{BOOT, Machine, step};
-use foldlog_tests::host::{DraftEdited, types};
+use foldlog_test_support::crash::{BOOT, Machine, step};
+use foldlog_test_support::host::{DraftEdited, types};
 
 use super::decoder::{crc32, decoded, parts};
 use super::{
@@ -101,18 +101,18 @@ fn short_segments_and_those_that_hardly_shrink_stay_plain() {
     assert!(report.finished > 1);
 
     let noise: String = {
-        let mut chance = foldlog_tests::crash::Chance::new(5);
+        let mut chance = foldlog_test_support::crash::Chance::new(5);
         (0..550).map(|_| char::from_u32(0x80 + chance.below(0x700) as u32).unwrap()).collect()
     };
     let session = store(&machine, 128 << 10).create(&types()).unwrap();
-    let mut chance = foldlog_tests::crash::Chance::new(6);
+    let mut chance = foldlog_test_support::crash::Chance::new(6);
     for n in 0..600 {
         let title: String = noise
             .chars()
             .map(|c| char::from_u32(c as u32 ^ chance.below(64) as u32).unwrap())
             .take(250)
             .collect();
-        session.dispatch(foldlog_tests::host::StepAdded { title, part: (n % 3) as u8 }).unwrap();
+        session.dispatch(foldlog_test_support::host::StepAdded { title, part: (n % 3) as u8 }).unwrap();
     }
     let id = session.id();
     session.close().unwrap();

@@ -8,8 +8,8 @@ use foldlog::inspect::{Follower, LogReader, LogUpdate};
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{CompactOptions, CompactReport, Compression, Durability, Error, Store, StoreOptions};
-use foldlog_tests::crash::{BOOT, CHANGES, Machine, step};
-use foldlog_tests::host::types;
+use foldlog_test_support::crash::{BOOT, CHANGES, Machine, step};
+use foldlog_test_support::host::types;
 
 use uuid::Uuid;
 

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
 use foldlog::{CompactOptions, CompactReport, Compression, Durability, Session, Store, StoreOptions};
-use foldlog_tests::crash::{BOOT, Chance, Machine, large_note};
-use foldlog_tests::host::{DraftEdited, LinesPasted, Noted, StepAdded, types};
+use foldlog_test_support::crash::{BOOT, Chance, Machine, large_note};
+use foldlog_test_support::host::{DraftEdited, LinesPasted, Noted, StepAdded, types};
 use uuid::Uuid;
 
 const CODECS: [Compression; 2] = [Compression::Zstd, Compression::Lz4];

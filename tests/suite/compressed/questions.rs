@@ -11,8 +11,8 @@ use foldlog::{
     BackupOptions, CompactOptions, Compression, Durability, Error, Policy, SequenceNumber, SessionOptions,
     Store, StoreOptions,
 };
-use foldlog_tests::crash::{Machine, step};
-use foldlog_tests::host::{Notes, Plan, assert_reduced_again, types};
+use foldlog_test_support::crash::{Machine, step};
+use foldlog_test_support::host::{Notes, Plan, assert_reduced_again, types};
 use foldlog_tests::verbs::{foldlog, foldlog_following};
 use uuid::Uuid;
 

@@ -6,7 +6,7 @@ use foldlog::conversation::{NewInput, Role};
 use foldlog::inspect::{LogReader, MessagesChange, ReadOptions, RecordedMessage};
 use foldlog::storage::FileStorage;
 use foldlog::{Error, SequenceNumber};
-use foldlog_tests::host::types;
+use foldlog_test_support::host::types;
 use foldlog_tests::shown;
 
 /// Checks a session's histories beside its conversations, and returns how many messages they have.

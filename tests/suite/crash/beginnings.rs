@@ -10,8 +10,8 @@ use foldlog::{
     Clock, Durability, Error, FixedClock, RecordKind, Result, Session, SessionOptions, Store, StoreOptions,
 };
 use foldlog_codec::segment::SegmentHeader;
-use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, large_note, step};
-use foldlog_tests::host::{Plan, types};
+use foldlog_test_support::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, large_note, step};
+use foldlog_test_support::host::{Plan, types};
 use uuid::Uuid;
 
 const LEVELS: [Durability; 3] = [Durability::Process, Durability::Boundary, Durability::Every];

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use foldlog::storage::CrashKind;
 use foldlog::{Durability, Error};
-use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, write_steps};
-use foldlog_tests::host::types;
+use foldlog_test_support::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, write_steps};
+use foldlog_test_support::host::types;
 use uuid::Uuid;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

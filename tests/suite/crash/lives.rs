@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{BackgroundSync, Durability, Error, Session, SessionOptions, Store, StoreOptions};
-use foldlog_tests::crash::{BOOT, Machine, Mortal, OTHER_BOOT, count, write_steps};
-use foldlog_tests::host::{Plan, types};
+use foldlog_test_support::crash::{BOOT, Machine, Mortal, OTHER_BOOT, count, write_steps};
+use foldlog_test_support::host::{Plan, types};
 use uuid::Uuid;
 
 /// How many lives there are in a normal run.

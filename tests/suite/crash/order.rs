@@ -9,8 +9,8 @@ use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{Durability, ExecutionState, ResourceRegistry, SessionOptions, SnapshotOptions};
-use foldlog_tests::crash::{Machine, large_note, step};
-use foldlog_tests::host::types;
+use foldlog_test_support::crash::{Machine, large_note, step};
+use foldlog_test_support::host::types;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

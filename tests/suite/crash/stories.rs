@@ -11,8 +11,8 @@ use foldlog::{
 };
 use foldlog_codec::frame::{self, Header};
 use foldlog_codec::segment::{Previous, SegmentHeader};
-use foldlog_tests::crash::{BOOT, Machine, Slices, count, large_note, step, write_steps};
-use foldlog_tests::host::{Notes, Plan, types};
+use foldlog_test_support::crash::{BOOT, Machine, Slices, count, large_note, step, write_steps};
+use foldlog_test_support::host::{Notes, Plan, types};
 use uuid::Uuid;
 
 fn fails(op: Op, nth: u64) -> Fault {
@@ -532,7 +532,7 @@ fn a_reader_that_comes_and_goes_leaves_the_writer_its_background_syncs() {
     let text = "z".repeat(1 << 20);
     let mut last = 0;
     for _ in 0..5 {
-        last = (session.dispatch(foldlog_tests::host::Noted { text: text.clone() }).unwrap()).get();
+        last = (session.dispatch(foldlog_test_support::host::Noted { text: text.clone() }).unwrap()).get();
     }
     // Over 4 MiB are synced at once by the thread; all that is waited for here is that it gets to run.
     let begun = std::time::Instant::now();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use foldlog::Error;
-use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT};
+use foldlog_test_support::crash::{BOOT, FrameAt, Machine, OTHER_BOOT};
 use uuid::Uuid;
 
 use super::{attested, corruption, flip, frame_at, judge, unattested, used};
@@ -127,8 +127,9 @@ fn a_wrong_byte_of_the_unattested_tail_is_a_tear_after_a_power_cut_and_damage_in
 #[test]
 fn a_wrong_byte_of_an_object_is_found_and_the_object_named() {
     let machine = Machine::default();
-    let session = machine.process(foldlog::Durability::Every).create(&foldlog_tests::host::types()).unwrap();
-    session.dispatch(foldlog_tests::crash::large_note(1)).unwrap();
+    let session =
+        machine.process(foldlog::Durability::Every).create(&foldlog_test_support::host::types()).unwrap();
+    session.dispatch(foldlog_test_support::crash::large_note(1)).unwrap();
     let id = session.id();
     session.close().unwrap();
     let object =

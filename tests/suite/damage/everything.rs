@@ -16,9 +16,9 @@ use foldlog::{
 };
 use foldlog_codec::Record;
 use foldlog_codec::body::Lane;
-use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, large_note, step, write_steps};
-use foldlog_tests::host::{CurrentStep, DraftEdited, Noted, Plan, StepAdded, Undeclared, types};
-use foldlog_tests::replica::MemoryReplica;
+use foldlog_test_support::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, large_note, step, write_steps};
+use foldlog_test_support::host::{CurrentStep, DraftEdited, Noted, Plan, StepAdded, Undeclared, types};
+use foldlog_test_support::replica::MemoryReplica;
 use uuid::Uuid;
 
 use super::bytes::{SEGMENT_HEADER, with_each_byte_inverted};

@@ -3,8 +3,8 @@
 use foldlog::Durability;
 use foldlog::SequenceNumber;
 use foldlog::storage::CrashKind;
-use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, write_steps};
-use foldlog_tests::host::{StepAdded, types};
+use foldlog_test_support::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, write_steps};
+use foldlog_test_support::host::{StepAdded, types};
 use uuid::Uuid;
 
 use super::{attested, corruption, judge, unattested};

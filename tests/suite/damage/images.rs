@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
 use foldlog::{BackgroundSync, Durability, Session, State, Store, StoreOptions};
-use foldlog_tests::crash::{Machine, step, write_steps};
-use foldlog_tests::host::{Noted, types};
+use foldlog_test_support::crash::{Machine, step, write_steps};
+use foldlog_test_support::host::{Noted, types};
 use uuid::Uuid;
 
 use super::everything::suspend;

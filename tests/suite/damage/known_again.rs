@@ -9,7 +9,7 @@ use foldlog::{Durability, RecordKind};
 use foldlog_codec::body::{Observed, Payload, SessionOpening};
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::segment::SegmentHeader;
-use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, write_steps};
+use foldlog_test_support::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, write_steps};
 use uuid::Uuid;
 
 use super::everything::everything;

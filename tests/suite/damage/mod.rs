@@ -17,8 +17,8 @@ use std::path::Path;
 
 use foldlog::storage::CrashKind;
 use foldlog::{Corruption, Durability, Error};
-use foldlog_tests::crash::{FrameAt, Machine, write_steps};
-use foldlog_tests::host::types;
+use foldlog_test_support::crash::{FrameAt, Machine, write_steps};
+use foldlog_test_support::host::types;
 use uuid::Uuid;
 
 /// A session of three segments that was closed, so that all of it is attested.

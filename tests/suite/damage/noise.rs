@@ -11,8 +11,8 @@ use foldlog::{BackgroundSync, Durability, Store, StoreOptions};
 use foldlog_codec::RecordKind;
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::segment::SegmentHeader;
-use foldlog_tests::crash::{BOOT, Chance, Mortal, OTHER_BOOT, count, write_steps};
-use foldlog_tests::host::types;
+use foldlog_test_support::crash::{BOOT, Chance, Mortal, OTHER_BOOT, count, write_steps};
+use foldlog_test_support::host::types;
 
 use super::{corruption, unattested, used};
 
@@ -119,11 +119,11 @@ fn a_byte_far_into_a_sparse_segment_is_found_at_once() {
     let file = std::fs::OpenOptions::new().write(true).open(dir.join("0000000000.seg")).unwrap();
     let far = 64 << 30;
     if let Err(error) = file.write_all_at(b"\x01", far).and_then(|()| file.sync_all()) {
-        return foldlog_tests::skipped(format_args!("no file so long: {error}"));
+        return foldlog_test_support::skipped(format_args!("no file so long: {error}"));
     }
     let blocks = file.metadata().unwrap().blocks();
     if blocks > 1024 {
-        return foldlog_tests::skipped(format_args!("the file system has no holes: {blocks} blocks"));
+        return foldlog_test_support::skipped(format_args!("the file system has no holes: {blocks} blocks"));
     }
     let began = Instant::now();
     let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());

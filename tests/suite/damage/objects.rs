@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 
 use foldlog::inspect::LogReader;
 use foldlog::{Error, Store, StoreOptions};
-use foldlog_tests::host::{StepAdded, types};
+use foldlog_test_support::host::{StepAdded, types};
 
 /// An auditor who was handed a session with a link in it read whatever the link led to, and opening did too.
 #[test]

@@ -10,8 +10,8 @@ use foldlog::tools::ExecuteOptions;
 use foldlog::{
     Durability, Error, Parent, RecordKind, SalvageReport, SequenceNumber, SessionOptions, Settlement, Store,
 };
-use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, step, write_steps};
-use foldlog_tests::host::types;
+use foldlog_test_support::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, step, write_steps};
+use foldlog_test_support::host::types;
 use uuid::Uuid;
 
 use super::bytes::SEGMENT_HEADER;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use foldlog::storage::{CrashKind, Storage};
 use foldlog::{Durability, Error, RecordKind, Session};
-use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT};
-use foldlog_tests::host::{DraftEdited, Noted, Notes, types};
+use foldlog_test_support::crash::{BOOT, Machine, OTHER_BOOT};
+use foldlog_test_support::host::{DraftEdited, Noted, Notes, types};
 use foldlog_tests::verbs::foldlog;
 use uuid::Uuid;
 
@@ -46,7 +46,7 @@ fn without_images(machine: &Machine, id: Uuid) -> Machine {
 fn seal_of(machine: &Machine, id: Uuid, segment: &Path) -> std::ops::Range<usize> {
     let frames = machine.frames(id).unwrap();
     let of_chain = |frame: &&_| {
-        let frame: &foldlog_tests::crash::FrameAt = frame;
+        let frame: &foldlog_test_support::crash::FrameAt = frame;
         frame.segment == segment && frame.kind != RecordKind::SEAL
     };
     let seal = frames.iter().rfind(of_chain).unwrap().end..used(machine, segment);

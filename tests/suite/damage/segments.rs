@@ -7,8 +7,8 @@ use foldlog::inspect::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::storage::EntryKind;
 use foldlog::{Durability, Error, Store};
-use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
-use foldlog_tests::host::types;
+use foldlog_test_support::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
+use foldlog_test_support::host::types;
 use uuid::Uuid;
 
 use super::{attested, corruption, judge};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use foldlog::inspect::{DamagedPlace, LogReader, ReadOptions, damaged_places_on};
-use foldlog_tests::crash::{Machine, OTHER_BOOT};
+use foldlog_test_support::crash::{Machine, OTHER_BOOT};
 use uuid::Uuid;
 
 use super::bytes::SEGMENT_HEADER;

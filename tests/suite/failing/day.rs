@@ -11,10 +11,10 @@ use foldlog::{
     Durability, Error, ExecutionState, Export, ImportOptions, ResourceRegistry, Result, Session,
     SessionOptions, SnapshotOptions, Store,
 };
-use foldlog_tests::crash::{
+use foldlog_test_support::crash::{
     Act, Call, Change, End, Lost, Machine, Promise, SessionMemory, Slices, large_note, step,
 };
-use foldlog_tests::host::{DraftEdited, Noted, types};
+use foldlog_test_support::host::{DraftEdited, Noted, types};
 use uuid::Uuid;
 
 /// How often a call is made again: more often than a day has faults.

@@ -7,8 +7,8 @@ use foldlog::Durability;
 use foldlog::storage::{CrashKind, Fault};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{Error, ExecutionState, ResourceRegistry, Session, Store, StoreOptions, ToolInvocations};
-use foldlog_tests::crash::{Change, Machine, Slices, step, write_steps};
-use foldlog_tests::host::{StepAdded, types};
+use foldlog_test_support::crash::{Change, Machine, Slices, step, write_steps};
+use foldlog_test_support::host::{StepAdded, types};
 
 use super::day::{Day, Look};
 use super::{LEVELS, each};

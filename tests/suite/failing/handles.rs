@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 
 use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{Durability, Error, SessionOptions, SnapshotOptions};
-use foldlog_tests::crash::{Machine, Slices, count, large_note, step, write_steps};
-use foldlog_tests::host::types;
+use foldlog_test_support::crash::{Machine, Slices, count, large_note, step, write_steps};
+use foldlog_test_support::host::types;
 
 /// A rollover that found no handle once ended the session: each later call said that it was poisoned, although nothing of it was
 /// lost, and the host had to be started again.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldlog::Durability;
 use foldlog::storage::{CrashKind, Fault, Op};
-use foldlog_tests::crash::Chance;
+use foldlog_test_support::crash::Chance;
 
 use super::day::Day;
 use super::{LEVELS, each, number_from};

@@ -13,9 +13,9 @@ use foldlog::{
     Durability, ExecutionState, RecordKind, ResourceRegistry, Result, Session, SessionOptions, Store,
     StoreOptions, ToolInvocations,
 };
-use foldlog_tests::child;
-use foldlog_tests::crash::{Chance, Change, Remembered, Slices};
-use foldlog_tests::host::{DraftEdited, Noted, StepAdded, Undeclared, types};
+use foldlog_test_support::child;
+use foldlog_test_support::crash::{Chance, Change, Remembered, Slices};
+use foldlog_test_support::host::{DraftEdited, Noted, StepAdded, Undeclared, types};
 use uuid::Uuid;
 
 use super::{LEVELS, number_from};

@@ -9,9 +9,9 @@ use foldlog::tools::{ExecuteOptions, Operation, ToolCall, ToolRegistry, ToolResu
 use foldlog::{
     Durability, Error, ExecutionState, ResourceRegistry, Result, SequenceNumber, Session, Store, StoreOptions,
 };
-use foldlog_tests::child;
-use foldlog_tests::host::{Noted, Notes, Plan, StepAdded, types};
-use foldlog_tests::loop_disk::LoopDisk;
+use foldlog_test_support::child;
+use foldlog_test_support::host::{Noted, Notes, Plan, StepAdded, types};
+use foldlog_test_support::loop_disk::LoopDisk;
 
 use super::LEVELS;
 
@@ -19,7 +19,7 @@ const DISK_BYTES: u64 = 16 << 20;
 
 fn disk() -> Option<LoopDisk> {
     LoopDisk::mounted(DISK_BYTES)
-        .inspect_err(|reason| foldlog_tests::skipped(format_args!("no disk of its own: {reason}")))
+        .inspect_err(|reason| foldlog_test_support::skipped(format_args!("no disk of its own: {reason}")))
         .ok()
 }
 

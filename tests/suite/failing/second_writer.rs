@@ -5,8 +5,8 @@ use std::fs;
 
 use foldlog::storage::Fault;
 use foldlog::{Durability, Error, Session, Store};
-use foldlog_tests::crash::Machine;
-use foldlog_tests::host::{Noted, Notes, types};
+use foldlog_test_support::crash::Machine;
+use foldlog_test_support::host::{Noted, Notes, types};
 use uuid::Uuid;
 
 use super::LEVELS;

@@ -12,9 +12,9 @@ use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
 use foldlog::{
     BackgroundSync, Durability, Error, ExecutionState, ResourceRegistry, Session, Store, StoreOptions,
 };
-use foldlog_tests::crash::{BOOT, Machine, Mortal, count, step, write_steps};
-use foldlog_tests::host::{Noted, Plan, types};
-use foldlog_tests::loop_disk::LoopDisk;
+use foldlog_test_support::crash::{BOOT, Machine, Mortal, count, step, write_steps};
+use foldlog_test_support::host::{Noted, Plan, types};
+use foldlog_test_support::loop_disk::LoopDisk;
 
 use super::LEVELS;
 
@@ -323,7 +323,7 @@ fn a_session_that_was_closed_goes_on_where_the_disk_has_no_room() {
 fn a_call_that_is_cut_short_is_recovered_on_a_disk_that_is_really_full() {
     let disk = match LoopDisk::mounted(16 << 20) {
         Ok(disk) => disk,
-        Err(reason) => return foldlog_tests::skipped(format_args!("no disk of its own: {reason}")),
+        Err(reason) => return foldlog_test_support::skipped(format_args!("no disk of its own: {reason}")),
     };
     for durability in LEVELS {
         let process = Mortal::born(Some(BOOT));
@@ -366,7 +366,9 @@ fn mapped_segments() -> usize {
 fn nothing_is_mapped_on_a_disk_that_copies_on_write() {
     let disk = match LoopDisk::mounted_as("mkfs.btrfs", &["-q", "-f", "-M"], 128 << 20) {
         Ok(disk) => disk,
-        Err(reason) => return foldlog_tests::skipped(format_args!("no disk that copies on write: {reason}")),
+        Err(reason) => {
+            return foldlog_test_support::skipped(format_args!("no disk that copies on write: {reason}"));
+        }
     };
     let root = disk.root().join("not-mapped-here");
     std::fs::create_dir(&root).unwrap();
@@ -409,7 +411,7 @@ fn segments_are_mapped_where_the_disk_keeps_what_it_allocates() {
     let found = rustix::fs::statfs(folder.path()).unwrap().f_type;
     match found as u32 {
         0xef53 | 0x5846_5342 | 0x0102_1994 => assert!(mapped >= 1),
-        other => foldlog_tests::skipped(format_args!(
+        other => foldlog_test_support::skipped(format_args!(
             "the temporary folder is on a file system of type {other:#x}"
         )),
     }

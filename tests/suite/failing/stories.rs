@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 
 use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{Durability, Error, Session};
-use foldlog_tests::crash::{Machine, Slices, count, large_note, step, write_steps};
-use foldlog_tests::host::{Noted, Notes, types};
+use foldlog_test_support::crash::{Machine, Slices, count, large_note, step, write_steps};
+use foldlog_test_support::host::{Noted, Notes, types};
 use uuid::Uuid;
 
 fn session(machine: &Machine, durability: Durability) -> (Session, Uuid) {

@@ -256,7 +256,7 @@ fn a_file_with_holes_is_read_with_them_and_told_from_one_that_poses_as_it() {
     content[2 << 20..][..5].copy_from_slice(b"data\n");
     bench.shell("mkdir d && truncate -s 3M d/image && printf 'data\\n' | dd of=d/image bs=1M seek=2 conv=notrunc 2>/dev/null");
     if fs::metadata(bench.at("d/image")).unwrap().blocks() * 512 >= 3 << 20 {
-        foldlog_tests::skipped("the file system has no holes");
+        foldlog_test_support::skipped("the file system has no holes");
         return;
     }
     let before = work.snapshot(None, false).unwrap();

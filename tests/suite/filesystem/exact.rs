@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::Uid;
 
@@ -15,7 +15,7 @@ use super::Bench;
 fn may_give_away() -> bool {
     let is_root = Uid::effective().is_root();
     if !is_root {
-        foldlog_tests::skipped("only root gives files away");
+        foldlog_test_support::skipped("only root gives files away");
     }
     is_root
 }
@@ -82,7 +82,7 @@ pub(super) fn what_cannot_be_given_back_to_its_owner_is_told_and_loses_its_bits(
     let told = process.hear("told").unwrap_or_default();
     assert!(process.passed(), "{told}");
     if told == "skipped" {
-        foldlog_tests::skipped("privileges cannot be dropped here");
+        foldlog_test_support::skipped("privileges cannot be dropped here");
         return;
     }
     assert_eq!(owner(&bench.at("tool")), (65534, 65534, 0o755));
@@ -240,7 +240,7 @@ pub(super) fn extended_attributes_come_back_with_capabilities_and_access_lists()
     let bench = Bench::new();
     bench.shell("echo x >file && mkdir folder && echo y >folder/program && echo z >plain");
     if !set(&bench.at("file"), "user.colour", b"red") {
-        foldlog_tests::skipped("the file system has no extended attributes");
+        foldlog_test_support::skipped("the file system has no extended attributes");
         return;
     }
     set(&bench.at("file"), "user.foldlog.work", b"not the file's own");

@@ -10,7 +10,7 @@ use foldlog::filesystem::{
     CaptureCollectOptions, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, PackReceiver,
     RewindMergeInputs, SnapshotPacker, WorkspaceRestoreReport, audit_snapshots, collect_snapshots,
 };
-use foldlog_tests::child;
+use foldlog_test_support::child;
 
 use super::Bench;
 
@@ -412,7 +412,7 @@ fn a_repository_with_refs_in_the_format_reftable_comes_back_and_names_what_is_lo
         git.output().is_ok_and(|made| made.status.success())
     };
     if !is_known(&Bench::new()) {
-        foldlog_tests::skipped("this git knows no reftable");
+        foldlog_test_support::skipped("this git knows no reftable");
         return;
     }
     let many = "for i in $(seq 1500); do echo create refs/tags/t$i HEAD; done | git update-ref --stdin && git pack-refs --all";

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
-use foldlog_tests::child;
+use foldlog_test_support::child;
 
 use super::Bench;
 

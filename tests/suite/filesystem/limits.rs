@@ -17,7 +17,7 @@ use nix::sys::stat::{Mode, mkdirat};
 
 use super::Bench;
 use super::storing::objects;
-use foldlog_tests::child;
+use foldlog_test_support::child;
 
 /// A file of 200 GiB without any data kept a capture busy for longer than anybody waited, whatever its deadline was.
 #[test]
@@ -32,7 +32,7 @@ fn a_file_with_holes_costs_its_data_and_comes_back_with_them() {
     }
     drop(image);
     if fs::metadata(&path).unwrap().blocks() * 512 > 1 << 30 {
-        foldlog_tests::skipped("the file system has no holes");
+        foldlog_test_support::skipped("the file system has no holes");
         return;
     }
     let files = bench.open_with(HostFilesystemOptions::default().capture_bytes_max(1 << 20));
@@ -238,7 +238,7 @@ fn part_of_who_has_few_descriptors() {
     let pid = std::process::id().to_string();
     let limited = std::process::Command::new("prlimit").args(["--pid", &pid, "--nofile=100:"]).status();
     if !limited.is_ok_and(|status| status.success()) {
-        foldlog_tests::skipped("there is no prlimit here");
+        foldlog_test_support::skipped("there is no prlimit here");
         return;
     }
     let snapshot = files.snapshot(None, false).unwrap();

@@ -72,7 +72,7 @@ impl Bench {
     fn git(&self, arguments: &[&str]) -> Option<String> {
         let git = Command::new("git").arg("--git-dir").arg(self.store()).args(arguments).output();
         let Ok(output) = git else {
-            foldlog_tests::skipped("there is no git here");
+            foldlog_test_support::skipped("there is no git here");
             return None;
         };
         let said = String::from_utf8_lossy(&output.stdout).into_owned();

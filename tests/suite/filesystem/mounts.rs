@@ -19,7 +19,7 @@ impl Bound {
         match mount {
             Ok(output) if output.status.success() => Some(Bound(to.to_owned())),
             output => {
-                foldlog_tests::skipped(format_args!("nothing can be mounted here: {output:?}"));
+                foldlog_test_support::skipped(format_args!("nothing can be mounted here: {output:?}"));
                 None
             }
         }

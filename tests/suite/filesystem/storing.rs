@@ -8,7 +8,7 @@ use foldlog::filesystem::Error;
 use foldlog::filesystem::{
     Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Uncapturable,
 };
-use foldlog_tests::child;
+use foldlog_test_support::child;
 
 use super::Bench;
 
@@ -333,7 +333,7 @@ fn a_file_that_cannot_be_read_is_named() {
         child::start("filesystem::storing::part_of_the_unprivileged", &folder.display().to_string());
     let said = process.hear("said").unwrap_or_default();
     if said == "skipped" {
-        foldlog_tests::skipped("privileges cannot be dropped here");
+        foldlog_test_support::skipped("privileges cannot be dropped here");
         return;
     }
     let secret = bench.at("secret").display().to_string();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use foldlog::inspect::{EventFeed, Fed, FedEvent};
 use foldlog::{BackgroundSync, Session, SnapshotOptions, Store, StoreOptions, Value};
-use foldlog_tests::host::{Noted, Notes, Plan, StepAdded, types};
+use foldlog_test_support::host::{Noted, Notes, Plan, StepAdded, types};
 
 use super::*;
 

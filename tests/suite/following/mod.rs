@@ -14,8 +14,8 @@ use foldlog::inspect::{Follower, LogReader, LogUpdate, Progress};
 use foldlog::storage::{Access, CrashKind, DirectoryEntry, HeldLock, MemoryStorage, Storage, StorageFile};
 use foldlog::{Corruption, Durability, Error, RecordKind, Result};
 use foldlog_codec::segment::SegmentHeader;
-use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
-use foldlog_tests::host::types;
+use foldlog_test_support::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
+use foldlog_test_support::host::types;
 use uuid::Uuid;
 
 /// A disk on which a follower sees what a machine's disk held when it was last shown: a machine's crash ends

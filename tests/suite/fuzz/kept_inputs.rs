@@ -11,9 +11,9 @@ use foldlog_remote::chunk::{ChunkEncoder, ChunkHash, ChunkHead, Epoch, WriterId}
 use foldlog_remote::compaction::{CompactedVolume, Compaction};
 use foldlog_remote::volume::{self, Extent};
 use foldlog_remote::withdrawal::{Name, Withdrawal};
-use foldlog_tests::crash::{BOOT, Machine, write_steps};
+use foldlog_test_support::crash::{BOOT, Machine, write_steps};
+use foldlog_test_support::host::{DraftEdited, Noted, types};
 use foldlog_tests::fuzz::{BUILT, FITTED, Set, UNPACKED, UNPADDED};
-use foldlog_tests::host::{DraftEdited, Noted, types};
 use uuid::Uuid;
 
 use super::folder;

@@ -1,8 +1,8 @@
 //! Histories: what may happen to a session, in any order.
 
 use foldlog::{Durability, KeptSnapshots};
-use foldlog_tests::host::{Noted, StepAdded};
-use foldlog_tests::model::{Change, Cleared};
+use foldlog_test_support::host::{Noted, StepAdded};
+use foldlog_test_support::model::{Change, Cleared};
 use proptest::prelude::*;
 use proptest::sample::Index;
 

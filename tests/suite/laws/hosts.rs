@@ -8,8 +8,8 @@ use foldlog::testkit::{
     dispatch_value, histories,
 };
 use foldlog::{Event, Policy, SessionTypes, Slice, SliceOp};
-use foldlog_tests::host::*;
-use foldlog_tests::named_host::{self, value};
+use foldlog_test_support::host::*;
+use foldlog_test_support::named_host::{self, value};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 use serde::{Deserialize, Serialize};

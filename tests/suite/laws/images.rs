@@ -13,7 +13,7 @@ use foldlog::{
     BackgroundSync, CompactOptions, Durability, Export, FixedClock, ImportOptions, RecoveryReport, Session,
     SessionOptions, Slice, SnapshotOptions, Store, StoreOptions,
 };
-use foldlog_tests::host::*;
+use foldlog_test_support::host::*;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use uuid::Uuid;

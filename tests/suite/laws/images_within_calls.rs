@@ -14,7 +14,7 @@ use foldlog::{
     BackgroundSync, Durability, ExecutionState, FixedClock, ResourceRegistry, Session, SessionOptions,
     Settlement, Store, StoreOptions,
 };
-use foldlog_tests::host::{DraftEdited, Noted, StepAdded, types};
+use foldlog_test_support::host::{DraftEdited, Noted, StepAdded, types};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use schemars::JsonSchema;

@@ -15,9 +15,9 @@ use foldlog::{
 use foldlog_codec::body::Dropped;
 use foldlog_remote::object_store::memory::InMemory;
 use foldlog_remote::{ObjectReplicator, Retries};
-use foldlog_tests::host::*;
-use foldlog_tests::model::{Change, Cleared, Model, Slices};
-use foldlog_tests::named_host;
+use foldlog_test_support::host::*;
+use foldlog_test_support::model::{Change, Cleared, Model, Slices};
+use foldlog_test_support::named_host;
 use futures_lite::future::block_on;
 use serde::Serialize;
 use uuid::Uuid;

@@ -9,7 +9,7 @@ use foldlog::{
     Slice, SliceOp, Store, StoreOptions, Value,
 };
 use foldlog_replay::assert_reducers_replay;
-use foldlog_tests::host::{self, assert_reduced_again};
+use foldlog_test_support::host::{self, assert_reduced_again};
 use serde::{Deserialize, Serialize};
 
 use super::panicked;

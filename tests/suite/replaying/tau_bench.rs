@@ -11,8 +11,8 @@ use foldlog::{
     BackgroundSync, DivergenceKind, Durability, Error, Generator, SequenceNumber, Session, Store,
     StoreOptions,
 };
+use foldlog_test_support::runs::folder;
 use foldlog_tests::held::{Change, HELD, Run, runs, types};
-use foldlog_tests::runs::folder;
 
 /// Asks for all runs, and for 40 changes.
 const ALL: &str = "FOLDLOG_TAU_BENCH";

@@ -4,8 +4,8 @@ use foldlog::{
     BuiltInReducer, DynamicEvent, DynamicSlice, Error, Event, EventSlice, Policy, RecordNotification,
     SessionTypes, SliceOp, UndeclaredEvents, UpcastError, Value,
 };
-use foldlog_tests::host::*;
-use foldlog_tests::named_host::{self, value};
+use foldlog_test_support::host::*;
+use foldlog_test_support::named_host::{self, value};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::sync::{Arc, Mutex};
@@ -49,7 +49,7 @@ fn names_that_nobody_declared_are_refused_where_the_host_asks_for_it() {
         "{refused:?}"
     );
     assert_eq!(session.position(), before, "nothing is recorded");
-    let typed = home.store.create(&foldlog_tests::host::types()).unwrap();
+    let typed = home.store.create(&foldlog_test_support::host::types()).unwrap();
     typed.dispatch(step("declared")).unwrap();
     assert!(matches!(typed.dispatch(Undeclared { value: 1 }), Err(Error::UndeclaredEvent { .. })));
     let nothing = home.store.create(&SessionTypes::builder().build().unwrap()).unwrap();
@@ -235,7 +235,7 @@ fn declarations_of_one_name_agree_or_are_refused_with_what_both_say() {
     let error = refused(builder().dynamic_event(DynamicEvent::new("noted").version(2).append("notes")));
     assert_eq!(
         error,
-        "`noted` is declared twice: by Rust type `foldlog_tests::host::Noted`, version 1: append `notes`, reducer \
+        "`noted` is declared twice: by Rust type `foldlog_test_support::host::Noted`, version 1: append `notes`, reducer \
          `note_sizes`; and at run time, version 2: append `notes`"
     );
     let error = refused(builder().dynamic_slice(DynamicSlice::new("draft").items("line", 2), Policy::State));

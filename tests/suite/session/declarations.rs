@@ -1,7 +1,7 @@
 //! What a host declares, against itself and against what a log holds.
 
 use foldlog::{Error, Event, Policy, SessionTypes, Slice, SliceOp};
-use foldlog_tests::host::*;
+use foldlog_test_support::host::*;
 use serde::{Deserialize, Serialize};
 
 use super::{home, kinds, step, titles};

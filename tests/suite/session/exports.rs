@@ -12,7 +12,7 @@ use foldlog::storage::MemoryStorage;
 use foldlog::{
     Event, Export, ImportOptions, Policy, Session, SessionTypes, Slice, Store, StoreOptions, Value,
 };
-use foldlog_tests::Blob;
+use foldlog_test_support::Blob;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};

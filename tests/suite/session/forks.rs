@@ -1,7 +1,7 @@
 //! Sessions that share their past.
 
 use foldlog::{Error, Parent, SessionOptions, SnapshotOptions, Store};
-use foldlog_tests::host::*;
+use foldlog_test_support::host::*;
 
 use super::{home, home_with, kinds, seeded, step, stored, titles};
 

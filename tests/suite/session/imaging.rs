@@ -11,8 +11,8 @@ use std::time::Duration;
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, MemoryStorage, Op, Storage as _};
 use foldlog::{BackgroundSync, Durability, Error, Event, SessionTypes, Slice, Store, StoreOptions};
-use foldlog_tests::Watched;
-use foldlog_tests::host::types;
+use foldlog_test_support::Watched;
+use foldlog_test_support::host::types;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::step;

@@ -31,7 +31,7 @@ fn kept(home: &Home, session: Session) -> Vec<String> {
     let id = session.id();
     home.disk.crash(CrashKind::PowerLosingAll);
     drop(session);
-    titles::<foldlog_tests::host::Plan>(&home.store.open_session(id, &types()).unwrap())
+    titles::<foldlog_test_support::host::Plan>(&home.store.open_session(id, &types()).unwrap())
 }
 
 /// The second after which a writer without a background syncs was one of the clock that can be set: set back an hour,

@@ -18,7 +18,7 @@ use foldlog::{
 use foldlog_codec::body::{OBJECT_BYTES_MAX, SLICES_MAX};
 use foldlog_codec::frame::BODY_LEN_MAX;
 use foldlog_codec::msgpack::ValueLimits;
-use foldlog_tests::Blob;
+use foldlog_test_support::Blob;
 use serde::de::Deserializer;
 use serde::ser::{SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};

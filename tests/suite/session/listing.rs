@@ -10,9 +10,9 @@ use foldlog::storage::{FileStorage, Op, Storage as _};
 use foldlog::{
     CompactOptions, Durability, Error, SequenceNumber, Session, SessionOptions, Store, StoreOptions,
 };
-use foldlog_tests::Watched;
-use foldlog_tests::crash::{large_note, step};
-use foldlog_tests::host::types;
+use foldlog_test_support::Watched;
+use foldlog_test_support::crash::{large_note, step};
+use foldlog_test_support::host::types;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use tempfile::TempDir;

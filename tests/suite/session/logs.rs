@@ -7,7 +7,7 @@ use foldlog::{
     BackgroundSync, Durability, Error, Item, LogView, Policy, Session, SessionTypes, Slice, SliceOp, Store,
     StoreOptions,
 };
-use foldlog_tests::host::{Noted, Notes, types};
+use foldlog_test_support::host::{Noted, Notes, types};
 
 /// Some of the places: the first, the last, those beside the marks and the batches, and many in between.
 fn places(len: u64) -> impl Iterator<Item = u64> {

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use foldlog::{Error, Event, SequenceNumber, SessionTypes, Slice, SnapshotOptions, Store, StoreOptions};
-use foldlog_tests::host::{self, Draft, DraftEdited, Noted, Undeclared};
+use foldlog_test_support::host::{self, Draft, DraftEdited, Noted, Undeclared};
 use serde::{Deserialize, Deserializer, Serialize};
 use uuid::Uuid;
 

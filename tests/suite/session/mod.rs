@@ -26,7 +26,7 @@ use foldlog::storage::MemoryStorage;
 use foldlog::{
     BackgroundSync, FixedClock, Session, SessionOptions, SessionTypes, Slice, Store, StoreOptions,
 };
-use foldlog_tests::host::{StepAdded, types};
+use foldlog_test_support::host::{StepAdded, types};
 use serde_json::Value;
 
 /// The second at which every story begins: 2026-01-02T03:00:00Z.

@@ -2,7 +2,7 @@
 
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{Clear, Error, Policy, SequenceNumber, SessionTypes, Slice, SliceOp, SnapshotOptions};
-use foldlog_tests::host::*;
+use foldlog_test_support::host::*;
 use serde_json::json;
 
 use super::{home, part, step, stored, titles};

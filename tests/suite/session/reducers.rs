@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldlog::{Error, Item, Policy, Session, SessionTypes, SliceOp, SnapshotOptions};
-use foldlog_tests::host::*;
+use foldlog_test_support::host::*;
 
 use super::{home, kinds, part, step, stored, titles};
 

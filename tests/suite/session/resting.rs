@@ -120,7 +120,7 @@ fn a_session_that_nobody_writes_rests_by_itself() {
     let id = session.id();
     session.close().unwrap();
     let session = store.open_session(id, &types()).unwrap();
-    assert_eq!(titles::<foldlog_tests::host::Plan>(&session), ["round 0", "round 1"]);
+    assert_eq!(titles::<foldlog_test_support::host::Plan>(&session), ["round 0", "round 1"]);
 }
 
 #[test]

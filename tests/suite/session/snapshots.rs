@@ -6,7 +6,7 @@ use foldlog::{
     Clock, Error, Export, ImportOptions, Policy, RecordKind, SequenceNumber, SessionOptions, SnapshotOptions,
     Store, StoreOptions, SystemClock,
 };
-use foldlog_tests::host::*;
+use foldlog_test_support::host::*;
 use serde_json::{Value, json};
 
 use super::{BEGIN_US, Home, home, seeded, step, stored, titles};

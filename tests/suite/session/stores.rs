@@ -6,7 +6,7 @@ use foldlog::inspect::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, Fault};
 use foldlog::{Error, SessionOptions, SessionTypes, Snapshot, SnapshotOptions};
-use foldlog_tests::host::*;
+use foldlog_test_support::host::*;
 use uuid::Uuid;
 
 use super::{home, home_with, kinds, step, stored, titles};

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use foldlog::storage::{Fault, Op};
 use foldlog::{Durability, Error, RecordKind, SnapshotOptions};
-use foldlog_tests::host::*;
+use foldlog_test_support::host::*;
 
 use super::{home, home_with, step, titles};
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{BackgroundSync, Durability, SnapshotOptions, Store, StoreOptions};
-use foldlog_tests::host::*;
+use foldlog_test_support::host::*;
 
 use super::{home_with, kinds, part};
 

@@ -5,7 +5,7 @@ use foldlog::conversation::{NewAnswer, NewInput, ToolCallRecord};
 use foldlog::inspect::{DifferenceKind, LogDivergence, LogReader, MessageRow};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{ExecutionState, FixedClock, ResourceRegistry, Session, SessionOptions};
-use foldlog_tests::host::*;
+use foldlog_test_support::host::*;
 use proptest::prelude::*;
 
 use super::{Home, home, home_with, seeded, step};

@@ -1,7 +1,7 @@
 //! Types that change while their logs stay.
 
 use foldlog::{Error, Event, SessionTypes, Slice, SliceOp, UpcastError, Value};
-use foldlog_tests::host::Draft;
+use foldlog_test_support::host::Draft;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -149,14 +149,15 @@ fn an_item_of_an_older_version_is_brought_up_to_date() {
     let session = home.store.create(&old).unwrap();
     let lines = ["one", "two"].map(|line| OldLine { line: line.to_owned() });
     session.seed::<OldDraft>(lines.into()).unwrap();
-    let session = home.reopened(session, &foldlog_tests::host::types());
+    let session = home.reopened(session, &foldlog_test_support::host::types());
     assert!(session.view::<Draft>().unwrap().iter().eq(["one", "two"]));
-    let edit = |place: usize, line: &str| foldlog_tests::host::DraftEdited { place, line: line.to_owned() };
+    let edit =
+        |place: usize, line: &str| foldlog_test_support::host::DraftEdited { place, line: line.to_owned() };
     session.dispatch(edit(1, "three")).unwrap();
     assert_eq!(stored(&session, "draft"), [json!({"line": "one"}), json!("three")], "old bytes stay");
     // The same words recorded anew are of the new version: what is stored is what its version says.
     session.dispatch(edit(0, "one")).unwrap();
-    let session = home.reopened(session, &foldlog_tests::host::types());
+    let session = home.reopened(session, &foldlog_test_support::host::types());
     assert!(session.view::<Draft>().unwrap().iter().eq(["one", "three"]));
 }
 

@@ -11,7 +11,7 @@ use std::thread;
 
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
 use foldlog::inspect::OperationStatus;
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Pid, Uid, mkfifo, setgid, setuid};
@@ -263,7 +263,7 @@ fn a_file_that_cannot_be_read_keeps_a_call_from_beginning_or_from_being_committe
     let mut process = child::start("tools::bad_input::part_of_one_without_privileges", &argument);
     let said = process.hear("said").unwrap_or_default();
     if said == "skipped" {
-        foldlog_tests::skipped("privileges cannot be dropped here");
+        foldlog_test_support::skipped("privileges cannot be dropped here");
         return;
     }
     assert!(process.passed() && said == "done", "{said}");

@@ -10,7 +10,7 @@ use foldlog::NotUndone;
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
 use foldlog::inspect::{LedgerEntry, OperationStatus};
 use foldlog::tools::{RecoveredOperation, Recovery};
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -235,7 +235,7 @@ fn a_recovery_moves_aside_what_it_cannot_capture() {
 #[test]
 fn a_restored_setuid_file_is_its_owners_after_a_call_that_fails() {
     if !nix::unistd::Uid::effective().is_root() {
-        foldlog_tests::skipped("only root gives files away");
+        foldlog_test_support::skipped("only root gives files away");
         return;
     }
     let bench = Bench::new();

@@ -9,7 +9,7 @@ use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
 use foldlog::inspect::{ChildFate, FateInParent, OperationStatus};
 use foldlog::tools::{ChildChoice, ChildReport, ChildStop, Recovery};
 use foldlog::{Parent, SessionOptions, Settlement};
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use foldlog_tests::verbs::foldlog;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -5,7 +5,7 @@ use std::fs;
 use foldlog::filesystem::{FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, SnapshotReader};
 use foldlog::inspect::captures_dir;
 use foldlog::{Durability, SessionOptions};
-use foldlog_tests::crash::Mortal;
+use foldlog_test_support::crash::Mortal;
 
 use super::collected::keeping;
 use super::rewind::{Room, root, store_in};

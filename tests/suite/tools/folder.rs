@@ -8,7 +8,7 @@ use std::time::Duration;
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
 use foldlog::tools::{CompositeSnapshot, Operation};
 use foldlog::{Durability, Outcome, State};
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use proptest::prelude::*;

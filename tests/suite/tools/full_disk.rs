@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use foldlog::filesystem::{Error as FilesError, HostFilesystem, HostFilesystemOptions};
 use foldlog::inspect::OperationStatus;
 use foldlog::tools::RecoveredOperation;
-use foldlog_tests::child;
-use foldlog_tests::loop_disk::LoopDisk;
+use foldlog_test_support::child;
+use foldlog_test_support::loop_disk::LoopDisk;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -130,7 +130,7 @@ impl Crowded {
     fn new() -> Option<Crowded> {
         let disk = LoopDisk::mounted(DISK_BYTES);
         let disk = disk
-            .inspect_err(|reason| foldlog_tests::skipped(format_args!("no disk of its own: {reason}")))
+            .inspect_err(|reason| foldlog_test_support::skipped(format_args!("no disk of its own: {reason}")))
             .ok()?;
         for folder in ["a", "z"] {
             fs::create_dir_all(disk.root().join("workspace").join(folder)).unwrap();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
 use foldlog::{Durability, NotUndone};
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

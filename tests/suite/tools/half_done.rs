@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
 use foldlog::inspect::{OperationStatus, walk};
 use foldlog::{Durability, SessionOptions};
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};

@@ -63,7 +63,7 @@ use foldlog::{
     BackgroundSync, Cause, Error, ExecutionState, FixedClock, Idempotency, ResourceRegistry, Result, Session,
     Store, StoreOptions, ToolInvocations, ToolInvoked,
 };
-use foldlog_tests::host::{Noted, Notes, Plan, StepAdded, types};
+use foldlog_test_support::host::{Noted, Notes, Plan, StepAdded, types};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;

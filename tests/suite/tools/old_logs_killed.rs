@@ -13,9 +13,9 @@ use foldlog::tools::RewindOptions;
 use foldlog::{
     BackgroundSync, CollectOptions, CompactOptions, Compression, Durability, SequenceNumber, SliceState,
 };
-use foldlog_tests::child;
-use foldlog_tests::host::{Draft, DraftEdited};
-use foldlog_tests::killed::{Call, calls, kill_at, quick_folder, step, tell_done};
+use foldlog_test_support::child;
+use foldlog_test_support::host::{Draft, DraftEdited};
+use foldlog_test_support::killed::{Call, calls, kill_at, quick_folder, step, tell_done};
 
 use super::rewind::{root, runner_in};
 use super::*;

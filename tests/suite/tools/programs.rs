@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -397,7 +397,7 @@ fn groups_are_made_here() -> bool {
         made && kills
     });
     if !made {
-        foldlog_tests::skipped("no control group can be made here");
+        foldlog_test_support::skipped("no control group can be made here");
     }
     made
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
 use foldlog::{Outcome, Policy, State};
-use foldlog_tests::child;
-use foldlog_tests::killed::{Call, Killed, calls, kill_at, step, tell_done};
+use foldlog_test_support::child;
+use foldlog_test_support::killed::{Call, Killed, calls, kill_at, step, tell_done};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

@@ -1,7 +1,7 @@
 //! The reducers of a log with tools in it, run again over the log.
 
 use foldlog::inspect::LogReader;
-use foldlog_tests::host::assert_reduced_again;
+use foldlog_test_support::host::assert_reduced_again;
 
 use super::*;
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions, Rebind, WorkspaceNotice};
 use foldlog::tools::RewindOptions;
 use foldlog::{Durability, SessionOptions, filesystem};
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::fs::{CWD, RenameFlags, listxattr, removexattr, renameat_with};

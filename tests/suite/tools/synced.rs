@@ -4,7 +4,7 @@ use std::fs;
 
 use foldlog::Durability;
 use foldlog::filesystem::WorkspaceNotice;
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 use super::swapped::{Place, Site, Swap, vandal};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
 use foldlog::inspect::OperationStatus;
-use foldlog_tests::child;
+use foldlog_test_support::child;
 
 use super::*;
 

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use foldlog_cli::Output;
-use foldlog_tests::runs::Json;
+use foldlog_test_support::runs::Json;
 
 /// Time that nothing on the loopback takes: whoever waits for longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);

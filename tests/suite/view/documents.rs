@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use foldlog::{Store, StoreOptions};
-use foldlog_tests::host::{Noted, types};
-use foldlog_tests::runs::Json;
+use foldlog_test_support::host::{Noted, types};
+use foldlog_test_support::runs::Json;
 use foldlog_tests::shown::{self, HOSTILE};
 use foldlog_tests::verbs::foldlog;
 use serde_json::Value;

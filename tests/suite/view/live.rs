@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use foldlog::conversation::{NewInput, Role};
 use foldlog::{Session, SessionOptions};
-use foldlog_tests::child;
-use foldlog_tests::host::{Noted, types};
-use foldlog_tests::runs::Json;
+use foldlog_test_support::child;
+use foldlog_test_support::host::{Noted, types};
+use foldlog_test_support::runs::Json;
 use foldlog_tests::shown;
 use foldlog_tests::verbs::foldlog;
 use nix::sys::signal::{Signal, kill};
@@ -99,7 +99,10 @@ fn a_rollback_is_told_as_a_change_of_what_was_there() {
         let place = place.as_u64().unwrap() as usize;
         told.get("paths").unwrap().elements()[place].as_str().unwrap().to_owned()
     };
-    growing.session.dispatch(foldlog_tests::host::StepAdded { title: "step".to_owned(), part: 1 }).unwrap();
+    growing
+        .session
+        .dispatch(foldlog_test_support::host::StepAdded { title: "step".to_owned(), part: 1 })
+        .unwrap();
     let step = growing.session.position().unwrap().get();
     let known = growing.told(before, step);
     assert_eq!(path(step), "live");
@@ -237,13 +240,13 @@ fn a_record_that_is_damaged_while_a_session_is_shown_has_one_name_in_all_answers
 #[test]
 fn a_conversation_larger_than_memory_is_shown_and_a_message_that_is_takes_nothing_else_of_a_step() {
     let folder = tempfile::tempdir().unwrap();
-    let session = shown::store(folder.path()).create(&foldlog_tests::host::types()).unwrap();
+    let session = shown::store(folder.path()).create(&foldlog_test_support::host::types()).unwrap();
     let say = |evaluation: &str, text: String| {
         session.record_input(&NewInput::new(evaluation, Role::User, text)).unwrap()
     };
     let mut half = None;
     for number in 0..40 {
-        session.dispatch(foldlog_tests::crash::step(number)).unwrap();
+        session.dispatch(foldlog_test_support::crash::step(number)).unwrap();
         let said = say("long", format!("{number} {}", "said ".repeat(8000)));
         half = half.or((number == 19).then_some(said));
     }

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use foldlog::SessionOptions;
-use foldlog_tests::host::{Noted, types};
+use foldlog_test_support::host::{Noted, types};
 use foldlog_tests::shown;
 
 fn main() {

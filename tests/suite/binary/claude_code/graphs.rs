@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use foldlog_tests::crash::Chance;
+use foldlog_test_support::crash::Chance;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Ids of calls that name several calls, beside an oracle in which each call has an id of its own; and texts that were cut
 //! within a character.
 
-use foldlog_tests::crash::Chance;
+use foldlog_test_support::crash::Chance;
 
 use super::*;
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use foldlog_tests::verbs::{foldlog, foldlog_following};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;

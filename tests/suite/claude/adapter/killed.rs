@@ -23,7 +23,7 @@ use foldlog::{Generator, Idempotency, Outcome, SequenceNumber, Session, Store};
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::pairing::{MessageFormat, validate};
 use foldlog_agent::{MarkdownSection, Prompt};
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;

@@ -173,7 +173,7 @@ fn temperature_and_top_p_are_refused_by_name_before_anything_is_done() {
 #[test]
 fn to_ask_no_permission_as_root_is_refused_with_a_way_out() {
     if !nix::unistd::geteuid().is_root() {
-        return foldlog_tests::skipped("only root is refused");
+        return foldlog_test_support::skipped("only root is refused");
     }
     let world = World::new(&said());
     world.run(|host| {

@@ -397,7 +397,7 @@ fn a_command_that_the_program_left_running_ends_with_the_run() {
         host.ask("Go.").unwrap();
         host.session().id()
     });
-    let left = foldlog_tests::child::with_variable(&format!("FOLDLOG_RUN={id}-"));
+    let left = foldlog_test_support::child::with_variable(&format!("FOLDLOG_RUN={id}-"));
     assert_eq!(left, 0, "a command outlived the run");
     // The program was started with it.
     let given = world.starts()[0]["environment"]["FOLDLOG_RUN"].as_str().unwrap().to_owned();

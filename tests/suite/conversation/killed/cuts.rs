@@ -12,7 +12,7 @@ use foldlog::{BackgroundSync, Durability, FixedClock, Generator, RecordKind, Ses
 use foldlog_agent::EvaluateOptions;
 use foldlog_remote::object_store::memory::InMemory;
 use foldlog_remote::{ObjectReplicator, Retries};
-use foldlog_tests::host::assert_reduced_again;
+use foldlog_test_support::host::assert_reduced_again;
 use uuid::Uuid;
 
 use super::generated::Generated;

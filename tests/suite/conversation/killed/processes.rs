@@ -8,7 +8,7 @@ use foldlog::conversation::{Conversation, ResumePoint};
 use foldlog::inspect::LogReader;
 use foldlog::{Durability, Generator, SessionOptions, Store, StoreOptions};
 use foldlog_agent::EvaluateOptions;
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 

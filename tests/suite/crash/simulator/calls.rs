@@ -2,7 +2,7 @@
 
 use foldlog::tools::{ExecuteOptions, Recovery, ToolReport, ToolResult};
 use foldlog::{Clock as _, Durability, Error, OperationId, RecordKind, SequenceNumber};
-use foldlog_tests::crash::{Act, Call, End, Promise};
+use foldlog_test_support::crash::{Act, Call, End, Promise};
 use uuid::Uuid;
 
 use super::World;

@@ -2,7 +2,7 @@
 
 use foldlog::inspect::LogReader;
 use foldlog::{Clock as _, CollectOptions, CompactOptions, Error};
-use foldlog_tests::crash::{Act, Slices, draw_options};
+use foldlog_test_support::crash::{Act, Slices, draw_options};
 use uuid::Uuid;
 
 use super::World;

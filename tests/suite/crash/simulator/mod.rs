@@ -22,10 +22,10 @@ use foldlog::storage::{CrashKind, Fault, FileStorage, MemoryStorage, Op, Storage
 use foldlog::{
     BackgroundSync, Clock as _, Durability, Error, FixedClock, Session, SessionOptions, Store, StoreOptions,
 };
-use foldlog_tests::crash::{
+use foldlog_test_support::crash::{
     Act, Chance, Change, DAY_US, End, Lost, OpenCall, Promise, SessionMemory, Slices, Twin,
 };
-use foldlog_tests::host::{assert_reduced_again, types};
+use foldlog_test_support::host::{assert_reduced_again, types};
 use tempfile::TempDir;
 use uuid::Uuid;
 

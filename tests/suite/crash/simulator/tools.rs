@@ -10,7 +10,7 @@ use foldlog::tools::{
     ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Result, Session};
-use foldlog_tests::crash::{Call, Errand, Found, Moment};
+use foldlog_test_support::crash::{Call, Errand, Found, Moment};
 
 /// Coins that a session's tools pay with. They outlive every process, as files do; a dead process changes nothing.
 #[derive(Clone)]

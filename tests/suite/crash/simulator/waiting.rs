@@ -1,7 +1,7 @@
 //! What the simulator does about calls that wait: it decides about them, whether that may be or not, and makes them again.
 
 use foldlog::{Clock as _, Error, Settlement, Value};
-use foldlog_tests::crash::{Act, Again, Call, DAY_US, Next, Stands, Verdict};
+use foldlog_test_support::crash::{Act, Again, Call, DAY_US, Next, Stands, Verdict};
 use uuid::Uuid;
 
 use super::World;

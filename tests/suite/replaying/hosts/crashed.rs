@@ -12,7 +12,7 @@ use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
 use foldlog::{ExecutionState, Generator, ResourceRegistry, Session, SessionTypes, SystemClock};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply, ScriptedRequest};
 use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, ProviderAdapter, UserMessage};
-use foldlog_tests::child;
+use foldlog_test_support::child;
 use nix::sys::signal::{Signal, raise};
 
 use super::host::{Diary, Noted, Notes, Works, store_in};

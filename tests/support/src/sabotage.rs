@@ -86,7 +86,7 @@ fn rows_of(readme: &str, runner: Runner) -> Vec<Row<'_>> {
 ///
 /// If it cannot be read.
 pub fn readme() -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
     std::fs::read_to_string(path).expect("the tests have a README")
 }
 

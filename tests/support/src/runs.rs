@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Finds the folder of recorded runs beside the checkout. Returns `None`, and reports the test as skipped, if it is missing.
 pub fn folder() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
     if folder.join("tau-bench").is_dir() {
         return Some(folder);
     }

@@ -1,0 +1,20 @@
+//! Shared parts of the tests: a host's types, child processes, disks, and oracles that share no code with the engine.
+
+mod blob;
+pub mod child;
+pub mod crash;
+pub mod host;
+pub mod killed;
+pub mod loop_disk;
+pub mod model;
+pub mod named_host;
+pub mod replica;
+pub mod runs;
+#[cfg(feature = "sabotage")]
+pub mod sabotage;
+mod skipped;
+mod watched;
+
+pub use blob::Blob;
+pub use skipped::skipped;
+pub use watched::Watched;
