@@ -2,9 +2,15 @@
 
 mod backups;
 mod budget;
+mod captured_backups;
 mod checkpoints;
+mod children;
 mod claude_code;
+mod collections;
+mod compactions;
+mod competing;
 mod completions;
+mod compressions;
 mod conversation;
 mod copies;
 mod damaged;
@@ -422,7 +428,7 @@ fn part_of_the_demos_child() {
     foldlog_cli::run(["foldlog", "demo-child", store, id].map(Into::into), &mut output);
 }
 
-pub(crate) fn demo(arguments: &[&str]) -> Ran {
+fn demo(arguments: &[&str]) -> Ran {
     foldlog_with(arguments, &|store: &Path, session| {
         let mut command = Command::new(std::env::current_exe()?);
         command.args([

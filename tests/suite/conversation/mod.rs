@@ -1,6 +1,4 @@
-//! Conversations: what is recorded, what counts after rollbacks and failures, and where a killed one goes on.
+//! Conversations: their histories, and where a killed one goes on.
 
-mod following;
 mod histories;
 mod killed;
-mod resuming;

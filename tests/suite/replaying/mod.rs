@@ -1,17 +1,4 @@
-//! What is run again over a log: a difference is found at its record, slice and path, and there is no other.
+//! Conversations that are run again over a log: neither a provider nor a tool is asked again.
 
 mod hosts;
-mod reducers;
 mod tau_bench;
-mod versions;
-
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// Returns the message with which a call panics.
-fn panicked(run: impl FnOnce()) -> String {
-    let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("it panics");
-    match panic.downcast::<String>() {
-        Ok(message) => *message,
-        Err(panic) => (*panic.downcast_ref::<&str>().expect("a panic has a message")).to_owned(),
-    }
-}

@@ -13,9 +13,9 @@ use foldlog::{ExecutionState, Generator, ResourceRegistry, Session, SessionTypes
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply, ScriptedRequest};
 use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, ProviderAdapter, UserMessage};
 use foldlog_test_support::child;
+use foldlog_test_support::replayed_host::{Diary, Noted, Notes, Works, store_in};
 use nix::sys::signal::{Signal, raise};
 
-use super::host::{Diary, Noted, Notes, Works, store_in};
 use super::seeds;
 
 /// Lanes that hold conversations.

@@ -1,0 +1,4 @@
+//! Conversations: what is recorded, and what counts after rollbacks and failures.
+
+mod following;
+mod resuming;

@@ -1,0 +1,23 @@
+//! The tests of the engine, by its public API. `tests/README.md` says which behaviour each of them shows.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::redundant_clone, clippy::semicolon_if_nothing_returned)]
+
+mod backups;
+mod bad_input;
+mod collection;
+mod compaction;
+mod compressed;
+mod conversation;
+mod failing;
+mod filesystem;
+mod following;
+mod private;
+mod processes;
+mod replaying;
+mod replicated;
+mod replicated_captures;
+mod replicated_claims;
+mod replicated_lineages;
+mod replicated_starts;
+mod session;
+mod tools;

@@ -1,0 +1,127 @@
+//! What stands in the place of a store's files and is none, while the store is collected.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use foldlog::filesystem::HostFilesystem;
+use foldlog::{CollectOptions, CollectedFiles};
+use foldlog_test_support::room::{Room, store_in};
+
+use super::collected::keeping;
+use super::*;
+
+/// Makes what is no file: a folder with something in it, a link to a file of somebody else's, a pipe.
+fn make_irregular(what: &str, path: &Path, elsewhere: &Path) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    match what {
+        "a folder" => {
+            fs::create_dir(path).unwrap();
+            fs::write(path.join("inside"), "not yours").unwrap();
+        }
+        "a symbolic link" => std::os::unix::fs::symlink(elsewhere, path).unwrap(),
+        _ => nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+    }
+}
+
+/// Protects: what bears the name of a file that a collection looks at, and is none, costs nobody anything: it stays, the report names
+/// it, and all else is collected as ever. An object of a session could not be removed, and ended the collection of the whole store,
+/// where a folder had its name in the pool.
+#[test]
+fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
+    for what in ["a folder", "a symbolic link", "a pipe"] {
+        let room = Room::new();
+        for n in 0..5 {
+            room.call(&format!("printf {n} > page"));
+        }
+        room.session().clone().close().unwrap();
+        let Room { folder, runner, id, .. } = room;
+        drop(runner);
+        let (store, elsewhere) = (store_in(folder.path()), folder.path().join("elsewhere"));
+        fs::write(&elsewhere, "not yours").unwrap();
+        let (dir, root) = (store.session_dir(id), store.path().to_owned());
+        let (object, captured, other) = ("a".repeat(64), "c".repeat(38), Uuid::from_u128(7));
+        let mut made = vec![
+            dir.join("objects").join(&object),
+            dir.join("objects").join(format!("{}.new", "b".repeat(64))),
+            dir.join("0000000099.seg.new"),
+            dir.join("snapshots/00000000000000999999.image"),
+            dir.join("files/objects/ab").join(&captured),
+            dir.join("files/objects/ab/tmp_obj_1_1"),
+            root.join("pool").join(&object),
+            root.join("pool/files/objects/ab").join(&captured),
+            root.join("writers").join(format!("{other}.json")),
+        ];
+        if what != "a folder" {
+            made.push(root.join(format!("sessions/.new-{other}")));
+            // A folder of objects that no capture has made.
+            let mut unused = (0..=u8::MAX).rev().map(|byte| dir.join(format!("files/objects/{byte:02x}")));
+            made.push(unused.find(|path| !path.exists()).unwrap());
+        }
+        made.iter().for_each(|path| make_irregular(what, path, &elsewhere));
+        // An object that nothing names, and that has another name, though not the one in the pool.
+        let unnamed = dir.join("objects").join("d".repeat(64));
+        fs::write(&unnamed, "nobody's").unwrap();
+        fs::hard_link(&unnamed, folder.path().join("another name")).unwrap();
+        let in_pool = root.join("pool").join("d".repeat(64));
+        fs::create_dir(&in_pool).unwrap();
+
+        let planned = store.collect(&CollectOptions { dry_run: true, ..keeping(1) }).unwrap();
+        let report = store.collect(&keeping(1)).unwrap();
+        assert_eq!(report, planned, "{what}");
+        assert_eq!(report.skipped, BTreeMap::new(), "{what}");
+        assert!(report.all.captures > 3 && report.all.objects == 1, "{what}: {report:?}");
+        assert!(!unnamed.exists() && folder.path().join("another name").exists(), "{what}");
+        let left: BTreeMap<_, _> =
+            report.left.iter().map(|left| (left.path.clone(), left.what.as_str())).collect();
+        let mut expected: BTreeMap<_, _> = made.iter().map(|path| (path.clone(), what)).collect();
+        expected.insert(in_pool.clone(), "a folder");
+        assert_eq!((left, report.left.len()), (expected, made.len() + 1), "{what}");
+        for path in &made {
+            let is_whole = what != "a folder" || path.join("inside").is_file();
+            assert!(is_whole && path.symlink_metadata().is_ok(), "{what}: {path:?}");
+        }
+        assert!(in_pool.is_dir() && fs::read_to_string(&elsewhere).unwrap() == "not yours", "{what}");
+        assert_eq!(
+            store.collect(&keeping(1)).unwrap().all,
+            CollectedFiles::default(),
+            "{what}: nothing is left to do"
+        );
+    }
+}
+
+/// Protects: where something else stands in the place of the commit of a capture that is to stay, nobody knows what the capture needs,
+/// and nothing of it is collected. It was passed over as a capture that the store does not have, and its objects went.
+#[test]
+fn a_capture_in_whose_place_something_else_stands_keeps_its_objects() {
+    for what in ["a folder", "a symbolic link", "a pipe"] {
+        let room = Room::new();
+        for n in 0..5 {
+            room.call(&format!("printf {n} > page"));
+        }
+        let recorded = room.session().recorded_captures().unwrap().remove("workspace").unwrap();
+        let snapshot = HostFilesystem::recall(&recorded).unwrap();
+        let commit = room.session().captures_dir().join("objects").join(&snapshot.commit[..2]);
+        let commit = commit.join(&snapshot.commit[2..]);
+        room.session().clone().close().unwrap();
+        let Room { folder, runner, id, .. } = room;
+        drop(runner);
+        let store = store_in(folder.path());
+        let aside = folder.path().join("aside");
+        fs::rename(&commit, &aside).unwrap();
+        make_irregular(what, &commit, &folder.path().join("nowhere"));
+        for dry_run in [true, false] {
+            let report = store.collect(&CollectOptions { dry_run, ..keeping(1) }).unwrap();
+            assert_eq!(report.all, CollectedFiles::default(), "{what}: {report:?}");
+            let why = &report.skipped[&id];
+            assert!(why.contains(&format!("it is {what}, where a regular file should be")), "{what}: {why}");
+        }
+        match what {
+            "a folder" => fs::remove_dir_all(&commit).unwrap(),
+            _ => fs::remove_file(&commit).unwrap(),
+        }
+        fs::rename(&aside, &commit).unwrap();
+        let report = store.collect(&keeping(1)).unwrap();
+        assert!(report.all.captures > 3 && report.skipped.is_empty(), "{what}: {report:?}");
+    }
+}

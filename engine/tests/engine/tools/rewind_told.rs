@@ -1,0 +1,74 @@
+//! What a preview of a rewind says of slices and conversations, beside what the log says once the session was rewound.
+
+use foldlog::conversation::NewInput;
+use foldlog::inspect::{Difference, DifferenceKind, LogReader};
+use foldlog::tools::{RewindOptions, RewindPreview};
+use foldlog::{Policy, SequenceNumber, Value};
+use foldlog_test_support::room::Room;
+
+/// Says each difference in one line.
+fn told(differences: &[Difference]) -> Vec<String> {
+    let line = |one: &Difference| {
+        let json = |value: &Value| serde_json::to_string(&value.json_form()).unwrap();
+        let of = one.slice.as_ref().or(one.conversation.as_ref()).unwrap();
+        format!("{of} {} {:?} {} {}", one.path, one.change, json(&one.before), json(&one.after))
+    };
+    differences.iter().map(line).collect()
+}
+
+/// What the log says of two positions, as far as a preview tells it.
+fn said(reader: &LogReader, from: SequenceNumber, to: SequenceNumber) -> Vec<Difference> {
+    let state = reader.state_reader_at(from).unwrap();
+    let is_state = |one: &Difference| {
+        let slice = state.slice(one.slice.as_ref().unwrap());
+        slice.is_some_and(|slice| slice.policy() == Policy::State)
+    };
+    let slices = reader.slice_differences(from, to).unwrap().into_iter().filter(is_state);
+    slices.chain(reader.conversation_differences(from, to).unwrap()).collect()
+}
+
+#[test]
+fn a_preview_names_the_values_and_messages_that_go_and_come_back() {
+    let room = Room::new();
+    let (options, session) = (RewindOptions::default(), room.session());
+    session.record_input(&NewInput::user("evaluation", "do it")).unwrap();
+    room.call("true");
+    let then = room.at();
+    room.call("echo one > page");
+    session.record_input(&NewInput::user("evaluation", "go on")).unwrap();
+    session.record_input(&NewInput::user("another", "hello")).unwrap();
+
+    let preview = room.state().preview_rewind(then, &options).unwrap();
+    assert_eq!(
+        told(&preview.differences),
+        [
+            r#"current_step items[0].title Changed "echo one > page" "true""#,
+            r#"plan items[1] Removed {"title":"echo one > page","part":0} null"#,
+            r#"step_of_part items[0].title Changed "echo one > page" "true""#,
+            r#"evaluation messages[1] Removed {"role":"user","content":"go on"} null"#,
+            r#"another messages[0] Removed {"role":"user","content":"hello"} null"#,
+        ],
+    );
+    // It comes back from JSON as it is.
+    let json = serde_json::to_string(&preview).unwrap();
+    assert_eq!(serde_json::from_str::<RewindPreview>(&json).unwrap(), preview);
+
+    // As many messages as there were come back in the place of others: these are differences all the same.
+    room.rewind(then);
+    session.record_input(&NewInput::user("evaluation", "stop")).unwrap();
+    session.record_input(&NewInput::user("another", "bye")).unwrap();
+    let undo = room.state().preview_undo(&options).unwrap();
+    let of_messages: Vec<_> = undo.differences.iter().filter(|one| one.conversation.is_some()).collect();
+    let kinds: Vec<_> = of_messages.iter().map(|one| one.change).collect();
+    let (removed, added) = (DifferenceKind::Removed, DifferenceKind::Added);
+    assert_eq!(kinds, [removed, added, removed, added], "{undo:?}");
+    assert_eq!(undo.conversations.len(), 2, "{undo:?}");
+
+    // The log says the same of the positions, by its bytes alone.
+    let dir = session.dir().to_owned();
+    session.sync().unwrap();
+    let reader = LogReader::open(&dir).unwrap();
+    assert_eq!(preview.differences, said(&reader, preview.from, then));
+    assert_eq!(undo.differences, said(&reader, undo.from, undo.to));
+    assert!(reader.tag_differences(then, undo.from).unwrap().is_empty());
+}

@@ -1,0 +1,59 @@
+//! Objects of captures, and what a disk or somebody does to them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use crate::room::Room;
+
+/// A session with some captures, and the path of each of their objects in its folder.
+pub fn with_objects() -> (Room, PathBuf, Vec<PathBuf>) {
+    let room = Room::new();
+    room.call("printf one > page; mkdir d; printf other > d/other; chmod 700 d/other");
+    room.call("printf two > page");
+    let captures = room.session().captures_dir();
+    let all = objects(&captures).into_iter().collect();
+    (room, captures, all)
+}
+
+/// The objects of the captures, by their paths in the folder of captures.
+pub fn objects(captures: &Path) -> BTreeSet<PathBuf> {
+    let folders = fs::read_dir(captures.join("objects")).unwrap().map(|entry| entry.unwrap().path());
+    let folders = folders.filter(|folder| folder.file_name().is_some_and(|name| name.len() == 2));
+    let files = folders.flat_map(|folder| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()));
+    files.map(|path| path.strip_prefix(captures).unwrap().to_owned()).collect()
+}
+
+/// Flips a bit in the middle of a file.
+pub fn flip(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+/// What may stand in the place of a file or a folder, by somebody's doing.
+pub const IN_PLACES: [&str; 4] = ["a folder", "a symbolic link", "a pipe", "a regular file"];
+
+/// Puts something into a place.
+pub fn put(path: &Path, what: &str) {
+    match what {
+        "a folder" => fs::create_dir_all(path.join("somebody's")).unwrap(),
+        "a symbolic link" => symlink("/dev/zero", path).unwrap(),
+        "a pipe" => mkfifo(path, Mode::S_IRWXU).unwrap(),
+        _ => fs::write(path, "somebody's").unwrap(),
+    }
+}
+
+/// Removes what was put into a place.
+pub fn clear(path: &Path) {
+    match fs::symlink_metadata(path).unwrap().is_dir() {
+        true => fs::remove_dir_all(path).unwrap(),
+        false => fs::remove_file(path).unwrap(),
+    }
+}
