@@ -6,7 +6,7 @@
 //! force for the whole process; without the variable, none is.
 //!
 //! Each crate lists its own breakages with [`breakages!`](crate::breakages). `tests/README.md`
-//! names the tests that catch each breakage, and `tests/suite/sabotage.rs` runs them.
+//! names the tests that catch each breakage, and `tests/support/src/sabotage.rs` runs them.
 
 /// Declares the breakages of a crate, and a function that returns whether one is in force.
 #[doc(hidden)]

@@ -1,8 +1,8 @@
 //! The tests notice: foldlog is broken on purpose, one way at a time, and the tests that `tests/README.md` names for each way have
 //! to fail. Each runs in a process of its own, since what is broken is broken for a whole process.
 //!
-//! Tests whose names begin with `persistence::` are those of the runner of that name, all others those of the suite. Each runner
-//! runs its own.
+//! Tests whose names begin with `engine::` or `persistence::` are those of the runner of that name, all others those of the suite. Each
+//! runner runs its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -20,16 +20,27 @@ const PROCESS_MAX: Duration = Duration::from_secs(300);
 /// Enough for the crash simulator to meet what only it can show.
 const CRASH_SEEDS: &str = "150";
 
-/// Names of tests of the runner `persistence` begin with this.
-const PERSISTENCE: &str = "persistence::";
-
 /// Names a runner of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runner {
+    /// The tests of the engine.
+    Engine,
     /// The suite.
     Suite,
     /// The tests of long-running work.
     Persistence,
+}
+
+impl Runner {
+    /// Returns the name that a test of the table has in this runner, or `None` if it belongs to another one.
+    fn own_name(self, name: &str) -> Option<&str> {
+        let (engine, persistence) = (name.strip_prefix("engine::"), name.strip_prefix("persistence::"));
+        match self {
+            Runner::Engine => engine,
+            Runner::Persistence => persistence,
+            Runner::Suite => engine.or(persistence).is_none().then_some(name),
+        }
+    }
 }
 
 /// Holds a row of the table.
@@ -40,14 +51,6 @@ pub struct Row<'a> {
     /// What is broken.
     pub what: &'a str,
     tests: Vec<&'a str>,
-}
-
-impl Row<'_> {
-    fn runner(&self) -> Runner {
-        let of_persistence = self.tests.iter().filter(|name| name.starts_with(PERSISTENCE)).count();
-        assert!([0, self.tests.len()].contains(&of_persistence), "{self:?}: a row has tests of one runner");
-        if of_persistence > 0 { Runner::Persistence } else { Runner::Suite }
-    }
 }
 
 /// Returns the rows of the table.
@@ -70,14 +73,13 @@ pub fn table(readme: &str) -> Vec<Row<'_>> {
     .collect()
 }
 
-/// Returns the rows whose tests are those of a runner, by the names that these have there.
+/// Returns the rows that name tests of a runner, with these tests alone, by the names that they have there.
 fn rows_of(readme: &str, runner: Runner) -> Vec<Row<'_>> {
-    let rows = table(readme).into_iter().filter(|row| row.runner() == runner);
-    rows.map(|row| {
-        let tests = row.tests.into_iter().map(|name| name.strip_prefix(PERSISTENCE).unwrap_or(name));
+    let rows = table(readme).into_iter().map(|row| {
+        let tests = row.tests.into_iter().filter_map(|name| runner.own_name(name));
         Row { tests: tests.collect(), ..row }
-    })
-    .collect()
+    });
+    rows.filter(|row| !row.tests.is_empty()).collect()
 }
 
 /// Reads the file that holds the table.
