@@ -24,7 +24,7 @@ fn a_chat_keeps_its_notes_behind_a_rollback() {
 fn a_tool_that_fails_leaves_its_directory_as_it_was() {
     let lines =
         ["success: true", "success: false", "settings.json is no JSON", "settings.json: {\"dark\": true}\n"];
-    prints(env!("CARGO_BIN_EXE_tools_on_a_folder"), &lines);
+    prints(env!("CARGO_BIN_EXE_tools_on_a_directory"), &lines);
 }
 
 #[test]

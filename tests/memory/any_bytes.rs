@@ -31,8 +31,8 @@ fn peak(work: impl FnOnce()) -> usize {
 fn no_input_takes_more_memory_than_it_is_worth() {
     let _alone = alone();
     for (name, target) in TARGETS {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
-        let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
+        let files = fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
         let mut files: Vec<_> = files.collect();
         files.sort();
         let kept: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).unwrap()).collect();

@@ -29,9 +29,9 @@ fn alone() -> MutexGuard<'static, ()> {
 fn held(notes: u64) -> (usize, usize) {
     let types =
         SessionTypes::builder().slice_with::<Notes>(Policy::Log).append_all::<Notes>().build().unwrap();
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
-    let store = Store::open_with(folder.path(), options).unwrap();
+    let store = Store::open_with(directory.path(), options).unwrap();
     let before = HEAP.allocated();
     let session = store.create(&types).unwrap();
     let id = session.id();

@@ -14,9 +14,9 @@ use super::{HEAP, alone};
 fn held_at_most(notes: u64) -> usize {
     let types =
         SessionTypes::builder().slice_with::<Notes>(Policy::Log).append_all::<Notes>().build().unwrap();
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
-    let session = Store::open_with(folder.path(), options).unwrap().create(&types).unwrap();
+    let session = Store::open_with(directory.path(), options).unwrap().create(&types).unwrap();
     let host = |session: &Session, seen: &mut dyn FnMut()| {
         for n in 0..notes {
             session.dispatch(Noted { text: format!("{n:06} {}", "x".repeat(193)) }).unwrap();

@@ -87,17 +87,17 @@ fn run(words: &[&str], address_space: u64, read_max: u64) -> Ran {
     Ran { code, peak: peak.unwrap_or(u64::MAX), stderr, stdout_bytes, stdout }
 }
 
-/// A log in a folder of its own, written frame for frame.
+/// A log in a directory of its own, written frame for frame.
 struct ForgedLog {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     log: forge::ForgedLog,
 }
 
 impl ForgedLog {
     fn new() -> ForgedLog {
-        let folder = tempfile::tempdir().unwrap();
-        let log = forge::ForgedLog::new(folder.path());
-        ForgedLog { folder, log }
+        let directory = tempfile::tempdir().unwrap();
+        let log = forge::ForgedLog::new(directory.path());
+        ForgedLog { directory, log }
     }
 
     fn record(&mut self, kind: RecordKind, body: &[u8]) -> u64 {
@@ -202,7 +202,7 @@ fn verbs<'a>(last: &'a str, new: &'a str) -> Vec<(Vec<&'a str>, bool)> {
 /// verb may end.
 fn every_verb(shape: &str, forge: &ForgedLog, stored: u64, read_max: u64, codes: &[i32]) {
     let bound = BOUND + 3 * stored;
-    let (session, store) = (forge.dir(), forge.folder.path().to_owned());
+    let (session, store) = (forge.dir(), forge.directory.path().to_owned());
     let last = (forge.log.next() - 1).to_string();
     for (number, (verb, json)) in verbs(&last, "NEW").into_iter().enumerate() {
         // A writer keeps STATE where each call that is open began, and there may be 1,024 of these over 4,096 slices.
@@ -307,7 +307,7 @@ fn a_large_state_is_printed_as_it_is_read() {
 #[test]
 fn items_of_one_byte_are_refused_once_their_names_take_too_much() {
     let forge = replaced_items(1 << 20);
-    let (store, session) = (text(forge.folder.path()), text(&forge.dir()));
+    let (store, session) = (text(forge.directory.path()), text(&forge.dir()));
     for verb in
         [&["state"][..], &["verify"], &["replay"], &["stats"], &["export", "--format", "snapshot-json"]]
     {

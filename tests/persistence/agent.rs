@@ -1,4 +1,4 @@
-//! An agent over a real folder: tasks, a tool that writes files, a model that is scripted.
+//! An agent over a real directory: tasks, a tool that writes files, a model that is scripted.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Tool for Write {
     }
 }
 
-/// A session with its workspace, in a folder of their own.
+/// A session with its workspace, in a directory of their own.
 pub(super) struct Agent {
     pub(super) clock: Arc<FixedClock>,
     pub(super) store: Store,
@@ -83,7 +83,7 @@ fn open_store_on(root: &Path, storage: FileStorage) -> (Store, Arc<FixedClock>) 
     (Store::open_with(root.join("store"), options).unwrap(), clock)
 }
 
-/// A workspace, and where its captures are kept. One that was copied from elsewhere is another folder than its captures know.
+/// A workspace, and where its captures are kept. One that was copied from elsewhere is another directory than its captures know.
 pub(super) fn resources(workspace: &Path, captures: &Path, is_copied: bool) -> ResourceRegistry {
     let files = HostFilesystem::open(workspace, captures, HostFilesystemOptions::default()).unwrap();
     if is_copied {
@@ -101,26 +101,26 @@ pub(super) fn try_run(workspace: &Path, captures: &Path, session: &Session) -> f
 }
 
 impl Agent {
-    /// Begins a session beneath a folder.
+    /// Begins a session beneath a directory.
     pub(super) fn begin(root: &Path) -> Agent {
         let (store, clock) = open_store(root);
         let session = store.create(&types()).unwrap();
         Agent::of(root, store, clock, session, false)
     }
 
-    /// Goes on with the only session beneath a folder.
+    /// Goes on with the only session beneath a directory.
     pub(super) fn resume(root: &Path) -> Agent {
         let (store, clock) = open_store(root);
         Agent::go_on(root, store, clock, false)
     }
 
-    /// Goes on with the only session beneath a folder, and makes one system call for each record, so that a tracer sees it.
+    /// Goes on with the only session beneath a directory, and makes one system call for each record, so that a tracer sees it.
     pub(super) fn resume_positioned(root: &Path) -> Agent {
         let (store, clock) = open_store_on(root, FileStorage::with_positioned_writes());
         Agent::go_on(root, store, clock, false)
     }
 
-    /// Goes on with the only session beneath a folder that was copied from another place.
+    /// Goes on with the only session beneath a directory that was copied from another place.
     pub(super) fn resume_copied(root: &Path) -> Agent {
         let (store, clock) = open_store(root);
         Agent::go_on(root, store, clock, true)

@@ -19,7 +19,7 @@ use super::agent::{self, Agent};
 use super::checkpoints::kills::copy;
 use super::files::{all, by, import, tree_of, two_days};
 use super::validation_laws::at;
-use super::{change, create, quick_folder, task, types};
+use super::{change, create, quick_directory, task, types};
 use foldlog_test_support::killed::step;
 
 use TaskStatus::{Completed, InProgress, Pending};
@@ -28,14 +28,14 @@ use TaskStatus::{Completed, InProgress, Pending};
 #[test]
 fn every_file_of_a_tree_that_ends_too_early_is_told_by_its_name() {
     let (told, _) = two_days();
-    let folder = quick_folder();
-    told.export(folder.path(), &by(CompressionAlgorithm::Zstd));
-    let dir = tree_of(folder.path(), told.state.session_id);
+    let directory = quick_directory();
+    told.export(directory.path(), &by(CompressionAlgorithm::Zstd));
+    let dir = tree_of(directory.path(), told.state.session_id);
     let mut told_of = 0;
     for (name, bytes) in all(&dir) {
         for len in (0..bytes.len()).step_by(step(61)) {
             fs::write(dir.join(&name), &bytes[..len]).unwrap();
-            match import(folder.path()) {
+            match import(directory.path()) {
                 Err(Error::Damaged { files, .. }) => {
                     assert!(files.iter().any(|file| file.path == name), "{name} {len}: {files:?}");
                     told_of += 1;
@@ -52,7 +52,7 @@ fn every_file_of_a_tree_that_ends_too_early_is_told_by_its_name() {
     }
     println!("{told_of} files that end too early");
     assert!(told_of > 50, "{told_of}");
-    assert!(told.is(&import(folder.path()).unwrap()));
+    assert!(told.is(&import(directory.path()).unwrap()));
 }
 
 /// A closed session in small segments, with two checkpoints.
@@ -84,7 +84,7 @@ struct Sound {
 }
 
 impl Sound {
-    fn in_folder(root: &Path) -> Sound {
+    fn in_directory(root: &Path) -> Sound {
         let (id, dir) = small_session(root);
         let log = LogReader::open(&dir).unwrap();
         Sound { dir, id, log }
@@ -189,12 +189,12 @@ impl Sound {
 /// Protects: 0 silent losses. Each byte of each file of a session's log, wrong; and each file, cut at each length.
 #[test]
 fn every_wrong_byte_and_every_end_of_a_log_is_told_and_recovered_as_far_as_each_strategy_states() {
-    let folder = quick_folder();
-    let sound = Sound::in_folder(&folder.path().join("sound"));
+    let directory = quick_directory();
+    let sound = Sound::in_directory(&directory.path().join("sound"));
     let segments = all(&sound.dir).into_keys().filter(|name| name.ends_with(".seg"));
     assert!(segments.count() > 1);
     let (mut tried, mut followed) = (0, [0; 4]);
-    let root = folder.path().join("damaged");
+    let root = directory.path().join("damaged");
     for (name, bytes) in all(&sound.dir) {
         for place in (0..bytes.len()).step_by(step(419)) {
             let mut wrong = bytes.clone();
@@ -234,8 +234,8 @@ fn with_workspace(root: &Path, session: &Session) -> Result<(), String> {
 /// Protects: what a checkpoint brings back of a workspace is what was captured, or nothing, and that is said.
 #[test]
 fn every_wrong_byte_of_a_capture_is_told_by_a_restore_which_leaves_the_files_as_they_were() {
-    let folder = quick_folder();
-    let whole = folder.path().join("whole");
+    let directory = quick_directory();
+    let whole = directory.path().join("whole");
     fs::create_dir(&whole).unwrap();
     let captures = {
         let agent = Agent::begin(&whole);
@@ -251,7 +251,7 @@ fn every_wrong_byte_of_a_capture_is_told_by_a_restore_which_leaves_the_files_as_
     let (mut restored, mut refused) = (0, 0);
     for (name, bytes) in all(&whole.join(&captures)) {
         for place in (0..bytes.len()).step_by(step(97)) {
-            let root = folder.path().join("damaged");
+            let root = directory.path().join("damaged");
             let _ = fs::remove_dir_all(&root);
             copy(&whole, &root);
             let mut wrong = bytes.clone();

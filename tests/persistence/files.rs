@@ -58,8 +58,8 @@ impl Told {
 
 /// One session at two positions: between them it has changed in each part, files have come and gone.
 pub(super) fn two_days() -> (Told, Told) {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     day(&agent);
     let before = Told::of(&agent).with_checkpoint("first").with_checkpoint("second");
     agent.finish("a");
@@ -86,15 +86,15 @@ pub(super) fn import(dir: &Path) -> Result<ImportedTree, Error> {
     import_tree(dir, TreeLimits::default())
 }
 
-/// All that is beneath a folder: the files and what they hold.
+/// All that is beneath a directory: the files and what they hold.
 pub(super) fn all(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
-    let mut folders = vec![dir.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
+    let mut directories = vec![dir.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                folders.push(path);
+                directories.push(path);
             } else {
                 let name = path.strip_prefix(dir).unwrap().to_str().unwrap().to_owned();
                 files.insert(name, fs::read(path).unwrap());
@@ -121,12 +121,13 @@ fn a_state_comes_back_part_for_part_whatever_it_was_compressed_by() {
     let (told, _) = two_days();
     for algorithm in CompressionAlgorithm::ALL {
         for threshold_bytes in [0, 700] {
-            let folder = tempfile::tempdir().unwrap();
-            let report = told.export(folder.path(), &StateCompression { threshold_bytes, ..by(algorithm) });
+            let directory = tempfile::tempdir().unwrap();
+            let report =
+                told.export(directory.path(), &StateCompression { threshold_bytes, ..by(algorithm) });
             assert_eq!(report.written, report.files);
-            let dir = tree_of(folder.path(), told.state.session_id);
+            let dir = tree_of(directory.path(), told.state.session_id);
             assert_eq!(report.dir, dir);
-            for named in [folder.path(), &folder.path().join(".aca"), &dir] {
+            for named in [directory.path(), &directory.path().join(".aca"), &dir] {
                 assert!(told.is(&import(named).unwrap()), "{algorithm:?} {threshold_bytes}");
             }
         }
@@ -137,9 +138,9 @@ fn a_state_comes_back_part_for_part_whatever_it_was_compressed_by() {
 #[test]
 fn the_layout_is_the_one_of_the_specification() {
     let (told, _) = two_days();
-    let folder = tempfile::tempdir().unwrap();
-    told.export(folder.path(), &plain());
-    let files = all(&tree_of(folder.path(), told.state.session_id));
+    let directory = tempfile::tempdir().unwrap();
+    told.export(directory.path(), &plain());
+    let files = all(&tree_of(directory.path(), told.state.session_id));
     let names: Vec<&str> = files.keys().map(String::as_str).collect();
     assert_eq!(
         names,
@@ -177,7 +178,7 @@ fn the_layout_is_the_one_of_the_specification() {
         let read: Result<serde_json::Value, _> = serde_json::from_slice(json);
         assert!(read.is_ok(), "{name}: {read:?}");
     }
-    let manifest = SessionTree::open(folder.path(), TreeLimits::default()).unwrap().manifest().clone();
+    let manifest = SessionTree::open(directory.path(), TreeLimits::default()).unwrap().manifest().clone();
     assert_eq!(manifest.session_id, told.state.session_id);
     for (name, file) in &manifest.files {
         assert_eq!(file.blake3, blake3::hash(&files[name]).to_hex().as_str());
@@ -208,14 +209,14 @@ fn talkative(state: &SessionState, messages: &[usize]) -> SessionState {
 #[test]
 fn a_conversation_that_goes_on_is_written_from_its_last_chunk_on() {
     let (told, _) = two_days();
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let export = |messages: &[usize]| {
         let state = talkative(&told.state, messages);
-        let report = export_tree(&TreeContents::new(&state), folder.path(), &plain()).unwrap();
-        assert_eq!(import(folder.path()).unwrap().state, state);
+        let report = export_tree(&TreeContents::new(&state), directory.path(), &plain()).unwrap();
+        assert_eq!(import(directory.path()).unwrap().state, state);
         report
     };
-    let dir = tree_of(folder.path(), told.state.session_id);
+    let dir = tree_of(directory.path(), told.state.session_id);
     export(&[600, 0, 256]);
     let chunks: Vec<String> =
         all(&dir.join("claude/conversation")).into_keys().filter(|name| name != "current.json").collect();
@@ -231,20 +232,20 @@ fn a_conversation_that_goes_on_is_written_from_its_last_chunk_on() {
 fn an_export_over_an_older_one_writes_what_changed_and_ends_as_if_it_were_the_first() {
     let (before, after) = two_days();
     let algorithm = CompressionAlgorithm::Zstd;
-    let folder = tempfile::tempdir().unwrap();
-    before.export(folder.path(), &by(algorithm));
-    let report = before.export(folder.path(), &by(algorithm));
+    let directory = tempfile::tempdir().unwrap();
+    before.export(directory.path(), &by(algorithm));
+    let report = before.export(directory.path(), &by(algorithm));
     assert_eq!((report.written, report.removed), (0, 0));
-    let report = after.export(folder.path(), &by(algorithm));
+    let report = after.export(directory.path(), &by(algorithm));
     assert!(report.written < report.files - 3, "{report:?}");
     assert_eq!(report.removed, 2, "the second checkpoint");
-    assert!(after.is(&import(folder.path()).unwrap()));
+    assert!(after.is(&import(directory.path()).unwrap()));
     let fresh = tempfile::tempdir().unwrap();
     after.export(fresh.path(), &by(algorithm));
-    assert_eq!(all(folder.path()), all(fresh.path()));
-    let checkpoints = tree_of(folder.path(), after.state.session_id).join("checkpoints");
+    assert_eq!(all(directory.path()), all(fresh.path()));
+    let checkpoints = tree_of(directory.path(), after.state.session_id).join("checkpoints");
     assert_eq!(fs::read_dir(checkpoints).unwrap().count(), 1, "no empty folder stays");
-    let report = after.export(folder.path(), &by(CompressionAlgorithm::Lz4));
+    let report = after.export(directory.path(), &by(CompressionAlgorithm::Lz4));
     assert_eq!(report.written, report.files, "by another codec");
 }
 
@@ -252,10 +253,10 @@ fn an_export_over_an_older_one_writes_what_changed_and_ends_as_if_it_were_the_fi
 #[test]
 fn a_damaged_file_is_written_anew_by_the_next_export() {
     let (told, _) = two_days();
-    let folder = tempfile::tempdir().unwrap();
-    told.export(folder.path(), &plain());
-    let dir = tree_of(folder.path(), told.state.session_id);
-    let sound = all(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    told.export(directory.path(), &plain());
+    let dir = tree_of(directory.path(), told.state.session_id);
+    let sound = all(directory.path());
     let git = dir.join("filesystem/git_state.json");
     let mut bytes = fs::read(&git).unwrap();
     bytes[3] ^= 1;
@@ -263,29 +264,29 @@ fn a_damaged_file_is_written_anew_by_the_next_export() {
     fs::remove_file(dir.join("meta/session.json")).unwrap();
     fs::write(dir.join("state/task_tree.json.new"), "left behind").unwrap();
     fs::write(dir.join("logs/execution/task_z.json"), "{}").unwrap();
-    let report = told.export(folder.path(), &plain());
+    let report = told.export(directory.path(), &plain());
     assert_eq!((report.written, report.removed), (2, 1));
-    assert_eq!(all(folder.path()), sound);
+    assert_eq!(all(directory.path()), sound);
     fs::write(dir.join("meta/checkpoint_manifest.json"), "{").unwrap();
     fs::write(dir.join("meta/checkpoint_manifest.json.next"), "{").unwrap();
-    told.export(folder.path(), &plain());
-    assert_eq!(all(folder.path()), sound, "without any manifest");
+    told.export(directory.path(), &plain());
+    assert_eq!(all(directory.path()), sound, "without any manifest");
 }
 
 /// Protects: 0 silent losses. Each byte of each file of a tree, wrong: the file is named, or the state is exactly what it was.
 #[test]
 fn every_wrong_byte_of_every_file_is_told_by_the_name_of_its_file() {
     let (told, _) = two_days();
-    let folder = tempfile::tempdir().unwrap();
-    told.export(folder.path(), &by(CompressionAlgorithm::Zstd));
-    let dir = tree_of(folder.path(), told.state.session_id);
+    let directory = tempfile::tempdir().unwrap();
+    told.export(directory.path(), &by(CompressionAlgorithm::Zstd));
+    let dir = tree_of(directory.path(), told.state.session_id);
     let mut told_of = 0;
     for (name, bytes) in all(&dir) {
         for place in (0..bytes.len()).step_by(step(41)) {
             let mut wrong = bytes.clone();
             wrong[place] ^= 1 << (place % 8);
             fs::write(dir.join(&name), wrong).unwrap();
-            match import(folder.path()) {
+            match import(directory.path()) {
                 Err(Error::Damaged { files, .. }) => {
                     assert!(files.iter().any(|file| file.path == name), "{name} {place}: {files:?}");
                     told_of += 1;
@@ -300,16 +301,16 @@ fn every_wrong_byte_of_every_file_is_told_by_the_name_of_its_file() {
         fs::write(dir.join(&name), bytes).unwrap();
     }
     assert!(told_of > 100, "{told_of}");
-    assert!(told.is(&import(folder.path()).unwrap()));
+    assert!(told.is(&import(directory.path()).unwrap()));
 }
 
 /// Protects: whatever is wrong with files is named, all of it at once, with what was expected and what was found.
 #[test]
 fn missing_other_longer_and_additional_files_are_named_together() {
     let (told, _) = two_days();
-    let folder = tempfile::tempdir().unwrap();
-    told.export(folder.path(), &plain());
-    let dir = tree_of(folder.path(), told.state.session_id);
+    let directory = tempfile::tempdir().unwrap();
+    told.export(directory.path(), &plain());
+    let dir = tree_of(directory.path(), told.state.session_id);
     let sound = fs::read(dir.join("meta/session.json")).unwrap();
     let other: Vec<u8> = sound.iter().map(|byte| byte ^ 1).collect();
     fs::write(dir.join("meta/session.json"), &other).unwrap();
@@ -320,7 +321,7 @@ fn missing_other_longer_and_additional_files_are_named_together() {
     fs::write(dir.join("logs/notes.txt"), "of somebody").unwrap();
     let hex = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
     let named = |path: &str, damage| DamagedFile { path: path.to_owned(), damage };
-    let found = damaged(import(folder.path()));
+    let found = damaged(import(directory.path()));
     assert_eq!(
         found,
         [
@@ -331,19 +332,19 @@ fn missing_other_longer_and_additional_files_are_named_together() {
             named("logs/notes.txt", FileDamage::Extra),
         ]
     );
-    let report = told.export(folder.path(), &plain());
+    let report = told.export(directory.path(), &plain());
     assert_eq!(report.foreign, ["logs/notes.txt"], "somebody's file is left alone, and named");
     assert!(dir.join("logs/notes.txt").exists() && !dir.join("logs/execution/task_z.json").exists());
 }
 
 /// Protects: nobody is led out of the tree, or waits for a FIFO, when a tree comes from somebody else.
 #[test]
-fn links_and_pipes_are_refused_where_files_and_folders_are_to_be() {
+fn links_and_pipes_are_refused_where_files_and_directories_are_to_be() {
     let (told, _) = two_days();
-    let folder = tempfile::tempdir().unwrap();
-    told.export(folder.path(), &plain());
-    let dir = tree_of(folder.path(), told.state.session_id);
-    let outside = folder.path().join("outside");
+    let directory = tempfile::tempdir().unwrap();
+    told.export(directory.path(), &plain());
+    let dir = tree_of(directory.path(), told.state.session_id);
+    let outside = directory.path().join("outside");
     fs::rename(dir.join("meta/session.json"), &outside).unwrap();
     symlink(&outside, dir.join("meta/session.json")).unwrap();
     let git = dir.join("filesystem/git_state.json");
@@ -358,26 +359,26 @@ fn links_and_pipes_are_refused_where_files_and_folders_are_to_be() {
     .unwrap();
     let named = |path: &str, kind| DamagedFile { path: path.to_owned(), damage: FileDamage::OtherKind(kind) };
     let expected = [named("filesystem/git_state.json", "FIFO"), named("meta/session.json", "link")];
-    assert_eq!(damaged(import(folder.path())), expected);
+    assert_eq!(damaged(import(directory.path())), expected);
     let kept = fs::read(&outside).unwrap();
-    told.export(folder.path(), &plain());
+    told.export(directory.path(), &plain());
     assert_eq!(fs::read(&outside).unwrap(), kept, "the link was replaced, not followed");
-    assert!(told.is(&import(folder.path()).unwrap()));
+    assert!(told.is(&import(directory.path()).unwrap()));
 
-    // A folder that is a link.
-    let elsewhere = folder.path().join("elsewhere");
+    // A directory that is a link.
+    let elsewhere = directory.path().join("elsewhere");
     fs::rename(dir.join("state"), &elsewhere).unwrap();
     symlink(&elsewhere, dir.join("state")).unwrap();
-    let found = damaged(import(folder.path()));
+    let found = damaged(import(directory.path()));
     assert!(found.contains(&named("state/task_tree.json", "link")), "{found:?}");
     let contents = TreeContents::new(&told.state);
-    let refused = export_tree(&contents, folder.path(), &plain());
+    let refused = export_tree(&contents, directory.path(), &plain());
     assert!(matches!(refused, Err(Error::OtherKind { found: "link", .. })), "{refused:?}");
     assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 3, "nothing was written through it");
 
-    // The folder of all trees is one.
+    // The directory of all trees is one.
     let other = tempfile::tempdir().unwrap();
-    symlink(folder.path().join(".aca"), other.path().join(".aca")).unwrap();
+    symlink(directory.path().join(".aca"), other.path().join(".aca")).unwrap();
     assert!(matches!(export_tree(&contents, other.path(), &plain()), Err(Error::OtherKind { .. })));
     assert!(matches!(import(other.path()), Err(Error::OtherKind { .. })));
 }
@@ -397,23 +398,23 @@ fn forge(dir: &Path, change: impl FnOnce(&mut TreeManifest)) {
 #[test]
 fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
     let (told, _) = two_days();
-    let folder = tempfile::tempdir().unwrap();
-    told.export(folder.path(), &by(CompressionAlgorithm::Gzip));
-    let dir = tree_of(folder.path(), told.state.session_id);
+    let directory = tempfile::tempdir().unwrap();
+    told.export(directory.path(), &by(CompressionAlgorithm::Gzip));
+    let dir = tree_of(directory.path(), told.state.session_id);
     let sound = fs::read(dir.join("meta/checkpoint_manifest.json")).unwrap();
     for path in ["../../../../secret", "/etc/passwd", "state/../../x.json", "logs/execution/task_../x.json"] {
         forge(&dir, |manifest| {
             let file = manifest.files["meta/session.json"].clone();
             manifest.files.insert(path.to_owned(), file);
         });
-        let found = damaged(import(folder.path()));
+        let found = damaged(import(directory.path()));
         assert!(
             matches!(&found[..], [DamagedFile { damage: FileDamage::Unreadable(why), .. }] if why.contains("no tree has"))
         );
     }
     fs::write(dir.join("meta/checkpoint_manifest.json"), &sound).unwrap();
     forge(&dir, |manifest| manifest.files.get_mut("state/task_tree.json").unwrap().bytes = 1 << 62);
-    let found = damaged(import(folder.path()));
+    let found = damaged(import(directory.path()));
     assert!(
         found
             .iter()
@@ -424,7 +425,7 @@ fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
     forge(&dir, |manifest| {
         manifest.files.get_mut("state/task_tree.json").unwrap().content.as_mut().unwrap().bytes = 1 << 62;
     });
-    let found = damaged(import(folder.path()));
+    let found = damaged(import(directory.path()));
     assert!(matches!(&found[..], [DamagedFile { damage: FileDamage::TooLong { .. }, .. }]), "{found:?}");
     // A bomb whose claim is small, and one that is longer than the reader allows.
     fs::write(dir.join("meta/checkpoint_manifest.json"), &sound).unwrap();
@@ -434,7 +435,7 @@ fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
         let file = manifest.files.get_mut("state/task_tree.json").unwrap();
         (file.bytes, file.blake3) = (bomb.len() as u64, blake3::hash(&bomb).to_hex().to_string());
     });
-    let found = damaged(import(folder.path()));
+    let found = damaged(import(directory.path()));
     assert!(matches!(&found[..], [DamagedFile { damage: FileDamage::Unreadable(_), .. }]), "{found:?}");
     // One whose claim is true: little is stored for it.
     let long = vec![b' '; 65 << 20];
@@ -448,34 +449,34 @@ fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
         let content = file.content.as_mut().unwrap();
         (content.bytes, content.blake3) = digest(&long);
     });
-    let found = damaged(import(folder.path()));
+    let found = damaged(import(directory.path()));
     assert!(
         matches!(&found[..], [DamagedFile { damage: FileDamage::TooLong { bytes_max: 0x0400_0000 }, .. }]),
         "{found:?}"
     );
     // A reader that may hold it reads it, and finds no tree of tasks.
-    let found = damaged(import_tree(folder.path(), TreeLimits::of_bytes(128 << 20)));
+    let found = damaged(import_tree(directory.path(), TreeLimits::of_bytes(128 << 20)));
     assert!(matches!(&found[..], [DamagedFile { damage: FileDamage::Unreadable(_), .. }]), "{found:?}");
-    told.export(folder.path(), &by(CompressionAlgorithm::Gzip));
+    told.export(directory.path(), &by(CompressionAlgorithm::Gzip));
     let limits = TreeLimits { file_bytes_max: 100, ..TreeLimits::default() };
-    assert!(damaged(import_tree(folder.path(), limits)).len() > 3);
+    assert!(damaged(import_tree(directory.path(), limits)).len() > 3);
     let limits = TreeLimits { tree_bytes_max: 5_000, ..TreeLimits::default() };
-    assert!(!damaged(import_tree(folder.path(), limits)).is_empty());
+    assert!(!damaged(import_tree(directory.path(), limits)).is_empty());
 }
 
 /// Protects: sessions of one workspace stand side by side, and are told apart.
 #[test]
 fn several_sessions_share_a_workspace_and_nothing_else() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let (told, _) = two_days();
-    told.export(folder.path(), &plain());
+    told.export(directory.path(), &plain());
     let mut other = SessionState::empty(Uuid::from_u128(7), told.state.created_at);
     other.configuration.name = "another".to_owned();
-    export_tree(&TreeContents::new(&other), folder.path(), &plain()).unwrap();
-    let both = import(folder.path()).unwrap_err().to_string();
+    export_tree(&TreeContents::new(&other), directory.path(), &plain()).unwrap();
+    let both = import(directory.path()).unwrap_err().to_string();
     assert!(both.contains("several sessions") && both.contains(&other.session_id.to_string()), "{both}");
-    assert!(told.is(&import(&tree_of(folder.path(), told.state.session_id)).unwrap()));
-    assert_eq!(import(&tree_of(folder.path(), other.session_id)).unwrap().state, other);
+    assert!(told.is(&import(&tree_of(directory.path(), told.state.session_id)).unwrap()));
+    assert_eq!(import(&tree_of(directory.path(), other.session_id)).unwrap().state, other);
     let nothing = tempfile::tempdir().unwrap();
     assert!(matches!(import(nothing.path()), Err(Error::NoTree { .. })));
     assert!(matches!(import(&nothing.path().join("none")), Err(Error::NoTree { .. })));
@@ -485,11 +486,11 @@ fn several_sessions_share_a_workspace_and_nothing_else() {
 #[test]
 fn updates_that_tell_of_other_modifications_are_refused() {
     let (before, after) = two_days();
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let contents = TreeContents::new(&before.state).at(before.position, &after.updates);
-    let refused = export_tree(&contents, folder.path(), &plain());
+    let refused = export_tree(&contents, directory.path(), &plain());
     assert!(matches!(refused, Err(Error::OtherUpdates(_))), "{refused:?}");
-    assert!(fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing was written");
+    assert!(fs::read_dir(directory.path()).unwrap().next().is_none(), "nothing was written");
 }
 
 /// Every part of a state as JSON.
@@ -512,8 +513,9 @@ fn parts(state: &SessionState) -> [(StateComponent, serde_json::Value); 7] {
 #[test]
 fn parts_are_persisted_one_by_one_and_make_a_tree_together() {
     let (before, after) = two_days();
-    let folder = tempfile::tempdir().unwrap();
-    let tree = AtomicPersistence::new(folder.path(), before.state.session_id, by(CompressionAlgorithm::Lz4));
+    let directory = tempfile::tempdir().unwrap();
+    let tree =
+        AtomicPersistence::new(directory.path(), before.state.session_id, by(CompressionAlgorithm::Lz4));
     for (place, (component, part)) in parts(&before.state).iter().enumerate() {
         for missing in &StateComponent::ALL[place..] {
             let loaded = tree.load_state::<serde_json::Value>(*missing);
@@ -523,18 +525,18 @@ fn parts_are_persisted_one_by_one_and_make_a_tree_together() {
         tree.persist_state(*component, part).unwrap();
         assert_eq!(tree.load_state::<serde_json::Value>(*component).unwrap(), *part);
         if place < 6 {
-            assert!(matches!(import(folder.path()), Err(Error::ComponentNotFound(_))));
+            assert!(matches!(import(directory.path()), Err(Error::ComponentNotFound(_))));
         }
     }
-    assert_eq!(import(folder.path()).unwrap().state, before.state);
+    assert_eq!(import(directory.path()).unwrap().state, before.state);
     // Over a tree with updates, which stay as far as they are true.
-    before.export(folder.path(), &by(CompressionAlgorithm::Lz4));
+    before.export(directory.path(), &by(CompressionAlgorithm::Lz4));
     for ((component, part), (_, old)) in parts(&after.state).into_iter().zip(parts(&before.state)) {
         let report = tree.persist_state(component, &part).unwrap();
         assert_eq!(report.written > 0, part != old, "{component:?}");
         assert_eq!(tree.persist_state(component, &part).unwrap().written, 0);
     }
-    let imported = import(folder.path()).unwrap();
+    let imported = import(directory.path()).unwrap();
     assert_eq!((imported.state, imported.position), (after.state, None));
     assert_eq!(imported.checkpoints, before.checkpoints);
     let messages = |updates: &[StateUpdate]| -> Vec<StateUpdate> {
@@ -548,17 +550,17 @@ fn parts_are_persisted_one_by_one_and_make_a_tree_together() {
 #[test]
 fn a_value_that_is_no_such_part_is_refused_and_changes_nothing() {
     let (told, _) = two_days();
-    let folder = tempfile::tempdir().unwrap();
-    told.export(folder.path(), &plain());
-    let sound = all(folder.path());
-    let tree = AtomicPersistence::new(folder.path(), told.state.session_id, plain());
+    let directory = tempfile::tempdir().unwrap();
+    told.export(directory.path(), &plain());
+    let sound = all(directory.path());
+    let tree = AtomicPersistence::new(directory.path(), told.state.session_id, plain());
     let mut tasks = serde_json::to_value(&told.state.task_tree).unwrap();
     tasks["more"] = 1.into();
     for other in [tasks, serde_json::json!([]), serde_json::json!({ "tasks": {} })] {
         let refused = tree.persist_state(StateComponent::TaskTree, &other);
         assert!(matches!(refused, Err(Error::NotAComponent { .. })), "{refused:?}");
     }
-    assert_eq!(all(folder.path()), sound);
+    assert_eq!(all(directory.path()), sound);
 
     #[derive(serde::Deserialize)]
     struct Counted {
@@ -575,8 +577,8 @@ fn a_value_that_is_no_such_part_is_refused_and_changes_nothing() {
 /// Protects: a session that exports itself into its own workspace does not have the export in its captures.
 #[test]
 fn a_session_is_exported_from_its_log_as_often_as_it_goes_on() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     let step = |session: &Session, name: &str| create(session, task(name)).unwrap();
     for name in ["a", "b", "c"] {
         step(&agent.session, name);

@@ -15,8 +15,8 @@ fn changed(path: &Path) -> (i64, i64) {
 }
 
 /// Waits until a change of a file has a later time than all before.
-fn until_the_clock_goes_on(folder: &Path) {
-    let probe = folder.join("probe");
+fn until_the_clock_goes_on(directory: &Path) {
+    let probe = directory.join("probe");
     fs::write(&probe, "1").unwrap();
     let before = changed(&probe);
     while changed(&probe) == before {
@@ -30,13 +30,13 @@ fn until_the_clock_goes_on(folder: &Path) {
 fn an_exporter_writes_the_trees_that_an_export_writes() {
     let (before, after) = two_days();
     for compression in [StateCompression::default(), by(CompressionAlgorithm::Zstd)] {
-        let (folder, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let mut exporter = TreeExporter::new(folder.path(), compression);
+        let (directory, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut exporter = TreeExporter::new(directory.path(), compression);
         for told in [&before, &before, &after, &after, &before, &after, &before] {
             let fresh = tempfile::tempdir().unwrap();
             told.export(fresh.path(), &compression);
             exporter.export(&told.contents()).unwrap();
-            assert_eq!(all(folder.path()), all(fresh.path()));
+            assert_eq!(all(directory.path()), all(fresh.path()));
             until_the_clock_goes_on(beside.path());
         }
     }
@@ -47,18 +47,18 @@ fn an_exporter_writes_the_trees_that_an_export_writes() {
 #[test]
 fn what_somebody_did_to_a_file_that_an_exporter_knows_is_undone() {
     let (before, after) = two_days();
-    let (folder, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mut exporter = TreeExporter::new(folder.path(), StateCompression::default());
+    let (directory, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut exporter = TreeExporter::new(directory.path(), StateCompression::default());
     // The second of these finds what the first has written, and the third knows it.
     for told in [&before, &after, &after] {
         exporter.export(&told.contents()).unwrap();
         until_the_clock_goes_on(beside.path());
     }
-    let sound = all(folder.path());
-    let dir = tree_of(folder.path(), after.state.session_id);
+    let sound = all(directory.path());
+    let dir = tree_of(directory.path(), after.state.session_id);
     let mut touched = 0;
     for (place, (name, content)) in sound.iter().enumerate() {
-        let path = folder.path().join(name);
+        let path = directory.path().join(name);
         if path == dir.join("meta/checkpoint_manifest.json") {
             continue;
         }
@@ -79,7 +79,7 @@ fn what_somebody_did_to_a_file_that_an_exporter_knows_is_undone() {
     assert!(touched > 10, "{touched}");
     let report = exporter.export(&after.contents()).unwrap();
     assert_eq!((report.written, report.removed), (touched, 0));
-    assert_eq!(all(folder.path()), sound);
+    assert_eq!(all(directory.path()), sound);
     let report = exporter.export(&after.contents()).unwrap();
     assert_eq!((report.written, report.removed), (0, 0));
 }

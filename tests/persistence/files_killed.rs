@@ -51,9 +51,9 @@ fn argument(version: u64, to: &Path) -> String {
 
 /// Lists the calls by which an export over an older one, or a first one, changes something.
 fn calls_of_export(before: Option<u64>) -> Vec<Call> {
-    let folder = quick_folder();
-    before.into_iter().for_each(|version| export(version, folder.path()).unwrap());
-    calls(PART, &argument(2, folder.path()), folder.path())
+    let directory = quick_directory();
+    before.into_iter().for_each(|version| export(version, directory.path()).unwrap());
+    calls(PART, &argument(2, directory.path()), directory.path())
 }
 
 /// Protects: whenever an export is killed, the tree before or the tree after is read, and the next export ends as if nothing had
@@ -65,25 +65,26 @@ fn an_export_that_is_killed_at_any_call_leaves_the_old_tree_or_the_new_one() {
     }
     let calls = calls_of_export(Some(1));
     assert!(calls.len() > 15, "{calls:?}");
-    let sound = quick_folder();
+    let sound = quick_directory();
     export(2, sound.path()).unwrap();
     let tried: Vec<&Call> = calls.iter().step_by(step(EVERY)).collect();
     let (mut old, mut new, mut finished) = (0, 0, 0);
     for call in &tried {
-        let folder = quick_folder();
-        export(1, folder.path()).unwrap();
-        assert!(kill_at(call, PART, &argument(2, folder.path())).was_killed, "{call:?}");
-        let read = import(folder.path()).unwrap_or_else(|error| panic!("{call:?}: {error}")).state;
+        let directory = quick_directory();
+        export(1, directory.path()).unwrap();
+        assert!(kill_at(call, PART, &argument(2, directory.path())).was_killed, "{call:?}");
+        let read = import(directory.path()).unwrap_or_else(|error| panic!("{call:?}: {error}")).state;
         match read.resource_usage.records {
             1 => old += usize::from(read == state(1)),
             _ => new += usize::from(read == state(2)),
         }
-        let was_unfinished = SessionTree::open(folder.path(), TreeLimits::default()).unwrap().is_unfinished();
+        let was_unfinished =
+            SessionTree::open(directory.path(), TreeLimits::default()).unwrap().is_unfinished();
         finished += usize::from(was_unfinished);
         // Whoever comes next, with whatever it has.
-        export(if call.nth % 2 == 0 { 1 } else { 2 }, folder.path()).unwrap();
-        export(2, folder.path()).unwrap();
-        assert_eq!(all(folder.path()), all(sound.path()), "{call:?}");
+        export(if call.nth % 2 == 0 { 1 } else { 2 }, directory.path()).unwrap();
+        export(2, directory.path()).unwrap();
+        assert_eq!(all(directory.path()), all(sound.path()), "{call:?}");
     }
     println!(
         "{} exports killed at {} calls: {old} old trees, {new} new ones, of which {finished} were to be finished",
@@ -102,20 +103,20 @@ fn a_first_export_that_is_killed_at_any_call_leaves_no_tree_or_the_whole_one() {
     }
     let calls = calls_of_export(None);
     assert!(calls.len() > 15, "{calls:?}");
-    let sound = quick_folder();
+    let sound = quick_directory();
     export(2, sound.path()).unwrap();
     let tried: Vec<&Call> = calls.iter().step_by(step(EVERY_FIRST)).collect();
     let (mut none, mut whole) = (0, 0);
     for call in &tried {
-        let folder = quick_folder();
-        assert!(kill_at(call, PART, &argument(2, folder.path())).was_killed, "{call:?}");
-        match import(folder.path()) {
+        let directory = quick_directory();
+        assert!(kill_at(call, PART, &argument(2, directory.path())).was_killed, "{call:?}");
+        match import(directory.path()) {
             Err(Error::NoTree { .. }) => none += 1,
             Ok(read) => whole += usize::from(read.state == state(2)),
             Err(error) => panic!("{call:?}: {error}"),
         }
-        export(2, folder.path()).unwrap();
-        assert_eq!(all(folder.path()), all(sound.path()), "{call:?}");
+        export(2, directory.path()).unwrap();
+        assert_eq!(all(directory.path()), all(sound.path()), "{call:?}");
     }
     println!(
         "{} first exports killed at {} calls: {none} times no tree, {whole} whole ones",
@@ -161,11 +162,11 @@ fn files_are_durable_before_the_manifest_that_names_them() {
     let named = calls[next..taken].iter().any(|(call, _, rest)| is_sync(call) && rest.contains("/meta>"));
     assert!(named && next < taken && next < removed, "the name of the next manifest is durable first");
     let own = last(&|call, rest| is_rename(call) && rest.contains(".json.next")).unwrap();
-    for folder in ["logs/execution>", "/meta>"] {
-        let of_folder = |rest: &str| rest.contains(folder);
-        let change = last(&|call, rest| !is_sync(call) && of_folder(rest) && !manifest(rest)).unwrap();
-        let synced = calls[change..own].iter().any(|(call, _, rest)| is_sync(call) && of_folder(rest));
-        assert!(change < own && synced, "{folder}");
+    for directory in ["logs/execution>", "/meta>"] {
+        let of_directory = |rest: &str| rest.contains(directory);
+        let change = last(&|call, rest| !is_sync(call) && of_directory(rest) && !manifest(rest)).unwrap();
+        let synced = calls[change..own].iter().any(|(call, _, rest)| is_sync(call) && of_directory(rest));
+        assert!(change < own && synced, "{directory}");
     }
     assert!(is_sync(&calls.last().unwrap().0), "and so is the manifest's own, at the end");
 }
@@ -189,20 +190,20 @@ fn part_of_a_child_that_persists_often() {
 /// Protects: two processes that write one tree take turns, and none undoes what the other did elsewhere in it.
 #[test]
 fn one_process_writes_a_tree_at_a_time() {
-    let folder = tempfile::tempdir().unwrap();
-    export(1, folder.path()).unwrap();
-    let argument = format!("{} {}", Uuid::from_u128(1), folder.path().display());
+    let directory = tempfile::tempdir().unwrap();
+    export(1, directory.path()).unwrap();
+    let argument = format!("{} {}", Uuid::from_u128(1), directory.path().display());
     let part = "files_killed::part_of_a_child_that_persists_often";
     let mut children = [child::start(part, &argument), child::start(part, &argument)];
     children.iter_mut().for_each(|child| drop(child.hear("begins")));
-    let tree = AtomicPersistence::new(folder.path(), Uuid::from_u128(1), StateCompression::default());
+    let tree = AtomicPersistence::new(directory.path(), Uuid::from_u128(1), StateCompression::default());
     for version in 1..=10 {
         tree.persist_state(StateComponent::ResourceUsage, &state(version).resource_usage).unwrap();
-        let read = import(folder.path()).unwrap().state;
+        let read = import(directory.path()).unwrap().state;
         assert_eq!(read.resource_usage.records, version);
     }
     assert!(children.iter_mut().all(|child| child.passed()));
-    let read = import(folder.path()).unwrap().state;
+    let read = import(directory.path()).unwrap().state;
     assert_eq!((read.resource_usage.records, read.configuration.description.as_str()), (10, "24"));
     assert_eq!(read.execution_logs, state(1).execution_logs);
 }
@@ -213,19 +214,19 @@ fn a_session_that_dies_in_an_export_does_not_disturb_the_one_beside_it() {
     if !child::is_traced_here() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut other = state(1);
     other.session_id = Uuid::from_u128(2);
-    export_tree(&TreeContents::new(&other), folder.path(), &by(CompressionAlgorithm::None)).unwrap();
+    export_tree(&TreeContents::new(&other), directory.path(), &by(CompressionAlgorithm::None)).unwrap();
     let third = Call { name: "fsync".to_owned(), nth: 3, text: String::new() };
-    assert!(kill_at(&third, PART, &argument(1, folder.path())).was_killed);
-    let dir = tree_of(folder.path(), other.session_id);
+    assert!(kill_at(&third, PART, &argument(1, directory.path())).was_killed);
+    let dir = tree_of(directory.path(), other.session_id);
     assert_eq!(import(&dir).unwrap().state, other);
     other.resource_usage.records = 9;
-    export_tree(&TreeContents::new(&other), folder.path(), &by(CompressionAlgorithm::None)).unwrap();
+    export_tree(&TreeContents::new(&other), directory.path(), &by(CompressionAlgorithm::None)).unwrap();
     assert_eq!(import(&dir).unwrap().state, other);
-    let dead = tree_of(folder.path(), Uuid::from_u128(1));
+    let dead = tree_of(directory.path(), Uuid::from_u128(1));
     assert!(matches!(import(&dead), Err(Error::NoTree { .. })), "its first tree never came to be");
-    export(1, folder.path()).unwrap();
+    export(1, directory.path()).unwrap();
     assert_eq!(import(&dead).unwrap().state, state(1));
 }

@@ -21,9 +21,9 @@ fn at(seconds: i64) -> i64 {
 #[test]
 fn a_part_of_a_tree_is_read_once_until_its_files_change() {
     let (before, after) = two_days();
-    let folder = tempfile::tempdir().unwrap();
-    before.export(folder.path(), &StateCompression::default());
-    let tree = AtomicPersistence::new(folder.path(), before.state.session_id, StateCompression::default());
+    let directory = tempfile::tempdir().unwrap();
+    before.export(directory.path(), &StateCompression::default());
+    let tree = AtomicPersistence::new(directory.path(), before.state.session_id, StateCompression::default());
     let clock = Arc::new(FixedClock::new(at(0)));
     let lazy = LazyStateManager::over_tree(tree.clone(), Arc::clone(&clock) as Arc<dyn Clock>);
     let tasks = || lazy.get::<TaskTreeState>(TaskTree).unwrap();
@@ -62,22 +62,22 @@ fn a_part_of_a_tree_is_read_once_until_its_files_change() {
 #[test]
 fn a_part_that_nobody_persisted_is_missing_until_somebody_does() {
     let (told, _) = two_days();
-    let folder = tempfile::tempdir().unwrap();
-    let tree = AtomicPersistence::new(folder.path(), told.state.session_id, StateCompression::default());
+    let directory = tempfile::tempdir().unwrap();
+    let tree = AtomicPersistence::new(directory.path(), told.state.session_id, StateCompression::default());
     let lazy = LazyStateManager::over_tree(tree.clone(), Arc::new(FixedClock::new(0)));
     let get = || lazy.get::<SessionConfiguration>(Configuration);
     assert!(matches!(get(), Err(Error::ComponentNotFound(Configuration))));
     tree.persist_state(Configuration, &told.state.configuration).unwrap();
     assert_eq!(*get().unwrap(), told.state.configuration);
-    std::fs::remove_dir_all(folder.path().join(".aca")).unwrap();
+    std::fs::remove_dir_all(directory.path().join(".aca")).unwrap();
     assert!(matches!(get(), Err(Error::ComponentNotFound(Configuration))));
 }
 
 /// Protects: parts of a log are those of its position, read by one walk at most.
 #[test]
 fn parts_of_a_log_are_those_of_its_position() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     day(&agent);
     let (state, position) = (agent.read(), agent.position());
     agent.finish("a");

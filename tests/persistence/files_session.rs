@@ -52,8 +52,8 @@ fn history(to: &Path, log: &LogReader, position: SequenceNumber) -> Vec<Checkpoi
 /// Checkpoints of the session were left out of its tree.
 #[test]
 fn a_tree_has_the_checkpoints_that_are_kept_with_their_counts_and_hashes() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     let retention = RetentionPolicy { count: Some(2), ..RetentionPolicy::default() };
     let manager = CheckpointManager::new(agent.session.clone()).with_retention(retention);
     agent.start("a");
@@ -66,9 +66,9 @@ fn a_tree_has_the_checkpoints_that_are_kept_with_their_counts_and_hashes() {
     manager.create(None).unwrap();
     let kept = manager.list().unwrap();
     assert_eq!(kept.iter().map(|one| one.id.0).collect::<Vec<_>>(), [1, 3, 4]);
-    let exported = history(&folder.path().join("now"), &agent.log(), agent.position());
+    let exported = history(&directory.path().join("now"), &agent.log(), agent.position());
     assert_eq!(exported, kept, "with true counts and their hashes");
-    let earlier = history(&folder.path().join("before"), &agent.log(), before);
+    let earlier = history(&directory.path().join("before"), &agent.log(), before);
     assert_eq!(
         earlier.iter().map(|one| one.id.0).collect::<Vec<_>>(),
         [1, 2],
@@ -79,8 +79,8 @@ fn a_tree_has_the_checkpoints_that_are_kept_with_their_counts_and_hashes() {
 /// The snapshot of a checkpoint only named a position of the log, so that a tree alone could bring no earlier state back.
 #[test]
 fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     let retention = RetentionPolicy { count: Some(2), ..RetentionPolicy::default() };
     let manager = CheckpointManager::new(agent.session.clone()).with_retention(retention);
     let mut at_each = Vec::new();
@@ -90,8 +90,8 @@ fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all()
         at_each.push((manager.create(None).unwrap().id, agent.read()));
         agent.finish(name);
     }
-    export(&agent, folder.path());
-    let tree = import(folder.path()).unwrap();
+    export(&agent, directory.path());
+    let tree = import(directory.path()).unwrap();
     let (kept, of_kept) = (manager.list().unwrap(), at_each.iter().skip(1));
     assert_eq!(tree.checkpoints.len(), kept.len() + 1);
     let (store, _) = crate::store(false);
@@ -109,7 +109,7 @@ fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all()
             state.claude_context.conversation_history.messages_len()
         );
     }
-    let opened = SessionTree::open(folder.path(), TreeLimits::default()).unwrap();
+    let opened = SessionTree::open(directory.path(), TreeLimits::default()).unwrap();
     let history = &opened.manifest().history;
     let listed: Vec<_> = history.iter().map(|one| (one.id, one.directory, one.removed.is_some())).collect();
     let ids: Vec<_> = at_each.iter().map(|(id, _)| *id).collect();
@@ -119,8 +119,8 @@ fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all()
 
     // In the tree of a session that was made of this one they are history of another log, whose states it does not have.
     let (other, _) = crate::store(false);
-    let session = imported(folder.path(), &other).session;
-    let (log, to) = (other.read_log(session.id()).unwrap(), folder.path().join("again"));
+    let session = imported(directory.path(), &other).session;
+    let (log, to) = (other.read_log(session.id()).unwrap(), directory.path().join("again"));
     std::fs::create_dir(&to).unwrap();
     let compression = by(CompressionAlgorithm::None);
     export_session(&log, session.position().unwrap(), &WorkspaceStores::none(), &to, &compression).unwrap();
@@ -136,8 +136,8 @@ fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all()
 /// then, which no export came to.
 #[test]
 fn a_log_that_was_compacted_has_no_tree_any_more_and_the_one_before_stays() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     let manager = CheckpointManager::new(agent.session.clone());
     let created = ["a", "b"].map(|name| {
         agent.start(name);
@@ -149,7 +149,7 @@ fn a_log_that_was_compacted_has_no_tree_any_more_and_the_one_before_stays() {
     let (store, id) = (agent.store.clone(), agent.session.id());
     drop(manager);
     agent.session.clone().close().unwrap();
-    let (to, compression) = (folder.path().join("tree"), by(CompressionAlgorithm::Zstd));
+    let (to, compression) = (directory.path().join("tree"), by(CompressionAlgorithm::Zstd));
     std::fs::create_dir(&to).unwrap();
     let export = || {
         let log = store.read_log(id).unwrap();
@@ -270,12 +270,12 @@ fn keys(json: &serde_json::Value) -> String {
 /// Protects: programs that read the specification's tree find each value in the file, and under the name, that it has there.
 #[test]
 fn each_file_of_a_tree_has_the_keys_of_the_specification() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     day(&agent);
     CheckpointManager::new(agent.session.clone()).create(None).unwrap();
     let compression = StateCompression::default();
-    let (log, to) = (agent.log(), folder.path());
+    let (log, to) = (agent.log(), directory.path());
     export_session(&log, agent.position(), &agent.stores(), to, &compression).unwrap();
     let files = all(&tree_of(to, agent.session.id()));
     let found: Vec<_> = KEYS
@@ -296,18 +296,18 @@ fn each_file_of_a_tree_has_the_keys_of_the_specification() {
 /// Trees that were written before the manifest had a history are read, and have the digest that they had.
 #[test]
 fn a_manifest_without_a_history_is_read() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let id = "014417e2-088b-4e39-825e-7d031e0f8187";
     let older = format!(
         "{{\"format\":1,\"session_id\":\"{id}\",\"position\":7,\"updates\":2,\"compression\":{{\"algorithm\":\"none\",\
          \"level\":3,\"threshold_bytes\":1024}},\"checkpoints\":0,\"files\":{{}}}}"
     );
     let digest = blake3::hash(older.as_bytes()).to_hex();
-    let meta = folder.path().join(format!(".aca/sessions/{id}/meta"));
+    let meta = directory.path().join(format!(".aca/sessions/{id}/meta"));
     std::fs::create_dir_all(&meta).unwrap();
     let sealed = format!("{{\"manifest\":{older},\"blake3\":\"{digest}\"}}");
     std::fs::write(meta.join("checkpoint_manifest.json"), sealed).unwrap();
-    let tree = SessionTree::open(folder.path(), TreeLimits::default()).unwrap();
+    let tree = SessionTree::open(directory.path(), TreeLimits::default()).unwrap();
     assert_eq!((tree.manifest().updates, tree.manifest().history.len()), (2, 0));
     assert_eq!(tree.damage().unwrap(), []);
 }
@@ -315,18 +315,18 @@ fn a_manifest_without_a_history_is_read() {
 /// What was asked and answered stood in the conversation alone, and nobody could say which request had sent it.
 #[test]
 fn requests_and_replies_have_their_messages() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     day(&agent);
     export_session(
         &agent.log(),
         agent.position(),
         &agent.stores(),
-        folder.path(),
+        directory.path(),
         &by(CompressionAlgorithm::None),
     )
     .unwrap();
-    let tree = crate::files::tree_of(folder.path(), agent.session.id());
+    let tree = crate::files::tree_of(directory.path(), agent.session.id());
     let read = |name: &str| {
         let bytes = std::fs::read(tree.join("logs/claude_interactions").join(name)).unwrap();
         let file: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
@@ -345,18 +345,18 @@ fn requests_and_replies_have_their_messages() {
     assert_eq!((requests.len(), responses.len()), (2, 2));
     assert_eq!(sent, messages, "each message once, where it was sent first or came");
     assert_eq!(responses[1]["messages"][0]["content"], "It is written.");
-    assert_eq!(import(folder.path()).unwrap().state, state);
+    assert_eq!(import(directory.path()).unwrap().state, state);
 }
 
 /// The import read the new session's log from the file system, so that it failed in any other storage.
 #[test]
 fn a_tree_is_imported_into_a_store_in_memory() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     day(&agent);
-    export(&agent, folder.path());
+    export(&agent, directory.path());
     let (store, _) = crate::store(false);
-    let imported = imported(folder.path(), &store);
+    let imported = imported(directory.path(), &store);
     assert_eq!(imported.differing, []);
     assert_eq!(store.session_ids().unwrap(), [imported.session.id()]);
 }
@@ -364,12 +364,12 @@ fn a_tree_is_imported_into_a_store_in_memory() {
 /// A process that was killed between the import and the record of the past left a session that looked whole.
 #[test]
 fn an_import_that_was_killed_before_the_session_had_its_past_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     day(&agent);
-    export(&agent, folder.path());
-    let whole = Store::open(folder.path().join("whole")).unwrap();
-    let session = imported(folder.path(), &whole).session;
+    export(&agent, directory.path());
+    let whole = Store::open(directory.path().join("whole")).unwrap();
+    let session = imported(directory.path(), &whole).session;
     let (id, from) = (session.id(), agent.session.id().to_string());
     assert_eq!(unfinished_imports(&whole).unwrap(), []);
     // From the record of the past on.
@@ -383,7 +383,7 @@ fn an_import_that_was_killed_before_the_session_had_its_past_is_named() {
     })
     .unwrap();
     let (file, begin) = past.unwrap();
-    let killed = folder.path().join("killed");
+    let killed = directory.path().join("killed");
     copy(session.dir(), &killed.join("sessions").join(id.to_string()));
     let file = killed.join("sessions").join(id.to_string()).join(file.file_name().unwrap());
     let mut bytes = std::fs::read(&file).unwrap();
@@ -401,7 +401,7 @@ fn an_import_that_was_killed_before_the_session_had_its_past_is_named() {
     let crash = CrashRecoveryManager::new(killed.clone(), id).detect_crash_state(now).unwrap().unwrap();
     assert!(crash.incomplete_writes.contains(&IncompleteWrite::Import { from }), "{crash:?}");
     // The next import makes a whole one; what was left can go.
-    assert_eq!(imported(folder.path(), &killed).differing, []);
+    assert_eq!(imported(directory.path(), &killed).differing, []);
     killed.delete(id).unwrap();
     assert_eq!(unfinished_imports(&killed).unwrap(), []);
     session.close().unwrap();
@@ -411,13 +411,13 @@ fn an_import_that_was_killed_before_the_session_had_its_past_is_named() {
 /// exported again as any other.
 #[test]
 fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     day(&agent);
     CheckpointManager::new(agent.session.clone()).create(Some("evening")).unwrap();
-    export(&agent, folder.path());
-    let store = Store::open(folder.path().join("other")).unwrap();
-    let ImportedSession { session, exported, differing } = imported(folder.path(), &store);
+    export(&agent, directory.path());
+    let store = Store::open(directory.path().join("other")).unwrap();
+    let ImportedSession { session, exported, differing } = imported(directory.path(), &store);
     assert_eq!(differing, []);
     assert_eq!(exported, agent.read());
     let read = state(&session);
@@ -430,11 +430,11 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
 
     // Those that it had are history, and are exported as that.
     let log = store.read_log(session.id()).unwrap();
-    let had = history(&folder.path().join("had"), &log, session.position().unwrap());
+    let had = history(&directory.path().join("had"), &log, session.position().unwrap());
     assert_eq!(had.iter().map(|one| one.session_id).collect::<Vec<_>>(), [agent.session.id()]);
     checkpoints.create(None).unwrap();
     let log = store.read_log(session.id()).unwrap();
-    let both = history(&folder.path().join("both"), &log, session.position().unwrap());
+    let both = history(&directory.path().join("both"), &log, session.position().unwrap());
     let sessions: Vec<_> = both.iter().map(|one| (one.session_id, one.id.0)).collect();
     assert_eq!(sessions, [(agent.session.id(), 1), (session.id(), 1)]);
 
@@ -451,7 +451,7 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
 
     // Once more around.
     let log = LogReader::open(session.dir()).unwrap();
-    let again = folder.path().join("again");
+    let again = directory.path().join("again");
     std::fs::create_dir(&again).unwrap();
     let position = session.position().unwrap();
     let compression = by(CompressionAlgorithm::None);
@@ -469,23 +469,26 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
 /// Protects: a tree that is damaged, or holds no session, makes none.
 #[test]
 fn nothing_is_made_of_a_tree_that_is_damaged_or_of_a_state_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     agent.start("a");
-    let store = Store::open(folder.path().join("other")).unwrap();
+    let store = Store::open(directory.path().join("other")).unwrap();
     let refused = |to: &Path| {
         let options = SessionOptions::default();
         import_session(to, &store, &types(), options, TreeLimits::default()).unwrap_err()
     };
-    let alone = folder.path().join("alone");
+    let alone = directory.path().join("alone");
     std::fs::create_dir(&alone).unwrap();
     export_tree(&TreeContents::new(&agent.read()), &alone, &by(CompressionAlgorithm::None)).unwrap();
     assert!(matches!(refused(&alone), Error::NoTree { .. }));
-    export(&agent, folder.path());
-    let dir = import(folder.path()).unwrap().state.session_id.to_string();
-    let file =
-        folder.path().join(".aca/sessions").join(dir).join("checkpoints/checkpoint_001/state_snapshot.json");
+    export(&agent, directory.path());
+    let dir = import(directory.path()).unwrap().state.session_id.to_string();
+    let file = directory
+        .path()
+        .join(".aca/sessions")
+        .join(dir)
+        .join("checkpoints/checkpoint_001/state_snapshot.json");
     std::fs::write(file, "").unwrap();
-    assert!(matches!(refused(folder.path()), Error::Damaged { .. }));
+    assert!(matches!(refused(directory.path()), Error::Damaged { .. }));
     assert!(store.session_ids().unwrap().is_empty());
 }

@@ -12,19 +12,19 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tempfile::TempDir;
 
-/// A folder that git works in, without the settings of whoever runs the tests.
+/// A directory that git works in, without the settings of whoever runs the tests.
 struct Bench {
-    _folder: TempDir,
+    _directory: TempDir,
     root: PathBuf,
 }
 
 impl Bench {
     /// `None` where there is no git, or none that can make such a repository.
     fn new(arguments: &[&str]) -> Option<Bench> {
-        let folder = tempfile::tempdir().unwrap();
-        let root = fs::canonicalize(folder.path()).unwrap().join("work");
+        let directory = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(directory.path()).unwrap().join("work");
         fs::create_dir(&root).unwrap();
-        let bench = Bench { _folder: folder, root };
+        let bench = Bench { _directory: directory, root };
         let made =
             bench.command(&[&["init", "--quiet", "--initial-branch=main"], arguments].concat()).output();
         if !made.is_ok_and(|made| made.status.success()) {
@@ -83,9 +83,9 @@ impl Bench {
     }
 }
 
-/// All files below a folder and their contents.
-fn files(folder: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
-    for entry in fs::read_dir(folder).unwrap() {
+/// All files below a directory and their contents.
+fn files(directory: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
+    for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         match path.is_dir() {
             true => files(&path, found),
@@ -130,11 +130,12 @@ fn goes_through_the_life_of_a_repository(bench: &Bench) {
     assert_eq!(bench.agreed().head, None);
     bench.git("checkout --quiet -f main");
 
-    // A folder of the repository belongs to it; so does a linked worktree, with a head of its own.
+    // A directory of the repository belongs to it; so does a linked worktree, with a head of its own.
     fs::create_dir_all(bench.root.join("deep/er")).unwrap();
     assert_eq!(GitState::read(&bench.root.join("deep/er")).unwrap().unwrap(), bench.agreed());
     bench.git("worktree add --quiet ../linked topic/two");
-    let linked = Bench { _folder: tempfile::tempdir().unwrap(), root: bench.root.with_file_name("linked") };
+    let linked =
+        Bench { _directory: tempfile::tempdir().unwrap(), root: bench.root.with_file_name("linked") };
     let of_worktree = linked.agreed();
     assert_eq!(of_worktree.branch.as_deref(), Some("topic/two"));
     assert!(
@@ -200,14 +201,14 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// A repository that nobody's git has made.
 struct Forged {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Forged {
     fn new() -> Forged {
-        let forged = Forged { folder: tempfile::tempdir().unwrap() };
-        for folder in [".git/objects", ".git/refs/heads"] {
-            fs::create_dir_all(forged.at(folder)).unwrap();
+        let forged = Forged { directory: tempfile::tempdir().unwrap() };
+        for directory in [".git/objects", ".git/refs/heads"] {
+            fs::create_dir_all(forged.at(directory)).unwrap();
         }
         forged.put(".git/HEAD", "ref: refs/heads/main\n");
         forged.put(".git/refs/heads/main", COMMIT);
@@ -215,7 +216,7 @@ impl Forged {
     }
 
     fn at(&self, path: &str) -> PathBuf {
-        self.folder.path().join(path)
+        self.directory.path().join(path)
     }
 
     fn put(&self, path: &str, text: &str) {
@@ -225,7 +226,7 @@ impl Forged {
     }
 
     fn read(&self) -> std::io::Result<Option<GitState>> {
-        GitState::read(self.folder.path())
+        GitState::read(self.directory.path())
     }
 
     /// Fails, and names this file and this reason.
@@ -236,7 +237,7 @@ impl Forged {
 }
 
 #[test]
-fn a_folder_that_belongs_to_no_repository_has_no_state() {
+fn a_directory_that_belongs_to_no_repository_has_no_state() {
     let forged = Forged::new();
     assert_eq!(forged.read().unwrap().unwrap().head.as_deref(), Some(COMMIT));
     // What only looks like a repository is passed over, as by git.

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use crate::agent::{self, Write, Written};
 use crate::files::by;
 use crate::laws::{self, Model, World, assert_is};
-use crate::quick_folder;
+use crate::quick_directory;
 use foldlog_tasks::CompressionAlgorithm;
 
 /// What a host does.
@@ -79,25 +79,25 @@ struct History {
     told: Told,
     past: BTreeMap<u64, Told>,
     checkpoints: Vec<Checkpoint>,
-    folder: TempDir,
+    directory: TempDir,
     resources: ResourceRegistry,
 }
 
 impl History {
     fn new(images: bool) -> History {
-        let folder = quick_folder();
-        let workspace = folder.path().join("workspace");
+        let directory = quick_directory();
+        let workspace = directory.path().join("workspace");
         fs::create_dir(&workspace).unwrap();
-        let captures = folder.path().join("captures");
+        let captures = directory.path().join("captures");
         let resources = agent::resources(&workspace, &captures, false);
         let (world, told, checkpoints) = (World::new(images), Told::default(), Vec::new());
-        let mut history = History { world, told, past: BTreeMap::new(), checkpoints, folder, resources };
+        let mut history = History { world, told, past: BTreeMap::new(), checkpoints, directory, resources };
         history.note();
         history
     }
 
     fn stores(&self) -> WorkspaceStores {
-        WorkspaceStores::none().with("workspace", self.folder.path().join("captures"))
+        WorkspaceStores::none().with("workspace", self.directory.path().join("captures"))
     }
 
     fn run(&self) -> ExecutionState {
@@ -215,7 +215,7 @@ impl History {
 
     /// Puts files where they were, beside the session.
     fn bring_back(&self, files: &BTreeMap<String, String>) {
-        let workspace = self.folder.path().join("workspace");
+        let workspace = self.directory.path().join("workspace");
         for entry in fs::read_dir(&workspace).unwrap().map(|entry| entry.unwrap()) {
             if !files.contains_key(entry.file_name().to_str().unwrap()) {
                 fs::remove_file(entry.path()).unwrap();
@@ -264,7 +264,7 @@ impl History {
         let updates = StateUpdate::list(&log, at, &stores).unwrap();
         self.assert_told(position, &state, &updates);
 
-        let tree = self.folder.path().join(format!("tree-{position}"));
+        let tree = self.directory.path().join(format!("tree-{position}"));
         let _ = fs::remove_dir_all(&tree);
         fs::create_dir(&tree).unwrap();
         let compression = by(CompressionAlgorithm::None);
@@ -275,7 +275,7 @@ impl History {
 
         export_session(&log, at, &stores, &tree, &compression).unwrap();
         let options = StoreOptions { background: foldlog::BackgroundSync::Inline, ..StoreOptions::default() };
-        let store = Store::open_with(self.folder.path().join("imports"), options).unwrap();
+        let store = Store::open_with(self.directory.path().join("imports"), options).unwrap();
         let options = SessionOptions::default();
         let made = import_session(&tree, &store, &crate::types(), options, TreeLimits::default()).unwrap();
         if !made.differing.is_empty() {

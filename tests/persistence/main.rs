@@ -32,7 +32,7 @@ use std::sync::Arc;
 use foldlog::storage::MemoryStorage;
 use foldlog::{BackgroundSync, FixedClock, Session, SessionTypes, Store, StoreOptions};
 use foldlog_tasks::{NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, declare};
-use foldlog_test_support::killed::quick_folder;
+use foldlog_test_support::killed::quick_directory;
 
 /// The second at which every story begins: 2026-01-02T03:00:00Z.
 const BEGIN_US: i64 = 1_767_322_800_000_000;

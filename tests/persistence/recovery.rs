@@ -39,12 +39,12 @@ fn detect(session: &Session) -> Option<CrashState> {
     CrashRecoveryManager::new(store, id).detect_crash_state(now!()).unwrap()
 }
 
-/// All files beneath a folder.
+/// All files beneath a directory.
 fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut next = vec![root.to_owned()];
-    while let Some(folder) = next.pop() {
-        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+    while let Some(directory) = next.pop() {
+        for path in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
             if path.is_dir() {
                 next.push(path);
             } else {
@@ -77,8 +77,8 @@ fn small(root: &Path) -> Store {
 
 #[test]
 fn a_session_that_was_closed_left_nothing_and_each_thing_that_a_crash_leaves_is_found() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let session = session_in(&store);
     // One that is open is in use, and nobody can say what it leaves.
     let manager = CrashRecoveryManager::new(store.clone(), session.id());
@@ -88,7 +88,7 @@ fn a_session_that_was_closed_left_nothing_and_each_thing_that_a_crash_leaves_is_
     assert_eq!(detect(&session), None);
 
     // A writer that did not close it.
-    let killed = folder.path().join("killed");
+    let killed = directory.path().join("killed");
     let again = store.open_session(session.id(), &types()).unwrap();
     create(&again, task("d")).unwrap();
     copy(again.dir(), &killed.join("sessions").join(session.id().to_string()));
@@ -100,7 +100,7 @@ fn a_session_that_was_closed_left_nothing_and_each_thing_that_a_crash_leaves_is_
     assert!(found.corrupted_files.is_empty() && found.orphaned_resources.is_empty());
     assert_eq!(serde_json::to_value(found.detected_at).unwrap(), "2026-01-02T03:00:00Z");
 
-    // A restore that was begun, a folder of a deletion, and a process that was recorded.
+    // A restore that was begun, a directory of a deletion, and a process that was recorded.
     let again = store.open_session(session.id(), &types()).unwrap();
     let restore = RecoveryAction {
         action: RecoveryAction::RESTORE.to_owned(),
@@ -114,7 +114,7 @@ fn a_session_that_was_closed_left_nothing_and_each_thing_that_a_crash_leaves_is_
     let identity = ProcessIdentity::from_pid(sleeper.id());
     again.observe("builder.started", || identity.clone()).unwrap();
     again.close().unwrap();
-    let deleted = folder.path().join("sessions").join(format!(".deleted-{}", session.id()));
+    let deleted = directory.path().join("sessions").join(format!(".deleted-{}", session.id()));
     fs::create_dir(&deleted).unwrap();
     let found = detect(&session).unwrap();
     let [IncompleteWrite::Restore { subject, .. }, IncompleteWrite::Leftover { file }] =
@@ -166,12 +166,12 @@ impl Drop for Ended {
 /// A process that was forked shares the lock of the one that forked it, and so holds it on once that one was killed.
 #[test]
 fn the_lock_of_a_killed_writer_that_a_process_still_holds_is_found() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let session = session_in(&store);
     session.clone().close().unwrap();
     let manager = CrashRecoveryManager::new(store.clone(), session.id());
-    let argument = format!("{} {}", folder.path().display(), session.id());
+    let argument = format!("{} {}", directory.path().display(), session.id());
     let mut writer = child::start("recovery::part_of_a_child_that_holds_a_session", &argument);
     writer.hear("holding").unwrap();
     let running = manager.detect_crash_state(now!()).unwrap_err();
@@ -179,7 +179,7 @@ fn the_lock_of_a_killed_writer_that_a_process_still_holds_is_found() {
     let pid = writer.id();
     writer.kill();
 
-    let locks = child::lock_sessions(folder.path());
+    let locks = child::lock_sessions(directory.path());
     let (out, err) = (Stdio::null(), Stdio::null());
     let forked = Command::new("sleep").arg("600").stdin(locks).stdout(out).stderr(err).spawn();
     let forked = Ended(forked.unwrap());
@@ -200,15 +200,15 @@ fn the_lock_of_a_killed_writer_that_a_process_still_holds_is_found() {
 
 #[test]
 fn each_strategy_brings_back_what_it_said_and_telling_writes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let session = session_in(&store);
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
     let manager = CrashRecoveryManager::new(store.clone(), id);
-    let before = files(folder.path());
+    let before = files(directory.path());
     let outlooks = manager.plan_all().unwrap();
-    assert_eq!(files(folder.path()), before, "telling writes nothing");
+    assert_eq!(files(directory.path()), before, "telling writes nothing");
     let told: Vec<_> = outlooks
         .iter()
         .map(|one| {
@@ -229,7 +229,7 @@ fn each_strategy_brings_back_what_it_said_and_telling_writes_nothing() {
     assert!(outlooks.iter().all(|one| one.impossible.is_none()));
     for outlook in outlooks {
         // Each strategy begins with what the crash left.
-        let root = folder.path().join(format!("of-{}", outlook.strategy));
+        let root = directory.path().join(format!("of-{}", outlook.strategy));
         copy(&dir, &root.join("sessions").join(id.to_string()));
         let store = Store::open(&root).unwrap();
         let manager = CrashRecoveryManager::new(store.clone(), id);
@@ -269,8 +269,8 @@ fn manager_outlook(told: &foldlog_tasks::RecoveryOutlook, lost: &[String]) -> fo
 
 #[test]
 fn a_wrong_byte_in_any_segment_is_found_and_what_partial_recovery_loses_is_listed() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = small(&folder.path().join("whole"));
+    let directory = tempfile::tempdir().unwrap();
+    let store = small(&directory.path().join("whole"));
     let session = session_in(&store);
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
@@ -286,7 +286,7 @@ fn a_wrong_byte_in_any_segment_is_found_and_what_partial_recovery_loses_is_liste
         // In the first, a middle and the last frame.
         for at in [0, of_segment.len() / 2, of_segment.len() - 1] {
             let (_, begin, frame_end) = of_segment[at];
-            let root = folder.path().join("damaged");
+            let root = directory.path().join("damaged");
             let _ = fs::remove_dir_all(&root);
             let damaged = root.join("sessions").join(id.to_string());
             copy(&dir, &damaged);
@@ -337,9 +337,9 @@ fn a_wrong_byte_in_any_segment_is_found_and_what_partial_recovery_loses_is_liste
 
 #[test]
 fn a_conversation_is_made_again_of_updates_and_a_checkpoint_brings_a_workspace_back() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let (id, dir) = {
-        let agent = Agent::begin(folder.path());
+        let agent = Agent::begin(directory.path());
         let manager =
             CheckpointManager::new(agent.session.clone()).with_resources(agent.runner().state().clone());
         agent.start("a");
@@ -351,9 +351,9 @@ fn a_conversation_is_made_again_of_updates_and_a_checkpoint_brings_a_workspace_b
         agent.session.clone().close().unwrap();
         found
     };
-    let (store, _) = agent::open_store(folder.path());
+    let (store, _) = agent::open_store(directory.path());
     let files = foldlog::filesystem::HostFilesystem::open(
-        folder.path().join("workspace"),
+        directory.path().join("workspace"),
         dir.join("files"),
         foldlog::filesystem::HostFilesystemOptions::default(),
     )
@@ -378,20 +378,20 @@ fn a_conversation_is_made_again_of_updates_and_a_checkpoint_brings_a_workspace_b
     let latest = manager.plan(RecoveryStrategy::LatestCheckpoint).unwrap();
     assert_eq!((latest.tasks, latest.files, latest.lost_updates), (1, 1, 2));
     manager.recover(RecoveryStrategy::LatestCheckpoint, &store, "ada", "it was spoiled").unwrap();
-    let text = fs::read_to_string(folder.path().join("workspace/one.txt")).unwrap();
+    let text = fs::read_to_string(directory.path().join("workspace/one.txt")).unwrap();
     assert_eq!(text, "by the model");
 }
 
 #[test]
 fn damage_and_leftovers_of_a_tree_of_files_are_found() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path().join("store")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path().join("store")).unwrap();
     let session = session_in(&store);
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
     let log = foldlog::inspect::LogReader::open(&dir).unwrap();
     let state = SessionState::at(&log, log.records_len() - 1, &WorkspaceStores::none()).unwrap();
-    let root = folder.path().join("workspace");
+    let root = directory.path().join("workspace");
     fs::create_dir(&root).unwrap();
     let manager = CrashRecoveryManager::new(store, id).with_tree(&root);
     assert_eq!(manager.detect_crash_state(now!()).unwrap(), None, "no tree is no damage");
@@ -415,7 +415,7 @@ fn damage_and_leftovers_of_a_tree_of_files_are_found() {
     assert_eq!(manager.detect_crash_state(now!()).unwrap(), None);
 }
 
-/// Copies the session's folder while it runs, as a kill would leave it.
+/// Copies the session's directory while it runs, as a kill would leave it.
 struct Copied {
     from: PathBuf,
     to: PathBuf,
@@ -437,12 +437,12 @@ impl Tool for Copied {
     }
 }
 
-/// A session that was killed while a tool worked on its workspace, in a store beneath the folder.
-fn killed_within_a_call(folder: &Path) -> (Store, uuid::Uuid) {
-    let agent = Agent::begin(folder);
+/// A session that was killed while a tool worked on its workspace, in a store beneath the directory.
+fn killed_within_a_call(directory: &Path) -> (Store, uuid::Uuid) {
+    let agent = Agent::begin(directory);
     agent.start("a");
     agent.write("one", Some("1"), false);
-    let (id, root) = (agent.session.id(), folder.join("killed"));
+    let (id, root) = (agent.session.id(), directory.join("killed"));
     let to = root.join("sessions").join(id.to_string());
     let copied = Copied { from: agent.session.dir().to_owned(), to };
     let runner = ToolRunner::new(agent.runner().state().clone(), ToolRegistry::new().with(copied));
@@ -455,9 +455,9 @@ fn killed_within_a_call(folder: &Path) -> (Store, uuid::Uuid) {
 /// it had made: interrupted, and without a word about validation.
 #[test]
 fn a_log_whose_sound_part_ends_within_a_call_is_recovered_with_the_call_ended() {
-    let folder = tempfile::tempdir().unwrap();
-    let (store, id) = killed_within_a_call(folder.path());
-    let to = Store::open(folder.path().join("to")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (store, id) = killed_within_a_call(directory.path());
+    let to = Store::open(directory.path().join("to")).unwrap();
     let manager = CrashRecoveryManager::new(store, id);
     let outlook = manager.plan(RecoveryStrategy::PartialRecovery).unwrap();
     assert_eq!((outlook.tasks, outlook.impossible.as_deref()), (1, None), "what the call did is taken back");
@@ -481,9 +481,9 @@ fn a_log_whose_sound_part_ends_within_a_call_is_recovered_with_the_call_ended() 
 /// A recovery that fails behind the salvage left the salvaged session, of which nobody was told.
 #[test]
 fn a_partial_recovery_that_fails_leaves_no_session() {
-    let folder = tempfile::tempdir().unwrap();
-    let (store, id) = killed_within_a_call(folder.path());
-    let to = Store::open(folder.path().join("to")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (store, id) = killed_within_a_call(directory.path());
+    let to = Store::open(directory.path().join("to")).unwrap();
     // The host's types say of a slice what the log does not.
     let types =
         SessionTypes::builder().slice_with::<Tasks>(foldlog::Policy::Log).seeded::<Tasks>().build().unwrap();
@@ -496,8 +496,8 @@ fn a_partial_recovery_that_fails_leaves_no_session() {
 /// a restore that had been killed.
 #[test]
 fn a_restore_that_is_refused_says_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     agent.write("one", Some("1"), false);
     let checkpoint = agent.manager().create(None).unwrap();
     let nothing = foldlog::ResourceRegistry::builder().build().unwrap();
@@ -518,14 +518,14 @@ fn a_restore_that_is_refused_says_so() {
 /// Telling of all strategies opened, folded and walked along the log several times for each checkpoint.
 #[test]
 fn strategies_are_told_by_one_walk_however_many_checkpoints_there_are() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let opened = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&opened);
     let disk = Watched::new(FileStorage::new(), move |op, _| {
         counter.fetch_add(u64::from(op == Op::Open), Ordering::Relaxed);
     });
     let options = StoreOptions { storage: Arc::new(disk), ..StoreOptions::default() };
-    let store = Store::open_with(folder.path(), options).unwrap();
+    let store = Store::open_with(directory.path(), options).unwrap();
     let opens = |checkpoints: u64| {
         let session = store.create(&types()).unwrap();
         let manager = CheckpointManager::new(session.clone());

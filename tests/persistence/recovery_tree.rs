@@ -22,15 +22,15 @@ use crate::{create, id, store, task, types};
 const SNAPSHOT: &str = "checkpoints/checkpoint_002/state_snapshot.json";
 
 /// A day's tree, with a checkpoint, and the state that it is of.
-fn exported(folder: &Path) -> (PathBuf, SessionState) {
-    let agent = Agent::begin(folder);
+fn exported(directory: &Path) -> (PathBuf, SessionState) {
+    let agent = Agent::begin(directory);
     day(&agent);
     CheckpointManager::new(agent.session.clone()).create(Some("evening")).unwrap();
     let (log, stores, compression) = (agent.log(), agent.stores(), by(CompressionAlgorithm::None));
-    export_session(&log, agent.position(), &stores, folder, &compression).unwrap();
+    export_session(&log, agent.position(), &stores, directory, &compression).unwrap();
     let state = agent.read();
     agent.session.clone().close().unwrap();
-    (tree_of(folder, state.session_id), state)
+    (tree_of(directory, state.session_id), state)
 }
 
 fn damage(file: &Path) {
@@ -83,14 +83,14 @@ fn parts(state: &SessionState) -> BTreeMap<StateComponent, serde_json::Value> {
 /// A damaged `.aca` could not be used at all: an import named the damage and made nothing of the files that are sound.
 #[test]
 fn a_damaged_file_of_a_tree_costs_what_is_listed_of_its_part_and_nothing_of_another() {
-    let folder = tempfile::tempdir().unwrap();
-    let (dir, was) = exported(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (dir, was) = exported(directory.path());
     let (_, state) = recovered(&dir);
     assert_eq!(before_recovery(&state, &was), was, "a sound tree yields all");
     let files = all(&dir);
     let mut costly = 0;
     for path in files.keys().filter(|path| !path.ends_with("checkpoint_manifest.json")) {
-        let tree = folder.path().join("damaged");
+        let tree = directory.path().join("damaged");
         let _ = fs::remove_dir_all(&tree);
         copy(&dir, &tree);
         damage(&tree.join(path));
@@ -125,8 +125,8 @@ fn a_damaged_file_of_a_tree_costs_what_is_listed_of_its_part_and_nothing_of_anot
 /// Without what the engine exported, each part comes from its own files.
 #[test]
 fn tasks_and_messages_come_from_their_own_files_where_the_snapshot_is_damaged_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let (dir, was) = exported(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (dir, was) = exported(directory.path());
     damage(&dir.join(SNAPSHOT));
     let (_, state) = recovered(&dir);
     assert_eq!(state.task_tree, was.task_tree);
@@ -157,11 +157,11 @@ fn conversations_and_changes_go_as_far_as_their_sound_chunks() {
         session.record_answer(&NewAnswer { evaluation_id, content, ..NewAnswer::default() }).unwrap();
         session.record_turn(evaluation, true).unwrap();
     }
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let (log, position) = (store.read_log(session.id()).unwrap(), session.position().unwrap());
     let compression = by(CompressionAlgorithm::None);
-    export_session(&log, position, &WorkspaceStores::none(), folder.path(), &compression).unwrap();
-    let dir = tree_of(folder.path(), session.id());
+    export_session(&log, position, &WorkspaceStores::none(), directory.path(), &compression).unwrap();
+    let dir = tree_of(directory.path(), session.id());
     let said = |tree: &Path| -> Vec<(String, usize)> {
         let (_, state) = recovered(tree);
         let conversations = state.claude_context.conversation_history.conversations.into_iter();
@@ -189,8 +189,8 @@ fn conversations_and_changes_go_as_far_as_their_sound_chunks() {
 
 #[test]
 fn nothing_is_guessed_where_the_manifest_is_damaged() {
-    let folder = tempfile::tempdir().unwrap();
-    let (dir, _) = exported(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (dir, _) = exported(directory.path());
     damage(&dir.join("meta/checkpoint_manifest.json"));
     let (store, _) = store(false);
     let manager = CrashRecoveryManager::of_tree(store.clone(), &dir);
@@ -206,12 +206,12 @@ fn nothing_is_guessed_where_the_manifest_is_damaged() {
 
 #[test]
 fn a_tree_takes_the_place_of_a_log_of_which_nothing_is_sound() {
-    let folder = tempfile::tempdir().unwrap();
-    let (dir, was) = exported(folder.path());
-    let store = Store::open(folder.path().join("store")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (dir, was) = exported(directory.path());
+    let store = Store::open(directory.path().join("store")).unwrap();
     let manager =
         || CrashRecoveryManager::new(store.clone(), was.session_id).with_types(crate::agent::types());
-    let to = Store::open(folder.path().join("to")).unwrap();
+    let to = Store::open(directory.path().join("to")).unwrap();
     let log = store.session_dir(was.session_id);
     for file in fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().path()) {
         if file.extension().is_some_and(|extension| extension == "seg") {

@@ -23,7 +23,7 @@ use foldlog_test_support::child;
 use foldlog_tests::verbs::foldlog;
 
 use super::agent::{self, Written};
-use super::{id, quick_folder};
+use super::{id, quick_directory};
 
 use TaskStatus::{Completed, InProgress, Pending};
 
@@ -121,10 +121,10 @@ impl<'a> Host<'a> {
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_host_that_dies_within_a_tool() {
-    let Some(folder) = child::argument() else { return };
-    let folder = Path::new(&folder);
-    let session = Store::open(folder.join("store")).unwrap().create(&agent::types()).unwrap();
-    let workspace = folder.join("workspace");
+    let Some(directory) = child::argument() else { return };
+    let directory = Path::new(&directory);
+    let session = Store::open(directory.join("store")).unwrap().create(&agent::types()).unwrap();
+    let workspace = directory.join("workspace");
     Host { dies: true, ..Host::new(&workspace) }.run(&session).unwrap();
 }
 
@@ -133,12 +133,12 @@ fn part_of_a_host_that_dies_within_a_tool() {
 /// of the same host diverged at each.
 #[test]
 fn a_host_with_tasks_tools_checkpoints_a_restore_and_a_kill_replays_and_a_changed_one_is_told_where() {
-    let folder = quick_folder();
-    let workspace = folder.path().join("workspace");
+    let directory = quick_directory();
+    let workspace = directory.path().join("workspace");
     std::fs::create_dir(&workspace).unwrap();
     let part = "replaying::part_of_a_host_that_dies_within_a_tool";
-    assert!(!child::start(part, folder.path().to_str().unwrap()).passed(), "it dies in its task");
-    let (store, types) = (Store::open(folder.path().join("store")).unwrap(), agent::types());
+    assert!(!child::start(part, directory.path().to_str().unwrap()).passed(), "it dies in its task");
+    let (store, types) = (Store::open(directory.path().join("store")).unwrap(), agent::types());
     let session_id = store.session_ids().unwrap()[0];
     // Another process forks the session meanwhile: what that goes back to is kept, and the replay knows of no fork.
     let log = LogReader::open(store.session_dir(session_id)).unwrap();
@@ -157,7 +157,7 @@ fn a_host_with_tasks_tools_checkpoints_a_restore_and_a_kill_replays_and_a_change
     let kept: Vec<CheckpointId> = live.created[1..].iter().map(|one| one.id).collect();
     assert!(kept.len() > 3 && live.created.iter().any(|one| one.resources.is_some()), "{kept:?}");
 
-    let elsewhere = quick_folder();
+    let elsewhere = quick_directory();
     let mut again = Host::new(elsewhere.path());
     let mut returned = Vec::new();
     let report = assert_host_replays(&dir, &types, |session| returned.push(again.run(&session)));

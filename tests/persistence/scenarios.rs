@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::{self, Agent};
 use crate::checkpoints::kills::{copy, frames};
-use crate::{BEGIN_US, change, create, id, quick_folder, task};
+use crate::{BEGIN_US, change, create, id, quick_directory, task};
 
 /// The time at which somebody looks.
 macro_rules! now {
@@ -58,7 +58,7 @@ impl Seen {
     }
 }
 
-/// Looks at all sessions beneath a folder, in the order of their creation.
+/// Looks at all sessions beneath a directory, in the order of their creation.
 fn look(root: &Path) -> Vec<Seen> {
     let (store, _) = agent::open_store(root);
     let mut sessions = store.session_ids().unwrap();
@@ -89,8 +89,8 @@ fn part_of_a_child_that_looks_and_wants_to_write() {
 
 /// Plays a scenario: what somebody does with an agent, and what is seen of its sessions then.
 fn scenario(act: impl FnOnce(&Agent), check: impl Fn(&[Seen])) {
-    let folder = quick_folder();
-    let root = folder.path().join("first");
+    let directory = quick_directory();
+    let root = directory.path().join("first");
     fs::create_dir(&root).unwrap();
     let agent = Agent::begin(&root);
     act(&agent);
@@ -106,10 +106,10 @@ fn scenario(act: impl FnOnce(&Agent), check: impl Fn(&[Seen])) {
     assert_eq!(may_write.iter().any(|one| one == "false"), is_open, "{may_write:?}");
     assert!(other.passed());
     // The host is killed: what was there is there, and whoever goes on can write.
-    let killed = folder.path().join("killed");
+    let killed = directory.path().join("killed");
     copy(&root, &killed);
     let dir = killed.join("store/sessions").join(agent.session.id().to_string());
-    let (cut, wrong) = (cut_behind_records(&dir, folder.path()), wrong_bytes(&dir, folder.path()));
+    let (cut, wrong) = (cut_behind_records(&dir, directory.path()), wrong_bytes(&dir, directory.path()));
     assert!(cut > 0 && wrong > 0, "{cut} {wrong}");
     check(&look(&killed));
     let (store, _) = agent::open_store(&killed);
@@ -128,12 +128,12 @@ fn scenario(act: impl FnOnce(&Agent), check: impl Fn(&[Seen])) {
 
 /// Cuts a log behind records of it, as if its host had been killed there: what is left is what was there then, and whoever goes
 /// on can write. Returns how often.
-fn cut_behind_records(dir: &Path, folder: &Path) -> usize {
+fn cut_behind_records(dir: &Path, directory: &Path) -> usize {
     let whole = LogReader::open(dir).unwrap();
     let (frames, mut cuts) = (frames(dir), 0);
     let stores = WorkspaceStores::from_session_dir(dir);
     for (file, _, end) in frames.iter().skip(frames.len() / 3).step_by(frames.len() / 3 + 1) {
-        let root = folder.join("cut");
+        let root = directory.join("cut");
         let _ = fs::remove_dir_all(&root);
         let cut = root.join("store/sessions").join(dir.file_name().unwrap());
         copy(dir, &cut);
@@ -161,11 +161,11 @@ fn cut_behind_records(dir: &Path, folder: &Path) -> usize {
 
 /// Damages a log in places of it: each is found, and what partial recovery brings back is what was there before the damage, or
 /// it says why it brings back nothing. Returns how often.
-fn wrong_bytes(dir: &Path, folder: &Path) -> usize {
+fn wrong_bytes(dir: &Path, directory: &Path) -> usize {
     let whole = LogReader::open(dir).unwrap();
     let (frames, mut places) = (frames(dir), 0);
     for (file, begin, end) in &frames[frames.len() / 2..=frames.len() / 2] {
-        let root = folder.join("wrong");
+        let root = directory.join("wrong");
         let _ = fs::remove_dir_all(&root);
         let wrong = root.join("store/sessions").join(dir.file_name().unwrap());
         copy(dir, &wrong);

@@ -13,7 +13,7 @@ use foldlog_test_support::child;
 
 use super::agent::{self, Agent};
 use super::validation_laws::{at, sound};
-use super::{create, id, quick_folder, task};
+use super::{create, id, quick_directory, task};
 use foldlog_test_support::killed::{Call, Killed, calls, kill_at, step, tell_done};
 
 const PART: &str = "sessions_killed::part_of_a_child_that_acts";
@@ -31,8 +31,8 @@ impl Act {
     const ALL: [Act; 4] = [Act::Checkpoint, Act::Restore, Act::Retain, Act::Repair];
 
     /// Makes the session that is acted on, and closes it.
-    fn prepare(self, folder: &Path) {
-        let agent = Agent::begin(folder);
+    fn prepare(self, directory: &Path) {
+        let agent = Agent::begin(directory);
         let (manager, session) = (agent.manager(), &agent.session);
         agent.start("a");
         agent.write("kept.txt", Some("as it was"), false);
@@ -88,9 +88,9 @@ impl Act {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_acts() {
     let Some(argument) = child::argument() else { return };
-    let (name, folder) = argument.split_once(' ').unwrap();
+    let (name, directory) = argument.split_once(' ').unwrap();
     let act = Act::ALL.into_iter().find(|act| format!("{act:?}") == name).unwrap();
-    let agent = Agent::resume_positioned(Path::new(folder));
+    let agent = Agent::resume_positioned(Path::new(directory));
     act.act(&agent);
     tell_done();
     agent.session.clone().close().unwrap();
@@ -128,12 +128,12 @@ impl Seen {
 }
 
 /// Goes on with the session of a process that was killed.
-fn go_on(folder: &Path, about: &str) -> Agent {
-    let (store, _) = agent::open_store(folder);
+fn go_on(directory: &Path, about: &str) -> Agent {
+    let (store, _) = agent::open_store(directory);
     let session = store.session_ids().unwrap()[0];
     let left = CrashRecoveryManager::new(store, session).detect_crash_state(at(0)).unwrap();
     assert!(left.is_none_or(|left| left.corrupted_files.is_empty()), "{about}: a kill damages nothing");
-    let agent = Agent::resume(folder);
+    let agent = Agent::resume(directory);
     let history = CheckpointHistory::from_session(&agent.session).unwrap();
     if let Some(last) = history.list().iter().map(|one| one.id).max() {
         agent.manager().verify(last).unwrap();
@@ -147,16 +147,16 @@ fn at_each_call(act: Act, every: usize, judge: impl Fn(&Seen, &Seen, &Seen) -> b
     if !child::is_traced_here() {
         return;
     }
-    let argument = |folder: &Path| format!("{act:?} {}", folder.display());
+    let argument = |directory: &Path| format!("{act:?} {}", directory.display());
     let (before, after) = {
-        let folder = quick_folder();
-        act.prepare(folder.path());
-        let agent = Agent::resume(folder.path());
+        let directory = quick_directory();
+        act.prepare(directory.path());
+        let agent = Agent::resume(directory.path());
         let before = Seen::of(&agent);
         act.act(&agent);
         (before, Seen::of(&agent))
     };
-    let traced = quick_folder();
+    let traced = quick_directory();
     act.prepare(traced.path());
     let calls = calls(PART, &argument(traced.path()), traced.path());
     assert!(calls.len() > 5, "{calls:?}");
@@ -164,11 +164,11 @@ fn at_each_call(act: Act, every: usize, judge: impl Fn(&Seen, &Seen, &Seen) -> b
     let tried: Vec<&Call> = calls.iter().rev().step_by(step(every)).collect();
     let (mut killed, mut old) = (0, 0);
     for call in &tried {
-        let folder = quick_folder();
-        act.prepare(folder.path());
-        let Killed { was_killed, was_done } = kill_at(call, PART, &argument(folder.path()));
+        let directory = quick_directory();
+        act.prepare(directory.path());
+        let Killed { was_killed, was_done } = kill_at(call, PART, &argument(directory.path()));
         let about = format!("{act:?} at {} {}: {}", call.name, call.nth, call.text);
-        let agent = go_on(folder.path(), &about);
+        let agent = go_on(directory.path(), &about);
         let now = Seen::of(&agent);
         let is_done = judge(&before, &now, &after);
         assert!(is_done || was_killed && !was_done, "{about}: what was said to be done is lost");
@@ -226,9 +226,9 @@ fn a_retention_that_is_killed_at_any_call_removes_nothing_that_is_needed_and_the
 #[test]
 fn a_repair_that_is_killed_at_any_call_is_gone_on_with_by_the_next_one() {
     let steps: Vec<Vec<Task>> = {
-        let folder = quick_folder();
-        Act::Repair.prepare(folder.path());
-        let agent = Agent::resume(folder.path());
+        let directory = quick_directory();
+        Act::Repair.prepare(directory.path());
+        let agent = Agent::resume(directory.path());
         let state = agent.read();
         let plan = StateValidator::new().repair_plan(&state);
         assert!(plan.steps.len() > 3 && plan.unrepairable.is_empty(), "{plan:?}");

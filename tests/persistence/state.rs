@@ -61,8 +61,8 @@ pub(super) fn day(agent: &Agent) {
 
 #[test]
 fn nine_parts_are_read_from_the_log_alone_and_come_back_from_their_json() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     day(&agent);
     let state = agent.read();
     assert_eq!(state.session_id, agent.session.id());
@@ -118,8 +118,8 @@ fn nine_parts_are_read_from_the_log_alone_and_come_back_from_their_json() {
 
 #[test]
 fn what_a_rollback_takes_back_is_gone_from_every_part_but_the_logs_and_what_was_paid() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     agent.start("a");
     assert!(agent.write("one", Some("1"), false));
     let snapshot = agent.session.snapshot(SnapshotOptions::default()).unwrap();
@@ -147,8 +147,8 @@ fn what_a_rollback_takes_back_is_gone_from_every_part_but_the_logs_and_what_was_
 
 #[test]
 fn updates_are_numbered_without_gaps_and_name_the_records_that_hold_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     day(&agent);
     let updates = agent.updates();
     let numbers: Vec<u64> = updates.iter().map(|update| update.sequence_number).collect();
@@ -176,8 +176,8 @@ fn updates_are_numbered_without_gaps_and_name_the_records_that_hold_them() {
 
 #[test]
 fn what_somebody_changes_beside_the_session_is_nobodys_and_keeps_the_chain_of_contents_whole() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     assert!(agent.write("one", Some("1"), false));
     fs::write(agent.workspace().join("one"), "by a person").unwrap();
     fs::write(agent.workspace().join("other"), "by a person").unwrap();
@@ -205,8 +205,8 @@ fn what_somebody_changes_beside_the_session_is_nobodys_and_keeps_the_chain_of_co
 
 #[test]
 fn captures_whose_store_is_gone_are_named_and_everything_else_is_read() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     day(&agent);
     let whole = agent.read();
     let without = SessionState::at(&agent.log(), agent.position(), &WorkspaceStores::none()).unwrap();
@@ -238,8 +238,8 @@ fn a_session_that_declares_nothing_of_this_has_an_empty_state() {
 /// A state read at each position of the log is what it was then: the tasks' states at that time tell.
 #[test]
 fn the_state_of_an_earlier_position_is_as_it_was_then() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     let mut then = Vec::new();
     for name in ["a", "b", "c"] {
         agent.start(name);
@@ -256,11 +256,11 @@ fn the_state_of_an_earlier_position_is_as_it_was_then() {
     assert_eq!(agent.read().task_tree.count(TaskStatus::Completed), 3);
 }
 
-/// Another machine has the folder alone; a fork has the records that it shares.
+/// Another machine has the directory alone; a fork has the records that it shares.
 #[test]
-fn a_copied_folder_and_a_fork_are_what_the_session_is() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+fn a_copied_directory_and_a_fork_are_what_the_session_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     day(&agent);
     let state = agent.read();
     let fork = agent
@@ -284,11 +284,11 @@ fn a_copied_folder_and_a_fork_are_what_the_session_is() {
     assert_eq!(forked, state);
     drop(agent);
     let other = tempfile::tempdir().unwrap();
-    copy(&folder.path().join("workspace"), &other.path().join("workspace"));
-    copy(&folder.path().join("store/sessions"), &other.path().join("store/sessions"));
+    copy(&directory.path().join("workspace"), &other.path().join("workspace"));
+    copy(&directory.path().join("store/sessions"), &other.path().join("store/sessions"));
     fs::remove_dir_all(other.path().join("store/sessions").join(fork.id().to_string())).unwrap();
     drop(fork);
-    fs::remove_dir_all(folder.path()).unwrap();
+    fs::remove_dir_all(directory.path()).unwrap();
     let resumed = Agent::resume(other.path());
     assert_eq!(resumed.read(), state);
     resumed.finish("a");

@@ -23,7 +23,7 @@ use foldlog_test_support::child;
 
 use crate::agent::{self, Agent};
 use crate::checkpoints::kills::{copy, frames};
-use crate::{BEGIN_US, id, quick_folder};
+use crate::{BEGIN_US, id, quick_directory};
 
 const CALLS_OF_TASK: usize = 10;
 const CRASHES: usize = 30;
@@ -476,8 +476,8 @@ fn recover(root: &Path, to: &Path) -> usize {
 /// Protects: whatever happens to a long-running agent, its work comes to what it would have come to.
 #[test]
 fn four_days_of_crashes_moves_and_a_damaged_disk_come_to_what_the_model_says() {
-    let folder = quick_folder();
-    let mut root = folder.path().join("machine-0");
+    let directory = quick_directory();
+    let mut root = directory.path().join("machine-0");
     fs::create_dir(&root).unwrap();
     let predicted = Told::by_the_model();
     let calls = predicted.calls.len() / (CRASHES + 1);
@@ -487,12 +487,12 @@ fn four_days_of_crashes_moves_and_a_damaged_disk_come_to_what_the_model_says() {
         within += usize::from(kind == Crash::Within);
         heard = live(&root, calls, kind, heard);
         if crash == CRASHES / 3 || crash == CRASHES * 2 / 3 {
-            let next = folder.path().join(format!("machine-{}", 1 + crash * 2 / CRASHES));
+            let next = directory.path().join(format!("machine-{}", 1 + crash * 2 / CRASHES));
             move_to(&root, &next);
             root = next;
         }
         if crash == CRASHES * 4 / 5 {
-            let next = folder.path().join("another-disk");
+            let next = directory.path().join("another-disk");
             fs::create_dir(&next).unwrap();
             heard = Heard::exactly(recover(&root, &next));
             root = next;

@@ -78,7 +78,7 @@ pub struct ForgedLog {
 }
 
 impl ForgedLog {
-    /// Begins the log of the session [`Forge::SESSION`] of the store in this folder.
+    /// Begins the log of the session [`Forge::SESSION`] of the store in this directory.
     ///
     /// # Panics
     ///
@@ -115,7 +115,7 @@ impl ForgedLog {
         self.bytes
     }
 
-    /// Returns the session's folder.
+    /// Returns the session's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

@@ -55,12 +55,12 @@ impl Numbers {
     }
 }
 
-/// Opens the store in a folder, whose records bear times that a millisecond lies between.
+/// Opens the store in a directory, whose records bear times that a millisecond lies between.
 ///
 /// # Panics
 ///
 /// If the store cannot be opened.
-pub fn store(folder: &Path) -> Store {
+pub fn store(directory: &Path) -> Store {
     let options = StoreOptions {
         clock: Arc::new(FixedClock::with_step(1_767_323_045_000_006, 1_000)),
         seed: Some(7),
@@ -69,7 +69,7 @@ pub fn store(folder: &Path) -> Store {
         segments: SegmentSizes { first_bytes: 16 << 10, max_bytes: 1 << 20, ahead_bytes_min: 0 },
         ..StoreOptions::default()
     };
-    Store::open_with(folder, options).unwrap()
+    Store::open_with(directory, options).unwrap()
 }
 
 fn runner(session: &Session) -> ToolRunner {
@@ -77,7 +77,7 @@ fn runner(session: &Session) -> ToolRunner {
 }
 
 /// Writes a session of `records` records and a few more, which only grows: steps, notes and lines of a draft, with a snapshot after
-/// each thousand. Returns its folder.
+/// each thousand. Returns its directory.
 ///
 /// # Panics
 ///
@@ -104,7 +104,7 @@ pub fn long(store: &Store, records: u64) -> PathBuf {
 }
 
 /// Writes a session of at least `records` records: slices of every policy, a conversation with calls that commit and fail,
-/// snapshots, and rollbacks, also to what was abandoned before. Returns its folder.
+/// snapshots, and rollbacks, also to what was abandoned before. Returns its directory.
 ///
 /// # Panics
 ///
@@ -190,17 +190,17 @@ fn talk(session: &Session, runner: &ToolRunner, turn: u64, numbers: &mut Numbers
 /// What a workspace holds: contents by path.
 pub type Files = BTreeMap<String, String>;
 
-/// Writes a session whose calls change the files of a workspace in `folder`, some of them in vain, and that is rolled back in
-/// between. Returns its folder, and what the workspace held at each position, as far as captures tell.
+/// Writes a session whose calls change the files of a workspace in `directory`, some of them in vain, and that is rolled back in
+/// between. Returns its directory, and what the workspace held at each position, as far as captures tell.
 ///
 /// # Panics
 ///
 /// If the session cannot be written.
-pub fn edits(store: &Store, folder: &Path) -> (PathBuf, BTreeMap<u64, Files>) {
-    std::fs::create_dir_all(folder.join("src")).unwrap();
+pub fn edits(store: &Store, directory: &Path) -> (PathBuf, BTreeMap<u64, Files>) {
+    std::fs::create_dir_all(directory.join("src")).unwrap();
     let session = store.create(&types()).unwrap();
     let files =
-        HostFilesystem::open(folder, session.captures_dir(), HostFilesystemOptions::default()).unwrap();
+        HostFilesystem::open(directory, session.captures_dir(), HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     let runner = ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new());
     let mut numbers = Numbers(5);
@@ -214,11 +214,11 @@ pub fn edits(store: &Store, folder: &Path) -> (PathBuf, BTreeMap<u64, Files>) {
             let path = format!("src/{}{HOSTILE_NAME}.txt", numbers.below(4));
             if numbers.below(4) == 0 {
                 if changed.remove(&path).is_some() {
-                    std::fs::remove_file(folder.join(&path)).unwrap();
+                    std::fs::remove_file(directory.join(&path)).unwrap();
                 }
             } else {
                 let text = format!("fn main() {{}}\n{number}: {SECRET}\n");
-                std::fs::write(folder.join(&path), &text).unwrap();
+                std::fs::write(directory.join(&path), &text).unwrap();
                 changed.insert(path, text);
             }
         }
@@ -232,7 +232,7 @@ pub fn edits(store: &Store, folder: &Path) -> (PathBuf, BTreeMap<u64, Files>) {
         at.insert(end, now.clone());
         ends.push(end);
         if number == 9 {
-            // The log goes back to an earlier capture; the folder stays, and the next call captures it.
+            // The log goes back to an earlier capture; the directory stays, and the next call captures it.
             let target = ends[ends.len() - 4];
             session.rollback_to(target).unwrap();
             let then = at.range(..=target).next_back().map(|(_, then)| then.clone()).unwrap_or_default();
@@ -246,7 +246,7 @@ pub fn edits(store: &Store, folder: &Path) -> (PathBuf, BTreeMap<u64, Files>) {
 }
 
 /// Writes a session whose names and texts try to be markup, to turn the direction of writing, or to be too large. Returns its
-/// folder.
+/// directory.
 ///
 /// # Panics
 ///
@@ -286,7 +286,7 @@ pub fn hostile(store: &Store) -> PathBuf {
 
 /// Writes a session of tasks, some of which are parts of others, that are worked on, fail, and are rolled back, beside a
 /// conversation that used tokens and whose first messages a summary replaces for the provider; and a fork of it with records of
-/// its own. Returns the two folders.
+/// its own. Returns the two directories.
 ///
 /// # Panics
 ///
@@ -342,7 +342,7 @@ pub fn work(store: &Store) -> (PathBuf, PathBuf) {
 
 /// Writes a session whose providers say what they used, one of them what it cost, and whose calls spend beside that, as their
 /// tracker knows: answers of two models, a request that fails, calls within which others are asked, one of them within another, one
-/// call that fails, an evaluation whose conversation no record holds, and one that is abandoned. Returns its folder.
+/// call that fails, an evaluation whose conversation no record holds, and one that is abandoned. Returns its directory.
 ///
 /// # Panics
 ///
@@ -416,7 +416,7 @@ pub fn spending(store: &Store) -> PathBuf {
 }
 
 /// Writes two sessions that say the same until each notes something large, which stands in an object: lines of which one differs.
-/// Returns the folder of the first.
+/// Returns the directory of the first.
 ///
 /// # Panics
 ///

@@ -57,7 +57,7 @@ const DEMO_CHILD: &str = "FOLDLOG_TEST_DEMO_CHILD";
 
 /// A store whose bytes depend on nothing but this code and the machine's boot id.
 struct Fixture {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     session: PathBuf,
     fork: PathBuf,
 }
@@ -97,8 +97,8 @@ fn write(store: &Store) -> Session {
 }
 
 fn fixture() -> Fixture {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let session = write(&store);
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
@@ -106,12 +106,12 @@ fn fixture() -> Fixture {
     fork.dispatch(step("another way", 3)).unwrap();
     let fork_dir = fork.dir().to_owned();
     fork.close().unwrap();
-    Fixture { folder, session: dir, fork: fork_dir }
+    Fixture { directory, session: dir, fork: fork_dir }
 }
 
 impl Fixture {
     /// Runs verbs and returns what a person would have seen. `SESSION`, `FORK`, `STORE` and
-    /// `NOTHING` stand for folders.
+    /// `NOTHING` stand for directories.
     fn transcript(&self, commands: &[&str]) -> String {
         commands.iter().map(|command| self.shown(command)).collect()
     }
@@ -120,8 +120,8 @@ impl Fixture {
         foldlog(command.split(' ').map(|word| match word {
             "SESSION" => self.session.clone(),
             "FORK" => self.fork.clone(),
-            "STORE" => self.folder.path().to_owned(),
-            "NOTHING" => self.folder.path().join("nothing"),
+            "STORE" => self.directory.path().to_owned(),
+            "NOTHING" => self.directory.path().join("nothing"),
             word => PathBuf::from(word),
         }))
     }
@@ -133,13 +133,13 @@ impl Fixture {
             text.push_str(&format!("--- stderr\n{}", ran.stderr));
         }
         text.push_str(&format!("--- exit {}\n\n", ran.code));
-        normal(&text, self.folder.path())
+        normal(&text, self.directory.path())
     }
 }
 
-/// The text without what differs from machine to machine: the folder, and checksums, which cover the boot id.
-fn normal(text: &str, folder: &Path) -> String {
-    let text = text.replace(folder.to_str().unwrap(), "[store]");
+/// The text without what differs from machine to machine: the directory, and checksums, which cover the boot id.
+fn normal(text: &str, directory: &Path) -> String {
+    let text = text.replace(directory.to_str().unwrap(), "[store]");
     let mut normal = String::new();
     let mut rest = text.as_str();
     while let Some(at) = rest.find("0x") {
@@ -238,13 +238,14 @@ fn an_export_comes_back_as_the_same_slices() {
     let fixture = fixture();
     let exported = fixture.run("export SESSION --format snapshot-json").stdout;
     let export = foldlog::Export::from_json(&exported).unwrap();
-    let store = Store::open_with(fixture.folder.path(), StoreOptions { seed: Some(8), ..options() }).unwrap();
+    let store =
+        Store::open_with(fixture.directory.path(), StoreOptions { seed: Some(8), ..options() }).unwrap();
     let keep = foldlog::ImportOptions { keep_unknown: true, ..foldlog::ImportOptions::default() };
     let session = store.import(&export, &types(), keep).unwrap();
     assert_eq!(session.export().unwrap().slices, export.slices);
 }
 
-/// What stands in a folder: names, bytes and times of change.
+/// What stands in a directory: names, bytes and times of change.
 fn contents(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -263,7 +264,7 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
 #[test]
 fn verbs_that_read_write_nothing() {
     let fixture = fixture();
-    let before = contents(fixture.folder.path());
+    let before = contents(fixture.directory.path());
     for command in [
         "sessions STORE",
         "show SESSION",
@@ -281,14 +282,14 @@ fn verbs_that_read_write_nothing() {
         "export FORK --at 3 --format jsonl",
     ] {
         assert_eq!(fixture.run(command).code, 0, "{command}");
-        assert!(before == contents(fixture.folder.path()), "`foldlog {command}` changed something");
+        assert!(before == contents(fixture.directory.path()), "`foldlog {command}` changed something");
     }
     // Nor do they make a store where there is none.
-    let none = fixture.folder.path().join("none");
+    let none = fixture.directory.path().join("none");
     for verb in ["sessions", "verify", "show", "tail", "stats", "replay"] {
         assert_eq!(foldlog([verb.as_ref(), none.as_os_str()]).code, 2, "{verb}");
     }
-    assert!(before == contents(fixture.folder.path()));
+    assert!(before == contents(fixture.directory.path()));
 }
 
 #[test]
@@ -365,15 +366,15 @@ fn a_closed_pipe_is_no_error() {
 
 #[test]
 fn malformed_runs_are_named_and_leave_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = folder.path().join("store");
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("store");
     let good = r#"{"task_id": 1, "trial": 0, "traj": [{"role": "user", "content": "hi"}]}"#;
     let import = |which: &str, text: &str| {
-        let file = folder.path().join("runs.json");
+        let file = directory.path().join("runs.json");
         fs::write(&file, text).unwrap();
         let ran = foldlog(["import", which, file.to_str().unwrap(), "--store", store.to_str().unwrap()]);
         assert!(ran.code == 0 || !store.exists(), "something of a bad file stayed");
-        normal(&format!("{}\n{}--- exit {}\n\n", text, ran.stderr, ran.code), folder.path())
+        normal(&format!("{}\n{}--- exit {}\n\n", text, ran.stderr, ran.code), directory.path())
     };
     let mut transcript = String::new();
     for (which, text) in [
@@ -393,9 +394,9 @@ fn malformed_runs_are_named_and_leave_nothing() {
     ] {
         transcript.push_str(&import(which, text));
     }
-    let missing = folder.path().join("missing.json");
+    let missing = directory.path().join("missing.json");
     let ran = foldlog(["import", "tau-bench", missing.to_str().unwrap(), "--store", store.to_str().unwrap()]);
-    transcript.push_str(&normal(&format!("{}--- exit {}\n", ran.stderr, ran.code), folder.path()));
+    transcript.push_str(&normal(&format!("{}--- exit {}\n", ran.stderr, ran.code), directory.path()));
     insta::assert_snapshot!(transcript);
     // A run with two calls at once, whose results come in order; the second fails.
     let two = r#"[{"task_id": "t", "trial": 0, "traj": [
@@ -445,8 +446,8 @@ fn demo(arguments: &[&str]) -> Ran {
 
 #[test]
 fn the_demo_shows_what_it_promises() {
-    let folder = tempfile::tempdir().unwrap();
-    let kept = folder.path().join("kept");
+    let directory = tempfile::tempdir().unwrap();
+    let kept = directory.path().join("kept");
     let ran = demo(&["demo", "--dir", kept.to_str().unwrap()]);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{}", ran.stdout);
     for told in [

@@ -1,5 +1,5 @@
 //! The fuzz targets over their kept inputs, and over what chance makes of these. A fuzzer runs the same functions
-//! (`fuzz/` beside this folder); what it finds becomes a kept input, and a story here.
+//! (`fuzz/` beside this directory); what it finds becomes a kept input, and a story here.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,13 +12,13 @@ use foldlog::inspect::walk_on;
 use foldlog_test_support::crash::{BOOT, Chance, Machine};
 use foldlog_tests::fuzz::{Set, TARGETS, Target, mutated};
 
-fn folder(target: &str) -> PathBuf {
+fn directory(target: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target)
 }
 
 /// The kept inputs of a target, by the names of their files.
 fn kept(target: &str) -> BTreeMap<String, Vec<u8>> {
-    let files = fs::read_dir(folder(target)).unwrap().map(|file| file.unwrap());
+    let files = fs::read_dir(directory(target)).unwrap().map(|file| file.unwrap());
     files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
 }
 

@@ -1,4 +1,4 @@
-//! The tests that cross crates, in one runner. `README.md` beside this folder says which behaviour each of them shows.
+//! The tests that cross crates, in one runner. `README.md` beside this directory says which behaviour each of them shows.
 
 mod binary;
 mod claude;

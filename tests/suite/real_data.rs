@@ -145,12 +145,12 @@ fn check_ledger(session: &Path, expected: &Expected) {
 
 #[test]
 fn tau_bench_comes_to_what_a_plain_fold_of_its_file_comes_to() {
-    let Some(data) = runs::folder() else { return };
+    let Some(data) = runs::directory() else { return };
     let path = data.join("tau-bench/gpt-4o-airline.json");
     let file = Json::parse(&std::fs::read_to_string(&path).unwrap());
     let expected = runs::tau_bench(&file);
-    let folder = tempfile::tempdir().unwrap();
-    let imported = import(&["tau-bench", path.to_str().unwrap()], folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let imported = import(&["tau-bench", path.to_str().unwrap()], directory.path());
     assert_eq!(counts(&imported), (200, 73));
     assert_eq!(expected.values().map(|run| run.rollbacks).sum::<u64>(), 73);
     let log_bytes = imported["log_bytes"] as u64;
@@ -163,7 +163,7 @@ fn tau_bench_comes_to_what_a_plain_fold_of_its_file_comes_to() {
         times.values().filter(|times| **times > 1).count()
     };
     assert_eq!((calls, expected.values().map(reused).sum::<usize>()), (1_164, 71));
-    check(folder.path(), &expected);
+    check(directory.path(), &expected);
 }
 
 /// The messages of a run as unordered JSON, which compares texts byte for byte.
@@ -173,12 +173,12 @@ fn unordered(messages: &Json) -> serde_json::Value {
 
 #[test]
 fn the_conversation_of_each_of_tau_benchs_runs_is_the_files_message_by_message() {
-    let Some(data) = runs::folder() else { return };
+    let Some(data) = runs::directory() else { return };
     let path = data.join("tau-bench/gpt-4o-airline.json");
     let file = Json::parse(&std::fs::read_to_string(&path).unwrap());
-    let folder = tempfile::tempdir().unwrap();
-    let imported = import(&["tau-bench", path.to_str().unwrap()], folder.path());
-    let sessions = sessions(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let imported = import(&["tau-bench", path.to_str().unwrap()], directory.path());
+    let sessions = sessions(directory.path());
     assert_eq!((imported["messages"] as usize, sessions.len()), (5_308, 200));
     let (mut messages, mut nulls, mut repeating) = (0, 0, 0);
     for run in file.elements() {
@@ -215,7 +215,7 @@ fn the_conversation_of_each_of_tau_benchs_runs_is_the_files_message_by_message()
 
 #[test]
 fn a_perturbed_copy_of_tau_bench_comes_to_other_states() {
-    let Some(data) = runs::folder() else { return };
+    let Some(data) = runs::directory() else { return };
     let path = data.join("tau-bench/gpt-4o-airline.json");
     let file = Json::parse(&std::fs::read_to_string(path).unwrap());
     let mut file = Json::Array(file.elements()[..8].to_vec());
@@ -232,10 +232,10 @@ fn a_perturbed_copy_of_tau_bench_comes_to_other_states() {
         *call.get_mut("function").unwrap().get_mut("name").unwrap() = Json::text("another");
     });
 
-    let folder = tempfile::tempdir().unwrap();
-    let copy = folder.path().join("copy.json");
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("copy.json");
     std::fs::write(&copy, serde_json::to_string(&file).unwrap()).unwrap();
-    let store = folder.path().join("store");
+    let store = directory.path().join("store");
     import(&["tau-bench", copy.to_str().unwrap()], &store);
     check(&store, &runs::tau_bench(&file));
     let sessions = sessions(&store);
@@ -263,7 +263,7 @@ fn perturb(file: &mut Json, run: usize, role: &str, change: impl FnOnce(&mut Jso
 
 #[test]
 fn swe_agent_comes_to_what_a_plain_fold_of_its_files_comes_to() {
-    let Some(data) = runs::folder() else { return };
+    let Some(data) = runs::directory() else { return };
     let mut files: Vec<PathBuf> = std::fs::read_dir(data.join("swe-agent"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -281,9 +281,9 @@ fn swe_agent_comes_to_what_a_plain_fold_of_its_files_comes_to() {
         .collect();
     let calls: usize = expected.values().map(|run| run.tool_calls.len()).sum();
     assert_eq!(calls, 5 + 4 + 11);
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let files: Vec<&str> = files.iter().map(|path| path.to_str().unwrap()).collect();
-    let imported = import(&[&["swe-agent"], files.as_slice()].concat(), folder.path());
+    let imported = import(&[&["swe-agent"], files.as_slice()].concat(), directory.path());
     assert_eq!(counts(&imported), (3, expected.values().map(|run| run.rollbacks).sum()));
-    check(folder.path(), &expected);
+    check(directory.path(), &expected);
 }

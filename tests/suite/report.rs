@@ -22,27 +22,27 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A session, and a folder for its reports.
+/// A session, and a directory for its reports.
 struct Fixture {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     session: PathBuf,
 }
 
 impl Fixture {
     fn of_history(records: u64, seed: u64) -> Fixture {
-        let folder = tempfile::tempdir().unwrap();
-        let session = shown::history(&shown::store(folder.path()), records, seed);
-        Fixture { folder, session }
+        let directory = tempfile::tempdir().unwrap();
+        let session = shown::history(&shown::store(directory.path()), records, seed);
+        Fixture { directory, session }
     }
 
     fn of_work() -> Fixture {
-        let folder = tempfile::tempdir().unwrap();
-        let (session, _) = shown::work(&shown::store(folder.path()));
-        Fixture { folder, session }
+        let directory = tempfile::tempdir().unwrap();
+        let (session, _) = shown::work(&shown::store(directory.path()));
+        Fixture { directory, session }
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     fn try_report(&self, name: &str, more: &[&str]) -> Ran {
@@ -155,9 +155,9 @@ fn no_payload_is_in_a_page_that_was_not_asked_for_any() {
 
 #[test]
 fn no_text_of_a_session_becomes_markup() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = shown::hostile(&shown::store(folder.path()));
-    let fixture = Fixture { folder, session };
+    let directory = tempfile::tempdir().unwrap();
+    let session = shown::hostile(&shown::store(directory.path()));
+    let fixture = Fixture { directory, session };
     for more in [&["--payloads", "--limit", "64M"][..], &[]] {
         let name = format!("{}.html", more.len());
         let page = fixture.report(&name, more);
@@ -172,7 +172,7 @@ fn a_file_that_is_there_is_replaced_on_demand_only_and_none_is_left_half_written
     let fixture = Fixture::of_history(60, 4);
     let names = || {
         let mut names: Vec<_> =
-            fs::read_dir(fixture.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            fs::read_dir(fixture.directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         names
     };
@@ -213,9 +213,9 @@ fn a_report_takes_the_place_of_no_device_and_of_nothing_of_a_session() {
     assert!(!fixture.session.join("new.html").exists());
 }
 
-/// Returns the names in the folder of a fixture.
-fn names_in(folder: &Path) -> Vec<String> {
-    let all = fs::read_dir(folder).unwrap();
+/// Returns the names in the directory of a fixture.
+fn names_in(directory: &Path) -> Vec<String> {
+    let all = fs::read_dir(directory).unwrap();
     let mut names: Vec<String> = all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
@@ -230,7 +230,7 @@ fn nothing_is_left_of_a_report_whose_process_is_killed_or_has_no_room_while_it_i
     assert_eq!(whole.code, 0, "{}", whole.stderr);
     let limit = fs::metadata(fixture.file("whole.html")).unwrap().len() - 100;
     fs::write(fixture.file("report.html"), "mine").unwrap();
-    let before = names_in(fixture.folder.path());
+    let before = names_in(fixture.directory.path());
     let limited = |more: &str| {
         let script = format!("{more} exec prlimit --fsize={limit} -- \"$@\"");
         let words = ["sh".to_owned(), "-c".to_owned(), script, "sh".to_owned()];
@@ -242,11 +242,11 @@ fn nothing_is_left_of_a_report_whose_process_is_killed_or_has_no_room_while_it_i
     }
     let mut killed = limited("");
     assert!(!killed.passed(), "the signal ends it");
-    assert_eq!(names_in(fixture.folder.path()), before);
+    assert_eq!(names_in(fixture.directory.path()), before);
     let mut told = limited("trap '' XFSZ;");
     assert_eq!(told.hear("code").as_deref(), Some("2"));
     assert!(told.passed());
-    assert_eq!(names_in(fixture.folder.path()), before);
+    assert_eq!(names_in(fixture.directory.path()), before);
     assert_eq!(fs::read(fixture.file("report.html")).unwrap(), b"mine");
 }
 
@@ -254,8 +254,8 @@ fn nothing_is_left_of_a_report_whose_process_is_killed_or_has_no_room_while_it_i
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_who_may_write_no_long_files() {
     let Some(session) = child::argument() else { return };
-    let folder = Path::new(&session).parent().unwrap().parent().unwrap();
-    let ran = run(["report", &session, "--html", text(&folder.join("report.html")), "--force"]);
+    let directory = Path::new(&session).parent().unwrap().parent().unwrap();
+    let ran = run(["report", &session, "--html", text(&directory.join("report.html")), "--force"]);
     assert!(ran.stderr.contains("report.html"), "{}", ran.stderr);
     child::tell("code", ran.code);
 }
@@ -282,9 +282,9 @@ fn nothing_is_left_of_a_report_on_a_full_disk() {
 
 #[test]
 fn the_files_of_a_workspace_are_those_of_the_last_capture() {
-    let folder = tempfile::tempdir().unwrap();
-    let (session, expected) = shown::edits(&shown::store(folder.path()), &folder.path().join("work"));
-    let fixture = Fixture { folder, session };
+    let directory = tempfile::tempdir().unwrap();
+    let (session, expected) = shown::edits(&shown::store(directory.path()), &directory.path().join("work"));
+    let fixture = Fixture { directory, session };
     let with = fixture.report("with.html", &["--payloads"]);
     for (at, files) in &expected {
         assert_eq!(&with.files_at("workspace", *at), files, "files at {at}");

@@ -14,19 +14,19 @@ pub(crate) use client::Viewer;
 
 /// A store with one session.
 struct Fixture {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     session: PathBuf,
 }
 
 impl Fixture {
     fn of_history(records: u64, seed: u64) -> Fixture {
-        let folder = tempfile::tempdir().unwrap();
-        let session = shown::history(&shown::store(folder.path()), records, seed);
-        Fixture { folder, session }
+        let directory = tempfile::tempdir().unwrap();
+        let session = shown::history(&shown::store(directory.path()), records, seed);
+        Fixture { directory, session }
     }
 
     fn store(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     fn id(&self) -> &str {

@@ -18,7 +18,7 @@ use foldlog_test_support::crash::{BOOT, CHANGES, Machine, large_note, step, writ
 use foldlog_test_support::host::{Plan, types};
 use uuid::Uuid;
 
-/// Folder of the store of the copies, on the same disk.
+/// Directory of the store of the copies, on the same disk.
 const COPIES: &str = "/mnt/copies";
 
 fn copies(machine: &Machine) -> Store {
@@ -71,12 +71,12 @@ const STEPS: u64 = 800;
 
 #[test]
 fn what_eight_threads_write_meanwhile_is_restored_elsewhere() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let segments = SegmentSizes { first_bytes: 16 << 10, max_bytes: 64 << 10, ahead_bytes_min: 0 };
     let options = || StoreOptions { segments, object_bytes_min: 600, ..StoreOptions::default() };
-    let store = Store::open_with(folder.path().join("store"), options()).unwrap();
+    let store = Store::open_with(directory.path().join("store"), options()).unwrap();
     let session = store.create(&types()).unwrap();
-    let (id, to) = (session.id(), folder.path().join("copies"));
+    let (id, to) = (session.id(), directory.path().join("copies"));
     let (stop, written, quota) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let mut reports = Vec::new();
     std::thread::scope(|scope| {
@@ -634,11 +634,11 @@ fn images_that_the_session_has_dropped_are_dropped_from_the_copy() {
 /// Where there is nothing to copy, nothing is made.
 #[test]
 fn what_is_no_session_is_not_copied() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let options = StoreOptions { background: BackgroundSync::Inline, ..StoreOptions::default() };
-    let store = Store::open_with(folder.path().join("store"), options).unwrap();
+    let store = Store::open_with(directory.path().join("store"), options).unwrap();
     let session = store.create(&types()).unwrap();
-    let missing = store.backup(Uuid::nil(), folder.path().join("copies"), BackupOptions::default());
+    let missing = store.backup(Uuid::nil(), directory.path().join("copies"), BackupOptions::default());
     assert!(matches!(missing, Err(Error::NoSuchSession { .. })), "{missing:?}");
     // Copies among a store's sessions were taken for sessions of it, and those within a session were made before they were refused.
     let sessions = store.session_dir(session.id()).parent().unwrap().to_owned();
@@ -647,8 +647,8 @@ fn what_is_no_session_is_not_copied() {
         sessions.clone(),
         sessions.join("../sessions"),
         sessions.join("a/b"),
-        folder.path().join("new/../store/sessions/copies"),
-        folder.path().join("store"),
+        directory.path().join("new/../store/sessions/copies"),
+        directory.path().join("store"),
     ] {
         let refused = store.backup(session.id(), &within, BackupOptions::default()).unwrap_err();
         assert!(matches!(refused, Error::WithinStore { .. }), "{refused}");
@@ -657,9 +657,9 @@ fn what_is_no_session_is_not_copied() {
     }
     assert!(!store.session_dir(session.id()).join("copies").exists());
     assert_eq!(sessions.read_dir().unwrap().count(), 1);
-    assert!(!folder.path().join("new").exists());
-    let empty = Store::open(folder.path().join("copies")).unwrap();
-    let found = empty.backup_from(folder.path().join("nothing"), BackupOptions::default());
+    assert!(!directory.path().join("new").exists());
+    let empty = Store::open(directory.path().join("copies")).unwrap();
+    let found = empty.backup_from(directory.path().join("nothing"), BackupOptions::default());
     assert!(matches!(found, Err(Error::NotASession { .. })), "{found:?}");
     assert_eq!(empty.sessions().unwrap().len(), 0);
     assert_eq!(session.position(), Some(SequenceNumber::MIN));

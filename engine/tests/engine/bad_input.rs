@@ -1,4 +1,4 @@
-//! What a host may meet that is no damage of the log: other processes, disks that take no writes, folders that
+//! What a host may meet that is no damage of the log: other processes, disks that take no writes, directories that
 //! are no sessions. Each has an error of its own, and nothing is lost.
 
 use std::fs;
@@ -35,14 +35,14 @@ fn part_of_a_child_that_holds_a_session() {
 
 #[test]
 fn a_session_that_another_process_writes_is_locked_and_says_by_whom() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store_at(folder.path(), Durability::Process);
+    let directory = tempfile::tempdir().unwrap();
+    let store = store_at(directory.path(), Durability::Process);
     let session = store.create(&types()).unwrap();
     session.dispatch(step("from the parent")).unwrap();
     let id = session.id();
     session.close().unwrap();
 
-    let argument = format!("{} {id}", folder.path().display());
+    let argument = format!("{} {id}", directory.path().display());
     let mut process = child::start("bad_input::part_of_a_child_that_holds_a_session", &argument);
     let position: u64 = process.hear("holding").unwrap().parse().unwrap();
 
@@ -92,22 +92,22 @@ fn part_of_a_child_without_rights() {
 }
 
 #[test]
-fn a_folder_that_takes_no_writes_can_be_read_and_says_so_at_the_first_append() {
-    let folder = tempfile::tempdir().unwrap();
+fn a_directory_that_takes_no_writes_can_be_read_and_says_so_at_the_first_append() {
+    let directory = tempfile::tempdir().unwrap();
     let (durability, access) = (Durability::Process, StoreAccess::EverybodyReads);
     let store =
-        Store::open_with(folder.path(), StoreOptions { durability, access, ..StoreOptions::default() })
+        Store::open_with(directory.path(), StoreOptions { durability, access, ..StoreOptions::default() })
             .unwrap();
     let session = store.create(&types()).unwrap();
     session.dispatch(step("one")).unwrap();
     let id = session.id();
     session.close().unwrap();
-    let dirs = [folder.path().to_owned(), folder.path().join("sessions"), store.session_dir(id)];
+    let dirs = [directory.path().to_owned(), directory.path().join("sessions"), store.session_dir(id)];
     for dir in &dirs {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o555)).unwrap();
     }
 
-    let argument = format!("{} {id}", folder.path().display());
+    let argument = format!("{} {id}", directory.path().display());
     let mut process = child::start("bad_input::part_of_a_child_without_rights", &argument);
     let done = process.hear("done");
     assert!(process.passed());
@@ -120,8 +120,8 @@ fn a_folder_that_takes_no_writes_can_be_read_and_says_so_at_the_first_append() {
 
 #[test]
 fn what_is_no_session_is_called_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store_at(folder.path(), Durability::Process);
+    let directory = tempfile::tempdir().unwrap();
+    let store = store_at(directory.path(), Durability::Process);
     let id = Uuid::from_u128(7);
     assert!(
         matches!(store.open_session(id, &types()), Err(Error::NoSuchSession { session, .. }) if session == id)
@@ -152,14 +152,14 @@ fn what_is_no_session_is_called_so() {
 
 #[test]
 fn links_in_a_session_are_never_followed() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store_at(folder.path(), Durability::Process);
+    let directory = tempfile::tempdir().unwrap();
+    let store = store_at(directory.path(), Durability::Process);
     let session = store.create(&types()).unwrap();
     session.dispatch(step("one")).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
     let segment = dir.join("0000000000.seg");
-    let outside = folder.path().join("outside");
+    let outside = directory.path().join("outside");
     fs::rename(&segment, &outside).unwrap();
     std::os::unix::fs::symlink(&outside, &segment).unwrap();
     let error = store.open_session(id, &types()).unwrap_err();
@@ -176,8 +176,8 @@ fn links_in_a_session_are_never_followed() {
 #[test]
 fn a_file_that_bears_the_last_name_of_all_segments_is_told_of_where_the_next_one_is_needed() {
     // The name of the segment behind it overflowed.
-    let folder = tempfile::tempdir().unwrap();
-    let store = store_at(folder.path(), Durability::Process);
+    let directory = tempfile::tempdir().unwrap();
+    let store = store_at(directory.path(), Durability::Process);
     let session = store.create(&types()).unwrap();
     session.dispatch(step("first")).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());

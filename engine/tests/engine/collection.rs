@@ -188,7 +188,7 @@ fn what_crashes_have_left_goes_and_what_others_made_stays() {
     assert_eq!(stay.iter().filter(|path| !files.contains(path)).collect::<Vec<_>>(), [] as [&PathBuf; 0]);
 }
 
-/// A folder in which a killed creation left no record is no session, and nobody was told of it.
+/// A directory in which a killed creation left no record is no session, and nobody was told of it.
 #[test]
 fn a_creation_that_was_killed_before_its_first_record_goes() {
     let mut kills = 0;
@@ -297,9 +297,9 @@ fn a_file_that_a_seal_names_stays_though_a_power_cut_emptied_it() {
 /// Nobody who works meanwhile loses anything: a writer, readers, and forks of a session that is compacted and collected.
 #[test]
 fn who_works_while_a_store_is_collected_loses_nothing() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let options = foldlog::StoreOptions { object_bytes_min: 600, ..foldlog::StoreOptions::default() };
-    let store = Store::open_with(folder.path(), options).unwrap();
+    let store = Store::open_with(directory.path(), options).unwrap();
     let old = store.create(&types()).unwrap();
     write(&old, 8);
     let old = (old.id(), old.close().unwrap()).0;
@@ -456,24 +456,24 @@ fn a_damaged_pool_or_none_at_all_changes_nothing() {
 #[test]
 fn forks_take_no_room_for_what_they_share() {
     use std::os::unix::fs::MetadataExt;
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let session = store.create(&types()).unwrap();
     for n in 0..6_u8 {
         let line = String::from(char::from(b'a' + n)).repeat(1 << 20);
         session.dispatch(DraftEdited { place: n.into(), line }).unwrap();
     }
     let at = session.position().unwrap();
-    let own = |folder: &std::path::Path| -> u64 {
+    let own = |directory: &std::path::Path| -> u64 {
         let mut bytes = 0;
-        let mut folders = vec![folder.to_owned()];
-        while let Some(folder) = folders.pop() {
-            bytes += std::fs::metadata(&folder).unwrap().blocks() * 512;
-            for entry in std::fs::read_dir(folder).unwrap() {
+        let mut directories = vec![directory.to_owned()];
+        while let Some(directory) = directories.pop() {
+            bytes += std::fs::metadata(&directory).unwrap().blocks() * 512;
+            for entry in std::fs::read_dir(directory).unwrap() {
                 let entry = entry.unwrap();
                 let metadata = entry.metadata().unwrap();
                 match metadata.is_dir() {
-                    true => folders.push(entry.path()),
+                    true => directories.push(entry.path()),
                     false if metadata.nlink() == 1 => bytes += metadata.blocks() * 512,
                     false => {}
                 }

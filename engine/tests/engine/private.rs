@@ -30,9 +30,9 @@ fn access_of(name: &str) -> StoreAccess {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_with_a_umask() {
     let Some(argument) = child::argument() else { return };
-    let [folder, bits, access] = argument.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let [directory, bits, access] = argument.split(' ').collect::<Vec<_>>().try_into().unwrap();
     umask(Mode::from_bits_truncate(u32::from_str_radix(bits, 8).unwrap()));
-    let store = Store::open_with(Path::new(folder).join("store"), options(access_of(access))).unwrap();
+    let store = Store::open_with(Path::new(directory).join("store"), options(access_of(access))).unwrap();
     let session = store.create(&types()).unwrap();
     for title in ["a step", &"x".repeat(100_000), "a step", "a step"] {
         session.dispatch(StepAdded { title: title.to_owned(), part: 0 }).unwrap();
@@ -50,9 +50,9 @@ fn part_of_a_child_with_a_umask() {
     std::io::stdin().read_line(&mut line).unwrap();
 }
 
-/// Shows each path below a folder, folders first, with its permission bits.
-fn each_below(folder: &Path, show: &mut dyn FnMut(&Path, bool, u32)) {
-    for entry in fs::read_dir(folder).unwrap() {
+/// Shows each path below a directory, directories first, with its permission bits.
+fn each_below(directory: &Path, show: &mut dyn FnMut(&Path, bool, u32)) {
+    for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let found = fs::symlink_metadata(&path).unwrap();
         show(&path, found.is_dir(), found.permissions().mode() & 0o7777);
@@ -62,7 +62,7 @@ fn each_below(folder: &Path, show: &mut dyn FnMut(&Path, bool, u32)) {
     }
 }
 
-/// Folders were made with 0755 and files with 0644 under the usual umask, so that any user of the machine could read in a
+/// Directories were made with 0755 and files with 0644 under the usual umask, so that any user of the machine could read in a
 /// store what the agent had read in files that were its own.
 #[test]
 fn whatever_a_store_makes_is_for_its_users_alone_whatever_the_umask_is() {
@@ -74,31 +74,31 @@ fn whatever_a_store_makes_is_for_its_users_alone_whatever_the_umask_is() {
         ("022", StoreAccess::GroupWrites),
         ("077", StoreAccess::EverybodyReads),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let argument = format!("{} {bits} {access:?}", folder.path().display());
+        let directory = tempfile::tempdir().unwrap();
+        let argument = format!("{} {bits} {access:?}", directory.path().display());
         let mut process = child::start("private::part_of_a_child_with_a_umask", &argument);
         process.hear("made").unwrap();
-        let (mut folders, mut files) = (0, Vec::new());
-        each_below(folder.path(), &mut |path, is_folder, mode| {
-            let expected = if is_folder { access.directory_mode() } else { access.file_mode() };
+        let (mut directories, mut files) = (0, Vec::new());
+        each_below(directory.path(), &mut |path, is_directory, mode| {
+            let expected = if is_directory { access.directory_mode() } else { access.file_mode() };
             // The background may be about to write an image, which nobody else reads until it is whole.
             let is_unfinished = path.extension().is_some_and(|extension| extension == "new");
             let mut found = if is_unfinished { mode | expected } else { mode };
-            // It may also be about to open a folder to others that it has just made for itself alone.
+            // It may also be about to open a directory to others that it has just made for itself alone.
             let began = Instant::now();
-            while is_folder && found != expected && began.elapsed() < Duration::from_secs(10) {
+            while is_directory && found != expected && began.elapsed() < Duration::from_secs(10) {
                 std::thread::yield_now();
                 found = fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
             }
             assert_eq!(found, expected, "{} is {mode:04o} under umask {bits}", path.display());
-            match is_folder {
-                true => folders += 1,
+            match is_directory {
+                true => directories += 1,
                 false => files.push(path.extension().unwrap_or_default().to_string_lossy().into_owned()),
             }
         });
         process.kill();
         // The store, its sessions, its writers, four sessions, objects and images: nothing was left out.
-        assert!(folders >= 9, "{folders}");
+        assert!(directories >= 9, "{directories}");
         for kind in ["seg", "lock", "json", "image", ""] {
             assert!(files.iter().any(|extension| extension == kind), "{kind:?} of {files:?}");
         }
@@ -107,10 +107,10 @@ fn whatever_a_store_makes_is_for_its_users_alone_whatever_the_umask_is() {
 
 #[test]
 fn a_store_that_others_can_read_is_told_of_where_it_is_opened() {
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().join("store");
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("store");
     // Whoever may come as far as the store is to be kept out by the store itself.
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
     let store = Store::open_with(&root, options(StoreAccess::Private)).unwrap();
     let session = store.create(&types()).unwrap();
     session.dispatch(StepAdded { title: "a step".to_owned(), part: 0 }).unwrap();

@@ -83,14 +83,14 @@ fn hear(child: &mut Started, kept: &mut BTreeSet<Mark>, at_most: u64) -> bool {
 /// Lets so many processes compete for one session; so many times one of them is killed while it may be writing, and
 /// another takes its place.
 fn compete(processes: u64, openings: u64, kills: u64) {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store_at(folder.path(), Durability::Boundary);
+    let directory = tempfile::tempdir().unwrap();
+    let store = store_at(directory.path(), Durability::Boundary);
     let session = store.create(&types()).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.dispatch(StepAdded { title: "begun".to_owned(), part: 0 }).unwrap();
     session.close().unwrap();
     let start = |process: u64, first: u64| {
-        let argument = format!("{} {id} {process} {first} {openings}", folder.path().display());
+        let argument = format!("{} {id} {process} {first} {openings}", directory.path().display());
         child::start("processes::part_of_a_child_that_competes", &argument)
     };
     let mut chance = Chance::new(processes);
@@ -115,7 +115,7 @@ fn compete(processes: u64, openings: u64, kills: u64) {
         assert!(reading.join().unwrap() > 1);
     });
     one_after_the_other(&dir, &kept);
-    let session = store_at(folder.path(), Durability::Boundary).open_session(id, &types()).unwrap();
+    let session = store_at(directory.path(), Durability::Boundary).open_session(id, &types()).unwrap();
     assert_eq!(session.view::<Plan>().unwrap().len(), 1);
     assert!(segments(&dir) > 3);
 }
@@ -194,8 +194,8 @@ fn processes_that_are_killed_while_they_compete_leave_a_log_that_others_go_on_wi
 /// lock's file, a second writer was let in, and what both had been told is durable could not be opened any more.
 #[test]
 fn a_session_that_two_stores_lead_to_has_one_writer() {
-    let folder = tempfile::tempdir().unwrap();
-    let (first, other) = (folder.path().join("first"), folder.path().join("other"));
+    let directory = tempfile::tempdir().unwrap();
+    let (first, other) = (directory.path().join("first"), directory.path().join("other"));
     let types = types();
     let created = store_at(&first, Durability::Every).create(&types).unwrap();
     let id = created.id();

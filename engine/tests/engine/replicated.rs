@@ -298,14 +298,14 @@ fn host(session: &Session) -> foldlog::Result<()> {
 
 #[test]
 fn a_host_is_run_again_over_a_log_that_says_that_it_is_held() {
-    let (folder, replica) = (tempfile::tempdir().unwrap(), MemoryReplica::new("one"));
-    let plain = Store::open(folder.path()).unwrap();
+    let (directory, replica) = (tempfile::tempdir().unwrap(), MemoryReplica::new("one"));
+    let plain = Store::open(directory.path()).unwrap();
     let session = plain.create(&types()).unwrap();
     host(&session).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
     let options = StoreOptions { replication: replica.option(), ..StoreOptions::default() };
-    let held = Store::open_with(folder.path(), options).unwrap();
+    let held = Store::open_with(directory.path(), options).unwrap();
     for _ in 0..2 {
         let session = held.open_session(id, &types()).unwrap();
         host(&session).unwrap();

@@ -11,15 +11,15 @@ use foldlog::{Durability, ExecutionState, ResourceRegistry, Session, Store, Stor
 use foldlog_test_support::host::types;
 use foldlog_test_support::replica::MemoryReplica;
 
-fn store(folder: &Path, replica: &MemoryReplica, durability: Durability) -> Store {
+fn store(directory: &Path, replica: &MemoryReplica, durability: Durability) -> Store {
     let options = StoreOptions { replication: replica.option(), durability, ..StoreOptions::default() };
-    Store::open_with(folder, options).unwrap()
+    Store::open_with(directory, options).unwrap()
 }
 
-/// Makes a run of a session on the folder, which takes the place of that of the captures if it has to.
-fn runner(session: &Session, folder: &Path, rebind: Option<Rebind>) -> ToolRunner {
-    fs::create_dir_all(folder).unwrap();
-    let files = session.open_workspace(folder, HostFilesystemOptions::default()).unwrap();
+/// Makes a run of a session on the directory, which takes the place of that of the captures if it has to.
+fn runner(session: &Session, directory: &Path, rebind: Option<Rebind>) -> ToolRunner {
+    fs::create_dir_all(directory).unwrap();
+    let files = session.open_workspace(directory, HostFilesystemOptions::default()).unwrap();
     rebind.into_iter().for_each(|rebind| files.rebind(rebind).unwrap());
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new())
@@ -46,10 +46,10 @@ fn a_handler_runs_behind_captures_that_are_held_and_another_machine_restores_the
         let taken = other.take_over(id, &types()).unwrap();
         let audited = audit_captures(taken.dir()).unwrap();
         assert!(audited.damaged.is_empty() && audited.elsewhere.is_empty(), "{audited:?}");
-        let folder = two.path().join("work");
-        runner(&taken, &folder, Some(Rebind::IfEmpty)).recover(&options).unwrap();
-        assert_eq!(fs::read_to_string(folder.join("page")).unwrap(), "2");
-        assert_eq!(fs::read_to_string(folder.join("new")).unwrap(), "half done 1");
+        let directory = two.path().join("work");
+        runner(&taken, &directory, Some(Rebind::IfEmpty)).recover(&options).unwrap();
+        assert_eq!(fs::read_to_string(directory.join("page")).unwrap(), "2");
+        assert_eq!(fs::read_to_string(directory.join("new")).unwrap(), "half done 1");
         drop(open);
     }
 }

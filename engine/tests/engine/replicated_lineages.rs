@@ -188,9 +188,9 @@ fn a_compacted_session_of_which_not_all_is_held_is_not_made_of_it() {
     assert!(matches!(&refused, Err(Error::ReplicaFailed { .. })), "{refused:?}");
 }
 
-/// A segment that was made ahead raced with the removal of what a takeover that failed had made, and the folder stayed.
+/// A segment that was made ahead raced with the removal of what a takeover that failed had made, and the directory stayed.
 #[test]
-fn nothing_is_made_any_more_in_the_folder_of_a_takeover_that_failed() {
+fn nothing_is_made_any_more_in_the_directory_of_a_takeover_that_failed() {
     let mut made = 0;
     for steps in 1..60 {
         let (machine, replica) = (Machine::default(), MemoryReplica::new("one"));

@@ -25,27 +25,27 @@ const COPIES: u64 = 8;
 const WRITTEN: u64 = 800;
 const MEANWHILE: u64 = 80;
 
-/// A program that copies reads the folder so many times again.
+/// A program that copies reads the directory so many times again.
 const AGAIN_MAX: u64 = 3;
 
 const ORDERS: [&str; 4] = ["newest first", "oldest first", "as listed", "at random"];
 
 pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mut report = Report::new("copies");
-    let folder = place::folder(&plan.dir)?;
-    let foldlog = Foldlog::new(plan.foldlog.as_deref(), folder.path());
+    let directory = place::directory(&plan.dir)?;
+    let foldlog = Foldlog::new(plan.foldlog.as_deref(), directory.path());
     let mut chance = Chance::new(plan.seed);
     let copies = plan.rounds(40, 400);
     let mut writer = None;
     for number in 0..copies {
         // A session of its own for some copies each, so that none grows without end.
         if number % COPIES == 0 {
-            writer = Some(Writer::start(folder.path(), number)?);
+            writer = Some(Writer::start(directory.path(), number)?);
         }
         let Some(writer) = writer.as_mut() else { continue };
         writer.writes(1 + chance.below(WRITTEN), || Ok(()))?;
         let order = ORDERS[usize::try_from(number).unwrap_or_default() % ORDERS.len()];
-        let to = folder.path().join("taken").join(writer.id.to_string());
+        let to = directory.path().join("taken").join(writer.id.to_string());
         let known = writer.known;
         copy(writer, &to, order, &mut chance)?;
         judge(&mut report, &foldlog, &to, order, known)?;
@@ -64,8 +64,8 @@ struct Writer {
 }
 
 impl Writer {
-    fn start(folder: &Path, number: u64) -> Result<Writer> {
-        let store = folder.join(format!("store-{number}"));
+    fn start(directory: &Path, number: u64) -> Result<Writer> {
+        let store = directory.join(format!("store-{number}"));
         let session = store_of(&store)?.create(&host::types()?)?;
         let (id, dir) = (session.id(), session.dir().to_owned());
         session.close()?;
@@ -85,7 +85,7 @@ impl Writer {
     }
 }
 
-/// Copies a session's folder file by file, in some order, while records are written.
+/// Copies a session's directory file by file, in some order, while records are written.
 fn copy(writer: &mut Writer, to: &Path, order: &str, chance: &mut Chance) -> Result<()> {
     fs::create_dir_all(to)?;
     let from = &writer.dir.clone();
@@ -125,7 +125,7 @@ fn copy(writer: &mut Writer, to: &Path, order: &str, chance: &mut Chance) -> Res
         if order == ORDERS[0] {
             return Ok(());
         }
-        // A program that reads the folder as it copies meets what came meanwhile.
+        // A program that reads the directory as it copies meets what came meanwhile.
         names = listed()?;
         names.retain(|name| !to.join(name).exists() && is_segment(name));
         names.sort();
@@ -183,10 +183,10 @@ fn judge(report: &mut Report, foldlog: &Foldlog, copy: &Path, order: &str, known
     Ok(())
 }
 
-fn store_of(folder: &Path) -> Result<Store> {
+fn store_of(directory: &Path) -> Result<Store> {
     let segments = SegmentSizes { max_bytes: SEGMENT_BYTES, ..SegmentSizes::default() };
     let options = StoreOptions { durability: Durability::Process, segments, ..StoreOptions::default() };
-    Ok(Store::open_with(folder, options)?)
+    Ok(Store::open_with(directory, options)?)
 }
 
 /// Writes as many records as each line of its input says.

@@ -39,19 +39,25 @@ const LATER_MORE_US: u64 = 3_000;
 
 pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mut report = Report::new("cycles");
-    let folder = place::folder(&plan.dir)?;
-    let foldlog = Foldlog::new(plan.foldlog.as_deref(), folder.path());
+    let directory = place::directory(&plan.dir)?;
+    let foldlog = Foldlog::new(plan.foldlog.as_deref(), directory.path());
     let lives = plan.rounds(40, 1_000);
     for level in LEVELS {
-        at_level(&mut report, folder.path(), level, lives, &foldlog)?;
+        at_level(&mut report, directory.path(), level, lives, &foldlog)?;
     }
     report.count("lives at each level", lives);
     Ok(report)
 }
 
-fn at_level(report: &mut Report, folder: &Path, level: Level, lives: u64, foldlog: &Foldlog) -> Result<()> {
+fn at_level(
+    report: &mut Report,
+    directory: &Path,
+    level: Level,
+    lives: u64,
+    foldlog: &Foldlog,
+) -> Result<()> {
     let Level { word, durability } = level;
-    let store = host::store(&folder.join(word), durability)?;
+    let store = host::store(&directory.join(word), durability)?;
     let session = store.create(&host::types()?)?;
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close()?;

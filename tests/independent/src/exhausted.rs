@@ -20,12 +20,12 @@ use crate::place::{self, Disk, Kind};
 use crate::report::{Report, Result};
 use crate::tree::{Compared, Tree};
 
-/// What a full disk may have left: a segment of the least size, the folder entries, and what ext4 keeps back.
+/// What a full disk may have left: a segment of the least size, the directory entries, and what ext4 keeps back.
 const LEFT_OVER: u64 = 600 << 10;
 
 pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mut report = Report::new("exhausted");
-    let folder = place::folder(&plan.dir)?;
+    let directory = place::directory(&plan.dir)?;
     let mut chance = Chance::new(plan.seed);
     let rounds = plan.rounds(1, 12);
     for round in 0..rounds {
@@ -37,15 +37,15 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
         }
         for files in [8, 12, 16, 20, 28, 40] {
             let limits = Limits { files: Some(files + chance.below(3)), ..Limits::default() };
-            limited(&mut report, folder.path(), "descriptors", limits, round)?;
+            limited(&mut report, directory.path(), "descriptors", limits, round)?;
         }
         for file_kib in [16, 64, 256, 2_048] {
             let limits = Limits { file_kib: Some(file_kib + chance.below(8)), ..Limits::default() };
-            limited(&mut report, folder.path(), "file length", limits, round)?;
+            limited(&mut report, directory.path(), "file length", limits, round)?;
         }
         for memory_kib in [48 << 10, 96 << 10, 256 << 10] {
             let limits = Limits { memory_kib: Some(memory_kib), ..Limits::default() };
-            limited(&mut report, folder.path(), "memory", limits, round)?;
+            limited(&mut report, directory.path(), "memory", limits, round)?;
         }
     }
     report.count("rounds", rounds);
@@ -166,9 +166,9 @@ fn tool_on_full_disk(report: &mut Report, disk: &Disk, kind: Kind, round: u64, k
 }
 
 /// A host under limits: it writes, and calls a tool that fails. Afterwards, without limits, all is there.
-fn limited(report: &mut Report, folder: &Path, what: &str, limits: Limits, round: u64) -> Result<()> {
+fn limited(report: &mut Report, directory: &Path, what: &str, limits: Limits, round: u64) -> Result<()> {
     let what = format!("{what} limited to {limits:?}");
-    let base = tempfile::tempdir_in(folder)?;
+    let base = tempfile::tempdir_in(directory)?;
     let base = base.path();
     let root = base.join("workspace");
     furnish(&root)?;

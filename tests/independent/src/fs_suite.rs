@@ -1,4 +1,4 @@
-//! A file-system test suite that runs inside of a tool: files, folders, links, holes, permissions, owners and attributes
+//! A file-system test suite that runs inside of a tool: files, directories, links, holes, permissions, owners and attributes
 //! are made and changed by the hundred, at random. Then the tool fails, and the tree is as it was. Beside it: programs that
 //! leave their process group and go on writing, and a file that somebody else appends to all the time.
 
@@ -19,7 +19,7 @@ use crate::report::{Report, Result};
 use crate::tree::{self, Compared, Tree};
 use crate::{Plan, place};
 
-/// So deep do folders stand in one another.
+/// So deep do directories stand in one another.
 const DEPTH: usize = 40;
 
 /// Names that a file system takes and a program may trip over.
@@ -28,13 +28,13 @@ const NAMES: [&str; 10] =
 
 pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mut report = Report::new("fs-suite");
-    let folder = place::folder(&plan.dir)?;
+    let directory = place::directory(&plan.dir)?;
     let (suites, operations) = (plan.rounds(3, 60), if plan.long { 5_000 } else { 1_000 });
     if !place::is_root() {
         report.skip("owners are not changed, since this is not root");
     }
     for suite in 0..suites {
-        let base = folder.path().join(format!("{suite}"));
+        let base = directory.path().join(format!("{suite}"));
         let root = base.join("workspace");
         fs::create_dir_all(&root)?;
         let mut chance = Chance::of(plan.seed, suite);
@@ -65,9 +65,9 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     }
     report.count("suites", suites);
     for (number, (name, script)) in PROGRAMS.into_iter().enumerate() {
-        programs(&mut report, &folder.path().join(format!("programs-{number}")), name, script)?;
+        programs(&mut report, &directory.path().join(format!("programs-{number}")), name, script)?;
     }
-    appended(&mut report, &folder.path().join("appended"))?;
+    appended(&mut report, &directory.path().join("appended"))?;
     Ok(report)
 }
 
@@ -271,8 +271,8 @@ impl Suite {
 
     fn write(&mut self, path: &Path) -> std::io::Result<()> {
         not_through_a_link(path)?;
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
         }
         let bytes = self.bytes(if self.chance.clone().once_in(20) { 200_000 } else { 4_000 });
         fs::write(path, bytes)

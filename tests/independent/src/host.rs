@@ -78,8 +78,8 @@ pub(crate) fn said_briefly(n: u64) -> Said {
     Said { n, text: format!("what was said as number {n}, in about as many bytes as an agent's step takes") }
 }
 
-pub(crate) fn store(folder: &Path, durability: Durability) -> Result<Store> {
-    Ok(Store::open_with(folder, StoreOptions { durability, ..StoreOptions::default() })?)
+pub(crate) fn store(directory: &Path, durability: Durability) -> Result<Store> {
+    Ok(Store::open_with(directory, StoreOptions { durability, ..StoreOptions::default() })?)
 }
 
 /// What a session's log says, read as an audit reads it.
@@ -114,7 +114,7 @@ impl Tool for Act {
     }
 }
 
-/// A session with a real folder as its workspace.
+/// A session with a real directory as its workspace.
 pub(crate) struct Desk {
     pub(crate) session: Session,
     state: ExecutionState,

@@ -30,8 +30,8 @@ const VERIFIED: u64 = 5;
 
 pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mut report = Report::new("kills");
-    let folder = place::folder(&plan.dir)?;
-    let foldlog = Foldlog::new(plan.foldlog.as_deref(), folder.path());
+    let directory = place::directory(&plan.dir)?;
+    let foldlog = Foldlog::new(plan.foldlog.as_deref(), directory.path());
     let kills = plan.rounds(90, 3_000).div_ceil(LEVELS.len() as u64);
     for level in LEVELS {
         let (mut killed, mut sessions) = (0, 0);
@@ -39,7 +39,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
             let lives = LIVES.min(kills - killed);
             let mut chance = Chance::of(plan.seed, sessions ^ (level.durability as u64) << 32);
             let often = sessions % VERIFIED == 0;
-            of_one_session(&mut report, folder.path(), level, lives, &mut chance, &foldlog, often)?;
+            of_one_session(&mut report, directory.path(), level, lives, &mut chance, &foldlog, often)?;
             killed += lives;
             sessions += 1;
         }
@@ -48,7 +48,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mut chance = Chance::new(plan.seed);
     let called = plan.rounds(30, 600);
     for (which, level) in LEVELS.into_iter().enumerate() {
-        let base = folder.path().join(format!("desk-{which}"));
+        let base = directory.path().join(format!("desk-{which}"));
         of_one_desk(&mut report, &base, level, called.div_ceil(3), &mut chance)?;
     }
     Ok(report)
@@ -165,7 +165,7 @@ fn call_tools(base: &Path, id: &str, word: &str) -> Result<()> {
 
 fn of_one_session(
     report: &mut Report,
-    folder: &Path,
+    directory: &Path,
     level: Level,
     lives: u64,
     chance: &mut Chance,
@@ -173,7 +173,7 @@ fn of_one_session(
     often: bool,
 ) -> Result<()> {
     let Level { word, durability } = level;
-    let store = host::store(&folder.join("store"), durability)?;
+    let store = host::store(&directory.join("store"), durability)?;
     let session = store.create(&host::types()?)?;
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close()?;

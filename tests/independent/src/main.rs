@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `kills` | writers that are killed at any moment, with each record acknowledged over a pipe |
 //! | `cycles` | lives that never close: what they leave on the disk, and what opening costs |
-//! | `swaps` | workspaces, parents and folders that are exchanged while calls fail and are recovered |
+//! | `swaps` | workspaces, parents and directories that are exchanged while calls fail and are recovered |
 //! | `hostile` | logs of any shape against every verb of the binary, under a limit of memory and time |
 //! | `exhausted` | full disks, and limits of descriptors, file lengths and memory |
 //! | `obstacles` | what a tool leaves in its own rollback's way: sparse files, deep trees, a forged mark |
@@ -21,8 +21,8 @@
 //! | `report` | what a harness counted, skipped and found broken |
 //! | `host` | a host's types, its session and its workspace |
 //! | `child` | parts of a harness in processes of their own |
-//! | `place` | folders and small disks |
-//! | `tree` | what a folder holds, to be compared |
+//! | `place` | directories and small disks |
+//! | `tree` | what a directory holds, to be compared |
 //! | `verbs` | the binary `foldlog` |
 //! | `chance` | chance from a seed |
 
@@ -72,7 +72,7 @@ struct Arguments {
     /// How long `swaps` goes on; its long form takes an hour where nothing is said.
     #[arg(long)]
     seconds: Option<u64>,
-    /// Where files go; the system's temporary folder where nothing is said.
+    /// Where files go; the system's temporary directory where nothing is said.
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Print each verb of `hostile` with how it ended.

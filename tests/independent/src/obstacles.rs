@@ -48,10 +48,10 @@ const ENDS: [&str; 3] = ["fails", "succeeds", "killed"];
 
 pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mut report = Report::new("obstacles");
-    let folder = place::folder(&plan.dir)?;
+    let directory = place::directory(&plan.dir)?;
     for (which, (name, _)) in OBSTACLES.into_iter().enumerate() {
         for end in ENDS {
-            let base = tempfile::tempdir_in(folder.path())?;
+            let base = tempfile::tempdir_in(directory.path())?;
             one(&mut report, base.path(), which, name, end)?;
             // What stands deeper than any path is long is removed from within.
             place::run(std::process::Command::new("rm").arg("-rf").arg(base.path()))?;
@@ -122,7 +122,7 @@ fn recovered(base: &Path, id: &str) -> Result<Option<std::result::Result<(), Str
     Ok(host.ended_within(WITHIN)?.map(|(status, errors)| if status.success() { Ok(()) } else { Err(errors) }))
 }
 
-/// So many folders in one another, the last of them holding a file.
+/// So many directories in one another, the last of them holding a file.
 fn deep(root: &Path, levels: usize) -> io::Result<()> {
     let mut path = root.to_owned();
     path.extend((0..levels).map(|_| "d"));

@@ -47,11 +47,11 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
         report.skip("`setpriv` cannot become another user here");
         return Ok(report);
     }
-    let folder = place::folder(&plan.dir)?;
-    by_root(&mut report, &folder.path().join("root"))?;
-    by_a_user(&mut report, &folder.path().join("user"))?;
+    let directory = place::directory(&plan.dir)?;
+    by_root(&mut report, &directory.path().join("root"))?;
+    by_a_user(&mut report, &directory.path().join("user"))?;
     for umask in ["022", "000", "077"] {
-        read_by_another(&mut report, &folder.path().join(umask), umask)?;
+        read_by_another(&mut report, &directory.path().join(umask), umask)?;
     }
     Ok(report)
 }
@@ -70,11 +70,11 @@ fn furnish(root: &Path) -> Result<()> {
     for (name, uid, gid, mode) in FILES {
         make(&root.join(name), uid, gid, mode)?;
     }
-    let folder = root.join("folder of the other");
-    fs::create_dir(&folder)?;
-    make(&folder.join("within"), ONE, OTHER, 0o4711)?;
-    chown(&folder, Some(OTHER), Some(ONE))?;
-    fs::set_permissions(&folder, Permissions::from_mode(0o2770))?;
+    let directory = root.join("folder of the other");
+    fs::create_dir(&directory)?;
+    make(&directory.join("within"), ONE, OTHER, 0o4711)?;
+    chown(&directory, Some(OTHER), Some(ONE))?;
+    fs::set_permissions(&directory, Permissions::from_mode(0o2770))?;
     Ok(())
 }
 
@@ -188,8 +188,8 @@ fn read_by_another(report: &mut Report, base: &Path, umask: &str) -> Result<()> 
         return Ok(());
     }
     let mut paths = Vec::new();
-    for folder in ["store", "captures"] {
-        all_below(&base.join(folder), &mut paths)?;
+    for directory in ["store", "captures"] {
+        all_below(&base.join(directory), &mut paths)?;
     }
     let list = base.join("paths");
     let lines: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
@@ -223,9 +223,9 @@ fn read_by_another(report: &mut Report, base: &Path, umask: &str) -> Result<()> 
     Ok(())
 }
 
-fn all_below(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
-    paths.push(folder.to_owned());
-    for entry in fs::read_dir(folder)? {
+fn all_below(directory: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
+    paths.push(directory.to_owned());
+    for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
             all_below(&entry.path(), paths)?;

@@ -1,4 +1,4 @@
-//! Places where a harness works: folders, and small disks of its own. All are gone when it is done.
+//! Places where a harness works: directories, and small disks of its own. All are gone when it is done.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -10,11 +10,11 @@ use tempfile::TempDir;
 
 use crate::report::{Report, Result};
 
-/// A new folder, which anybody may pass through, as other users do.
-pub(crate) fn folder(under: &Path) -> Result<TempDir> {
-    let folder = tempfile::Builder::new().prefix("foldlog-independent-").tempdir_in(under)?;
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
-    Ok(folder)
+/// A new directory, which anybody may pass through, as other users do.
+pub(crate) fn directory(under: &Path) -> Result<TempDir> {
+    let directory = tempfile::Builder::new().prefix("foldlog-independent-").tempdir_in(under)?;
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
+    Ok(directory)
 }
 
 /// Removes what a rollback moved aside in a workspace, since no capture took it. It is somebody's to look at, and no part of what was there.
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
 /// A small disk, mounted; it is unmounted when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    folder: TempDir,
+    directory: TempDir,
     kind: Kind,
     mounted: bool,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Disk {
 impl Disk {
     /// A disk of so many bytes. The text says why this machine, or this user, may have none.
     pub(crate) fn new(under: &Path, kind: Kind, bytes: u64) -> Result<std::result::Result<Disk, String>> {
-        let mut disk = Disk { folder: folder(under)?, kind, mounted: false };
+        let mut disk = Disk { directory: directory(under)?, kind, mounted: false };
         fs::create_dir(disk.root())?;
         if kind == Kind::Ext4 {
             File::create(disk.image())?.set_len(bytes)?;
@@ -71,12 +71,12 @@ impl Disk {
     }
 
     fn image(&self) -> PathBuf {
-        self.folder.path().join("image")
+        self.directory.path().join("image")
     }
 
     /// Where it is mounted.
     pub(crate) fn root(&self) -> PathBuf {
-        self.folder.path().join("root")
+        self.directory.path().join("root")
     }
 
     /// Mounts an ext4 again, after [`unmount`](Disk::unmount).
@@ -87,7 +87,7 @@ impl Disk {
     /// Unmounts it, at once where nobody uses it.
     pub(crate) fn unmount(&mut self) -> std::result::Result<(), String> {
         if std::mem::take(&mut self.mounted) && run(Command::new("umount").arg(self.root())).is_err() {
-            // Somebody has a file open: the folder must be empty before it is removed.
+            // Somebody has a file open: the directory must be empty before it is removed.
             return run(Command::new("umount").arg("-l").arg(self.root()));
         }
         Ok(())
@@ -110,17 +110,17 @@ pub(crate) fn run(command: &mut Command) -> std::result::Result<(), String> {
     }
 }
 
-/// What a folder takes.
+/// What a directory takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
 }
 
-/// How many files a folder holds, at any depth, and how many bytes are allocated for them.
-pub(crate) fn taken(folder: &Path) -> Result<Taken> {
+/// How many files a directory holds, at any depth, and how many bytes are allocated for them.
+pub(crate) fn taken(directory: &Path) -> Result<Taken> {
     let mut taken = Taken::default();
-    for entry in fs::read_dir(folder)? {
+    for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let found = entry.metadata()?;
         if found.is_dir() {
@@ -135,7 +135,7 @@ pub(crate) fn taken(folder: &Path) -> Result<Taken> {
     Ok(taken)
 }
 
-/// Copies a folder with all that is in it. What is gone by the time it would be copied is left out.
+/// Copies a directory with all that is in it. What is gone by the time it would be copied is left out.
 pub(crate) fn copy_all(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {

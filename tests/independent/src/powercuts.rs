@@ -52,7 +52,7 @@ const SHUTDOWNS: [(&str, &[&str]); 3] = [
 
 pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mut report = Report::new("powercuts");
-    let folder = place::folder(&plan.dir)?;
+    let directory = place::directory(&plan.dir)?;
     let mut disk = match Disk::new(&plan.dir, Kind::Ext4, DISK_BYTES)? {
         Ok(disk) => disk,
         Err(reason) => {
@@ -61,7 +61,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
         }
     };
     let mut chance = Chance::new(plan.seed);
-    let boot = Boot { file: folder.path().join("boot") };
+    let boot = Boot { file: directory.path().join("boot") };
     boot.again(&mut chance)?;
     if let Err(reason) = child::run(boot.command(&Command::new("true")))? {
         report.skip(format!("no boot id can be put in place of the machine's: {reason}"));
@@ -255,8 +255,8 @@ fn of_a_workspace(
     fs::create_dir_all(root.join("inner/deep"))?;
     for n in 0..12 {
         let len = usize::try_from(chance.below(30_000)).unwrap_or_default();
-        let folder = ["", "inner", "inner/deep"][n % 3];
-        fs::write(root.join(folder).join(format!("{n}")), chance.bytes(len))?;
+        let directory = ["", "inner", "inner/deep"][n % 3];
+        fs::write(root.join(directory).join(format!("{n}")), chance.bytes(len))?;
     }
     place::run(Command::new("sync").arg("-f").arg(&base))?;
     let before = Tree::of(&root)?;
@@ -324,8 +324,8 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
             if let Some((_, n)) = heard.iter().zip(0..).find(|(said, n)| **said != host::said(seed, *n)) {
                 return Err(format!("record {n} is another").into());
             }
-            let folder = place::folder(&std::env::temp_dir())?;
-            let verified = Foldlog::new(None, folder.path()).plain(&[&"verify", &dir])?;
+            let directory = place::directory(&std::env::temp_dir())?;
+            let verified = Foldlog::new(None, directory.path()).plain(&[&"verify", &dir])?;
             if verified.code != Some(0) {
                 return Err(format!("verify: {}", verified.stderr.text).into());
             }

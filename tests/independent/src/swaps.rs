@@ -1,4 +1,4 @@
-//! Workspaces that are exchanged while calls fail and are recovered: the root, its parents and folders within, by
+//! Workspaces that are exchanged while calls fail and are recovered: the root, its parents and directories within, by
 //! renames and links. A victim beside it stays as it is byte for byte, and the workspace is restored exactly, or the
 //! call is refused by name and can be recovered once everything is back in its place.
 
@@ -27,9 +27,9 @@ use crate::{Plan, place};
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Swap {
     ParentForLink,
-    ParentForFolder,
+    ParentForDirectory,
     RootForLink,
-    RootForFolder,
+    RootForDirectory,
     RootForEmpty,
     RootForNothing,
     InnerForLink,
@@ -37,9 +37,9 @@ enum Swap {
 
 const SWAPS: [Swap; 7] = [
     Swap::ParentForLink,
-    Swap::ParentForFolder,
+    Swap::ParentForDirectory,
     Swap::RootForLink,
-    Swap::RootForFolder,
+    Swap::RootForDirectory,
     Swap::RootForEmpty,
     Swap::RootForNothing,
     Swap::InnerForLink,
@@ -53,7 +53,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mut report = Report::new("swaps");
-    let folder = place::folder(&plan.dir)?;
+    let directory = place::directory(&plan.dir)?;
     let mut chance = Chance::new(plan.seed);
     let until = match (plan.seconds, plan.long) {
         (Some(seconds), _) => Some(Instant::now() + Duration::from_secs(seconds)),
@@ -64,7 +64,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mut round = 0;
     while until.is_none_or(|until| Instant::now() < until) && (until.is_some() || round < rounds) {
         let swap = SWAPS[usize::try_from(round).unwrap_or_default() % SWAPS.len()];
-        let scene = Scene::new(folder.path().join(round.to_string()))?;
+        let scene = Scene::new(directory.path().join(round.to_string()))?;
         let done = match (round / SWAPS.len() as u64) % 3 {
             0 => fails_while_swapped(&mut report, &scene, swap),
             1 => killed_while_swapped(&mut report, &scene, swap, &mut chance),
@@ -141,13 +141,13 @@ impl Scene {
             Swap::ParentForLink => {
                 fs::rename(&parent, away(&parent)).and_then(|()| symlink(&victim, &parent))
             }
-            Swap::ParentForFolder => {
+            Swap::ParentForDirectory => {
                 fs::rename(&parent, away(&parent)).and_then(|()| fs::rename(&victim, &parent))
             }
             Swap::RootForLink => {
                 fs::rename(&root, away(&root)).and_then(|()| symlink(victim.join("workspace"), &root))
             }
-            Swap::RootForFolder => {
+            Swap::RootForDirectory => {
                 fs::rename(&root, away(&root)).and_then(|()| fs::rename(victim.join("workspace"), &root))
             }
             Swap::RootForEmpty => fs::rename(&root, away(&root)).and_then(|()| fs::create_dir(&root)),
@@ -163,9 +163,9 @@ impl Scene {
         let back = |path: &Path| fs::rename(away(path), path).map(|()| None);
         match swap {
             Swap::ParentForLink => fs::remove_file(&parent).and_then(|()| back(&parent)),
-            Swap::ParentForFolder => fs::rename(&parent, &victim).and_then(|()| back(&parent)),
+            Swap::ParentForDirectory => fs::rename(&parent, &victim).and_then(|()| back(&parent)),
             Swap::RootForLink => fs::remove_file(&root).and_then(|()| back(&root)),
-            Swap::RootForFolder => fs::rename(&root, victim.join("workspace")).and_then(|()| back(&root)),
+            Swap::RootForDirectory => fs::rename(&root, victim.join("workspace")).and_then(|()| back(&root)),
             Swap::RootForEmpty => {
                 let filled = fs::remove_dir(&root).err().map(|error| format!("the empty folder: {error}"));
                 if filled.is_some() {
@@ -181,7 +181,7 @@ impl Scene {
                 back(&root).map(|_| made)
             }
             Swap::InnerForLink => {
-                // A restore may have put the folder back, and removed what stood beside it.
+                // A restore may have put the directory back, and removed what stood beside it.
                 let inner = root.join("inner");
                 if inner.is_symlink() {
                     fs::remove_file(&inner)?;
@@ -378,14 +378,14 @@ fn put_back(report: &mut Report, scene: &Scene, swap: Swap, what: &str) -> Resul
 /// The victim is as it was, wherever it stands.
 fn is_untouched(report: &mut Report, scene: &Scene, swap: Swap, before: &Before, what: &str) -> Result<()> {
     let moved = scene.parent().join("beside").exists() && !scene.victim().exists();
-    let (victim, folder) = (scene.victim(), scene.victim().join("workspace"));
+    let (victim, directory) = (scene.victim(), scene.victim().join("workspace"));
     let mut now = if moved { Tree::of(&scene.parent()) } else { Tree::of(&victim) };
-    if swap == Swap::RootForFolder && !folder.exists() {
-        // Its folder stands at the workspace's place.
+    if swap == Swap::RootForDirectory && !directory.exists() {
+        // Its directory stands at the workspace's place.
         let place = scene.root();
-        let lent = fs::rename(&place, &folder).and_then(|()| {
+        let lent = fs::rename(&place, &directory).and_then(|()| {
             now = Tree::of(&victim);
-            fs::rename(&folder, &place)
+            fs::rename(&directory, &place)
         });
         lent?;
     }
@@ -418,7 +418,7 @@ fn restored(
 }
 
 fn is_restored(report: &mut Report, scene: &Scene, before: &Before, what: &str) -> Result<()> {
-    // A capture fails where a folder is exchanged while it is read.
+    // A capture fails where a directory is exchanged while it is read.
     place::clear_aside(report, &scene.root())?;
     let found = before.workspace.compare(&Tree::of(&scene.root())?, Compared::CONTENT);
     report.check(found.is_none(), || format!("{what}: the workspace: {}", found.unwrap_or_default()));

@@ -1,4 +1,4 @@
-//! What a folder holds, found by a walk of its own: to be compared before and after.
+//! What a directory holds, found by a walk of its own: to be compared before and after.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -35,7 +35,7 @@ struct Node {
 pub(crate) struct Compared {
     pub(crate) modes: bool,
     pub(crate) owners: bool,
-    /// Of files and links; a folder's changes with what is put into it.
+    /// Of files and links; a directory's changes with what is put into it.
     pub(crate) times: bool,
     pub(crate) links: bool,
     pub(crate) attributes: bool,
@@ -49,7 +49,7 @@ impl Compared {
         Compared { modes: true, owners: false, times: false, links: false, attributes: false };
 }
 
-/// A folder as it was at one moment.
+/// A directory as it was at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tree {
     nodes: BTreeMap<PathBuf, Node>,
@@ -65,8 +65,13 @@ impl Tree {
         Ok(tree)
     }
 
-    fn walk(&mut self, folder: &Path, below: &Path, names: &mut BTreeMap<(u64, u64), PathBuf>) -> Result<()> {
-        let mut entries = fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+    fn walk(
+        &mut self,
+        directory: &Path,
+        below: &Path,
+        names: &mut BTreeMap<(u64, u64), PathBuf>,
+    ) -> Result<()> {
+        let mut entries = fs::read_dir(directory)?.collect::<std::io::Result<Vec<_>>>()?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let (path, below) = (entry.path(), below.join(entry.file_name()));

@@ -54,8 +54,8 @@ pub(crate) struct Foldlog {
 }
 
 impl Foldlog {
-    pub(crate) fn new(path: Option<&Path>, folder: &Path) -> Foldlog {
-        Foldlog { path: path.map(Path::to_owned), peak: folder.join("peak") }
+    pub(crate) fn new(path: Option<&Path>, directory: &Path) -> Foldlog {
+        Foldlog { path: path.map(Path::to_owned), peak: directory.join("peak") }
     }
 
     pub(crate) fn command(&self, arguments: &[OsString]) -> Result<Command> {

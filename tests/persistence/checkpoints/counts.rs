@@ -189,8 +189,8 @@ proptest! {
 /// earlier one had abandoned: it forgot what the workspace was captured as there, and counted changes twice.
 #[test]
 fn files_and_messages_are_counted_through_failures_and_rollbacks() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     let manager = CheckpointManager::new(agent.session.clone());
     let mut created = vec![manager.create(None).unwrap()];
     agent.start("a");

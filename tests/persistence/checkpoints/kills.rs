@@ -63,8 +63,8 @@ fn seen(manager: &CheckpointManager) -> Seen {
 /// Has `act` write, and looks at what is left for each place at which its process may end. `steps` is called with what each
 /// leaves, in order.
 fn at_each_place(act: impl Fn(&CheckpointManager), check: impl Fn(&Seen, &Seen, &Seen)) {
-    let folder = tempfile::tempdir().unwrap();
-    let (root, types) = (folder.path().join("store"), types());
+    let directory = tempfile::tempdir().unwrap();
+    let (root, types) = (directory.path().join("store"), types());
     let store = Store::open(&root).unwrap();
     let id = {
         let session = store.create(&types).unwrap();
@@ -88,7 +88,7 @@ fn at_each_place(act: impl Fn(&CheckpointManager), check: impl Fn(&Seen, &Seen, 
     assert!(frames.len() > written + 1);
     for (file, begin, end) in &frames[written..] {
         for cut in [*begin, begin + (end - begin) / 2, end - 1] {
-            let copied = folder.path().join("copy");
+            let copied = directory.path().join("copy");
             let _ = fs::remove_dir_all(&copied);
             copy(&dir, &copied.join("sessions").join(id.to_string()));
             let file = copied.join("sessions").join(id.to_string()).join(file.file_name().unwrap());
@@ -176,17 +176,17 @@ fn part_of_a_child_that_creates_and_restores_until_it_is_killed() {
 
 #[test]
 fn a_process_that_is_killed_leaves_every_checkpoint_that_it_told_of_or_a_record_of_its_removal() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let part = "checkpoints::kills::part_of_a_child_that_creates_and_restores_until_it_is_killed";
     let types = types();
     let mut told = 0;
     for lines in [1, 4, 7, 9] {
-        let mut started = child::start(part, folder.path().to_str().unwrap());
+        let mut started = child::start(part, directory.path().to_str().unwrap());
         for _ in 0..lines {
             told = started.hear("created").expect("it goes on").parse().unwrap();
         }
         started.kill();
-        let store = Store::open(folder.path()).unwrap();
+        let store = Store::open(directory.path()).unwrap();
         let manager = manager(&store, store.session_ids().unwrap()[0], &types);
         let history = CheckpointHistory::from_session(manager.session()).unwrap();
         let latest = history.list().iter().map(|one| one.id).max().unwrap();

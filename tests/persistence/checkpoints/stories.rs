@@ -135,8 +135,8 @@ fn later_updates_are_applied_in_order_and_what_is_refused_is_listed() {
 /// Regression: a restore that applied later updates dropped messages and changes of files without a word.
 #[test]
 fn later_messages_and_changes_of_files_are_named_as_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Agent::begin(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(directory.path());
     agent.start("a");
     agent.write("kept.txt", Some("first"), false);
     let manager = agent.manager();
@@ -312,9 +312,9 @@ fn a_checkpoint_whose_hash_does_not_fit_the_records_is_refused_with_both_hashes(
 
 #[test]
 fn a_workspace_is_restored_with_the_session() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let checkpoint = {
-        let agent = Agent::begin(folder.path());
+        let agent = Agent::begin(directory.path());
         let manager =
             CheckpointManager::new(agent.session.clone()).with_resources(agent.runner().state().clone());
         agent.start("a");
@@ -328,7 +328,7 @@ fn a_workspace_is_restored_with_the_session() {
     let taken = CompositeSnapshot::from_json(checkpoint.resources.as_deref().unwrap()).unwrap().metadata;
     assert_eq!((taken.phase, taken.tag), (SnapshotPhase::Checkpoint, Some(checkpoint.id.to_string())));
     // Another process restores it.
-    let agent = Agent::resume(folder.path());
+    let agent = Agent::resume(directory.path());
     let alone = CheckpointManager::new(agent.session.clone());
     let options = RestoreOptions { with_resources: true, ..by_somebody() };
     assert!(matches!(alone.restore_from_checkpoint(checkpoint.id, &options), Err(Error::NoResources { .. })));

@@ -76,11 +76,11 @@ pub fn snapshot_json(bytes: &[u8]) {
 /// Where something does not hold.
 pub fn import(bytes: &[u8]) {
     let Some((tool, content)) = bytes.split_first() else { return };
-    let folder = tempfile::tempdir().expect("there is room for a folder");
-    let file = folder.path().join("task.traj");
+    let directory = tempfile::tempdir().expect("there is room for a folder");
+    let file = directory.path().join("task.traj");
     std::fs::write(&file, content).expect("there is room for a file");
     if tool % 4 == 3 {
-        return messages(folder.path(), &file);
+        return messages(directory.path(), &file);
     }
     let read = match tool % 2 {
         0 => runs::read_tau_bench(&file),
@@ -93,7 +93,7 @@ pub fn import(bytes: &[u8]) {
             return;
         }
     };
-    let store = folder.path().join("store");
+    let store = directory.path().join("store");
     for run in read.iter().take(4) {
         let written = runs::import::run(&store, &runs::types().expect("they agree"), run);
         match written {
@@ -110,8 +110,8 @@ pub fn import(bytes: &[u8]) {
 
 /// Checks that a file of OpenAI's messages is refused, and leaves nothing behind, or comes to a conversation that says the
 /// same.
-fn messages(folder: &Path, file: &Path) {
-    let store = folder.join("store");
+fn messages(directory: &Path, file: &Path) {
+    let store = directory.join("store");
     let read = openai::read(file).and_then(|text| {
         runs::import::messages(&store, file, &text, None)?;
         Ok(text)

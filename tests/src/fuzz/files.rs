@@ -38,7 +38,7 @@ const SESSION: Uuid = Uuid::from_u128(0xf0_1d);
 /// A session's files.
 #[derive(Debug, Default)]
 pub struct Set {
-    /// The session that the folder is named for.
+    /// The session that the directory is named for.
     pub session: Uuid,
     /// Whether power was cut since.
     pub other_boot: bool,
@@ -48,7 +48,7 @@ pub struct Set {
     pub images: bool,
     /// Whether there are images that may say anything.
     pub images_lie: bool,
-    /// The files, by their paths within the folder.
+    /// The files, by their paths within the directory.
     pub files: BTreeMap<PathBuf, Vec<u8>>,
 }
 
@@ -62,7 +62,7 @@ impl Set {
         set
     }
 
-    /// The input that stands for these files, whose paths are those within the session's folder.
+    /// The input that stands for these files, whose paths are those within the session's directory.
     pub fn input(flags: u8, files: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<u8> {
         let mut input = vec![flags];
         for (path, bytes) in files {

@@ -30,7 +30,7 @@ pub use mutate::mutated;
 pub use sessions::segments;
 pub use transcripts::claude_code;
 
-/// A target: its name, which is also that of its folder of kept inputs, and what it calls.
+/// A target: its name, which is also that of its directory of kept inputs, and what it calls.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.

@@ -16,9 +16,9 @@ const AGENTS_MAX: usize = 4;
 ///
 /// Where something does not hold.
 pub fn claude_code(bytes: &[u8]) {
-    let folder = tempfile::tempdir().expect("there is room for a folder");
-    let (file, store) = (folder.path().join("s.jsonl"), folder.path().join("store"));
-    let agents = folder.path().join("s/subagents");
+    let directory = tempfile::tempdir().expect("there is room for a folder");
+    let (file, store) = (directory.path().join("s.jsonl"), directory.path().join("store"));
+    let agents = directory.path().join("s/subagents");
     let mut parts = bytes.splitn(AGENTS_MAX + 1, |byte| *byte == 0);
     fs::write(&file, parts.next().unwrap_or_default()).expect("there is room for a file");
     fs::create_dir_all(&agents).expect("there is room for a folder");
@@ -49,13 +49,13 @@ pub fn claude_code(bytes: &[u8]) {
             conversation.expect("it is there").sent_messages();
         }
         if reader.tags().contains_key("claude_code_session") {
-            let out = folder.path().join("out");
+            let out = directory.path().join("out");
             let written = claude_code::export(&reader, &out).expect("it comes out");
             assert_eq!(written.lines, imported.lines);
             assert_eq!(fs::read(out.join("s.jsonl")).ok(), fs::read(&file).ok());
             for entry in fs::read_dir(&agents).expect("it can be listed") {
                 let path = entry.expect("it can be listed").path();
-                let again = out.join(path.strip_prefix(folder.path()).expect("it is in the folder"));
+                let again = out.join(path.strip_prefix(directory.path()).expect("it is in the folder"));
                 assert_eq!(fs::read(again).expect("it came out"), fs::read(path).expect("it is read"));
             }
             exported += 1;

@@ -20,7 +20,7 @@ fn json(ran: &Ran) -> Json {
 #[test]
 fn a_session_is_copied_gone_on_with_and_restored_by_opening_the_copy() {
     let fixture = fixture();
-    let store = Store::open_with(fixture.folder.path(), options()).unwrap();
+    let store = Store::open_with(fixture.directory.path(), options()).unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     let to = elsewhere.path().join("elsewhere/copies");
     let id = fixture.session.file_name().unwrap().to_str().unwrap().to_owned();
@@ -69,7 +69,7 @@ fn a_session_is_copied_gone_on_with_and_restored_by_opening_the_copy() {
 #[test]
 fn a_store_is_copied_whole_and_what_cannot_be_copied_stops_nothing_else() {
     let fixture = fixture();
-    let store = Store::open_with(fixture.folder.path(), options()).unwrap();
+    let store = Store::open_with(fixture.directory.path(), options()).unwrap();
     let damaged = store.create_with(&types(), SessionOptions::default()).unwrap();
     damaged.dispatch(step("damaged", 1)).unwrap();
     damaged.dispatch(step("behind it", 1)).unwrap();
@@ -78,7 +78,7 @@ fn a_store_is_copied_whole_and_what_cannot_be_copied_stops_nothing_else() {
     let elsewhere = tempfile::tempdir().unwrap();
     let to = elsewhere.path().join("copies");
 
-    let copied = json(&run(&["backup", "_", "--to", "_", "--json"], &[fixture.folder.path(), &to]));
+    let copied = json(&run(&["backup", "_", "--to", "_", "--json"], &[fixture.directory.path(), &to]));
     assert_eq!(copied["copied"].as_array().unwrap().len(), 3);
     assert_eq!(Store::open(&to).unwrap().session_ids().unwrap(), store.session_ids().unwrap());
 
@@ -87,7 +87,7 @@ fn a_store_is_copied_whole_and_what_cannot_be_copied_stops_nothing_else() {
     let at = bytes.windows(7).position(|window| window == b"damaged").unwrap();
     bytes[at] ^= 1;
     fs::write(&segment, bytes).unwrap();
-    let ran = run(&["backup", "_", "--to", "_"], &[fixture.folder.path(), &to]);
+    let ran = run(&["backup", "_", "--to", "_"], &[fixture.directory.path(), &to]);
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(ran.stdout.contains(&format!("session {damaged_id}: not copied: ")), "{}", ran.stdout);
     assert_eq!(ran.stdout.lines().count(), 3, "{}", ran.stdout);
@@ -96,7 +96,7 @@ fn a_store_is_copied_whole_and_what_cannot_be_copied_stops_nothing_else() {
     let kept = Store::open(&to).unwrap().read_log(damaged_id).unwrap();
     assert!(kept.records_len() > 2);
 
-    let store = fixture.folder.path();
+    let store = fixture.directory.path();
     let (away, link) = (elsewhere.path().join("away"), elsewhere.path().join("link"));
     std::os::unix::fs::symlink(store, &link).unwrap();
     let listed = || {
@@ -133,7 +133,7 @@ fn a_store_is_copied_whole_and_what_cannot_be_copied_stops_nothing_else() {
     }
     assert_eq!(listed(), before, "nothing was made");
     assert!(!fixture.session.join("copies").exists() && !store.join("sessions/copies").exists());
-    // A session that stands in no store is no folder for its own copy either.
+    // A session that stands in no store is no directory for its own copy either.
     let alone = elsewhere.path().join("alone");
     let status =
         std::process::Command::new("cp").arg("-r").args([&fixture.session, &alone]).status().unwrap();
@@ -141,6 +141,6 @@ fn a_store_is_copied_whole_and_what_cannot_be_copied_stops_nothing_else() {
     let refused = run(&["backup", "_", "--to", "_"], &[&alone, &alone.join("copies")]);
     assert!(refused.code == 2 && !alone.join("copies").exists(), "{refused:?}");
     let nothing =
-        run(&["backup", "_", "--to", "_"], &[&fixture.folder.path().join("nothing"), &to.join("new")]);
+        run(&["backup", "_", "--to", "_"], &[&fixture.directory.path().join("nothing"), &to.join("new")]);
     assert!(nothing.code == 2 && !to.join("new").exists(), "{nothing:?}");
 }

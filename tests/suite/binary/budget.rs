@@ -11,8 +11,8 @@ use super::{options, step};
 /// One session whose names alone took more memory than there was ended `sessions`, and nobody saw the others.
 #[test]
 fn a_session_over_its_budget_is_a_row_that_says_so_and_the_others_follow() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     for tags in [0, 200, 1] {
         let created = (0..tags).fold(SessionOptions::default(), |created, tag| {
             created.tag(format!("tag {tag}"), "x".repeat(100))
@@ -23,7 +23,7 @@ fn a_session_over_its_budget_is_a_row_that_says_so_and_the_others_follow() {
         }
         session.close().unwrap();
     }
-    let root = folder.path().as_os_str();
+    let root = directory.path().as_os_str();
     let listed =
         foldlog(["sessions".as_ref(), root, "--json".as_ref(), "--memory".as_ref(), "20000".as_ref()]);
     assert_eq!(listed.code, 2, "{}", listed.stderr);
@@ -63,8 +63,8 @@ fn a_session_over_its_budget_is_a_row_that_says_so_and_the_others_follow() {
 /// Two items of a million small values each were decoded whole to be compared, at 32 bytes and more for each byte stored.
 #[test]
 fn items_of_many_small_values_are_compared_in_as_much_memory_as_there_is() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = Store::open_with(folder.path(), options()).unwrap().create(&types()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let session = Store::open_with(directory.path(), options()).unwrap().create(&types()).unwrap();
     let dir = session.dir().to_owned();
     session.dispatch(step(&"x".repeat(3_000), 0)).unwrap();
     session.dispatch(Many(vec![0; 1 << 20])).unwrap();

@@ -14,13 +14,13 @@ use foldlog_tests::verbs::{Ran, foldlog};
 
 /// Backs the session up to a store next to its own.
 fn back_up(room: &Room, to: &str) -> Ran {
-    let (session, to) = (room.session().dir().to_owned(), room.folder.path().join(to));
+    let (session, to) = (room.session().dir().to_owned(), room.directory.path().join(to));
     foldlog(["backup", session.to_str().unwrap(), "--to", to.to_str().unwrap()])
 }
 
 /// Returns the directory of the session's captures in a copy.
 fn captures_of_copy(room: &Room, to: &str) -> PathBuf {
-    room.folder.path().join(to).join("sessions").join(room.id.to_string()).join("files")
+    room.directory.path().join(to).join("sessions").join(room.id.to_string()).join("files")
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn other_files_in_the_place_of_a_capture_are_reported_with_their_kind() {
                 continue;
             }
             for within in [&captures, &copy] {
-                let (path, aside) = (within.join(place), room.folder.path().join("aside"));
+                let (path, aside) = (within.join(place), room.directory.path().join("aside"));
                 fs::rename(&path, &aside).unwrap();
                 put(&path, what);
                 room.session().dispatch(StepAdded { title: what.to_owned(), part: 0 }).unwrap();
@@ -88,7 +88,7 @@ fn other_files_in_the_place_of_a_capture_are_reported_with_their_kind() {
 fn a_backup_of_a_session_without_its_captures_fails_for_as_long_as_the_copy_has_them() {
     let (room, captures, _) = with_objects();
     assert_eq!(back_up(&room, "copy").code, 0);
-    let aside = room.folder.path().join("aside");
+    let aside = room.directory.path().join("aside");
     fs::rename(&captures, &aside).unwrap();
     for what in ["nothing", "a symbolic link", "a pipe", "a regular file"] {
         if what != "nothing" {
@@ -145,11 +145,11 @@ fn other_files_in_the_place_of_a_backups_mark_are_reported_until_they_are_remove
 #[test]
 fn captures_outside_of_the_session_are_reported_and_those_within_it_are_copied() {
     for kept in ["beside", "store/sessions/SESSION/mine"] {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("workspace")).unwrap();
-        let session = store_in(folder.path()).create(&types()).unwrap();
-        let captures = folder.path().join(kept.replace("SESSION", &session.id().to_string()));
-        let root = folder.path().join("workspace");
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("workspace")).unwrap();
+        let session = store_in(directory.path()).create(&types()).unwrap();
+        let captures = directory.path().join(kept.replace("SESSION", &session.id().to_string()));
+        let root = directory.path().join("workspace");
         let files = HostFilesystem::open(&root, &captures, HostFilesystemOptions::default()).unwrap();
         let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
         let state = ExecutionState::new(session.clone(), resources);
@@ -160,7 +160,7 @@ fn captures_outside_of_the_session_are_reported_and_those_within_it_are_copied()
             "backup",
             session.dir().to_str().unwrap(),
             "--to",
-            folder.path().join("by-binary").to_str().unwrap(),
+            directory.path().join("by-binary").to_str().unwrap(),
         ]);
         if kept == "beside" {
             assert!(

@@ -31,8 +31,8 @@ impl Slice for Notes {
 
 #[test]
 fn checkpoints_are_listed_and_a_session_is_restored_or_recovered_without_its_host() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let types = declare(SessionTypes::builder()).slice::<Notes>().append_all::<Notes>().build().unwrap();
     let session = store.create(&types).unwrap();
     let manager = CheckpointManager::new(session.clone());
@@ -95,7 +95,7 @@ fn checkpoints_are_listed_and_a_session_is_restored_or_recovered_without_its_hos
     );
     session.close().unwrap();
 
-    let to = folder.path().join("to");
+    let to = directory.path().join("to");
     let to = to.to_str().unwrap();
     for strategy in ["updates", "partial"] {
         let ran =
@@ -109,12 +109,12 @@ fn checkpoints_are_listed_and_a_session_is_restored_or_recovered_without_its_hos
 
 /// Neither `restore` nor a strategy could bring workspaces back; they only said that the host does.
 #[test]
-fn a_checkpoint_brings_back_the_workspaces_whose_folders_are_given() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path().join("store")).unwrap();
+fn a_checkpoint_brings_back_the_workspaces_whose_directories_are_given() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path().join("store")).unwrap();
     let session = store.create(&declare(SessionTypes::builder()).build().unwrap()).unwrap();
     let (id, dir) = (session.id(), session.dir().to_str().unwrap().to_owned());
-    let workspace = folder.path().join("workspace");
+    let workspace = directory.path().join("workspace");
     fs::create_dir(&workspace).unwrap();
     let page = || fs::read_to_string(workspace.join("page")).unwrap();
     fs::write(workspace.join("page"), "as it was").unwrap();
@@ -177,15 +177,15 @@ fn a_checkpoint_brings_back_the_workspaces_whose_folders_are_given() {
 
 #[test]
 fn the_sound_files_of_a_damaged_tree_become_a_session_once_somebody_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path().join("store"), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path().join("store"), options()).unwrap();
     let session = store.create(&declare(SessionTypes::builder()).build().unwrap()).unwrap();
     session
         .dispatch(TaskCreated { task: NewTask::new(TaskId::new("design").unwrap(), "Design it") })
         .unwrap();
     let (id, dir) = (session.id().to_string(), session.dir().to_str().unwrap().to_owned());
     session.close().unwrap();
-    let (tree, to) = (folder.path().join("tree"), folder.path().join("to"));
+    let (tree, to) = (directory.path().join("tree"), directory.path().join("to"));
     let (tree, to) = (tree.to_str().unwrap(), to.to_str().unwrap());
     assert_eq!(foldlog(["export", &dir, "--format", "aca", "--to", tree]).code, 0);
     let file = Path::new(tree).join(".aca/sessions").join(&id).join("logs/execution/task_design.json");

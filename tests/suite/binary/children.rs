@@ -26,8 +26,8 @@ fn drive() -> DynTool {
 
 #[test]
 fn the_ledgers_of_a_failed_call_and_of_its_sub_agents_say_that_their_work_is_abandoned() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let session = store.create(&types()).unwrap();
     let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build().unwrap());
     let runner = ToolRunner::new(state, ToolRegistry::new().with_dynamic(drive()));

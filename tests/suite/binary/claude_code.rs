@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use foldlog_tests::verbs::{Ran, foldlog};
 use serde_json::{Value, json};
 
-/// A folder with transcripts, and a store.
+/// A directory with transcripts, and a store.
 struct Place {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 /// What an import printed.
@@ -37,14 +37,14 @@ impl Imported {
 
 impl Place {
     fn new() -> Place {
-        Place { folder: tempfile::tempdir().unwrap() }
+        Place { directory: tempfile::tempdir().unwrap() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
-    /// Writes a file below the folder of transcripts.
+    /// Writes a file below the directory of transcripts.
     fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path("in").join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -125,17 +125,17 @@ fn export(session: &Path, out: &Path) {
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
 }
 
-/// All files below a folder, with their bytes.
-fn tree(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+/// All files below a directory, with their bytes.
+fn tree(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(at) = folders.pop() {
+    let mut directories = vec![directory.to_owned()];
+    while let Some(at) = directories.pop() {
         for entry in fs::read_dir(at).unwrap() {
             let path = entry.unwrap().path();
             match path.is_dir() {
-                true => folders.push(path),
+                true => directories.push(path),
                 false => {
-                    files.push((path.strip_prefix(folder).unwrap().to_owned(), fs::read(&path).unwrap()));
+                    files.push((path.strip_prefix(directory).unwrap().to_owned(), fs::read(&path).unwrap()));
                 }
             }
         }

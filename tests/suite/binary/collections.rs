@@ -20,9 +20,9 @@ fn write(session: &Session, edits: u64) {
 
 #[test]
 fn the_binary_tells_what_would_go_and_removes_it_when_it_is_told_to() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let options = foldlog::StoreOptions { object_bytes_min: 600, ..foldlog::StoreOptions::default() };
-    let store = Store::open_with(folder.path(), options).unwrap();
+    let store = Store::open_with(directory.path(), options).unwrap();
     let session = store.create(&types()).unwrap();
     write(&session, 6);
     let (id, dir) = (session.id(), session.dir().to_owned());
@@ -34,7 +34,7 @@ fn the_binary_tells_what_would_go_and_removes_it_when_it_is_told_to() {
     };
     let count = || std::fs::read_dir(dir.join("objects")).unwrap().count();
     let before = count();
-    let told = gc(folder.path(), &[]);
+    let told = gc(directory.path(), &[]);
     assert!(
         told.code == 0 && told.stdout.contains("would remove 10 objects"),
         "{}{}",
@@ -46,12 +46,12 @@ fn the_binary_tells_what_would_go_and_removes_it_when_it_is_told_to() {
     let done = gc(&dir, &["--yes"]);
     assert!(done.code == 0 && done.stdout.contains("removed 10 objects"), "{}{}", done.stdout, done.stderr);
     assert_eq!(count(), before - 10);
-    let again = gc(folder.path(), &["--yes"]);
+    let again = gc(directory.path(), &["--yes"]);
     assert_eq!((again.code, again.stdout.as_str()), (0, "nothing to remove\n"));
-    let json = gc(folder.path(), &["--json"]);
+    let json = gc(directory.path(), &["--json"]);
     let report: CollectReport = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!(report, CollectReport::default());
-    let wrong = gc(&folder.path().join("nowhere"), &[]);
+    let wrong = gc(&directory.path().join("nowhere"), &[]);
     assert!(wrong.code == 2 && wrong.stderr.contains("no store"), "{}", wrong.stderr);
     assert_eq!(foldlog(["verify".into(), dir.into_os_string()]).code, 0);
 }
@@ -64,7 +64,7 @@ fn the_binary_collects_captures() {
     }
     room.session().clone().close().unwrap();
     let gc = |flags: &[&str]| {
-        let store: &Path = &room.folder.path().join("store");
+        let store: &Path = &room.directory.path().join("store");
         let arguments = ["gc".into(), store.as_os_str().to_owned()];
         foldlog(arguments.into_iter().chain(flags.iter().map(|flag| (*flag).into())))
     };
@@ -72,14 +72,14 @@ fn the_binary_collects_captures() {
     assert_eq!((told.code, told.stdout.as_str()), (0, "nothing to remove\n"), "a hundred calls are kept");
     let done = gc(&["--keep-calls", "1", "--yes"]);
     assert!(done.code == 0 && done.stdout.contains("of captures"), "{}{}", done.stdout, done.stderr);
-    let dir = store_in(room.folder.path()).session_dir(room.id);
+    let dir = store_in(room.directory.path()).session_dir(room.id);
     let back = foldlog([
         "rewind".into(),
         dir.into_os_string(),
         first.to_string().into(),
         "--preview".into(),
         "--workspace".into(),
-        root(room.folder.path()).into_os_string(),
+        root(room.directory.path()).into_os_string(),
     ]);
     assert!(back.code != 0 && back.stderr.contains("was collected"), "{}{}", back.stdout, back.stderr);
 }
@@ -87,18 +87,18 @@ fn the_binary_collects_captures() {
 /// Protects: a pool that is a link leads a collection nowhere, and one that is a file keeps nobody from collecting the rest. Once all was
 /// collected, the binary ended as if it could not read the store.
 #[test]
-fn a_pool_that_is_no_folder_is_left_alone_and_told_of_without_its_control_characters() {
+fn a_pool_that_is_no_directory_is_left_alone_and_told_of_without_its_control_characters() {
     for is_link in [true, false] {
         let room = Room::new();
         for n in 0..5 {
             room.call(&format!("printf {n} > page"));
         }
         room.session().clone().close().unwrap();
-        let Room { folder, runner, .. } = room;
+        let Room { directory, runner, .. } = room;
         drop(runner);
-        let root = folder.path().join("of\u{1b}[2Jsomebody");
-        fs::rename(folder.path().join("store"), &root).unwrap();
-        let (pool, elsewhere) = (root.join("pool"), folder.path().join("elsewhere"));
+        let root = directory.path().join("of\u{1b}[2Jsomebody");
+        fs::rename(directory.path().join("store"), &root).unwrap();
+        let (pool, elsewhere) = (root.join("pool"), directory.path().join("elsewhere"));
         let _ = fs::remove_dir_all(&pool);
         let theirs =
             ["a".repeat(64), format!("files/objects/ab/{}", "c".repeat(38))].map(|it| elsewhere.join(it));

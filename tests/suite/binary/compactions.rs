@@ -24,11 +24,11 @@ fn write(session: &Session, edits: u64) {
 
 #[test]
 fn the_log_of_the_demonstration_does_not_get_longer() {
-    let folder = tempfile::tempdir().unwrap();
-    let kept = folder.path().join("kept");
+    let directory = tempfile::tempdir().unwrap();
+    let kept = directory.path().join("kept");
     let ran = demo(&["demo", "--dir", kept.to_str().unwrap()]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let sessions = walk(folder.path());
+    let sessions = walk(directory.path());
     assert!(!sessions.is_empty());
     for dir in sessions {
         let read = || LogReader::open(&dir).unwrap();
@@ -43,9 +43,9 @@ fn the_log_of_the_demonstration_does_not_get_longer() {
     }
 }
 
-/// The folders of sessions in the stores below a folder.
-fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+/// The directories of sessions in the stores below a directory.
+fn walk(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let mut found = Vec::new();
     for path in entries.filter(|path| path.is_dir()) {
         match path.join("0000000001.seg").exists() || path.join("0000000000.seg").exists() {
@@ -58,8 +58,8 @@ fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
 
 #[test]
 fn the_binary_compacts_a_session_and_says_what_it_did() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let session = store.create(&types()).unwrap();
     write(&session, 50);
     session.snapshot(SnapshotOptions::with_tag("then")).unwrap();
@@ -111,8 +111,8 @@ fn the_binary_compacts_a_session_and_says_what_it_did() {
 
 #[test]
 fn the_binary_compacts_each_session_of_a_store() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let sessions: Vec<_> = (0..3).map(|_| store.create(&types()).unwrap()).collect();
     sessions.iter().for_each(|session| write(session, 100));
     let mut sessions = sessions.into_iter();
@@ -125,7 +125,7 @@ fn the_binary_compacts_each_session_of_a_store() {
         })
         .collect();
     let verb = |more: &[&str]| {
-        let words = ["compact".into(), folder.path().as_os_str().to_owned()];
+        let words = ["compact".into(), directory.path().as_os_str().to_owned()];
         foldlog(words.into_iter().chain(more.iter().map(Into::into)))
     };
     assert_eq!(verb(&["--keep-position", "3"]).code, 2, "sessions have no positions in common");

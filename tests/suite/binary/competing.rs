@@ -34,13 +34,13 @@ fn read_on(dir: &Path, writing: &AtomicBool) -> u64 {
 
 /// Has processes compete for a session while it is read; so many times one of them is killed, and another takes its place.
 fn compete(processes: u64, openings: u64, kills: u64) {
-    let folder = tempfile::tempdir().unwrap();
-    let session = store_at(folder.path(), Durability::Boundary).create(&types()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let session = store_at(directory.path(), Durability::Boundary).create(&types()).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.dispatch(StepAdded { title: "begun".to_owned(), part: 0 }).unwrap();
     session.close().unwrap();
     let start = |process: u64, first: u64| {
-        let argument = format!("{} {id} {process} {first} {openings}", folder.path().display());
+        let argument = format!("{} {id} {process} {first} {openings}", directory.path().display());
         child::start("binary::competing::part_of_a_child_that_competes", &argument)
     };
     let writing = AtomicBool::new(true);

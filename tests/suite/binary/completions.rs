@@ -27,14 +27,14 @@ const HOSTILE: [(&str, &str); 9] = [
 ];
 
 struct Place {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     session: PathBuf,
 }
 
 /// A store with a session whose tags and snapshots' tags are hostile.
 fn place() -> Place {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path().join("runs"), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path().join("runs"), options()).unwrap();
     let named = SessionOptions::default().tag("task", "$(touch PWNED) x").tag("two\nlines", "left out");
     let session = store.create_with(&types(), named).unwrap();
     for (tag, _) in HOSTILE.iter().filter(|(tag, _)| *tag != "tag:12") {
@@ -46,7 +46,7 @@ fn place() -> Place {
     }
     let dir = session.dir().to_owned();
     session.close().unwrap();
-    Place { folder, session: dir }
+    Place { directory, session: dir }
 }
 
 fn candidates(kind: &str, path: &Path, prefix: &str) -> Vec<String> {
@@ -59,7 +59,7 @@ fn candidates(kind: &str, path: &Path, prefix: &str) -> Vec<String> {
 #[test]
 fn candidates_are_listed_as_they_stand_and_nothing_is_said_of_errors() {
     let place = place();
-    let (store, session) = (place.folder.path().join("runs"), &place.session);
+    let (store, session) = (place.directory.path().join("runs"), &place.session);
     let id = session.file_name().unwrap().to_str().unwrap();
     assert_eq!(candidates("sessions", &store, ""), [id]);
     assert_eq!(candidates("sessions", &store, &id[..5]), [id]);
@@ -70,7 +70,7 @@ fn candidates_are_listed_as_they_stand_and_nothing_is_said_of_errors() {
     assert_eq!(candidates("tags", session, ""), tags);
     assert_eq!(candidates("tags", session, "g:"), ["g:one=two"]);
     // What is no store, is not there, or is damaged from its beginning on, has no candidates.
-    let nothing = place.folder.path().join("nothing");
+    let nothing = place.directory.path().join("nothing");
     let damaged = tempfile::tempdir().unwrap();
     fs::write(damaged.path().join("0000000000.seg"), "no log").unwrap();
     for path in [&nothing, &session.join("objects"), damaged.path()] as [&Path; 3] {
@@ -83,9 +83,9 @@ fn candidates_are_listed_as_they_stand_and_nothing_is_said_of_errors() {
 }
 
 /// Writes what an interactive bash reads first: the completions, and a `foldlog` that writes its arguments down.
-fn begin(folder: &Path) -> PathBuf {
+fn begin(directory: &Path) -> PathBuf {
     let this = std::env::current_exe().unwrap();
-    let binary = folder.join("foldlog");
+    let binary = directory.join("foldlog");
     let part = "--exact binary::terminal::part_that_is_the_binary --ignored --nocapture --test-threads=1";
     let script = format!(
         "#!/bin/sh\nFOLDLOG_TEST_CHILD=\"$(printf '%s\\n' \"$@\")\" '{}' {part} | sed '1,/{BEGIN}$/d'\n",
@@ -93,8 +93,8 @@ fn begin(folder: &Path) -> PathBuf {
     );
     fs::write(&binary, script).unwrap();
     fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
-    fs::write(folder.join("completions"), foldlog(["completions", "bash"]).stdout).unwrap();
-    let begin = folder.join("begin");
+    fs::write(directory.join("completions"), foldlog(["completions", "bash"]).stdout).unwrap();
+    let begin = directory.join("begin");
     let text = "PS1= PS2=\nset +o history\nbind 'set bell-style none'\nsource ./completions\nfoldlog() {\n\
                 if [[ $1 == candidates ]]; then ./foldlog \"$@\"; else printf '%s\\0' \"$@\" >> typed; fi\n}\n";
     fs::write(&begin, text).unwrap();
@@ -102,13 +102,13 @@ fn begin(folder: &Path) -> PathBuf {
 }
 
 /// Types lines at an interactive bash, and returns the arguments of all commands that it ran.
-fn typed(folder: &Path, lines: &str) -> Vec<String> {
-    let begin = begin(folder);
+fn typed(directory: &Path, lines: &str) -> Vec<String> {
+    let begin = begin(directory);
     let bash = format!("bash --noprofile --rcfile '{}' -i", begin.to_str().unwrap());
     let mut script = Command::new("script");
     script
         .args(["-qec", &bash, "/dev/null"])
-        .current_dir(folder)
+        .current_dir(directory)
         .env("TERM", "xterm")
         .env("LC_ALL", "C.UTF-8");
     script.env("SHELL", "/bin/sh").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -116,7 +116,7 @@ fn typed(folder: &Path, lines: &str) -> Vec<String> {
     process.stdin.take().unwrap().write_all(format!("{lines}exit 0\n").as_bytes()).unwrap();
     let output = process.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let typed = fs::read_to_string(folder.join("typed")).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let typed = fs::read_to_string(directory.join("typed")).unwrap_or_else(|error| panic!("{error}: {said}"));
     typed.split_terminator('\0').map(str::to_owned).collect()
 }
 
@@ -150,8 +150,8 @@ fn bash_completes_ids_and_tags_and_runs_none_of_them() {
     // Verbs and options are completed as ever.
     lines.push_str(&format!("foldlog sho\t{session} --payl\t\n"));
     expected.extend(["show", &session, "--payload"]);
-    assert_eq!(typed(place.folder.path(), &lines), expected);
-    assert!(!place.folder.path().join("PWNED").exists(), "a tag was run");
+    assert_eq!(typed(place.directory.path(), &lines), expected);
+    assert!(!place.directory.path().join("PWNED").exists(), "a tag was run");
 }
 
 #[test]

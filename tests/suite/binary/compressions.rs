@@ -30,10 +30,10 @@ fn write(session: &Session, seed: u64, events: u64) {
 /// Each verb that reads prints the same of a session before and after it was compressed.
 #[test]
 fn the_verbs_of_the_binary_say_the_same_of_a_compressed_session() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let sizes = SegmentSizes { first_bytes: 128 << 10, max_bytes: 128 << 10, ahead_bytes_min: 0 };
     let store = Store::open_with(
-        folder.path().join("store"),
+        directory.path().join("store"),
         StoreOptions { segments: sizes, ..StoreOptions::default() },
     )
     .unwrap();
@@ -44,7 +44,7 @@ fn the_verbs_of_the_binary_say_the_same_of_a_compressed_session() {
     let run = |arguments: &[&str]| {
         let ran = foldlog(arguments.iter().map(|argument| match *argument {
             "DIR" => dir.clone().into_os_string(),
-            "OUT" => folder.path().join("out").into_os_string(),
+            "OUT" => directory.path().join("out").into_os_string(),
             other => OsString::from(other),
         }));
         assert_eq!(ran.code, 0, "{arguments:?}: {}", ran.stderr);

@@ -82,8 +82,8 @@ fn records() -> Vec<(RecordKind, Vec<u8>)> {
 
 #[test]
 fn each_record_of_a_conversation_is_named_by_what_it_says() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = folder.path().join("sessions").join(Uuid::from_u128(9).to_string());
+    let directory = tempfile::tempdir().unwrap();
+    let session = directory.path().join("sessions").join(Uuid::from_u128(9).to_string());
     forge(&session, &records());
     let expected = [
         ("input", "user in review 7"),
@@ -119,8 +119,8 @@ fn each_record_of_a_conversation_is_named_by_what_it_says() {
 /// A person who asks what a log consists of is told each kind by its name.
 #[test]
 fn stats_count_the_records_of_a_conversation_by_their_kinds() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = folder.path().join("sessions").join(Uuid::from_u128(9).to_string());
+    let directory = tempfile::tempdir().unwrap();
+    let session = directory.path().join("sessions").join(Uuid::from_u128(9).to_string());
     forge(&session, &records());
     let ran = foldlog(["stats".into(), session.into_os_string(), "--json".into()]);
     let stats: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();

@@ -54,7 +54,7 @@ fn copied(session: &Session, into: &Path, newest_first: bool, between: u8) -> Pa
         write(session, if Some(&segment) == newest.as_ref() { 20 } else { between });
     }
     if !newest_first {
-        // As `cp -r` does where the folder grew while it was listed.
+        // As `cp -r` does where the directory grew while it was listed.
         segments(session.dir())
             .iter()
             .filter(|path| !copy_dir.join(path.file_name().unwrap()).exists())
@@ -68,8 +68,8 @@ fn copied(session: &Session, into: &Path, newest_first: bool, between: u8) -> Pa
 /// `cp -r` of a live session was called damaged in 16 of 45 copies: the copy of a segment was older than that of the next.
 #[test]
 fn a_copy_that_was_taken_while_the_session_was_written_is_told_from_damage() {
-    let (folder, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let store = Store::open_with(folder.path(), small()).unwrap();
+    let (directory, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = Store::open_with(directory.path(), small()).unwrap();
     let mut told = 0;
     for round in 0..45_u8 {
         // Each round has a session of its own: every segment copied is followed by records, and these by segments.
@@ -115,7 +115,7 @@ fn a_copy_that_was_taken_while_the_session_was_written_is_told_from_damage() {
 
     // Damage before the end of a segment, or in its last frame, is damage still.
     session.close().unwrap();
-    let first = &segments(folder.path().join("sessions").join(stale.file_name().unwrap()).as_path())[0];
+    let first = &segments(directory.path().join("sessions").join(stale.file_name().unwrap()).as_path())[0];
     let whole = fs::read(first).unwrap();
     let used = whole.iter().rposition(|byte| *byte != 0).unwrap() + 1;
     for at in [1000, used / 2, used - 200] {
@@ -130,12 +130,12 @@ fn a_copy_that_was_taken_while_the_session_was_written_is_told_from_damage() {
     assert!(matches!(LogReader::open(first.parent().unwrap()), Err(Error::Corrupt(_))));
 }
 
-/// `cp -r` copies the folder `objects` before the segments, whose last records then name what the copy lacks; and it reads
+/// `cp -r` copies the directory `objects` before the segments, whose last records then name what the copy lacks; and it reads
 /// a page while it is written, and the pages behind it later.
 #[test]
 fn a_copy_of_a_live_session_is_incomplete_and_not_corrupt() {
-    let (folder, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let (directory, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let session = store.create(&types()).unwrap();
     let large = |number: u8| step(&char::from(b'a' + number).to_string().repeat(100_000), number);
     for number in 0..3 {

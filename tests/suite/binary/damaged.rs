@@ -82,11 +82,11 @@ pub(super) fn torn_copy(session: &Session, into: &Path) -> (PathBuf, u64, (u64, 
 
 #[test]
 fn a_damaged_end_that_nobody_was_told_of_is_torn_and_holds() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let session = write(&store);
-    let (copy, last, (offset, bytes)) = torn_copy(&session, folder.path());
-    let fixture = Fixture { fork: copy.clone(), session: copy, folder };
+    let (copy, last, (offset, bytes)) = torn_copy(&session, directory.path());
+    let fixture = Fixture { fork: copy.clone(), session: copy, directory };
     let ran = fixture.run("verify SESSION --json");
     assert_eq!(ran.code, 0, "{}", ran.stdout);
     let verified = Json::parse(&ran.stdout);
@@ -101,10 +101,10 @@ fn a_damaged_end_that_nobody_was_told_of_is_torn_and_holds() {
 
 #[test]
 fn missing_exchanged_and_foreign_files_are_told_apart() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let small = foldlog::log::SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 };
     let options = || StoreOptions { segments: small, object_bytes_min: 256, ..options() };
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let session = store.create(&types()).unwrap();
     for number in 0..60 {
         session.dispatch(step(&format!("step {number} {}", "x".repeat(100)), number)).unwrap();
@@ -116,7 +116,7 @@ fn missing_exchanged_and_foreign_files_are_told_apart() {
         entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "seg")
     });
     assert!(segments.count() > 2, "the session has several segments");
-    let fixture = Fixture { fork: dir.clone(), session: dir.clone(), folder };
+    let fixture = Fixture { fork: dir.clone(), session: dir.clone(), directory };
     assert_eq!(fixture.run("verify SESSION").code, 0);
 
     let named = |ran: &Ran, field: &str| {
@@ -125,7 +125,7 @@ fn missing_exchanged_and_foreign_files_are_told_apart() {
         verified.get("corrupt").unwrap().elements()[0].get(field).cloned().unwrap()
     };
     // A missing segment.
-    let (second, aside) = (dir.join("0000000001.seg"), fixture.folder.path().join("aside"));
+    let (second, aside) = (dir.join("0000000001.seg"), fixture.directory.path().join("aside"));
     fs::rename(&second, &aside).unwrap();
     let ran = fixture.run("verify SESSION --json");
     assert_eq!(named(&ran, "segment"), Json::text(second.to_str().unwrap()));
@@ -168,7 +168,7 @@ fn missing_exchanged_and_foreign_files_are_told_apart() {
 #[test]
 fn what_a_crash_leaves_of_a_session_that_nobody_knows_is_passed_over() {
     let fixture = fixture();
-    let begun = fixture.folder.path().join("sessions").join(Uuid::from_u128(6).to_string());
+    let begun = fixture.directory.path().join("sessions").join(Uuid::from_u128(6).to_string());
     fs::create_dir(&begun).unwrap();
     assert_eq!(fixture.run("verify STORE").code, 0);
     fs::write(segment(&begun), [0; 16 << 10]).unwrap();
@@ -186,7 +186,7 @@ fn what_a_crash_leaves_of_a_session_that_nobody_knows_is_passed_over() {
     fs::remove_dir_all(&begun).unwrap();
     let begin = || {
         let id = Some(Uuid::from_u128(6));
-        let store = Store::open_with(fixture.folder.path(), options()).unwrap();
+        let store = Store::open_with(fixture.directory.path(), options()).unwrap();
         store.create_with(&types(), SessionOptions { id, ..SessionOptions::default() })
     };
     begin().unwrap().close().unwrap();
@@ -244,7 +244,7 @@ fn a_session_that_has_lost_its_segments_is_damaged_and_named() {
     // What proves nothing is named, and the others are what is said to hold.
     fs::create_dir(lost).unwrap();
     fs::write(lost.join("notes"), "of somebody").unwrap();
-    let word = fixture.folder.path().join(format!("writers/{id}.json"));
+    let word = fixture.directory.path().join(format!("writers/{id}.json"));
     fs::write(&word, "{}").unwrap();
     let verified = fixture.run("verify STORE");
     assert_eq!(verified.code, 0, "{}", verified.stderr);
@@ -265,15 +265,15 @@ pub(super) fn forge(dir: &Path, records: &[(RecordKind, Vec<u8>)]) {
     }
     bytes.resize(bytes.len() + 256, 0);
     fs::create_dir_all(dir).unwrap();
-    // As a session's folder is: what is in it is nobody else's to read.
+    // As a session's directory is: what is in it is nobody else's to read.
     fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     fs::write(segment(dir), bytes).unwrap();
 }
 
 /// A session that appends to a LOG slice and to a STATE slice, and then writes `last`.
 pub(super) fn forged(kind: RecordKind, body: Vec<u8>) -> Fixture {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("sessions").join(Uuid::from_u128(9).to_string());
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("sessions").join(Uuid::from_u128(9).to_string());
     let opened =
         SessionOpening { session: Uuid::from_u128(9), seed: 1, tags: BTreeMap::new(), parent: None }.encode();
     let slice = |id, name: &str, policy| SliceDeclaration {
@@ -305,7 +305,7 @@ pub(super) fn forged(kind: RecordKind, body: Vec<u8>) -> Fixture {
         (kind, body),
     ];
     forge(&dir, &records);
-    Fixture { fork: dir.clone(), session: dir, folder }
+    Fixture { fork: dir.clone(), session: dir, directory }
 }
 
 #[test]
@@ -362,8 +362,8 @@ fn a_call_that_ended_as_only_a_later_version_knows_is_shown_and_not_written_behi
         slice: 0,
         ..ToolEnd::new(2.into(), "send_mail", Outcome::from_recorded("handed_over").unwrap())
     };
-    let folder = tempfile::tempdir().unwrap();
-    let session = folder.path().join("sessions").join(Uuid::from_u128(9).to_string());
+    let directory = tempfile::tempdir().unwrap();
+    let session = directory.path().join("sessions").join(Uuid::from_u128(9).to_string());
     let opened = SessionOpening { session: Uuid::from_u128(9), seed: 1, tags: BTreeMap::new(), parent: None };
     let invoked = SliceDeclaration {
         id: 0,
@@ -395,7 +395,7 @@ fn a_call_that_ended_as_only_a_later_version_knows_is_shown_and_not_written_behi
     for verb in ["state", "verify", "stats"] {
         assert_eq!(run(verb).code, 0, "{verb}");
     }
-    let opened = Store::open(folder.path()).unwrap().open_session(Uuid::from_u128(9), &types()).unwrap();
+    let opened = Store::open(directory.path()).unwrap().open_session(Uuid::from_u128(9), &types()).unwrap();
     let refused = opened.set_tag("team", "blue");
     assert!(
         matches!(&refused, Err(foldlog::Error::UnsupportedKind { sequence, kind }) if *sequence == 3 && *kind == RecordKind::TOOL_END),

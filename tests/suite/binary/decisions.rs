@@ -39,9 +39,9 @@ impl Tool for Buys {
     }
 }
 
-fn store(folder: &Path) -> Store {
+fn store(directory: &Path) -> Store {
     let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
-    Store::open_with(folder, options).unwrap()
+    Store::open_with(directory, options).unwrap()
 }
 
 /// The host: asks, and does with its open session what its argument says.
@@ -49,8 +49,8 @@ fn store(folder: &Path) -> Store {
 #[ignore = "a part of other tests, which run it in a process of its own"]
 fn part_of_an_open_host() {
     let Some(argument) = child::argument() else { return };
-    let (what, folder) = argument.split_once(' ').unwrap();
-    let session = store(Path::new(folder)).create(&SessionTypes::builder().build().unwrap()).unwrap();
+    let (what, directory) = argument.split_once(' ').unwrap();
+    let session = store(Path::new(directory)).create(&SessionTypes::builder().build().unwrap()).unwrap();
     let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
     let runner = ToolRunner::new(state, ToolRegistry::new().with(Buys));
     let call = ToolCall::new("buys", r#"{"what":"a boat"}"#);
@@ -78,11 +78,11 @@ fn part_of_an_open_host() {
 }
 
 /// Starts a host, and returns it with the words of the command that `pending` lists for its question.
-fn host(what: &str, folder: &Path) -> (child::Started, Vec<String>) {
-    let argument = format!("{what} {}", folder.display());
+fn host(what: &str, directory: &Path) -> (child::Started, Vec<String>) {
+    let argument = format!("{what} {}", directory.display());
     let mut host = child::start("binary::decisions::part_of_an_open_host", &argument);
     let dir = host.hear("asks").expect("the host asks");
-    let listed = foldlog(["pending".as_ref(), folder.as_os_str(), "--json".as_ref()]).stdout;
+    let listed = foldlog(["pending".as_ref(), directory.as_os_str(), "--json".as_ref()]).stdout;
     let row: serde_json::Value = serde_json::from_str(listed.trim()).unwrap();
     let command = row["decide"][0]["command"].as_str().unwrap();
     assert!(command.contains(&dir) && command.contains(" approved "), "{command}");
@@ -97,8 +97,8 @@ fn run(words: &[String], more: &[&str]) -> Ran {
 /// The command was refused as locked, and the host had to be stopped before anybody could approve anything.
 #[test]
 fn a_host_that_waits_is_approved_from_another_process() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut host, words) = host("waits", folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (mut host, words) = host("waits", directory.path());
     let ran = run(&words, &["--wait", "120", "--json"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let told: serde_json::Value = serde_json::from_str(ran.stdout.trim()).unwrap();
@@ -111,13 +111,13 @@ fn a_host_that_waits_is_approved_from_another_process() {
 
 #[test]
 fn a_host_that_works_takes_the_decision_later_and_the_command_says_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut host, words) = host("works", folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (mut host, words) = host("works", directory.path());
     let ran = run(&words, &["--wait", "0"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let pid = format!("process {}", host.id());
     assert!(ran.stdout.contains("is not taken yet") && ran.stdout.contains(&pid), "{}", ran.stdout);
-    let listed = foldlog(["pending".as_ref(), folder.path().as_os_str()]).stdout;
+    let listed = foldlog(["pending".as_ref(), directory.path().as_os_str()]).stdout;
     assert!(listed.contains("Buy a boat?"), "{listed}");
     host.go_on();
     assert_eq!(host.hear("bought").as_deref(), Some("a boat for Ada"));
@@ -126,9 +126,9 @@ fn a_host_that_works_takes_the_decision_later_and_the_command_says_so() {
 
 #[test]
 fn a_decision_that_the_host_refuses_is_reported_with_its_reason() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut host, words) = host("refuses", folder.path());
-    let elsewhere = store(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (mut host, words) = host("refuses", directory.path());
+    let elsewhere = store(directory.path());
     let id = elsewhere.session_ids().unwrap()[0];
     let approved = || {
         let reader = foldlog::inspect::LogReader::open(&words[1]).unwrap();

@@ -147,14 +147,14 @@ fn records() -> Vec<(RecordKind, Vec<u8>)> {
 }
 
 struct World {
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
     store: PathBuf,
     session: PathBuf,
 }
 
-/// A store whose own folder bears such a name, with bytes that are no text in it; and such files beside the log.
+/// A store whose own directory bears such a name, with bytes that are no text in it; and such files beside the log.
 fn world(records: &[(RecordKind, Vec<u8>)]) -> World {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let name = |place: &str| {
         let text: String = hostile(place).chars().filter(|character| *character != '\0').collect();
         // A name has 255 bytes at most.
@@ -164,7 +164,7 @@ fn world(records: &[(RecordKind, Vec<u8>)]) -> World {
         name.push(0xff);
         OsString::from_vec(name)
     };
-    let store = folder.path().join(name("store"));
+    let store = directory.path().join(name("store"));
     let session = store.join("sessions").join(Uuid::from_u128(9).to_string());
     forge(&session, records);
     for dir in ["snapshots", "objects"] {
@@ -172,7 +172,7 @@ fn world(records: &[(RecordKind, Vec<u8>)]) -> World {
         fs::write(session.join(dir).join(name(dir)), "file").unwrap();
     }
     fs::write(session.join(name("beside")), "file").unwrap();
-    World { _folder: folder, store, session }
+    World { _directory: directory, store, session }
 }
 
 impl World {

@@ -21,20 +21,20 @@ use uuid::Uuid;
 use super::replicated::worker;
 use super::{noted, step};
 
-/// A place in a folder, and the store of a worker whose sessions it holds.
+/// A place in a directory, and the store of a worker whose sessions it holds.
 struct Held {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     store: Store,
     url: String,
 }
 
 impl Held {
     fn new() -> Held {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir_all(folder.path().join("bucket/team")).unwrap();
-        let store = worker(&folder.path().join("one"), &folder.path().join("bucket"), "one");
-        let url = format!("file://{}", folder.path().join("bucket/team").display());
-        Held { folder, store, url }
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir_all(directory.path().join("bucket/team")).unwrap();
+        let store = worker(&directory.path().join("one"), &directory.path().join("bucket"), "one");
+        let url = format!("file://{}", directory.path().join("bucket/team").display());
+        Held { directory, store, url }
     }
 
     /// A session with a rollback, and with a payload that is held as an object.
@@ -57,12 +57,12 @@ impl Held {
     /// Every file of the place with its bytes.
     fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = BTreeMap::new();
-        let mut folders = vec![self.folder.path().join("bucket")];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).unwrap() {
+        let mut directories = vec![self.directory.path().join("bucket")];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory).unwrap() {
                 let path = entry.unwrap().path();
                 match path.is_dir() {
-                    true => folders.push(path),
+                    true => directories.push(path),
                     false => drop(files.insert(path.clone(), fs::read(path).unwrap())),
                 }
             }
@@ -71,12 +71,12 @@ impl Held {
     }
 
     fn chunk(&self, session: Uuid, number: u64) -> PathBuf {
-        self.folder.path().join(format!("bucket/team/sessions/{session}/log/{number:020}"))
+        self.directory.path().join(format!("bucket/team/sessions/{session}/log/{number:020}"))
     }
 }
 
 #[test]
-fn a_session_is_read_in_its_place_as_it_is_read_in_its_folder() {
+fn a_session_is_read_in_its_place_as_it_is_read_in_its_directory() {
     let held = Held::new();
     let session = held.session();
     let (id, dir) = (session.id(), session.dir().to_owned());
@@ -104,7 +104,7 @@ fn a_session_is_read_in_its_place_as_it_is_read_in_its_folder() {
 }
 
 #[test]
-fn tail_prints_of_a_place_what_show_prints_of_a_folder() {
+fn tail_prints_of_a_place_what_show_prints_of_a_directory() {
     let held = Held::new();
     let session = held.session();
     let (id, dir) = (session.id(), session.dir().to_owned());
@@ -140,7 +140,7 @@ fn following_a_place_prints_what_comes_and_who_takes_the_session_over() {
     let session = held.session();
     let id = session.id();
     let next = session.position().unwrap().get() + 1;
-    let other = worker(&held.folder.path().join("two"), &held.folder.path().join("bucket"), "two");
+    let other = worker(&held.directory.path().join("two"), &held.directory.path().join("bucket"), "two");
     let (mut round, mut taken) = (0, None);
     let words = format!("tail {} {id} -n 0 --follow --every 7 --json", held.url);
     let ran = foldlog_following(words.split(' '), || {
@@ -175,8 +175,8 @@ fn the_sessions_of_a_place_are_listed_with_who_holds_each() {
     let held = Held::new();
     let (first, second) = (held.session(), held.session());
     let (first_id, second_id) = (first.id(), second.id());
-    let elsewhere = held.folder.path().join("two");
-    let bucket = held.folder.path().join("bucket");
+    let elsewhere = held.directory.path().join("two");
+    let bucket = held.directory.path().join("bucket");
     let taken = worker(&elsewhere, &bucket, "Ada\u{1b}[2J").take_over(first_id, &types()).unwrap();
     taken.sync().unwrap();
     let ran = held.run("sessions URL --json");
@@ -232,7 +232,7 @@ fn the_chunks_of_a_place_are_collected_once_their_volumes_are_a_day_old() {
     assert!(nothing.starts_with("nothing to remove\n7"), "{nothing}");
     // The worker puts the volume behind its appends; where it has not come to that yet, this does.
     held.run("gc URL --yes");
-    let volume = held.folder.path().join(format!("bucket/team/sessions/{id}/volumes/64/{:020}", 0));
+    let volume = held.directory.path().join(format!("bucket/team/sessions/{id}/volumes/64/{:020}", 0));
     let day = Duration::from_secs(24 * 60 * 60 + 60);
     File::options().write(true).open(volume).unwrap().set_modified(SystemTime::now() - day).unwrap();
     let would = held.run("gc URL");
@@ -257,10 +257,10 @@ fn the_chunks_of_a_place_are_collected_once_their_volumes_are_a_day_old() {
     session.dispatch(step("on", 70)).unwrap();
     session.sync().unwrap();
     assert!(held.run("gc URL").stdout.starts_with("nothing to remove\n"));
-    let two = worker(&held.folder.path().join("two"), &held.folder.path().join("bucket"), "two");
+    let two = worker(&held.directory.path().join("two"), &held.directory.path().join("bucket"), "two");
     let taken = two.take_over(id, &types()).unwrap();
     assert!(taken.position().unwrap() >= session.position().unwrap());
-    fs::write(held.folder.path().join(format!("bucket/team/sessions/{id}/volumes/64/{:020}", 0)), b"x")
+    fs::write(held.directory.path().join(format!("bucket/team/sessions/{id}/volumes/64/{:020}", 0)), b"x")
         .unwrap();
     let damaged = held.run("gc URL --yes");
     assert_eq!(damaged.code, 1, "{}", damaged.stderr);
@@ -274,10 +274,10 @@ fn what_nothing_names_is_told_of_a_place_and_removed_a_day_later() {
     let session = held.session();
     let id = session.id();
     session.close().unwrap();
-    let folder = held.folder.path().join(format!("bucket/team/sessions/{id}"));
+    let directory = held.directory.path().join(format!("bucket/team/sessions/{id}"));
     let (payload, probe) = (
-        folder.join(format!("objects/{}", ObjectId::from_content(b"left").file_name())),
-        folder.join("probe/1"),
+        directory.join(format!("objects/{}", ObjectId::from_content(b"left").file_name())),
+        directory.join("probe/1"),
     );
     for path in [&payload, &probe] {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -289,7 +289,7 @@ fn what_nothing_names_is_told_of_a_place_and_removed_a_day_later() {
             // Nobody is in the middle of it for a week.
             file.set_modified(SystemTime::now() - 7 * day).unwrap();
         }
-        let withdrawal = folder.join(format!("withdrawn/{:020}", 1));
+        let withdrawal = directory.join(format!("withdrawn/{:020}", 1));
         for path in [&payload, &withdrawal] {
             let Ok(file) = File::options().write(true).open(path) else { continue };
             file.set_modified(SystemTime::now() - day).unwrap();
@@ -303,10 +303,10 @@ fn what_nothing_names_is_told_of_a_place_and_removed_a_day_later() {
     };
     let young = gc(" --yes");
     assert!(young.contains("nothing to remove\n") && young.ends_with(&format!("{stays}\n")), "{young}");
-    assert!(!folder.join("withdrawn").exists() && probe.exists());
+    assert!(!directory.join("withdrawn").exists() && probe.exists());
     pass_a_day();
     assert!(gc(" --yes").ends_with(&format!("{stays}\n")));
-    assert!(folder.join("withdrawn").exists() && payload.exists() && !probe.exists());
+    assert!(directory.join("withdrawn").exists() && payload.exists() && !probe.exists());
     pass_a_day();
     let would = gc("");
     let goes = "1 payload that nothing names any more, 4 bytes";
@@ -335,15 +335,16 @@ fn a_place_without_sessions_says_so_and_one_session_is_listed_alone() {
     let none = held.run(&format!("sessions URL {nobody}"));
     assert_eq!((none.code, none.stdout.as_str()), (2, ""), "{}", none.stderr);
     assert!(none.stderr.contains(&format!("nothing is held of session {nobody} there")), "{}", none.stderr);
-    fs::create_dir(held.folder.path().join("bucket/other")).unwrap();
+    fs::create_dir(held.directory.path().join("bucket/other")).unwrap();
     for (verb, code) in [("sessions", 0), ("verify", 2), ("gc", 2)] {
-        let ran = held.run(&format!("{verb} file://{}", held.folder.path().join("bucket/other").display()));
+        let ran =
+            held.run(&format!("{verb} file://{}", held.directory.path().join("bucket/other").display()));
         assert_eq!(ran.code, code, "{verb}: {}{}", ran.stdout, ran.stderr);
         assert!(ran.stderr.contains("no session is held there"), "{verb}: {}", ran.stderr);
         assert!(ran.stderr.contains("with its prefix"), "{verb}: {}", ran.stderr);
     }
-    // The folder of a bucket is no store, whichever of its folders is given.
-    let bucket = held.folder.path().join("bucket").canonicalize().unwrap();
+    // The directory of a bucket is no store, whichever of its directories is given.
+    let bucket = held.directory.path().join("bucket").canonicalize().unwrap();
     let team = format!("file://{}", bucket.join("team").display());
     for (words, url) in [
         (format!("sessions {}", bucket.display()), team.clone()),
@@ -357,7 +358,7 @@ fn a_place_without_sessions_says_so_and_one_session_is_listed_alone() {
         assert!(ran.stderr.contains(&format!("give its URL: {url}\n")), "{words}: {}", ran.stderr);
     }
     // A store is one.
-    assert_eq!(foldlog(["sessions".into(), held.folder.path().join("one")]).code, 0);
+    assert_eq!(foldlog(["sessions".into(), held.directory.path().join("one")]).code, 0);
 }
 
 #[test]
@@ -450,8 +451,8 @@ fn nothing_is_left_of_what_was_read_also_by_a_signal() {
     let held = Held::new();
     let session = long_session(&held);
     let url = format!("{}/sessions/{}", held.url, session.id());
-    let temporary = held.folder.path().join("tmp");
-    let left = |folder: &Path| fs::read_dir(folder).unwrap().count();
+    let temporary = held.directory.path().join("tmp");
+    let left = |directory: &Path| fs::read_dir(directory).unwrap().count();
     for signal in [None, Some(Signal::SIGINT), Some(Signal::SIGTERM), Some(Signal::SIGHUP)] {
         fs::create_dir_all(&temporary).unwrap();
         let mut process = child::command("binary::held::part_of_a_child_that_shows", &url)
@@ -548,14 +549,14 @@ fn what_a_killed_reader_left_is_removed_by_the_next_one() {
     let held = Held::new();
     let session = long_session(&held);
     let url = format!("{}/sessions/{}", held.url, session.id());
-    let temporary = held.folder.path().join("tmp");
+    let temporary = held.directory.path().join("tmp");
     // One that somebody is about to lock, one that others may enter, and one that is something else.
     fs::create_dir_all(temporary.join("foldlog-held-new")).unwrap();
     fs::create_dir_all(temporary.join("foldlog-held-open/one")).unwrap();
     fs::create_dir_all(temporary.join("another/one")).unwrap();
     for (name, mode) in [("new", 0o700), ("open", 0o755)] {
-        let folder = temporary.join(format!("foldlog-held-{name}"));
-        fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
+        let directory = temporary.join(format!("foldlog-held-{name}"));
+        fs::set_permissions(directory, fs::Permissions::from_mode(mode)).unwrap();
     }
     let others = 3;
     let left = || fs::read_dir(&temporary).unwrap().count() - others;

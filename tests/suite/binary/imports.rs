@@ -25,7 +25,8 @@ pub(super) fn run(words: &[&str], paths: &[&Path]) -> Ran {
 fn an_export_becomes_a_session_again() {
     let fixture = fixture();
     let exported = run(&["export", "_", "--format", "snapshot-json"], &[&fixture.session]);
-    let (file, to) = (fixture.folder.path().join("export.json"), fixture.folder.path().join("imported"));
+    let (file, to) =
+        (fixture.directory.path().join("export.json"), fixture.directory.path().join("imported"));
     fs::write(&file, &exported.stdout).unwrap();
     let ran = run(&["import", "snapshot-json", "_", "--store", "_"], &[&file, &to]);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{ran:?}");

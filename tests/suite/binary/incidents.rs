@@ -23,10 +23,10 @@ use super::{Fixture, noted, options, step, write};
 
 /// A session of several segments, whose last record names an object.
 fn segmented() -> Fixture {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let segments = SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 };
     let store =
-        Store::open_with(folder.path(), StoreOptions { segments, object_bytes_min: 256, ..options() })
+        Store::open_with(directory.path(), StoreOptions { segments, object_bytes_min: 256, ..options() })
             .unwrap();
     let session = store.create(&types()).unwrap();
     for number in 0..100 {
@@ -35,7 +35,7 @@ fn segmented() -> Fixture {
     session.dispatch(noted(&"large ".repeat(100))).unwrap();
     let dir = session.dir().to_owned();
     session.close().unwrap();
-    Fixture { fork: dir.clone(), session: dir, folder }
+    Fixture { fork: dir.clone(), session: dir, directory }
 }
 
 /// Where each record of a session stands: its file, its place there, and its length.
@@ -93,7 +93,7 @@ fn verify_lists_every_damaged_place_once_and_says_what_follows() {
     }
     assert_eq!(number(found[0].get("follows").unwrap(), "records"), 3, "records 6 to 8");
     let last = *places.keys().next_back().unwrap();
-    // Nothing that came later is there, so that the folder may be a copy that is older than the record.
+    // Nothing that came later is there, so that the directory may be a copy that is older than the record.
     let lacking = verified.get("incomplete").unwrap().elements();
     assert_eq!((lacking.len(), number(&lacking[0], "sequence")), (1, last), "{lacking:?}");
     let reason = lacking[0].get("reason").unwrap().as_str().unwrap();
@@ -171,9 +171,9 @@ fn verify_checks_the_seals_of_a_log_that_is_damaged_elsewhere_too() {
 #[test]
 fn verify_checks_what_it_can_of_several_paths() {
     let fixture = segmented();
-    let nothing = fixture.folder.path().join("nothing");
+    let nothing = fixture.directory.path().join("nothing");
     let verify = |paths: &[&Path]| run(&[&["verify"], vec!["_"; paths.len()].as_slice()].concat(), paths);
-    let ran = verify(&[&nothing, &fixture.session, fixture.folder.path()]);
+    let ran = verify(&[&nothing, &fixture.session, fixture.directory.path()]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(ran.stdout.starts_with("2 sessions, ") && !ran.stdout.contains("holds"), "{ran:?}");
     let unread = format!("unread   {}: ", nothing.display());
@@ -290,7 +290,7 @@ fn segments_that_are_lost_hide_only_what_follows() {
 
 /// A store in which something is wrong with nearly every session.
 struct Night {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     /// What each session is there for.
     ids: BTreeMap<&'static str, Uuid>,
     /// The session that runs.
@@ -317,8 +317,8 @@ fn runner(session: &Session) -> ToolRunner {
 
 impl Night {
     fn begin() -> Night {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::open_with(folder.path(), options()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open_with(directory.path(), options()).unwrap();
         let mut ids = BTreeMap::new();
         ids.insert("interrupted", cut_short(&store, "red"));
         let unsettled = cut_short(&store, "blue");
@@ -338,20 +338,20 @@ impl Night {
         let running = store.create(&types()).unwrap();
         running.dispatch(noted("at work")).unwrap();
         ids.insert("running", running.id());
-        Night { folder, ids, running }
+        Night { directory, ids, running }
     }
 
     fn dir(&self, which: &str) -> PathBuf {
-        self.folder.path().join("sessions").join(self.ids[which].to_string())
+        self.directory.path().join("sessions").join(self.ids[which].to_string())
     }
 
     fn run(&self, words: &[&str]) -> Ran {
-        let folder = |word: &&str| match *word {
-            "STORE" => self.folder.path().to_owned(),
+        let directory = |word: &&str| match *word {
+            "STORE" => self.directory.path().to_owned(),
             word if self.ids.contains_key(word) && words[0] != "sessions" => self.dir(word),
             word => PathBuf::from(word),
         };
-        foldlog(words.iter().map(folder))
+        foldlog(words.iter().map(directory))
     }
 
     /// Rows of `sessions` with these options, by what the session is there for.
@@ -434,7 +434,7 @@ fn sessions_tells_how_each_session_stands() {
     // A session that has ended runs no more.
     let id = night.running.id().to_string();
     night.running.close().unwrap();
-    let ran = foldlog(["sessions".as_ref(), night.folder.path().as_os_str()]);
+    let ran = foldlog(["sessions".as_ref(), night.directory.path().as_os_str()]);
     let row = ran.stdout.lines().find(|line| line.starts_with(&id)).unwrap();
     assert_eq!(row.split_whitespace().nth(1), Some("closed"), "{row}");
 }
@@ -453,9 +453,9 @@ fn places_below(session: &Path, sequence: u64) -> (PathBuf, u64, u64) {
 /// A session of which an image holds the beginning is listed from that on, and tells the same.
 #[test]
 fn sessions_begins_behind_an_image() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let open = |image_bytes_min| {
-        Store::open_with(folder.path(), StoreOptions { image_bytes_min, ..options() }).unwrap()
+        Store::open_with(directory.path(), StoreOptions { image_bytes_min, ..options() }).unwrap()
     };
     let store = open(1);
     let session = store.create_with(&types(), SessionOptions::default().tag("team", "red")).unwrap();
@@ -468,7 +468,7 @@ fn sessions_begins_behind_an_image() {
     session.close().unwrap();
     drop(call);
     let image = fs::read_dir(dir.join("snapshots")).unwrap().next().unwrap().unwrap().path();
-    let row = || foldlog(["sessions".as_ref(), folder.path().as_os_str(), "--json".as_ref()]).stdout;
+    let row = || foldlog(["sessions".as_ref(), directory.path().as_os_str(), "--json".as_ref()]).stdout;
     let behind = row();
     assert!(behind.contains(&id.to_string()) && behind.contains(r#""status":"interrupted""#), "{behind}");
 
@@ -527,8 +527,9 @@ fn the_ledger_of_an_operation_tells_what_a_person_needs_to_decide() {
 /// The values of events could be read as JSON only, and an abandoned record looked as if nothing of it had stayed.
 #[test]
 fn show_tells_payloads_and_which_abandoned_records_stay_in_a_log() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), StoreOptions { object_bytes_min: 256, ..options() }).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store =
+        Store::open_with(directory.path(), StoreOptions { object_bytes_min: 256, ..options() }).unwrap();
     let session = store.create(&types()).unwrap();
     let before = session.dispatch(step("kept", 1)).unwrap();
     session.dispatch(step("\u{1b}[31mgone", 2)).unwrap();
@@ -567,7 +568,7 @@ impl Night {
     fn note_of_gone(&self) -> (PathBuf, String, u32) {
         let mut gone = std::process::Command::new("true").spawn().unwrap();
         gone.wait().unwrap();
-        let note = self.folder.path().join("writers").join(format!("{}.json", self.ids["running"]));
+        let note = self.directory.path().join("writers").join(format!("{}.json", self.ids["running"]));
         let own = fs::read_to_string(&note).unwrap();
         let forged = own.replace(&std::process::id().to_string(), &gone.id().to_string());
         assert_ne!(forged, own);
@@ -583,8 +584,8 @@ fn a_lock_that_outlives_its_process_for_a_moment_is_waited_for() {
     let (note, forged, _) = night.note_of_gone();
     night.running.clone().close().unwrap();
     fs::write(note, forged).unwrap();
-    let locks = child::lock_sessions(night.folder.path());
-    let (store, id) = (Store::open_with(night.folder.path(), options()).unwrap(), night.ids["running"]);
+    let locks = child::lock_sessions(night.directory.path());
+    let (store, id) = (Store::open_with(night.directory.path(), options()).unwrap(), night.ids["running"]);
     std::thread::scope(|scope| {
         let (opens, begun) = std::sync::mpsc::channel();
         let opened = scope.spawn(move || {
@@ -604,7 +605,7 @@ fn a_lock_that_outlives_its_process_is_told() {
     let night = Night::begin();
     let (note, forged, gone) = night.note_of_gone();
     fs::write(note, forged).unwrap();
-    let store = night.folder.path().to_str().unwrap();
+    let store = night.directory.path().to_str().unwrap();
     let row = |columns| {
         let shown = foldlog_on(columns, ["sessions", store]).stdout;
         let id = night.ids["running"].to_string();
@@ -623,7 +624,7 @@ fn a_lock_that_outlives_its_process_is_told() {
 #[test]
 fn sessions_fit_a_terminal_and_are_whole_in_pipes() {
     let night = Night::begin();
-    let store = night.folder.path().to_str().unwrap();
+    let store = night.directory.path().to_str().unwrap();
     let piped = foldlog(["sessions", store]);
     for columns in [100, 132, 60] {
         let shown = foldlog_on(columns, ["sessions", store]);
@@ -664,8 +665,8 @@ fn sessions_fit_a_terminal_and_are_whole_in_pipes() {
 /// A tag in Chinese, or with pictures, made its row wider than the terminal.
 #[test]
 fn wide_characters_count_for_the_columns_that_they_take() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     for tag in [
         "漢字".repeat(40),
         "👩\u{200d}👩\u{200d}👧".repeat(30),
@@ -687,7 +688,7 @@ fn wide_characters_count_for_the_columns_that_they_take() {
         line.chars().map(own).sum()
     };
     for columns in [40, 60, 80, 100, 133] {
-        let shown = foldlog_on(columns, ["sessions", folder.path().to_str().unwrap()]).stdout;
+        let shown = foldlog_on(columns, ["sessions", directory.path().to_str().unwrap()]).stdout;
         let widths: Vec<usize> = shown.lines().map(columns_of).collect();
         assert!(widths.iter().all(|width| *width <= usize::from(columns)), "{columns}: {widths:?}\n{shown}");
         assert!(shown.lines().skip(1).all(|line| line.ends_with('…')), "{shown}");
@@ -697,8 +698,8 @@ fn wide_characters_count_for_the_columns_that_they_take() {
 /// A hint once held a path as it stands, and whoever pasted it ran what the path said.
 #[test]
 fn a_hint_holds_the_path_of_a_store_as_a_shell_reads_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = folder.path().join("$(touch it) `and` it's");
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("$(touch it) `and` it's");
     drop(Store::open(&store).unwrap());
     for verb in ["show", "state", "ledger", "stats", "tail"] {
         let ran = foldlog([OsStr::new(verb), store.as_os_str()]);

@@ -31,7 +31,7 @@ fn bounded(arguments: Vec<OsString>) -> Ran {
     receive.recv_timeout(WITHIN).unwrap_or_else(|_| panic!("{shown} did not end"))
 }
 
-/// A store with a session whose folder holds a segment and an object, and another session.
+/// A store with a session whose directory holds a segment and an object, and another session.
 fn made(root: &Path) -> (Store, PathBuf) {
     let store = Store::open_with(root.join("store"), options()).unwrap();
     let session = store.create(&types()).unwrap();
@@ -77,10 +77,10 @@ fn what_is_no_file_is_named_and_neither_read_nor_waited_for() {
         (EntryKind::Socket, None),
         (EntryKind::Directory, None),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let (store, dir) = made(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let (store, dir) = made(directory.path());
         let segment = dir.join("0000000000.seg");
-        let aside = folder.path().join("aside");
+        let aside = directory.path().join("aside");
         fs::rename(&segment, &aside).unwrap();
         put(&segment, what, elsewhere.unwrap_or(&aside));
 
@@ -97,7 +97,7 @@ fn what_is_no_file_is_named_and_neither_read_nor_waited_for() {
         }
         let diff = bounded(words(&[&"diff", &dir, &"0", &"1"]));
         let export = bounded(words(&[&"export", &dir, &"--format", &"jsonl"]));
-        let salvage = bounded(words(&[&"salvage", &dir, &"--to", &folder.path().join("salvaged")]));
+        let salvage = bounded(words(&[&"salvage", &dir, &"--to", &directory.path().join("salvaged")]));
         for ran in [diff, export, salvage] {
             assert_eq!(ran.code, 2, "{}{}", ran.stdout, ran.stderr);
             assert!(ran.stderr.contains(&said), "{}", ran.stderr);
@@ -113,14 +113,14 @@ fn what_is_no_file_is_named_and_neither_read_nor_waited_for() {
     }
 }
 
-/// A reader went through a link in place of an object's folder, to files of somebody else's.
+/// A reader went through a link in place of an object's directory, to files of somebody else's.
 #[test]
 fn objects_are_read_through_no_link_and_no_pipe() {
     let object = |dir: &Path| fs::read_dir(dir.join("objects")).unwrap().next().unwrap().unwrap().path();
     for what in [EntryKind::Link, EntryKind::Pipe] {
-        let folder = tempfile::tempdir().unwrap();
-        let (store, dir) = made(folder.path());
-        let (path, aside) = (object(&dir), folder.path().join("aside"));
+        let directory = tempfile::tempdir().unwrap();
+        let (store, dir) = made(directory.path());
+        let (path, aside) = (object(&dir), directory.path().join("aside"));
         fs::rename(&path, &aside).unwrap();
         put(&path, what, &aside);
         let ran = bounded(words(&[&"verify", &store.path()]));
@@ -130,9 +130,9 @@ fn objects_are_read_through_no_link_and_no_pipe() {
         let state = bounded(words(&[&"state", &dir]));
         assert_ne!(state.code, 0, "{what}: {}", state.stderr);
     }
-    let folder = tempfile::tempdir().unwrap();
-    let (store, dir) = made(folder.path());
-    let aside = folder.path().join("aside");
+    let directory = tempfile::tempdir().unwrap();
+    let (store, dir) = made(directory.path());
+    let aside = directory.path().join("aside");
     fs::rename(dir.join("objects"), &aside).unwrap();
     symlink(&aside, dir.join("objects")).unwrap();
     let ran = bounded(words(&[&"verify", &store.path()]));
@@ -153,13 +153,13 @@ fn with_captures(root: &Path, session: &Session) -> ToolRunner {
     runner
 }
 
-/// The first file of an object in a folder of captures.
+/// The first file of an object in a directory of captures.
 fn object_in(captures: &Path) -> PathBuf {
-    let folders = fs::read_dir(captures.join("objects")).unwrap().map(|entry| entry.unwrap().path());
-    let mut folders: Vec<PathBuf> =
-        folders.filter(|path| path.file_name().is_some_and(|name| name.len() == 2)).collect();
-    folders.sort();
-    fs::read_dir(&folders[0]).unwrap().next().unwrap().unwrap().path()
+    let directories = fs::read_dir(captures.join("objects")).unwrap().map(|entry| entry.unwrap().path());
+    let mut directories: Vec<PathBuf> =
+        directories.filter(|path| path.file_name().is_some_and(|name| name.len() == 2)).collect();
+    directories.sort();
+    fs::read_dir(&directories[0]).unwrap().next().unwrap().unwrap().path()
 }
 
 /// A pipe in the place of a file of the captures had `rewind` and `recover` wait for ever.
@@ -171,8 +171,8 @@ fn a_store_of_captures_with_something_else_in_a_files_place_holds_nobody_up() {
             if what == EntryKind::Directory && ["objects", "refs"].contains(&place) {
                 continue;
             }
-            let folder = tempfile::tempdir().unwrap();
-            let root = folder.path();
+            let directory = tempfile::tempdir().unwrap();
+            let root = directory.path();
             let session = Store::open_with(root.join("store"), options()).unwrap().create(&types()).unwrap();
             let (id, dir) = (session.id(), session.dir().to_owned());
             let runner = with_captures(root, &session);
@@ -223,8 +223,8 @@ fn a_store_of_captures_with_something_else_in_a_files_place_holds_nobody_up() {
 #[test]
 fn a_lock_an_image_or_a_spare_that_is_no_file_holds_nobody_up() {
     for what in [EntryKind::Link, EntryKind::Pipe] {
-        let folder = tempfile::tempdir().unwrap();
-        let (store, dir) = made(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let (store, dir) = made(directory.path());
         fs::create_dir_all(dir.join("snapshots")).unwrap();
         let zeros = Path::new("/dev/zero");
         put(&dir.join("snapshots/00000000000000000003.image"), what, zeros);

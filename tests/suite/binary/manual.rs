@@ -1,4 +1,4 @@
-//! The manual: pages that `man` shows, and how they are written into a folder.
+//! The manual: pages that `man` shows, and how they are written into a directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,7 +36,7 @@ fn rendered(page: &str) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// The files of a folder by their names.
+/// The files of a directory by their names.
 fn files(dir: &Path) -> BTreeMap<String, String> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let named = |path: std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -75,8 +75,8 @@ fn each_verb_has_a_page() {
 
 #[test]
 fn pages_are_written_where_none_is_replaced() {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("share").join("man1");
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("share").join("man1");
     let out = dir.to_str().unwrap();
     let ran = man(&["--out", out, "--json"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
@@ -105,7 +105,7 @@ fn pages_are_written_where_none_is_replaced() {
     assert_eq!(fs::read_to_string(dir.join("foldlog-show.1")).unwrap(), "mine");
     assert!(!dir.join("foldlog.1").exists());
     // With --force a link is replaced, and not what it leads to.
-    let other = folder.path().join("other");
+    let other = directory.path().join("other");
     fs::write(&other, "mine").unwrap();
     symlink(&other, dir.join("foldlog.1")).unwrap();
     let forced = man(&["--out", out, "--force"]);

@@ -12,8 +12,8 @@ use super::{Fixture, options, step};
 /// A session of four calls: one that holds, one that failed, one that held and was rolled back, and one that its
 /// process never ended. The store is dropped as a killed process would leave it.
 pub(super) fn fixture() -> Fixture {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let session = store.create(&types()).unwrap();
     let dir = session.dir().to_owned();
     let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
@@ -34,7 +34,7 @@ pub(super) fn fixture() -> Fixture {
     // Its end is never written, since the session is closed under it.
     session.close().unwrap();
     drop(open);
-    Fixture { folder, session: dir.clone(), fork: dir }
+    Fixture { directory, session: dir.clone(), fork: dir }
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn calls_are_told_by_what_became_of_them() {
 #[test]
 fn an_interrupted_call_is_settled_once_the_host_has_recovered_it() {
     let fixture = fixture();
-    let store = Store::open_with(fixture.folder.path(), options()).unwrap();
+    let store = Store::open_with(fixture.directory.path(), options()).unwrap();
     let id = store.session_ids().unwrap()[0];
     let session = store.open_session(id, &types()).unwrap();
     let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
@@ -78,8 +78,8 @@ fn an_interrupted_call_is_settled_once_the_host_has_recovered_it() {
 /// Whoever came upon such a session could tell which session it was begun for, and not by which call.
 #[test]
 fn a_session_that_was_begun_by_a_call_names_the_call() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let parent = store.create(&types()).unwrap().id();
     for (operation, line, json) in [
         (None, format!("child of {parent}"), r#""how":"child"}"#),
@@ -104,7 +104,7 @@ fn a_session_that_was_begun_by_a_call_names_the_call() {
             assert!(run(words).contains(json), "{words:?}: {}", first(run(words)));
         }
         run(&["verify"]);
-        let listed = foldlog(["sessions".as_ref(), folder.path().as_os_str(), "--json".as_ref()]).stdout;
+        let listed = foldlog(["sessions".as_ref(), directory.path().as_os_str(), "--json".as_ref()]).stdout;
         assert!(listed.lines().any(|one| one.contains(&id.to_string()) && one.contains(json)), "{listed}");
     }
 }

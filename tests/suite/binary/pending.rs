@@ -34,7 +34,7 @@ impl Tool for Asks {
     }
 }
 
-/// Has a new session of the store ask each of these questions, and returns its folder.
+/// Has a new session of the store ask each of these questions, and returns its directory.
 fn ask(store: &Store, questions: &[&str]) -> std::path::PathBuf {
     let session = store.create(&SessionTypes::builder().build().unwrap()).unwrap();
     let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build().unwrap());
@@ -56,8 +56,8 @@ fn pending(store: &Store, json: bool) -> Ran {
 
 #[test]
 fn questions_of_all_sessions_are_listed_until_somebody_answers_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let ran = pending(&store, false);
     assert_eq!((ran.code, &*ran.stdout), (0, "no call waits for a person\n"));
     let first = ask(&store, &["Delete it?", "Send it?"]);
@@ -81,8 +81,8 @@ fn questions_of_all_sessions_are_listed_until_somebody_answers_them() {
 /// What a model asks is from outside: it must not move the cursor of whoever decides about it, nor pass for another line.
 #[test]
 fn a_question_cannot_pass_for_what_the_program_says() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let hostile = "Read it?\n  digest    00\u{1b}[2K\r\u{202e}\u{0}\u{2028}end";
     ask(&store, &[hostile]);
     let ran = pending(&store, false);
@@ -102,8 +102,8 @@ fn a_question_cannot_pass_for_what_the_program_says() {
 
 #[test]
 fn a_damaged_session_is_reported_and_the_questions_of_the_others_are_listed() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let damaged = ask(&store, &["Lost?"]);
     ask(&store, &["Found?"]);
     let segment = damaged.join("0000000000.seg");
@@ -114,15 +114,15 @@ fn a_damaged_session_is_reported_and_the_questions_of_the_others_are_listed() {
     assert_eq!(ran.code, 1, "{}", ran.stderr);
     assert!(ran.stdout.contains("Found?") && !ran.stdout.contains("Lost?"), "{}", ran.stdout);
     assert!(ran.stderr.contains(damaged.file_name().unwrap().to_str().unwrap()), "{}", ran.stderr);
-    let missing = foldlog(["pending", folder.path().join("nothing").to_str().unwrap()]);
+    let missing = foldlog(["pending", directory.path().join("nothing").to_str().unwrap()]);
     assert_eq!((missing.code, &*missing.stdout), (2, ""), "{}", missing.stderr);
 }
 
 /// An approval was recorded and shown as `run-again`, and nothing said which arguments somebody had approved.
 #[test]
 fn an_approval_is_shown_with_who_approved_which_arguments() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let dir = ask(&store, &["Delete it?"]);
     let dir = dir.to_str().unwrap();
     let row: serde_json::Value = serde_json::from_str(&pending(&store, true).stdout).unwrap();
@@ -155,7 +155,7 @@ fn an_approval_is_shown_with_who_approved_which_arguments() {
 #[test]
 fn an_interrupted_call_that_a_person_has_to_judge_is_listed_with_the_commands_that_settle_it() {
     let fixture = super::operations::fixture();
-    let store = Store::open_with(fixture.folder.path(), options()).unwrap();
+    let store = Store::open_with(fixture.directory.path(), options()).unwrap();
     let id = store.session_ids().unwrap()[0];
     // Nobody can decide before the session is recovered, which waits for somebody too.
     let row: serde_json::Value = serde_json::from_str(pending(&store, true).stdout.trim()).unwrap();
@@ -187,8 +187,8 @@ fn an_interrupted_call_that_a_person_has_to_judge_is_listed_with_the_commands_th
 /// A conversation whose process ended before its answer came stood among those that were complete.
 #[test]
 fn a_conversation_that_must_be_resumed_is_listed_as_such_until_it_is_complete() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let types = SessionTypes::builder().build().unwrap();
     let evaluation_id = || "review 7".to_owned();
     let request = || NewRequest { evaluation_id: evaluation_id(), ..NewRequest::default() };
@@ -200,7 +200,7 @@ fn a_conversation_that_must_be_resumed_is_listed_as_such_until_it_is_complete() 
     store.create(&types).unwrap().close().unwrap();
 
     let listed = |words: &[&str]| {
-        let all = ["sessions", folder.path().to_str().unwrap()];
+        let all = ["sessions", directory.path().to_str().unwrap()];
         let ran = foldlog(all.into_iter().chain(words.iter().copied()));
         assert_eq!(ran.code, 0, "{}", ran.stderr);
         ran.stdout

@@ -22,8 +22,8 @@ fn session(store: &Store) -> Session {
 
 #[test]
 fn a_tag_stands_for_the_latest_snapshot_that_has_it_wherever_a_position_does() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = session(&Store::open_with(folder.path(), options()).unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let session = session(&Store::open_with(directory.path(), options()).unwrap());
     let snapshots = session.snapshots().unwrap();
     let dir = session.dir().to_str().unwrap().to_owned();
     session.close().unwrap();
@@ -45,7 +45,7 @@ fn a_tag_stands_for_the_latest_snapshot_that_has_it_wherever_a_position_does() {
         let shown = foldlog(["show", &dir, "--from", from, "--to", to]);
         let numbered = foldlog(["show", &dir, "--from", &numbers[0], "--to", &numbers[1]]);
         assert_eq!((shown.code, &shown.stdout), (0, &numbered.stdout), "{shown:?}");
-        let file = folder.path().join("report.html");
+        let file = directory.path().join("report.html");
         let report = ["report", &dir, "--html", file.to_str().unwrap(), "--force", "--json"];
         let report = foldlog(report.into_iter().chain(["--from", from, "--to", to]));
         let listed = format!(r#""from":{},"last":{}"#, numbers[0], numbers[1]);

@@ -45,16 +45,16 @@ impl Tool for Dies {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_is_killed_within_its_call() {
     let Some(argument) = child::argument() else { return };
-    let (snapshots, folder) = argument.split_once(' ').unwrap();
-    let folder = Path::new(folder);
-    let session = Store::open(folder.join("store")).unwrap().create(&types()).unwrap();
+    let (snapshots, directory) = argument.split_once(' ').unwrap();
+    let directory = Path::new(directory);
+    let session = Store::open(directory.join("store")).unwrap().create(&types()).unwrap();
     session.dispatch(step("before", 1)).unwrap();
     let snapshots = match snapshots {
         "within" => session.dir().join("files"),
-        _ => folder.join("snapshots"),
+        _ => directory.join("snapshots"),
     };
     let options = HostFilesystemOptions::default().leave_out("left out");
-    let files = HostFilesystem::open(folder.join("workspace"), snapshots, options).unwrap();
+    let files = HostFilesystem::open(directory.join("workspace"), snapshots, options).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     let runner = ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(Dies));
     let _ = runner.execute(&ToolCall::new("dies", "{}").with_id("call_1"), &ExecuteOptions::default());
@@ -62,27 +62,27 @@ fn part_of_a_child_that_is_killed_within_its_call() {
 }
 
 struct Killed {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     session: PathBuf,
 }
 
 impl Killed {
-    /// A session that was killed within its call; its snapshots are within its own folder, or beside it.
+    /// A session that was killed within its call; its snapshots are within its own directory, or beside it.
     fn with_snapshots(place: &str) -> Killed {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("workspace")).unwrap();
-        fs::write(folder.path().join("workspace/page"), "as it was").unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("workspace")).unwrap();
+        fs::write(directory.path().join("workspace/page"), "as it was").unwrap();
         let part = "binary::recover::part_of_a_child_that_is_killed_within_its_call";
-        child::start(part, &format!("{place} {}", folder.path().display())).ended();
-        let id = Store::open(folder.path().join("store")).unwrap().session_ids().unwrap()[0];
-        let session = folder.path().join("store/sessions").join(id.to_string());
-        let killed = Killed { folder, session };
+        child::start(part, &format!("{place} {}", directory.path().display())).ended();
+        let id = Store::open(directory.path().join("store")).unwrap().session_ids().unwrap()[0];
+        let session = directory.path().join("store/sessions").join(id.to_string());
+        let killed = Killed { directory, session };
         assert_eq!((killed.page().as_str(), killed.fate()), ("half done", OperationStatus::Open));
         killed
     }
 
     fn root(&self) -> PathBuf {
-        self.folder.path().join("workspace")
+        self.directory.path().join("workspace")
     }
 
     fn page(&self) -> String {
@@ -156,7 +156,7 @@ fn a_workspace_that_nobody_names_is_asked_for_and_nothing_is_changed() {
         assert_eq!((killed.page().as_str(), killed.fate()), ("half done", OperationStatus::Open));
     }
     // Of the only one the name may be left out.
-    let (root, snapshots) = (killed.root(), killed.folder.path().join("snapshots"));
+    let (root, snapshots) = (killed.root(), killed.directory.path().join("snapshots"));
     let options =
         ["--workspace", root.to_str().unwrap(), "--snapshots", snapshots.to_str().unwrap(), "--json"];
     let ran = killed.recover(&options);
@@ -228,12 +228,12 @@ fn a_mark_that_a_tool_forged_is_named_and_removed_by_force_alone() {
     killed.is_recovered();
 }
 
-/// Whatever folder stood at the path by then was emptied, and the snapshot written into it.
+/// Whatever directory stood at the path by then was emptied, and the snapshot written into it.
 #[test]
-fn a_workspace_that_was_replaced_is_restored_into_the_folder_that_a_person_names() {
+fn a_workspace_that_was_replaced_is_restored_into_the_directory_that_a_person_names() {
     let killed = Killed::with_snapshots("within");
-    let other = killed.folder.path().join("other");
-    fs::rename(killed.root(), killed.folder.path().join("elsewhere")).unwrap();
+    let other = killed.directory.path().join("other");
+    fs::rename(killed.root(), killed.directory.path().join("elsewhere")).unwrap();
     fs::create_dir(killed.root()).unwrap();
     fs::write(killed.root().join("page"), "of somebody else").unwrap();
     fs::create_dir(&other).unwrap();
@@ -260,7 +260,7 @@ fn a_workspace_that_was_replaced_is_restored_into_the_folder_that_a_person_names
     assert_eq!((killed.page().as_str(), killed.fate()), ("of somebody else", OperationStatus::Interrupted));
 
     let killed = Killed::with_snapshots("within");
-    fs::rename(killed.root(), killed.folder.path().join("elsewhere")).unwrap();
+    fs::rename(killed.root(), killed.directory.path().join("elsewhere")).unwrap();
     fs::create_dir(killed.root()).unwrap();
     fs::write(killed.root().join("more"), "of no worth").unwrap();
     let ran = killed.recover(&["--rebind", &killed.workspace(), "--overwrite"]);
@@ -291,7 +291,7 @@ fn a_mark_is_removed_by_force_also_for_a_session_that_has_no_open_call() {
         foldlog_test_support::skipped("the folder for temporary files takes no extended attributes");
         return;
     }
-    let session = Store::open(killed.folder.path().join("another")).unwrap().create(&types()).unwrap();
+    let session = Store::open(killed.directory.path().join("another")).unwrap().create(&types()).unwrap();
     let new = session.dir().display().to_string();
     session.close().unwrap();
     let recover = |options: &[&str]| {
@@ -323,7 +323,7 @@ fn a_mark_is_removed_by_force_also_for_a_session_that_has_no_open_call() {
     killed.is_recovered();
 }
 
-/// The mark of a folder that was named by mistake was removed before that was found out, and others went on working on what
+/// The mark of a directory that was named by mistake was removed before that was found out, and others went on working on what
 /// its own session had left half done.
 #[test]
 fn the_mark_of_another_workspace_is_kept_where_that_is_named_by_mistake() {
@@ -343,9 +343,9 @@ fn the_mark_of_another_workspace_is_kept_where_that_is_named_by_mistake() {
 fn a_path_that_is_no_text_is_told_in_json_as_well() {
     use std::os::unix::ffi::OsStrExt;
     let killed = Killed::with_snapshots("within");
-    let odd = killed.folder.path().join(std::ffi::OsStr::from_bytes(b"odd \xff"));
+    let odd = killed.directory.path().join(std::ffi::OsStr::from_bytes(b"odd \xff"));
     fs::rename(killed.root(), &odd).unwrap();
-    let link = killed.folder.path().join("link");
+    let link = killed.directory.path().join("link");
     std::os::unix::fs::symlink(&odd, &link).unwrap();
     let ran = killed.recover(&["--workspace", link.to_str().unwrap(), "--json"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{ran:?}");
@@ -362,7 +362,7 @@ fn the_path_of_the_workspace_is_told_to_whoever_recovers() {
     let refused = killed.recover(&[]);
     assert_eq!(refused.code, 2, "{}", refused.stderr);
     assert!(refused.stderr.contains(&format!("it was {root} last")), "{}", refused.stderr);
-    let store = killed.folder.path().join("store");
+    let store = killed.directory.path().join("store");
     let listed = foldlog(["sessions".as_ref(), store.as_os_str()]);
     assert!(listed.stdout.contains(&format!(" in {root}")), "{}", listed.stdout);
     let listed = foldlog(["sessions".as_ref(), store.as_os_str(), "--json".as_ref()]);

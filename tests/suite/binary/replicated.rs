@@ -17,8 +17,8 @@ use serde_json::Value;
 
 use super::{noted, options};
 
-fn store(folder: &Path, replica: &MemoryReplica) -> Store {
-    Store::open_with(folder, StoreOptions { replication: replica.option(), ..options() }).unwrap()
+fn store(directory: &Path, replica: &MemoryReplica) -> Store {
+    Store::open_with(directory, StoreOptions { replication: replica.option(), ..options() }).unwrap()
 }
 
 fn runner(session: &Session) -> ToolRunner {
@@ -26,7 +26,7 @@ fn runner(session: &Session) -> ToolRunner {
     ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new())
 }
 
-/// Runs a verb. `S` stands for the session's folder.
+/// Runs a verb. `S` stands for the session's directory.
 fn run(session: &Path, words: &str) -> Ran {
     foldlog(words.split(' ').map(|word| match word {
         "S" => session.to_owned(),
@@ -39,8 +39,8 @@ fn json(ran: &Ran) -> Value {
 }
 
 /// A session that a replica holds, in which a call was left open, and that call.
-fn interrupted(folder: &Path, replica: &MemoryReplica) -> (PathBuf, OperationId) {
-    let session = store(folder, replica).create(&types()).unwrap();
+fn interrupted(directory: &Path, replica: &MemoryReplica) -> (PathBuf, OperationId) {
+    let session = store(directory, replica).create(&types()).unwrap();
     let open = runner(&session).begin(&ToolCall::new("send", "{}"), &ExecuteOptions::default()).unwrap();
     let operation = open.context().operation();
     session.clone().close().unwrap();
@@ -50,13 +50,13 @@ fn interrupted(folder: &Path, replica: &MemoryReplica) -> (PathBuf, OperationId)
 
 #[test]
 fn a_person_settles_no_call_of_a_held_session_unawares() {
-    let (folder, replica) = (tempfile::tempdir().unwrap(), MemoryReplica::new("worker 7"));
-    let (dir, operation) = interrupted(folder.path(), &replica);
+    let (directory, replica) = (tempfile::tempdir().unwrap(), MemoryReplica::new("worker 7"));
+    let (dir, operation) = interrupted(directory.path(), &replica);
     let held = replica.records_len(foldlog_view::session_dirs::store_of(&dir).unwrap().1);
 
-    let listed = foldlog(["sessions", folder.path().to_str().unwrap()]);
+    let listed = foldlog(["sessions", directory.path().to_str().unwrap()]);
     assert!(listed.stdout.contains("held by a replica"), "{}", listed.stdout);
-    let listed = json(&foldlog(["sessions", folder.path().to_str().unwrap(), "--json"]));
+    let listed = json(&foldlog(["sessions", directory.path().to_str().unwrap(), "--json"]));
     assert_eq!(listed["replicated"], serde_json::json!({ "at": "memory", "by": "worker 7", "epoch": 1 }));
     let ledger = run(&dir, "ledger S");
     let said = "a replica holds this session's records (memory, first claimed by `worker 7`)";
@@ -113,9 +113,9 @@ fn a_person_settles_no_call_of_a_held_session_unawares() {
 
 #[test]
 fn a_call_that_was_fenced_before_its_handler_ran_is_not_offered_to_be_settled() {
-    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let replica = MemoryReplica::new("one");
-    let session = store(folder.path(), &replica).create(&types()).unwrap();
+    let session = store(directory.path(), &replica).create(&types()).unwrap();
     session.dispatch(noted("held")).unwrap();
     session.sync().unwrap();
     let dir = session.dir().to_owned();
@@ -139,13 +139,13 @@ fn a_call_that_was_fenced_before_its_handler_ran_is_not_offered_to_be_settled() 
 
 #[test]
 fn what_a_fenced_log_has_beyond_what_was_acknowledged_is_said_to_count_nowhere() {
-    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let replica = MemoryReplica::new("one");
-    let session = store(folder.path(), &replica).create(&types()).unwrap();
+    let session = store(directory.path(), &replica).create(&types()).unwrap();
     session.dispatch(noted("held")).unwrap();
     session.sync().unwrap();
     let (dir, id) = (session.dir().to_owned(), session.id());
-    let store_dir = folder.path().to_str().unwrap();
+    let store_dir = directory.path().to_str().unwrap();
     assert!(json(&foldlog(["sessions", store_dir, "--json"]))["fenced"].is_null());
     let from = replica.records_len(id);
     let other = store(elsewhere.path(), &replica.named("t\u{1b}wo")).take_over(id, &types()).unwrap();
@@ -168,8 +168,8 @@ fn what_a_fenced_log_has_beyond_what_was_acknowledged_is_said_to_count_nowhere()
     assert!(listed.contains(&format!("fenced: records from {from} on")), "{listed}");
 
     // With the session goes what was said of it.
-    Store::open(folder.path()).unwrap().delete(id).unwrap();
-    assert!(!folder.path().join(format!("writers/{id}.fenced")).exists());
+    Store::open(directory.path()).unwrap().delete(id).unwrap();
+    assert!(!directory.path().join(format!("writers/{id}.fenced")).exists());
     assert!(elsewhere.path().join("writers").exists());
 }
 
@@ -193,12 +193,12 @@ impl Begins for Session {
     }
 }
 
-/// A worker over a bucket in a folder, which keeps no lease.
-pub(super) fn worker(folder: &Path, bucket: &Path, name: &str) -> Store {
-    worker_with(folder, bucket, name, None)
+/// A worker over a bucket in a directory, which keeps no lease.
+pub(super) fn worker(directory: &Path, bucket: &Path, name: &str) -> Store {
+    worker_with(directory, bucket, name, None)
 }
 
-pub(super) fn worker_with(folder: &Path, bucket: &Path, name: &str, lease: Option<Duration>) -> Store {
+pub(super) fn worker_with(directory: &Path, bucket: &Path, name: &str, lease: Option<Duration>) -> Store {
     let files = LocalFileSystem::new_with_prefix(bucket).unwrap();
     let replicator = ObjectReplicator::new(Arc::new(files), "team", name, Retries::default()).unwrap();
     let replicator = match lease {
@@ -206,7 +206,7 @@ pub(super) fn worker_with(folder: &Path, bucket: &Path, name: &str, lease: Optio
         None => replicator.without_lease(),
     };
     let replication = Some(Replication::new(Arc::new(replicator)));
-    Store::open_with(folder, StoreOptions { replication, ..options() }).unwrap()
+    Store::open_with(directory, StoreOptions { replication, ..options() }).unwrap()
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn a_session_whose_worker_lives_is_taken_over_by_whoever_says_so_and_one_whose_w
     assert!(matches!(session.sync(), Err(Error::Fenced { epoch: 2, .. })));
 }
 
-/// Copies a folder. What is removed meanwhile is not in the copy.
+/// Copies a directory. What is removed meanwhile is not in the copy.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {

@@ -14,33 +14,34 @@ use super::options;
 
 /// A session with a workspace, whose host is gone.
 struct Left {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     session: PathBuf,
 }
 
-fn runner(folder: &Path, session: &Session) -> ToolRunner {
+fn runner(directory: &Path, session: &Session) -> ToolRunner {
     let store = session.dir().join("workspace");
-    let files = HostFilesystem::open(folder.join("work"), store, HostFilesystemOptions::default()).unwrap();
+    let files =
+        HostFilesystem::open(directory.join("work"), store, HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new())
 }
 
-fn write(folder: &Path, files: &[(&str, &[u8])]) {
-    files.iter().for_each(|(name, text)| fs::write(folder.join("work").join(name), text).unwrap());
+fn write(directory: &Path, files: &[(&str, &[u8])]) {
+    files.iter().for_each(|(name, text)| fs::write(directory.join("work").join(name), text).unwrap());
 }
 
 /// Has a call write files and add a step to the plan.
-fn call(folder: &Path, runner: &ToolRunner, title: &str, files: &[(&str, &[u8])]) {
+fn call(directory: &Path, runner: &ToolRunner, title: &str, files: &[(&str, &[u8])]) {
     let operation = runner.begin(&ToolCall::new("edit\u{1b}[31m", "{}"), &ExecuteOptions::default()).unwrap();
     operation.context().session().dispatch(StepAdded { title: title.to_owned(), part: 0 }).unwrap();
-    write(folder, files);
+    write(directory, files);
     operation.end(ToolResult::ok("done", ())).unwrap();
 }
 
 impl Left {
     fn new() -> Left {
-        let folder = tempfile::tempdir().unwrap();
-        let at = folder.path();
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path();
         fs::create_dir(at.join("work")).unwrap();
         let session = Store::open_with(at.join("store"), options()).unwrap().create(&types()).unwrap();
         let runner = runner(at, &session);
@@ -60,11 +61,11 @@ impl Left {
             session.close().unwrap();
             dir
         };
-        Left { folder, session }
+        Left { directory, session }
     }
 
     fn rewind(&self, words: &[&str]) -> Ran {
-        let work = format!("workspace={}", self.folder.path().join("work").display());
+        let work = format!("workspace={}", self.directory.path().join("work").display());
         let dir = self.session.to_str().unwrap();
         let words = ["rewind", dir].into_iter().chain(words.iter().copied()).map(str::to_owned);
         let ran = foldlog(words.chain(["--workspace".to_owned(), work]));
@@ -73,7 +74,7 @@ impl Left {
     }
 
     fn file(&self, name: &str) -> Option<String> {
-        fs::read_to_string(self.folder.path().join("work").join(name)).ok()
+        fs::read_to_string(self.directory.path().join("work").join(name)).ok()
     }
 
     /// The bytes of the log.
@@ -163,13 +164,13 @@ fn a_rewind_is_refused_where_it_cannot_be() {
     let dir = left.session.to_str().unwrap();
     let ran = foldlog(["rewind", dir, "then", "--preview"]);
     assert!(ran.code == 2 && ran.stderr.contains("give its folder: --workspace workspace=/"), "{ran:?}");
-    // Another folder than that of the captures.
-    let other = left.folder.path().join("other");
+    // Another directory than that of the captures.
+    let other = left.directory.path().join("other");
     fs::create_dir(&other).unwrap();
     let ran = foldlog(["rewind", dir, "then", "--preview", "--workspace", other.to_str().unwrap()]);
     assert!(ran.code == 2 && ran.stderr.contains("error: "), "{ran:?}");
     // While the session runs elsewhere, and once it was interrupted there.
-    let at = left.folder.path();
+    let at = left.directory.path();
     let id = left.session.file_name().unwrap().to_str().unwrap().parse().unwrap();
     let session = Store::open_with(at.join("store"), options()).unwrap().open_session(id, &types()).unwrap();
     let ran = left.rewind(&with(&["then"]));
@@ -204,7 +205,7 @@ fn a_rewind_is_refused_where_it_cannot_be() {
 #[test]
 fn a_preview_of_an_interrupted_session_tells_what_comes_behind_its_recovery() {
     let left = Left::new();
-    let at = left.folder.path();
+    let at = left.directory.path();
     let id = left.session.file_name().unwrap().to_str().unwrap().parse().unwrap();
     let session = Store::open_with(at.join("store"), options()).unwrap().open_session(id, &types()).unwrap();
     let runner = runner(at, &session);
@@ -254,8 +255,8 @@ fn a_preview_of_an_interrupted_session_tells_what_comes_behind_its_recovery() {
 /// The captures of a workspace were sought in calls that had ended, so a session whose first call was the interrupted one had none.
 #[test]
 fn a_preview_knows_the_workspace_of_a_first_call_that_was_interrupted() {
-    let folder = tempfile::tempdir().unwrap();
-    let at = folder.path();
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
     fs::create_dir(at.join("work")).unwrap();
     let session = Store::open_with(at.join("store"), options()).unwrap().create(&types()).unwrap();
     session.dispatch(StepAdded { title: "planned".to_owned(), part: 0 }).unwrap();
@@ -267,7 +268,7 @@ fn a_preview_knows_the_workspace_of_a_first_call_that_was_interrupted() {
     session.close().unwrap();
     drop((open, runner));
     write(at, &[("page", b"half done\n")]);
-    let left = Left { folder, session: dir };
+    let left = Left { directory, session: dir };
     let ran = left.rewind(&[&position.to_string(), "--preview"]);
     assert_eq!(
         (ran.code, ran.stdout.contains("the session was interrupted within operation")),
@@ -280,12 +281,12 @@ fn a_preview_knows_the_workspace_of_a_first_call_that_was_interrupted() {
     assert!(ran.code == 2 && ran.stderr.contains("foldlog recover "), "{ran:?}");
 }
 
-/// What was in the folder that takes the place of the session's own, and what the rewind had put there, was nobody's: an undo kept all
+/// What was in the directory that takes the place of the session's own, and what the rewind had put there, was nobody's: an undo kept all
 /// of it, and brought nothing back.
 #[test]
-fn a_rewind_of_a_copy_on_a_folder_of_its_own_is_undone_and_done_again() {
+fn a_rewind_of_a_copy_on_a_directory_of_its_own_is_undone_and_done_again() {
     let left = Left::new();
-    let at = left.folder.path();
+    let at = left.directory.path();
     let copies = at.join("copies");
     let session = left.session.to_str().unwrap();
     assert_eq!(foldlog(["backup", session, "--to", copies.to_str().unwrap()]).code, 0);
@@ -293,7 +294,7 @@ fn a_rewind_of_a_copy_on_a_folder_of_its_own_is_undone_and_done_again() {
     let fresh = at.join("fresh");
     fs::create_dir(&fresh).unwrap();
     fs::write(fresh.join("own"), "of the folder\n").unwrap();
-    let folder = format!("workspace={}", fresh.display());
+    let directory = format!("workspace={}", fresh.display());
     let rewind = |words: &[&str]| {
         let words = ["rewind", copy.to_str().unwrap()].into_iter().chain(words.iter().copied()).chain(BY);
         let ran = foldlog(words.map(str::to_owned));
@@ -310,18 +311,18 @@ fn a_rewind_of_a_copy_on_a_folder_of_its_own_is_undone_and_done_again() {
     let own = vec![file("own", b"of the folder\n")];
     let later = vec![file("new", b"new\n"), file("page", b"two\x1b[31m\n"), file("picture", b"\0\x02")];
     let then = vec![file("page", b"one\n"), file("picture", b"\0\x01")];
-    assert_eq!(rewind(&["later", "--rebind", &folder, "--overwrite"]).0, later);
+    assert_eq!(rewind(&["later", "--rebind", &directory, "--overwrite"]).0, later);
     for _ in 0..2 {
-        let (files, said) = rewind(&["--undo", "--workspace", &folder]);
+        let (files, said) = rewind(&["--undo", "--workspace", &directory]);
         assert_eq!(files, own, "{said}");
         assert!(
             said.contains("  1 file created, 0 modified, 3 removed\n") && !said.contains("kept"),
             "{said}"
         );
-        let (files, said) = rewind(&["--undo", "--workspace", &folder]);
+        let (files, said) = rewind(&["--undo", "--workspace", &directory]);
         assert_eq!(files, later, "{said}");
     }
-    // What the rewinds put there is known, so it goes back as in any folder; what somebody writes is kept.
+    // What the rewinds put there is known, so it goes back as in any directory; what somebody writes is kept.
     fs::write(fresh.join("mine"), "by hand\n").unwrap();
     let mine = |files: &[(String, Vec<u8>)]| {
         let mut files = files.to_vec();
@@ -329,12 +330,12 @@ fn a_rewind_of_a_copy_on_a_folder_of_its_own_is_undone_and_done_again() {
         files.sort();
         files
     };
-    let (files, said) = rewind(&["then", "--rebind", &folder]);
+    let (files, said) = rewind(&["then", "--rebind", &directory]);
     assert_eq!(files, mine(&then), "{said}");
     assert!(said.contains("kept mine: created by hand"), "{said}");
-    assert_eq!(rewind(&["--undo", "--workspace", &folder]).0, mine(&later));
-    assert_eq!(rewind(&["--undo", "--workspace", &folder]).0, mine(&then));
-    // A folder in which nothing has worked is another matter.
+    assert_eq!(rewind(&["--undo", "--workspace", &directory]).0, mine(&later));
+    assert_eq!(rewind(&["--undo", "--workspace", &directory]).0, mine(&then));
+    // A directory in which nothing has worked is another matter.
     let other = at.join("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("page"), "one\n").unwrap();

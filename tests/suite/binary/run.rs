@@ -18,7 +18,7 @@ use uuid::Uuid;
 /// Longest wait for what another process does.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A folder with a workspace, a prompt and a script of the stand-in.
+/// A directory with a workspace, a prompt and a script of the stand-in.
 struct Place(TempDir);
 
 impl Place {
@@ -79,7 +79,7 @@ impl Place {
         words
     }
 
-    /// Returns the folder of the only session.
+    /// Returns the directory of the only session.
     fn session(&self) -> PathBuf {
         let mut sessions = fs::read_dir(self.path("store/sessions")).unwrap();
         let session = sessions.next().unwrap().unwrap().path();
@@ -194,7 +194,7 @@ fn answering(text: &str) -> Value {
 }
 
 #[test]
-fn a_run_works_in_its_folder_and_prints_the_answer() {
+fn a_run_works_in_its_directory_and_prints_the_answer() {
     let place = Place::new(&writing());
     let ran = place.run(&[]);
     assert_eq!(ok(&ran), "I wrote it.\nIt says: good morning.\n");
@@ -203,7 +203,7 @@ fn a_run_works_in_its_folder_and_prints_the_answer() {
     assert!(ran.stderr.contains("1 tool call, ") && ran.stderr.contains("$0.2500"), "{}", ran.stderr);
     let transcript = foldlog(["transcript".as_ref(), place.session().as_os_str()]);
     assert!(ok(&transcript).contains("Add a greeting."), "{}", transcript.stdout);
-    // The captures lie in the session's folder, and what is left out of the environment did not reach the program.
+    // The captures lie in the session's directory, and what is left out of the environment did not reach the program.
     assert!(place.session().join("files").is_dir());
     let starts = place.starts();
     let environment = starts[0]["environment"].as_object().unwrap();
@@ -393,7 +393,7 @@ fn part_without_rights() {
     part_that_is_the_binary();
 }
 
-/// The file went with the folders of the run, and a later run read of a path that was not there.
+/// The file went with the directories of the run, and a later run read of a path that was not there.
 #[test]
 fn an_output_that_the_program_saved_to_a_file_is_there_as_long_as_the_session() {
     let reads = json!({"native": "Bash", "input": {"command": "c"}, "saves": "all of it"});
@@ -415,11 +415,11 @@ fn an_output_that_the_program_saved_to_a_file_is_there_as_long_as_the_session() 
     // Nothing else of the program stays: the log holds its transcript.
     let program = place.session().join("program");
     let mut left = Vec::new();
-    let mut folders = vec![program];
-    while let Some(folder) = folders.pop() {
-        for found in fs::read_dir(folder).unwrap().flatten() {
+    let mut directories = vec![program];
+    while let Some(directory) = directories.pop() {
+        for found in fs::read_dir(directory).unwrap().flatten() {
             if found.file_type().unwrap().is_dir() {
-                folders.push(found.path())
+                directories.push(found.path())
             } else {
                 left.push(found.path())
             }
@@ -630,7 +630,7 @@ fn what_goes_wrong_is_named_with_what_to_do() {
 
 /// The program runs in the workspace, from where its path would lead elsewhere.
 #[test]
-fn paths_are_those_of_the_folder_in_which_the_command_is_run() {
+fn paths_are_those_of_the_directory_in_which_the_command_is_run() {
     let place = Place::new(&writing());
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_claude-stand-in"), place.path("program")).unwrap();
     let mut words = place.words(&[]);

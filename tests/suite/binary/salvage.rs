@@ -35,7 +35,7 @@ fn run(verb: &str, path: &Path) -> Ran {
     foldlog([verb.as_ref(), path.as_os_str()])
 }
 
-/// Everything in a folder, with what it holds.
+/// Everything in a directory, with what it holds.
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -60,7 +60,7 @@ fn damaged() -> (Fixture, u64) {
 fn a_damaged_session_is_salvaged_into_a_new_store_and_says_what_was_left() {
     let (fixture, offset) = damaged();
     let before = files(&fixture.session);
-    let to = fixture.folder.path().join("a new/store");
+    let to = fixture.directory.path().join("a new/store");
     let salvaged = salvage_json(&fixture.session, &to);
     assert!(before == files(&fixture.session), "the damaged session is as it was");
     let text = |field: &str| match salvaged.get(field) {
@@ -97,14 +97,14 @@ fn a_damaged_session_is_salvaged_into_a_new_store_and_says_what_was_left() {
     assert_eq!(salvage(&fixture.session, &to).code, 0);
     assert_eq!(store.session_ids().unwrap().len(), 2);
     // So it is in the damaged session's own store.
-    assert_eq!(salvage(&fixture.session, fixture.folder.path()).code, 0);
+    assert_eq!(salvage(&fixture.session, fixture.directory.path()).code, 0);
     assert!(before == files(&fixture.session));
 }
 
 #[test]
 fn a_person_is_told_what_was_taken_and_what_was_left() {
     let (fixture, offset) = damaged();
-    let to = fixture.folder.path().join("other");
+    let to = fixture.directory.path().join("other");
     let ran = salvage(&fixture.session, &to);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let lines: Vec<&str> = ran.stdout.lines().collect();
@@ -119,19 +119,19 @@ fn a_person_is_told_what_was_taken_and_what_was_left() {
 }
 
 #[test]
-fn a_folder_that_must_not_be_written_is_refused_before_anything_is() {
+fn a_directory_that_must_not_be_written_is_refused_before_anything_is() {
     let (fixture, _) = damaged();
-    let before = files(fixture.folder.path());
+    let before = files(fixture.directory.path());
     let outside = tempfile::tempdir().unwrap();
     let at = |name: &str| outside.path().join(name);
-    // A link to a folder, a link into the session, a link to nothing, a store whose `sessions` is a link.
+    // A link to a directory, a link into the session, a link to nothing, a store whose `sessions` is a link.
     fs::create_dir(at("folder")).unwrap();
     symlink(at("folder"), at("link")).unwrap();
     symlink(&fixture.session, at("into")).unwrap();
     symlink(at("nowhere"), at("dangling")).unwrap();
     fs::create_dir(at("half")).unwrap();
     symlink(&fixture.session, at("half/sessions")).unwrap();
-    // A file, and a folder of something else.
+    // A file, and a directory of something else.
     fs::write(at("file"), "text").unwrap();
     fs::create_dir(at("home")).unwrap();
     fs::write(at("home/letter"), "text").unwrap();
@@ -156,9 +156,9 @@ fn a_folder_that_must_not_be_written_is_refused_before_anything_is() {
         assert_eq!(ran.code, 2, "{}: {}{}", to.display(), ran.stdout, ran.stderr);
         assert!(ran.stdout.is_empty() && ran.stderr.contains("next: "), "{}", ran.stderr);
     }
-    assert!(before == files(fixture.folder.path()) && was == files(outside.path()));
+    assert!(before == files(fixture.directory.path()) && was == files(outside.path()));
     assert!(!at("missing").exists() && !at("nowhere").exists());
-    // A folder that is there and empty will do.
+    // A directory that is there and empty will do.
     assert_eq!(salvage(&fixture.session, &at("folder")).code, 0);
 }
 
@@ -166,13 +166,13 @@ fn a_folder_that_must_not_be_written_is_refused_before_anything_is() {
 fn what_holds_nothing_sound_or_is_in_use_makes_no_session_and_no_store() {
     let fixture = fixture();
     let (offset, _) = place(&fixture.session, 0);
-    let to = fixture.folder.path().join("other");
-    assert_eq!(salvage(&fixture.folder.path().join("nothing"), &to).code, 2);
+    let to = fixture.directory.path().join("other");
+    assert_eq!(salvage(&fixture.directory.path().join("nothing"), &to).code, 2);
     assert_eq!(salvage(&segment(&fixture.session), &to).code, 2);
-    assert_eq!(salvage(fixture.folder.path(), &to).code, 2);
+    assert_eq!(salvage(fixture.directory.path(), &to).code, 2);
     assert!(!to.exists());
     // The writer lives.
-    let store = Store::open_with(fixture.folder.path(), options()).unwrap();
+    let store = Store::open_with(fixture.directory.path(), options()).unwrap();
     let session = store.create(&types()).unwrap();
     let ran = salvage(session.dir(), &to);
     assert_eq!(ran.code, 2);
@@ -189,7 +189,7 @@ fn what_holds_nothing_sound_or_is_in_use_makes_no_session_and_no_store() {
 #[test]
 fn a_record_that_contradicts_the_log_is_left() {
     let fixture = forged(RecordKind::ROLLBACK, Rollback { to: 7.into(), preserve_logs: true }.encode());
-    let to = fixture.folder.path().join("other");
+    let to = fixture.directory.path().join("other");
     let salvaged = salvage_json(&fixture.session, &to);
     assert_eq!(salvaged.get("records"), Some(&Json::Scalar(4.into())));
     assert_eq!(salvaged.get("left").unwrap().elements().len(), 1);
@@ -197,13 +197,13 @@ fn a_record_that_contradicts_the_log_is_left() {
     // A body that is no map at all, in a record and in what a segment repeats at its head.
     for kind in [RecordKind::DISPATCH, RecordKind::DECLARED] {
         let fixture = forged(kind, vec![0xc1]);
-        let to = fixture.folder.path().join("other");
+        let to = fixture.directory.path().join("other");
         assert_eq!(salvage_json(&fixture.session, &to).get("records"), Some(&Json::Scalar(4.into())));
         assert_eq!(run("verify", &to).code, 0);
     }
     // A kind of a later version is kept as it is.
     let fixture = forged(RecordKind::from_byte(99).unwrap(), foldlog::Value::from("later").encode());
-    let to = fixture.folder.path().join("other");
+    let to = fixture.directory.path().join("other");
     assert_eq!(salvage_json(&fixture.session, &to).get("records"), Some(&Json::Scalar(5.into())));
     assert_eq!(run("verify", &to).code, 0);
 }

@@ -123,8 +123,8 @@ fn spent(json: &Json) -> (Vec<u64>, Option<u64>) {
 
 #[test]
 fn what_a_session_has_spent_is_told_by_model_by_tool_and_over_its_records() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = shown::spending(&shown::store(folder.path()));
+    let directory = tempfile::tempdir().unwrap();
+    let session = shown::spending(&shown::store(directory.path()));
     let told = stats(&session);
     let list = |name: &str| told.get(name).unwrap().elements().to_vec();
     let models = list("models");
@@ -179,8 +179,8 @@ fn show(session: &Path) -> Vec<Json> {
 
 #[test]
 fn a_session_whose_cost_nobody_has_said_has_none_and_a_long_one_is_told_in_parts() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = shown::store(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let store = shown::store(directory.path());
     let session = store.create(&types()).unwrap();
     for turn in 1..=1000 {
         let usage = Some(foldlog_codec::body::TokenUsage { input: turn, output: 1, ..Default::default() });
@@ -232,10 +232,10 @@ fn stats_are_printed_for_people_and_programs() {
 
 #[test]
 fn the_numbers_of_a_long_session_with_rollbacks_objects_kills_and_a_fork_add_up() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let small = SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 };
     let options = || StoreOptions { segments: small, object_bytes_min: 256, ..options() };
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let session = write(&store);
     for number in 0..60_u8 {
         session.dispatch(step(&format!("step {number} {}", "x".repeat(100)), number)).unwrap();
@@ -249,7 +249,7 @@ fn the_numbers_of_a_long_session_with_rollbacks_objects_kills_and_a_fork_add_up(
     session.dispatch(noted(&"large ".repeat(57))).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     // As a kill leaves it, and as the next process goes on.
-    let copy = folder.path().join("copy/sessions").join(id.to_string());
+    let copy = directory.path().join("copy/sessions").join(id.to_string());
     fs::create_dir_all(copy.join("objects")).unwrap();
     for entry in fs::read_dir(&dir).unwrap().chain(fs::read_dir(dir.join("objects")).unwrap()) {
         let path = entry.unwrap().path();
@@ -258,7 +258,7 @@ fn the_numbers_of_a_long_session_with_rollbacks_objects_kills_and_a_fork_add_up(
         }
     }
     stats(&copy);
-    let killed = Store::open_with(folder.path().join("copy"), options()).unwrap();
+    let killed = Store::open_with(directory.path().join("copy"), options()).unwrap();
     killed.open_session(id, &types()).unwrap().dispatch(step("after", 1)).unwrap();
     stats(&copy);
 
@@ -308,10 +308,10 @@ fn what_the_ends_of_tools_put_into_a_slice_is_counted() {
 
 #[test]
 fn a_torn_end_is_counted_apart_and_so_is_what_damage_leaves() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let session = write(&store);
-    let (copy, last, (offset, bytes)) = torn_copy(&session, folder.path());
+    let (copy, last, (offset, bytes)) = torn_copy(&session, directory.path());
     let torn = stats(&copy);
     assert_eq!((number(&torn, "records"), number(&torn, "torn_bytes")), (last, bytes));
     assert_eq!(number(&torn, "used_bytes"), offset);

@@ -79,8 +79,8 @@ fn tail_prints_what_a_failed_call_wrote_as_abandoned_as_show_does() {
 
 #[test]
 fn follow_prints_what_is_written_later_over_turns_and_closings() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), small()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), small()).unwrap();
     let session = store.create(&types()).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     write_steps(&session, 30);
@@ -110,8 +110,8 @@ fn follow_prints_what_is_written_later_over_turns_and_closings() {
 
 #[test]
 fn an_attested_record_that_is_damaged_ends_following_with_1() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let session = store.create(&types()).unwrap();
     write_steps(&session, 3);
     let dir = session.dir().to_owned();
@@ -128,8 +128,8 @@ fn an_attested_record_that_is_damaged_ends_following_with_1() {
     });
     assert_eq!(ran.code, 1);
     assert_eq!(ran.stdout.lines().count(), 1 + 7, "{}", ran.stdout);
-    let told = normal(&ran.stderr, folder.path());
-    let whole = normal(&foldlog(["show".as_ref(), dir.as_os_str()]).stderr, folder.path());
+    let told = normal(&ran.stderr, directory.path());
+    let whole = normal(&foldlog(["show".as_ref(), dir.as_os_str()]).stderr, directory.path());
     assert_eq!(told, whole);
     assert!(
         told.contains("record 7 (checksum [crc], expected [crc])") && told.contains("  next: "),
@@ -137,13 +137,13 @@ fn an_attested_record_that_is_damaged_ends_following_with_1() {
     );
     // Without following it is the same.
     let again = foldlog(["tail".as_ref(), dir.as_os_str()]);
-    assert_eq!((again.code, normal(&again.stderr, folder.path())), (1, told));
+    assert_eq!((again.code, normal(&again.stderr, directory.path())), (1, told));
 }
 
 #[test]
 fn a_session_deleted_while_it_is_followed_is_said_to_be() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let session = store.create(&types()).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
@@ -171,8 +171,8 @@ fn copied(from: &Path, to: &Path) {
 /// Two lives of one log: the follower saw the one, and the disk kept the other.
 #[test]
 fn a_recovery_that_put_other_records_in_place_is_said_on_one_line() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = |name: &str| Store::open_with(folder.path().join(name), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = |name: &str| Store::open_with(directory.path().join(name), options()).unwrap();
     let first = store("first");
     let session = first.create(&types()).unwrap();
     session.dispatch(step("before", 1)).unwrap();
@@ -183,7 +183,7 @@ fn a_recovery_that_put_other_records_in_place_is_said_on_one_line() {
         copied(&dir, &store.session_dir(id));
         let session = store.open_session(id, &types()).unwrap();
         (0..steps).for_each(|part| session.dispatch(step(title, part)).map(drop).unwrap());
-        let killed = folder.path().join(format!("{name}-killed/sessions/{id}"));
+        let killed = directory.path().join(format!("{name}-killed/sessions/{id}"));
         copied(&store.session_dir(id), &killed);
         killed
     };
@@ -239,8 +239,8 @@ fn part_of_a_child_that_writes_small_segments() {
     }
 }
 
-fn follower(folder: &Path, dir: &Path) -> (Started, PathBuf) {
-    let code = folder.join("code");
+fn follower(directory: &Path, dir: &Path) -> (Started, PathBuf) {
+    let code = directory.join("code");
     let _ = fs::remove_file(&code);
     let argument = format!("{} {}", code.display(), dir.display());
     (child::start("binary::tail::part_of_a_child_that_follows", &argument), code)
@@ -261,13 +261,13 @@ fn read_through(following: &mut Started, next: &mut u64, last: u64) {
 #[test]
 fn another_process_is_followed_over_turns_a_kill_and_a_recovery_until_a_signal() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("store");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store");
         let mut writing =
             child::start("binary::tail::part_of_a_child_that_writes_small_segments", path.to_str().unwrap());
         let id: Uuid = writing.hear("session").unwrap().parse().unwrap();
         let dir = path.join("sessions").join(id.to_string());
-        let (mut following, code) = follower(folder.path(), &dir);
+        let (mut following, code) = follower(directory.path(), &dir);
         let mut next = 0;
         read_through(&mut following, &mut next, 60);
         writing.kill();
@@ -296,7 +296,7 @@ fn another_process_is_followed_over_turns_a_kill_and_a_recovery_until_a_signal()
 #[test]
 fn a_follower_whose_reader_goes_away_ends_although_nothing_comes() {
     let fixture = fixture();
-    let (mut following, code) = follower(fixture.folder.path(), &fixture.session);
+    let (mut following, code) = follower(fixture.directory.path(), &fixture.session);
     read_through(&mut following, &mut 0, 14);
     following.stop_reading();
     following.ended();

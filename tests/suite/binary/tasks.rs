@@ -12,8 +12,8 @@ fn id(id: &str) -> TaskId {
 
 #[test]
 fn tasks_are_drawn_as_a_tree_with_what_each_waits_for_at_any_position() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let session = store.create(&declare(SessionTypes::builder()).build().unwrap()).unwrap();
     let create = |task: NewTask| session.dispatch(TaskCreated { task }).unwrap();
     let change = |name: &str, old_status, new_status, reason: Option<&str>| {

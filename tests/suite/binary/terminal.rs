@@ -94,8 +94,8 @@ struct Sessions {
 }
 
 fn sessions() -> Sessions {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("chat.json");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("chat.json");
     fs::write(
         &file,
         r#"[{"role": "system", "content": "be brief"}, {"role": "user", "content": "two\nlines \u001b[31mred"},
@@ -103,10 +103,10 @@ fn sessions() -> Sessions {
             {"role": "tool", "tool_call_id": "a", "content": "Error: lost"}, {"role": "assistant", "content": "no"}]"#,
     )
     .unwrap();
-    let store = folder.path().join("store");
+    let store = directory.path().join("store");
     ok(&foldlog([Path::new("import"), Path::new("openai"), &file, Path::new("--store"), &store]));
     let talk = fs::read_dir(store.join("sessions")).unwrap().next().unwrap().unwrap().path();
-    Sessions { calls: operations::fixture(), slices: super::fixture(), talk, _store: folder }
+    Sessions { calls: operations::fixture(), slices: super::fixture(), talk, _store: directory }
 }
 
 impl Sessions {
@@ -114,7 +114,7 @@ impl Sessions {
     fn commands(&self) -> Vec<(Vec<&str>, &'static str)> {
         let calls = self.calls.session.to_str().unwrap();
         let (slices, store) =
-            (self.slices.session.to_str().unwrap(), self.slices.folder.path().to_str().unwrap());
+            (self.slices.session.to_str().unwrap(), self.slices.directory.path().to_str().unwrap());
         vec![
             (vec!["show", slices], "\u{1b}[2m"),
             (vec!["show", slices], "\u{1b}[33m      11"),
@@ -184,8 +184,8 @@ fn a_terminal_is_coloured_unless_somebody_says_otherwise() {
 }
 
 /// A script that stands for a pager: it says that it is one, what it was told, and does what `end` says.
-fn pager(folder: &Path, name: &str, end: &str) -> String {
-    let path = folder.join(name);
+fn pager(directory: &Path, name: &str, end: &str) -> String {
+    let path = directory.join(name);
     fs::write(&path, format!("#!/bin/sh\necho \"{name} $# $1 $LESS\"\n{end}\n")).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     path.to_str().unwrap().to_owned()
@@ -197,8 +197,8 @@ fn long_results_are_shown_by_a_pager() {
         return;
     }
     let sessions = sessions();
-    let folder = tempfile::tempdir().unwrap();
-    let (first, second) = (pager(folder.path(), "first", "cat"), pager(folder.path(), "second", "cat"));
+    let directory = tempfile::tempdir().unwrap();
+    let (first, second) = (pager(directory.path(), "first", "cat"), pager(directory.path(), "second", "cat"));
     for (command, _) in sessions.commands() {
         let words = [&command[..], &["--color", "never"]].concat();
         let ran = foldlog(&words);
@@ -252,8 +252,8 @@ fn what_is_noted_beside_a_result_is_written_behind_it() {
     let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
     bytes[used / 2] ^= 0xff;
     fs::write(&segment, bytes).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let ending = pager(folder.path(), "ending", "cat; echo ended");
+    let directory = tempfile::tempdir().unwrap();
+    let ending = pager(directory.path(), "ending", "cat; echo ended");
     let words = ["show", fixture.session.to_str().unwrap(), "--color", "never"];
     let ran = foldlog(words);
     assert!(ran.code == 1 && !ran.stdout.is_empty() && !ran.stderr.is_empty(), "{ran:?}");
@@ -266,8 +266,8 @@ fn a_pager_that_is_quit_early_ends_the_verb_quietly() {
     if !has_terminals() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let session = write(&store);
     // More than a pipe holds, whatever the pager reads.
     for part in 0..2_000_u32 {
@@ -277,8 +277,8 @@ fn a_pager_that_is_quit_early_ends_the_verb_quietly() {
     session.close().unwrap();
     let words = ["show", dir.to_str().unwrap(), "--color", "never"];
     assert!(ok(&foldlog(words)).len() > 100_000);
-    let quitting = pager(folder.path(), "quitting", "head -n 2 > /dev/null");
+    let quitting = pager(directory.path(), "quitting", "head -n 2 > /dev/null");
     assert_eq!(shown(&words, &[("PAGER", &quitting)]), ("quitting 0  FRX\n".to_owned(), 0));
-    let failing = pager(folder.path(), "failing", "exit 7");
+    let failing = pager(directory.path(), "failing", "exit 7");
     assert_eq!(shown(&words, &[("PAGER", &failing)]), ("failing 0  FRX\n".to_owned(), 0));
 }

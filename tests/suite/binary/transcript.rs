@@ -7,25 +7,25 @@ use foldlog_tests::verbs::{Ran, foldlog};
 use serde_json::{Value, json};
 
 struct Place {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Place {
     fn new() -> Place {
-        Place { folder: tempfile::tempdir().unwrap() }
+        Place { directory: tempfile::tempdir().unwrap() }
     }
 
     fn store(&self) -> PathBuf {
-        self.folder.path().join("store")
+        self.directory.path().join("store")
     }
 
     /// Imports a file of this content.
     fn import(&self, content: impl AsRef<[u8]>) -> Ran {
-        let file = self.folder.path().join("chat.json");
+        let file = self.directory.path().join("chat.json");
         std::fs::write(&file, content).unwrap();
         let mut ran =
             foldlog(["import", "openai", file.to_str().unwrap(), "--store", self.store().to_str().unwrap()]);
-        ran.stderr = ran.stderr.replace(self.folder.path().to_str().unwrap(), "[folder]");
+        ran.stderr = ran.stderr.replace(self.directory.path().to_str().unwrap(), "[folder]");
         ran
     }
 
@@ -275,7 +275,7 @@ fn a_text_that_was_cut_within_a_character_gets_a_replacement() {
     assert_eq!(sent[1]["content"][0]["text"], "\u{fffd}");
     // A run of another tool.
     let place = Place::new();
-    let path = place.folder.path().join("tau.json");
+    let path = place.directory.path().join("tau.json");
     let run = r#"[{"task_id": 7, "trial": 0, "traj": [{"role": "user", "content": "cut \ud83d"}]}]"#;
     std::fs::write(&path, run).unwrap();
     let store = place.store();
@@ -411,7 +411,7 @@ fn a_malformed_file_is_refused_with_the_place_and_leaves_nothing_behind() {
 #[test]
 fn state_diff_and_ledger_tell_of_conversations_too() {
     let place = Place::new();
-    let file = place.folder.path().join("tau.json");
+    let file = place.directory.path().join("tau.json");
     let run = r#"[{"task_id": 7, "trial": 0, "traj": [
         {"role": "user", "content": "Find it."},
         {"role": "assistant", "content": null, "tool_calls": [

@@ -23,8 +23,8 @@ fn closed(session: Session) -> String {
 
 #[test]
 fn two_runs_are_compared_from_where_they_part() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let works = closed(run(&store, &["read", "plan", "write"]));
     let fails = closed(run(&store, &["read", "pl\u{1b}[31man", "write", "write again"]));
     let ran = foldlog(["diff", &fails, "--with", &works]);
@@ -53,8 +53,8 @@ fn two_runs_are_compared_from_where_they_part() {
 
 #[test]
 fn a_fork_is_compared_with_its_parent_and_one_that_has_none_is_told_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let parent = run(&store, &["read"]);
     let at = parent.position().unwrap();
     let fork = store.fork(parent.id(), at, &types(), SessionOptions::default()).unwrap();
@@ -79,8 +79,8 @@ fn a_fork_is_compared_with_its_parent_and_one_that_has_none_is_told_so() {
 }
 
 /// Two runs that part where each has said something large, which stands in an object.
-fn large(folder: &std::path::Path) -> [String; 2] {
-    let store = Store::open_with(folder, StoreOptions { object_bytes_min: 256, ..options() }).unwrap();
+fn large(directory: &std::path::Path) -> [String; 2] {
+    let store = Store::open_with(directory, StoreOptions { object_bytes_min: 256, ..options() }).unwrap();
     ["here \u{1b}[31m", "there"].map(|end| {
         let session = run(&store, &["read"]);
         session.dispatch(noted(&format!("{}{end}", "what both say, ".repeat(40)))).unwrap();
@@ -97,8 +97,8 @@ fn object(session: &str) -> std::path::PathBuf {
 
 #[test]
 fn what_objects_hold_is_told_where_two_runs_part() {
-    let folder = tempfile::tempdir().unwrap();
-    let [here, there] = large(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let [here, there] = large(directory.path());
     let names =
         [&here, &there].map(|session| object(session).file_name().unwrap().to_str().unwrap().to_owned());
     let ran = foldlog(["diff", &here, "--with", &there]);
@@ -126,8 +126,8 @@ fn what_objects_hold_is_told_where_two_runs_part() {
 
 #[test]
 fn an_object_that_is_large_or_damaged_is_named_where_two_runs_part() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let [here, there] = [2 << 20, 1 << 18].map(|length| {
         let session = run(&store, &["read"]);
         session.dispatch(noted(&"x".repeat(length))).unwrap();
@@ -159,8 +159,8 @@ fn an_object_that_is_large_or_damaged_is_named_where_two_runs_part() {
 
 #[test]
 fn what_is_sound_of_a_damaged_session_is_compared_and_the_damage_is_told() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let (whole, damaged) = (closed(run(&store, &["a", "b", "c"])), closed(run(&store, &["a", "b", "c"])));
     let segment = std::path::Path::new(&damaged).join("0000000000.seg");
     let mut bytes = std::fs::read(&segment).unwrap();

@@ -10,8 +10,8 @@ use super::{demo, options};
 
 #[test]
 fn what_does_not_hold_is_told_with_its_repair_and_repaired_on_request() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let session = store.create(&declare(SessionTypes::builder()).build().unwrap()).unwrap();
     let id = |id: &str| TaskId::new(id).unwrap();
     for name in ["site", "pages"] {
@@ -72,8 +72,8 @@ impl Slice for Audit {
 /// these slices.
 #[test]
 fn a_session_whose_host_is_elsewhere_is_repaired_unless_its_host_takes_the_repairs_events_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let host = || {
         declare(SessionTypes::builder())
             .reducer::<Tasks, Imported>(|_, event, _| Ok(SliceOp::Upsert(event.0.clone())))
@@ -114,8 +114,8 @@ fn a_session_whose_host_is_elsewhere_is_repaired_unless_its_host_takes_the_repai
 /// The demo calls tools over a workspace, talks to a model, fails, and is killed: its state holds all the same.
 #[test]
 fn sessions_with_tools_and_conversations_hold() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = folder.path().join("demo");
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("demo");
     let ran = demo(&["demo", "--dir", store.to_str().unwrap()]);
     assert_eq!(ran.code, 0, "{ran:?}");
     let mut count = 0;

@@ -202,16 +202,16 @@ fn the_program_gets_no_variable_that_the_options_do_not_name() {
 }
 
 #[test]
-fn the_program_sees_the_environment_and_the_folder_that_were_chosen() {
+fn the_program_sees_the_environment_and_the_directory_that_were_chosen() {
     let stand_in = StandIn::new(&json!([]));
     stand_in.start().unwrap().close().unwrap();
     let [start] = &stand_in.starts()[..] else { panic!("one start") };
     let environment = start["environment"].as_object().unwrap();
-    let folder = |name: &str| Value::from(stand_in.path(name).to_str().unwrap());
+    let directory = |name: &str| Value::from(stand_in.path(name).to_str().unwrap());
     for (name, value) in
         [("HOME", "home"), ("TMPDIR", "tmp"), ("CLAUDE_CONFIG_DIR", "config"), ("PWD", "work")]
     {
-        assert_eq!(environment[name], folder(value), "{name}");
+        assert_eq!(environment[name], directory(value), "{name}");
     }
     let set = [
         "HOME",
@@ -229,7 +229,7 @@ fn the_program_sees_the_environment_and_the_folder_that_were_chosen() {
     let is_meant = |name: &str| set.contains(&name) || PASSED_VARIABLES.contains(&name);
     let others: Vec<&String> = environment.keys().filter(|name| !is_meant(name)).collect();
     assert!(others.is_empty(), "{others:?}");
-    assert_eq!(start["cwd"], folder("work"));
+    assert_eq!(start["cwd"], directory("work"));
 }
 
 #[test]

@@ -127,8 +127,8 @@ fn a_flood_on_the_standard_error_blocks_nobody_and_its_end_is_kept() {
 #[test]
 fn a_program_that_does_not_read_keeps_the_host_from_nothing() {
     let script = "exec sleep 600";
-    let folder = tempfile::TempDir::new().unwrap();
-    let mut options = ClientOptions::new("/bin/sh", folder.path());
+    let directory = tempfile::TempDir::new().unwrap();
+    let mut options = ClientOptions::new("/bin/sh", directory.path());
     options.leading_arguments = vec!["-c".into(), script.into()];
     options.initialize_timeout = Duration::from_millis(300);
     options.agents = json!({"long": "x".repeat(1 << 20)}).as_object().cloned();
@@ -173,7 +173,7 @@ fn an_exit_before_initialize_is_told_by_what_the_program_says() {
 }
 
 #[test]
-fn a_program_or_a_folder_that_does_not_exist_is_named() {
+fn a_program_or_a_directory_that_does_not_exist_is_named() {
     let stand_in = StandIn::new(&json!([]));
     let absent = ClientOptions { program: "/nowhere/claude".into(), ..stand_in.options() };
     let error = Client::start(&absent, Arc::new(NoCallbacks)).unwrap_err();

@@ -133,14 +133,14 @@ fn streamed(block: &Value) -> String {
     events.iter().map(event).collect()
 }
 
-/// Holds the folders of the program.
+/// Holds the directories of the program.
 struct Place(TempDir);
 
 impl Place {
     fn new() -> Place {
         let place = Place(TempDir::new().unwrap());
-        for folder in ["work", "home", "tmp", "config"] {
-            fs::create_dir(place.0.path().join(folder)).unwrap();
+        for directory in ["work", "home", "tmp", "config"] {
+            fs::create_dir(place.0.path().join(directory)).unwrap();
         }
         place
     }

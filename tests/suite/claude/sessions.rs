@@ -71,9 +71,9 @@ fn the_mirrored_lines_rebuild_the_session_byte_for_byte() {
     let (path, rebuilt) = mirrored(&messages);
     assert_eq!(fs::read_to_string(&path).unwrap(), rebuilt);
     let elsewhere = history();
-    let folder = elsewhere.path("config").join("projects/any");
-    fs::create_dir_all(&folder).unwrap();
-    fs::write(folder.join(format!("{ID}.jsonl")), rebuilt).unwrap();
+    let directory = elsewhere.path("config").join("projects/any");
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(directory.join(format!("{ID}.jsonl")), rebuilt).unwrap();
     let options = ClientOptions { resume: Some(ID.into()), ..elsewhere.options() };
     assert_eq!(said(&options, "b").0, "a|b");
 }

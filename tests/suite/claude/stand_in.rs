@@ -15,17 +15,17 @@ use tempfile::TempDir;
 /// Longest time that a test waits for a message.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Holds a script, and the folders of the program that plays it.
+/// Holds a script, and the directories of the program that plays it.
 pub(crate) struct StandIn {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl StandIn {
     /// Writes a script; each element of the list is a step.
     pub(crate) fn new(steps: &Value) -> StandIn {
-        let stand_in = StandIn { folder: TempDir::new().unwrap() };
-        for folder in ["work", "home", "tmp", "config"] {
-            fs::create_dir(stand_in.path(folder)).unwrap();
+        let stand_in = StandIn { directory: TempDir::new().unwrap() };
+        for directory in ["work", "home", "tmp", "config"] {
+            fs::create_dir(stand_in.path(directory)).unwrap();
         }
         stand_in.play(steps);
         stand_in
@@ -39,7 +39,7 @@ impl StandIn {
 
     /// Returns the path of a file beside the script.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     /// Lets a script go on that waits at a gate.

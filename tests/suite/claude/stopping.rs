@@ -215,9 +215,9 @@ fn a_program_dies_with_its_host_however_that_ends() {
 #[ignore = "a child's part"]
 fn part_of_the_host() {
     let Some(script) = child::argument() else { return };
-    let folder = std::path::Path::new(&script).parent().unwrap();
-    let mut options = ClientOptions::new(env!("CARGO_BIN_EXE_claude-stand-in"), folder.join("work"));
-    options.home = Some(folder.join("home"));
+    let directory = std::path::Path::new(&script).parent().unwrap();
+    let mut options = ClientOptions::new(env!("CARGO_BIN_EXE_claude-stand-in"), directory.join("work"));
+    options.home = Some(directory.join("home"));
     options.variables.set("STAND_IN_SCRIPT", &script);
     let client = Client::start(&options, Arc::new(NoCallbacks)).unwrap();
     assert_eq!(result_text(&turn(&client, "go")), "ok");

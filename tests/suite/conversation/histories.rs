@@ -47,8 +47,8 @@ fn check(reader: &LogReader) -> usize {
 
 #[test]
 fn at_every_position_a_history_has_the_messages_of_the_conversation() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = shown::store(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let store = shown::store(directory.path());
     for dir in [shown::history(&store, 250, 11), shown::work(&store).1, shown::spending(&store)] {
         let reader = LogReader::open(&dir).unwrap();
         assert!(check(&reader) > 4, "{}", dir.display());
@@ -58,8 +58,8 @@ fn at_every_position_a_history_has_the_messages_of_the_conversation() {
 
 #[test]
 fn a_history_may_be_larger_than_memory_and_one_message_may_not() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = shown::store(folder.path()).create(&types()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let session = shown::store(directory.path()).create(&types()).unwrap();
     let say = |evaluation: &str, length: usize| {
         session.record_input(&NewInput::new(evaluation, Role::User, "x".repeat(length))).unwrap();
     };

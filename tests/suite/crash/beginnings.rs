@@ -29,7 +29,7 @@ fn begin_with(store: &Store, seed: u64) -> Result<Session> {
     store.create_with(&types(), options)
 }
 
-/// What stands in the session's folder.
+/// What stands in the session's directory.
 fn files_of(machine: &Machine) -> BTreeMap<PathBuf, Vec<u8>> {
     machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(machine.dir(ID))).collect()
 }
@@ -92,7 +92,7 @@ fn begin_again(machine: &Machine, durability: Durability) -> Again {
     again
 }
 
-/// A session whose process was killed after its folder was made and before its first record was written could be
+/// A session whose process was killed after its directory was made and before its first record was written could be
 /// neither opened nor begun until somebody deleted it.
 #[test]
 fn a_session_whose_beginning_was_cut_short_at_any_step_can_be_begun_again() {
@@ -200,12 +200,12 @@ fn a_first_segment_that_ends_anywhere_before_its_first_record_does_is_a_leftover
 fn is_left_alone(what: &str, machine: &Machine) {
     for boot in [BOOT, OTHER_BOOT] {
         let copy = machine.copied(boot);
-        // Folders without files are not copied.
+        // Directories without files are not copied.
         let dir = machine.dir(ID);
         let names = machine.disk.list(&dir).map(|entries| entries.into_iter().map(|entry| entry.name));
-        let folders = names.into_iter().flatten().map(|name| dir.join(name));
-        for folder in folders.filter(|path| machine.disk.list(path).is_ok()) {
-            copy.disk.create_dir_all(&folder).unwrap();
+        let directories = names.into_iter().flatten().map(|name| dir.join(name));
+        for directory in directories.filter(|path| machine.disk.list(path).is_ok()) {
+            copy.disk.create_dir_all(&directory).unwrap();
         }
         let before = copy.disk.dump();
         match begin(&copy.process(Durability::Every)) {
@@ -217,7 +217,7 @@ fn is_left_alone(what: &str, machine: &Machine) {
 }
 
 #[test]
-fn a_folder_that_holds_anything_else_is_left_alone() {
+fn a_directory_that_holds_anything_else_is_left_alone() {
     let (whole, segment, bytes, frames) = of_one_record(77);
     let dir = whole.dir(ID);
     let [resumed, opened] = [RecordKind::RESUMED, RecordKind::OPENED]
@@ -272,7 +272,7 @@ fn a_folder_that_holds_anything_else_is_left_alone() {
     is_left_alone("a closed session", &machine);
     machine.segments(ID).iter().for_each(|segment| machine.disk.remove_file(segment).unwrap());
     is_left_alone("objects without segments", &machine);
-    // What is no folder.
+    // What is no directory.
     let machine = Machine::default();
     drop(machine.process(Durability::Every));
     machine.disk.write_file(&dir, b"").unwrap();
@@ -339,7 +339,7 @@ impl Clock for Happening {
     }
 }
 
-/// Two processes that take the same folder for a leftover do not both begin there: a look without the lock is no more
+/// Two processes that take the same directory for a leftover do not both begin there: a look without the lock is no more
 /// than a look.
 #[test]
 fn of_two_processes_that_begin_the_same_session_at_once_one_does() {

@@ -83,21 +83,21 @@ fn many_short_lives_take_no_more_than_their_records() {
 }
 
 fn many_short_lives(durability: Durability, lives: u64) {
-    let folder = tempfile::tempdir().unwrap();
-    let first = Life::of(folder.path(), durability, None);
+    let directory = tempfile::tempdir().unwrap();
+    let first = Life::of(directory.path(), durability, None);
     let (id, dir) = (first.session.id(), first.session.dir().to_owned());
     write_steps(&first.session, RECORDS);
     first.end();
     let mut opening = Vec::new();
     let mut sizes = vec![size(&dir)];
     for _ in 1..lives {
-        let life = Life::of(folder.path(), durability, Some(id));
+        let life = Life::of(directory.path(), durability, Some(id));
         opening.push(life.process.read().0);
         write_steps(&life.session, RECORDS);
         life.end();
         sizes.push(size(&dir));
     }
-    let last = Life::of(folder.path(), durability, Some(id));
+    let last = Life::of(directory.path(), durability, Some(id));
     let log_bytes = last.session.log_bytes();
     assert_eq!(last.session.view::<Plan>().unwrap().len() as u64, lives * RECORDS, "{durability:?}");
     let (bytes, files) = *sizes.last().unwrap();

@@ -39,7 +39,7 @@ fn nothing_promised_is_lost_and_nothing_else_is_invented_whenever_the_power_or_t
 /// 12281: a decision to run a call again goes with a rollback to before that call, as the engine says and the model did not.
 /// 51366: a compaction went through a record whose payload the power had taken, where a segment had been begun behind it. It made that
 /// record one that counts, and the log could not be opened any more.
-/// 149632: a collection removed what was in the folder of a session whose deletion had failed before its new name was durable. A power cut
+/// 149632: a collection removed what was in the directory of a session whose deletion had failed before its new name was durable. A power cut
 /// gave the session its name back, and it was damaged.
 /// 199686: an image named the frame that attests a close, which no sync covers. A power cut took the page on which a frame before it began,
 /// and not the next one: the log was opened behind a hole, and what was written there could not be read.

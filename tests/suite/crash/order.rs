@@ -33,7 +33,7 @@ fn traced<T>(disk: &MemoryStorage, call: impl FnOnce() -> foldlog::Result<T>) ->
 }
 
 #[test]
-fn a_sessions_folders_are_durable_before_it_is_there() {
+fn a_sessions_directories_are_durable_before_it_is_there() {
     let machine = Machine::default();
     let store = machine.process(Durability::Every);
     let (_, trace) = traced(&machine.disk, || store.create(&types()));

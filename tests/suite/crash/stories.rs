@@ -37,12 +37,12 @@ fn opens_with_small_segments(machine: &Machine) -> impl Fn() -> Store {
     }
 }
 
-/// What stands in a session's folder.
+/// What stands in a session's directory.
 fn files_of(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
     machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(machine.dir(id))).collect()
 }
 
-/// The name of the store's own folder was never synced, so a power cut soon after its making took everything.
+/// The name of the store's own directory was never synced, so a power cut soon after its making took everything.
 #[test]
 fn a_new_store_is_as_durable_as_its_first_record() {
     let machine = Machine::default();
@@ -51,7 +51,7 @@ fn a_new_store_is_as_durable_as_its_first_record() {
     assert_eq!(count(&machine.open(session.id(), Durability::Every).unwrap()), 1);
 }
 
-/// Recovery made the names of segments durable, and not that of the session's folder.
+/// Recovery made the names of segments durable, and not that of the session's directory.
 #[test]
 fn a_session_begun_by_a_killed_process_is_kept_once_the_next_one_is_told_so() {
     let machine = Machine::default();
@@ -247,7 +247,7 @@ fn an_object_whose_sync_failed_is_really_written_by_the_next_process() {
 }
 
 /// An object that could not be written once more was put there anew, in the place of one that was durable, and the new
-/// one was not: its record was never written, so nobody synced it. The next sync of the folder made its name durable,
+/// one was not: its record was never written, so nobody synced it. The next sync of the directory made its name durable,
 /// and a power cut left nothing behind that name, of which an acknowledged record spoke.
 #[test]
 fn an_object_that_is_there_is_not_replaced_where_it_cannot_be_written_once_more() {
@@ -351,7 +351,7 @@ fn a_fork_of_a_session_that_is_open_waits_for_its_writer() {
     assert!(matches!(refused, Err(Error::DurabilityUnknown { .. })), "{refused:?}");
 }
 
-/// A fork said in its log that it was durable before its folder had its name. Killed in between it passed for
+/// A fork said in its log that it was durable before its directory had its name. Killed in between it passed for
 /// closed, and whoever went on with it never saw to the name.
 #[test]
 fn a_fork_cut_short_at_any_call_is_not_there_or_whole_and_can_be_gone_on_with() {
@@ -483,7 +483,7 @@ fn a_deletion_cut_short_at_any_call_leaves_all_or_nothing() {
     }
 }
 
-/// A deletion failed at its sync, and a collection removed what was in the folder. A power cut gave the session its name back, without
+/// A deletion failed at its sync, and a collection removed what was in the directory. A power cut gave the session its name back, without
 /// what had been removed: it was damaged then, and never said to be deleted.
 #[test]
 fn a_collection_behind_a_deletion_that_failed_leaves_all_or_nothing() {
@@ -496,7 +496,7 @@ fn a_collection_behind_a_deletion_that_failed_leaves_all_or_nothing() {
         machine.disk.inject(fails(Op::SyncDir, 1));
         assert!(store.delete(id).is_err());
         if seed % 2 == 0 {
-            // Nothing of the folder is removed where its name cannot be made durable.
+            // Nothing of the directory is removed where its name cannot be made durable.
             assert!(store.collect(&CollectOptions::default()).is_ok());
         } else {
             machine.disk.inject(fails(Op::SyncDir, 1));

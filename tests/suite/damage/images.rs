@@ -1,4 +1,4 @@
-//! What may stand in a real folder where an image should: opening passes it over, and leaves it as it is.
+//! What may stand in a real directory where an image should: opening passes it over, and leaves it as it is.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::everything::suspend;
 use super::flip;
 
-fn store(folder: &Path) -> Store {
+fn store(directory: &Path) -> Store {
     let options = StoreOptions {
         durability: Durability::Process,
         segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
@@ -22,18 +22,18 @@ fn store(folder: &Path) -> Store {
         background: BackgroundSync::Inline,
         ..StoreOptions::default()
     };
-    Store::open_with(folder, options).unwrap()
+    Store::open_with(directory, options).unwrap()
 }
 
-/// A session of several segments, closed with an image of its end; the folder of its images.
+/// A session of several segments, closed with an image of its end; the directory of its images.
 fn imaged(store: &Store) -> (Uuid, State, PathBuf) {
     let session = store.create(&types()).unwrap();
     session.dispatch(step(1)).unwrap();
     write(&session, 40);
-    let (id, folder) = (session.id(), session.dir().join("snapshots"));
+    let (id, directory) = (session.id(), session.dir().join("snapshots"));
     let state = session.state().unwrap();
     session.close().unwrap();
-    (id, state, folder)
+    (id, state, directory)
 }
 
 fn write(session: &Session, notes: u64) {
@@ -46,9 +46,9 @@ fn image_of(position: u64) -> String {
     format!("{position:020}.image")
 }
 
-/// The names in a folder with what stands behind them; links and long files by their length.
-fn listed(folder: &Path) -> BTreeMap<PathBuf, (bool, u64)> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| {
+/// The names in a directory with what stands behind them; links and long files by their length.
+fn listed(directory: &Path) -> BTreeMap<PathBuf, (bool, u64)> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| {
         let path = entry.unwrap().path();
         let metadata = fs::symlink_metadata(&path).unwrap();
         (path, (metadata.is_file(), metadata.len()))
@@ -58,12 +58,12 @@ fn listed(folder: &Path) -> BTreeMap<PathBuf, (bool, u64)> {
 
 #[test]
 fn whatever_bears_an_images_name_is_passed_over_and_left_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
     let (id, state, images) = imaged(&store);
     let newest = listed(&images).into_keys().next_back().unwrap();
     let position: u64 = newest.file_stem().unwrap().to_str().unwrap().parse().unwrap();
-    // In front of the image: a folder, a link to the image itself, a link to nowhere, a tebibyte of nothing, a
+    // In front of the image: a directory, a link to the image itself, a link to nowhere, a tebibyte of nothing, a
     // mebibyte of nothing, an empty file; and names that are no image's.
     fs::create_dir(images.join(image_of(position + 1))).unwrap();
     symlink(&newest, images.join(image_of(position + 2))).unwrap();
@@ -125,14 +125,14 @@ fn each_byte_of_an_image_is_found_and_costs_no_question() {
     assert_eq!((whole.recovery().dropped_images.len(), whole.pending_questions().unwrap()), (0, asked));
 }
 
-/// The engine makes and reads files in a folder of its own only.
+/// The engine makes and reads files in a directory of its own only.
 #[test]
-fn a_folder_of_images_that_is_a_link_or_a_file_is_done_without() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path());
+fn a_directory_of_images_that_is_a_link_or_a_file_is_done_without() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
     for link in [true, false] {
         let (id, state, images) = imaged(&store);
-        let elsewhere = folder.path().join(format!("elsewhere {link}"));
+        let elsewhere = directory.path().join(format!("elsewhere {link}"));
         fs::rename(&images, &elsewhere).unwrap();
         match link {
             true => symlink(&elsewhere, &images).unwrap(),
@@ -154,8 +154,8 @@ fn a_folder_of_images_that_is_a_link_or_a_file_is_done_without() {
 /// written beside them was let go of at once, and no opening ever began behind one again.
 #[test]
 fn images_ahead_of_a_restored_log_make_way_for_its_own() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
     let (id, _, images) = imaged(&store);
     let newest = listed(&images).into_keys().next_back().unwrap();
     for position in [1_000_000, 2_000_000] {

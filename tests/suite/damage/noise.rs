@@ -102,7 +102,7 @@ fn a_frame_in_the_middle_of_noise_is_evidence_all_the_same() {
 /// A file of 8 KiB that said it was long kept an audit busy for 39 s: each byte of what was not there was looked at.
 #[test]
 fn a_byte_far_into_a_sparse_segment_is_found_at_once() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let process = Mortal::born(None);
     let options = StoreOptions {
         storage: Arc::new(process.clone()),
@@ -110,7 +110,7 @@ fn a_byte_far_into_a_sparse_segment_is_found_at_once() {
         background: BackgroundSync::Inline,
         ..StoreOptions::default()
     };
-    let store = Store::open_with(folder.path().join("store"), options).unwrap();
+    let store = Store::open_with(directory.path().join("store"), options).unwrap();
     let session = store.create(&types()).unwrap();
     write_steps(&session, 5);
     let (id, dir, records) = (session.id(), session.dir().to_owned(), count(&session));
@@ -131,7 +131,7 @@ fn a_byte_far_into_a_sparse_segment_is_found_at_once() {
     let audit = LogReader::open_on(storage, &dir).unwrap();
     assert_eq!(audit.records_len(), records);
     audit.check_seals().unwrap();
-    let store = Store::open(folder.path().join("store")).unwrap();
+    let store = Store::open(directory.path().join("store")).unwrap();
     let session = store.open_session(id, &types()).unwrap();
     let torn = session.recovery().torn.clone().unwrap();
     assert!(torn.offset + torn.bytes == far + 1, "{torn:?}");

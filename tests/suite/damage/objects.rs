@@ -1,4 +1,4 @@
-//! The folder of large payloads.
+//! The directory of large payloads.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,14 +9,14 @@ use foldlog_test_support::host::{StepAdded, types};
 
 /// An auditor who was handed a session with a link in it read whatever the link led to, and opening did too.
 #[test]
-fn a_folder_of_objects_that_is_a_link_is_followed_by_nobody() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path().join("store"), StoreOptions::default()).unwrap();
+fn a_directory_of_objects_that_is_a_link_is_followed_by_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path().join("store"), StoreOptions::default()).unwrap();
     let session = store.create(&types()).unwrap();
     session.dispatch(StepAdded { title: "long ".repeat(1 << 20), part: 0 }).unwrap();
     let (id, dir, state) = (session.id(), session.dir().to_owned(), session.state().unwrap());
     session.close().unwrap();
-    let (objects, elsewhere) = (dir.join("objects"), folder.path().join("elsewhere"));
+    let (objects, elsewhere) = (dir.join("objects"), directory.path().join("elsewhere"));
     fs::rename(&objects, &elsewhere).unwrap();
     symlink(&elsewhere, &objects).unwrap();
     let is_refused = |error: Error| {

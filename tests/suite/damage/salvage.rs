@@ -474,7 +474,7 @@ fn what_cannot_be_salvaged_is_refused_and_leaves_nothing() {
     assert!(matches!(store.salvage(whole.dir(id), options), Err(Error::SessionExists { .. })));
 }
 
-/// A link, or a folder, in a segment's place is never opened, and named.
+/// A link, or a directory, in a segment's place is never opened, and named.
 #[test]
 fn what_only_has_a_segments_name_is_left_and_named() {
     let (whole, id, _) = everything();

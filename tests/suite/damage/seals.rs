@@ -30,8 +30,8 @@ fn sealed() -> (Machine, Uuid) {
 }
 
 fn images(machine: &Machine, id: Uuid) -> Vec<PathBuf> {
-    let folder = machine.dir(id).join("snapshots");
-    machine.disk.files().into_iter().filter(|path| path.parent() == Some(&folder)).collect()
+    let directory = machine.dir(id).join("snapshots");
+    machine.disk.files().into_iter().filter(|path| path.parent() == Some(&directory)).collect()
 }
 
 fn without_images(machine: &Machine, id: Uuid) -> Machine {
@@ -140,8 +140,8 @@ fn a_damaged_body_below_a_sound_seal_and_image_is_for_the_audit_and_for_opening_
     session.close().unwrap();
     let found = corruption(whole.audit(id).map(drop).unwrap_err());
     assert_eq!((&found.segment, found.offset), (&first, bad.start as u64));
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join(id.to_string());
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join(id.to_string());
     std::fs::create_dir(&dir).unwrap();
     for segment in whole.segments(id) {
         let bytes = whole.disk.read_file(&segment).unwrap();

@@ -1,4 +1,4 @@
-//! Whole segments and folders: of another session, of the future, headless, links, and far too large.
+//! Whole segments and directories: of another session, of the future, headless, links, and far too large.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -60,7 +60,7 @@ fn a_segment_of_another_session_is_not_taken_in() {
 }
 
 #[test]
-fn a_folder_of_another_sessions_name_says_whose_it_is() {
+fn a_directory_of_another_sessions_name_says_whose_it_is() {
     let (whole, id) = attested();
     let other = Uuid::from_u128(5);
     for path in whole.segments(id) {
@@ -144,8 +144,8 @@ fn what_only_has_a_segments_name_is_no_session() {
 /// time to read it, nor the room when somebody goes on in it.
 #[test]
 fn a_file_of_a_tebibyte_of_nothing_is_not_read_whole() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let session = store.create(&types()).unwrap();
     session.dispatch(step(1)).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());

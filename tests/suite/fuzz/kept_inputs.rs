@@ -16,18 +16,18 @@ use foldlog_test_support::host::{DraftEdited, Noted, types};
 use foldlog_tests::fuzz::{BUILT, FITTED, Set, UNPACKED, UNPADDED};
 use uuid::Uuid;
 
-use super::folder;
+use super::directory;
 use crate::damage::everything::everything;
 
 fn write(target: &str, name: &str, input: &[u8]) {
-    fs::create_dir_all(folder(target)).unwrap();
-    fs::write(folder(target).join(name), input).unwrap();
+    fs::create_dir_all(directory(target)).unwrap();
+    fs::write(directory(target).join(name), input).unwrap();
 }
 
 /// The golden files, by their names without endings: a frame each, or a segment's header.
 fn golden() -> BTreeMap<String, Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../codec/tests/golden");
-    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../codec/tests/golden");
+    let files = fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
     let binary = files.filter(|path| path.extension().is_some_and(|extension| extension == "bin"));
     binary
         .map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), fs::read(&path).unwrap()))

@@ -53,11 +53,11 @@ fn saying(text: &str) -> EvaluateOptions<'static> {
 
 type Content = (SequenceNumber, RecordKind, i64, Vec<u8>);
 
-/// Runs a host over a new session in the folder `store` of the stand-in, and returns what counts of each record. Whatever an earlier run
+/// Runs a host over a new session in the directory `store` of the stand-in, and returns what counts of each record. Whatever an earlier run
 /// left is removed first.
 fn live(at: &StandIn, host: &dyn Fn(Session)) -> Vec<Content> {
-    for folder in ["store", "work"] {
-        let _ = fs::remove_dir_all(at.path(folder));
+    for directory in ["store", "work"] {
+        let _ = fs::remove_dir_all(at.path(directory));
     }
     fs::create_dir(at.path("work")).unwrap();
     let options = StoreOptions {

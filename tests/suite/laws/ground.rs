@@ -51,8 +51,8 @@ pub(super) fn grounds() -> impl Strategy<Value = Ground> {
 #[derive(Clone, Debug)]
 pub(super) enum Disk {
     Memory(MemoryStorage),
-    /// The folder goes with its last holder.
-    Folder(Arc<TempDir>),
+    /// The directory goes with its last holder.
+    Directory(Arc<TempDir>),
 }
 
 impl Disk {
@@ -60,16 +60,16 @@ impl Disk {
         match ground {
             Ground::Memory | Ground::MemoryWithImages => Disk::Memory(MemoryStorage::new()),
             Ground::Mapped | Ground::MappedInBackground => {
-                Disk::Folder(Arc::new(tempfile::tempdir().unwrap()))
+                Disk::Directory(Arc::new(tempfile::tempdir().unwrap()))
             }
         }
     }
 
-    /// The folder in which everything stands.
+    /// The directory in which everything stands.
     pub(super) fn root(&self) -> &Path {
         match self {
             Disk::Memory(_) => Path::new("/"),
-            Disk::Folder(folder) => folder.path(),
+            Disk::Directory(directory) => directory.path(),
         }
     }
 
@@ -77,7 +77,7 @@ impl Disk {
     pub(super) fn storage(&self) -> Arc<dyn Storage> {
         match self {
             Disk::Memory(disk) => Arc::new(disk.clone()),
-            Disk::Folder(_) => Arc::new(FileStorage::new()),
+            Disk::Directory(_) => Arc::new(FileStorage::new()),
         }
     }
 
@@ -85,7 +85,7 @@ impl Disk {
     pub(super) fn process(&self) -> Arc<dyn Storage> {
         match self {
             Disk::Memory(disk) => Arc::new(disk.process()),
-            Disk::Folder(_) => Arc::new(FileStorage::new()),
+            Disk::Directory(_) => Arc::new(FileStorage::new()),
         }
     }
 
@@ -99,10 +99,10 @@ impl Disk {
                 disk.crash(CrashKind::Process);
                 self.clone()
             }
-            Disk::Folder(folder) => {
+            Disk::Directory(directory) => {
                 let copy = tempfile::tempdir().unwrap();
-                copy_folder(folder.path(), copy.path(), &mut BTreeMap::new());
-                Disk::Folder(Arc::new(copy))
+                copy_directory(directory.path(), copy.path(), &mut BTreeMap::new());
+                Disk::Directory(Arc::new(copy))
             }
         }
     }
@@ -118,7 +118,7 @@ impl Disk {
                 }
                 Disk::Memory(copy)
             }
-            Disk::Folder(_) => self.killed(),
+            Disk::Directory(_) => self.killed(),
         }
     }
 
@@ -126,9 +126,9 @@ impl Disk {
     pub(super) fn dump(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         match self {
             Disk::Memory(disk) => disk.dump(),
-            Disk::Folder(folder) => {
+            Disk::Directory(directory) => {
                 let mut files = BTreeMap::new();
-                dump_folder(folder.path(), folder.path(), &mut files);
+                dump_directory(directory.path(), directory.path(), &mut files);
                 files
             }
         }
@@ -137,13 +137,13 @@ impl Disk {
 
 /// Files with two names, as forks have them, are one file in the copy too. What is taken away meanwhile, as the
 /// background may do, is not copied.
-fn copy_folder(from: &Path, to: &Path, copied: &mut BTreeMap<u64, PathBuf>) {
+fn copy_directory(from: &Path, to: &Path, copied: &mut BTreeMap<u64, PathBuf>) {
     for entry in names(from) {
         let (from, to) = (from.join(&entry), to.join(&entry));
         let Ok(metadata) = fs::symlink_metadata(&from) else { continue };
         if metadata.is_dir() {
             fs::create_dir(&to).unwrap();
-            copy_folder(&from, &to, copied);
+            copy_directory(&from, &to, copied);
         } else if let Some(first) = copied.get(&metadata.ino()) {
             fs::hard_link(first, &to).unwrap();
         } else if fs::copy(&from, &to).is_ok() {
@@ -152,20 +152,21 @@ fn copy_folder(from: &Path, to: &Path, copied: &mut BTreeMap<u64, PathBuf>) {
     }
 }
 
-fn dump_folder(root: &Path, folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
-    for entry in names(folder) {
-        let path = folder.join(entry);
+fn dump_directory(root: &Path, directory: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
+    for entry in names(directory) {
+        let path = directory.join(entry);
         if path.is_dir() {
-            dump_folder(root, &path, files);
+            dump_directory(root, &path, files);
         } else {
             files.insert(path.strip_prefix(root).unwrap().to_owned(), fs::read(&path).unwrap());
         }
     }
 }
 
-/// The names in a folder, in their order.
-fn names(folder: &Path) -> Vec<std::ffi::OsString> {
-    let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+/// The names in a directory, in their order.
+fn names(directory: &Path) -> Vec<std::ffi::OsString> {
+    let mut names: Vec<_> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     names
 }

@@ -1,4 +1,4 @@
-//! The law of images: nothing depends on one. Whatever stands in a session's `snapshots` folder, the session
+//! The law of images: nothing depends on one. Whatever stands in a session's `snapshots` directory, the session
 //! opens as it does without, and goes on as it does without, to the byte.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,9 +52,9 @@ proptest! {
 }
 
 /// Every image before the one in use was no use, and is named; the one in use is sound.
-fn check_use(report: &RecoveryReport, placed: &BTreeMap<String, Placed>, folder: &Path) {
+fn check_use(report: &RecoveryReport, placed: &BTreeMap<String, Placed>, directory: &Path) {
     let files: Vec<_> = placed.iter().rev().filter(|(name, image)| image.is_image(name)).collect();
-    let dropped: Vec<PathBuf> = files.iter().map(|(name, _)| folder.join(name)).collect();
+    let dropped: Vec<PathBuf> = files.iter().map(|(name, _)| directory.join(name)).collect();
     assert!(dropped.starts_with(&report.dropped_images), "{:?} of {dropped:?}", report.dropped_images);
     match files.get(report.dropped_images.len()) {
         Some((name, used)) => {
@@ -195,7 +195,7 @@ fn is_segment(path: &Path) -> bool {
 }
 
 fn is_of_log(path: &Path) -> bool {
-    is_segment(path) || path.parent().is_some_and(|folder| folder.ends_with("objects"))
+    is_segment(path) || path.parent().is_some_and(|directory| directory.ends_with("objects"))
 }
 
 /// A history that was lived through, and every image that ever was.

@@ -11,7 +11,7 @@ use foldlog::{
     BackgroundSync, DivergenceKind, Durability, Error, Generator, SequenceNumber, Session, Store,
     StoreOptions,
 };
-use foldlog_test_support::runs::folder;
+use foldlog_test_support::runs::directory;
 use foldlog_tests::held::{Change, HELD, Run, runs, types};
 
 /// Asks for all runs, and for 40 changes.
@@ -24,16 +24,16 @@ fn count(short: usize, all: usize) -> usize {
 
 /// Returns the recorded runs; `None`, and says so, where they are missing.
 fn recorded() -> Option<Vec<Arc<Run>>> {
-    Some(runs(&folder()?.join("tau-bench/gpt-4o-airline.json")))
+    Some(runs(&directory()?.join("tau-bench/gpt-4o-airline.json")))
 }
 
-fn store(folder: &std::path::Path) -> Store {
+fn store(directory: &std::path::Path) -> Store {
     let options = StoreOptions {
         durability: Durability::Process,
         background: BackgroundSync::Inline,
         ..StoreOptions::default()
     };
-    Store::open_with(folder, options).unwrap()
+    Store::open_with(directory, options).unwrap()
 }
 
 /// Holds a run live, and returns its session.
@@ -136,8 +136,8 @@ const KINDS: usize = 14;
 #[test]
 fn each_run_of_tau_bench_does_the_same_again_and_neither_asks_nor_runs_anything() {
     let Some(runs) = recorded() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
     let (mut compared, mut records) = (0, 0);
     let count = count(20, runs.len());
     for (number, run) in runs.iter().enumerate().step_by(runs.len() / count) {
@@ -167,8 +167,8 @@ fn each_run_of_tau_bench_does_the_same_again_and_neither_asks_nor_runs_anything(
 #[test]
 fn a_change_of_the_host_of_a_run_of_tau_bench_is_found_at_its_record() {
     let Some(runs) = recorded() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
     let mut draw = Generator::from_seed(1);
     let mut left = runs.iter().enumerate().step_by(2);
     for number in 0..count(KINDS, 40) {

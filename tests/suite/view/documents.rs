@@ -189,9 +189,9 @@ fn the_whole_is_what_the_other_verbs_print() {
 
 #[test]
 fn the_files_of_a_workspace_are_those_of_the_last_capture() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = shown::store(&folder.path().join("store"));
-    let (session, held) = shown::edits(&store, &folder.path().join("work"));
+    let directory = tempfile::tempdir().unwrap();
+    let store = shown::store(&directory.path().join("store"));
+    let (session, held) = shown::edits(&store, &directory.path().join("work"));
     let viewer = Viewer::of(&session);
     let id = session.file_name().unwrap().to_str().unwrap();
     let of = |rest: String| viewer.json(&format!("session/{id}/{rest}"));
@@ -250,9 +250,9 @@ fn a_search_finds_records_items_and_messages() {
 
 #[test]
 fn hostile_values_are_told_as_json_and_long_ones_are_cut() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = shown::hostile(&shown::store(folder.path()));
-    let fixture = Fixture { folder, session };
+    let directory = tempfile::tempdir().unwrap();
+    let session = shown::hostile(&shown::store(directory.path()));
+    let fixture = Fixture { directory, session };
     let viewer = Viewer::of(fixture.store());
     let of = |rest: &str| viewer.get(&format!("session/{}/{rest}", fixture.id()));
     let last = number(&Json::parse(&of("head").body), "last");
@@ -280,11 +280,11 @@ fn hostile_values_are_told_as_json_and_long_ones_are_cut() {
 
 #[test]
 fn a_session_beside_another_is_what_the_command_line_says_of_the_two() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = shown::store(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let store = shown::store(directory.path());
     let [session, other] =
         [(300, 11), (320, 12)].map(|(records, seed)| shown::history(&store, records, seed));
-    let fixture = Fixture { folder, session };
+    let fixture = Fixture { directory, session };
     let id = other.file_name().unwrap().to_str().unwrap();
     let viewer = Viewer::of(fixture.store());
     let compared = |query: &str| viewer.json(&format!("session/{}/compare?with={query}", fixture.id()));
@@ -325,9 +325,9 @@ fn a_session_beside_another_is_what_the_command_line_says_of_the_two() {
 
 #[test]
 fn what_was_spent_is_what_the_command_line_says() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = shown::spending(&shown::store(folder.path()));
-    let fixture = Fixture { folder, session };
+    let directory = tempfile::tempdir().unwrap();
+    let session = shown::spending(&shown::store(directory.path()));
+    let fixture = Fixture { directory, session };
     let viewer = Viewer::of(fixture.store());
     let of = |rest: &str| viewer.json(&format!("session/{}/{rest}", fixture.id()));
     let [printed] = printed(&fixture, &["stats"]).try_into().unwrap();
@@ -350,9 +350,9 @@ fn what_was_spent_is_what_the_command_line_says() {
 
 #[test]
 fn what_objects_hold_where_two_sessions_part_is_told_and_that_one_is_damaged() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let options = StoreOptions { object_bytes_min: 256, ..StoreOptions::default() };
-    let store = Store::open_with(folder.path(), options).unwrap();
+    let store = Store::open_with(directory.path(), options).unwrap();
     let [session, other] = ["here", "there"].map(|end| {
         let session = store.create(&types()).unwrap();
         session.dispatch(Noted { text: format!("{}{HOSTILE}{end}", "said by both, ".repeat(40)) }).unwrap();
@@ -360,7 +360,7 @@ fn what_objects_hold_where_two_sessions_part_is_told_and_that_one_is_damaged() {
         session.close().unwrap();
         dir
     });
-    let fixture = Fixture { folder, session };
+    let fixture = Fixture { directory, session };
     let viewer = Viewer::of(fixture.store());
     let id = other.file_name().unwrap().to_str().unwrap();
     let compared = || viewer.json(&format!("session/{}/compare?with={id}", fixture.id()));

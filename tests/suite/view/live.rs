@@ -19,7 +19,7 @@ use super::client::Viewer;
 
 /// A session that is being written, and its server.
 struct Growing {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     session: Session,
     viewer: Viewer,
     id: String,
@@ -27,12 +27,12 @@ struct Growing {
 
 impl Growing {
     fn begun() -> Growing {
-        let folder = tempfile::tempdir().unwrap();
-        let store = shown::store(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let store = shown::store(directory.path());
         let session = store.create_with(&types(), SessionOptions::default()).unwrap();
-        let viewer = Viewer::of(folder.path());
+        let viewer = Viewer::of(directory.path());
         let id = session.dir().file_name().unwrap().to_str().unwrap().to_owned();
-        let growing = Growing { folder, session, viewer, id };
+        let growing = Growing { directory, session, viewer, id };
         growing.note("the first");
         growing
     }
@@ -239,8 +239,8 @@ fn a_record_that_is_damaged_while_a_session_is_shown_has_one_name_in_all_answers
 /// Steps of a session whose conversation took too much memory were once answered with 500, and later without the conversation.
 #[test]
 fn a_conversation_larger_than_memory_is_shown_and_a_message_that_is_takes_nothing_else_of_a_step() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = shown::store(folder.path()).create(&foldlog_test_support::host::types()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let session = shown::store(directory.path()).create(&foldlog_test_support::host::types()).unwrap();
     let say = |evaluation: &str, text: String| {
         session.record_input(&NewInput::new(evaluation, Role::User, text)).unwrap()
     };
@@ -259,7 +259,7 @@ fn a_conversation_larger_than_memory_is_shown_and_a_message_that_is_takes_nothin
     say("short", "said".to_owned());
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
-    let viewer = Viewer::with(folder.path(), &["--memory", "600K"]);
+    let viewer = Viewer::with(directory.path(), &["--memory", "600K"]);
     let head = viewer.json(&format!("session/{id}/head"));
     let Some(Json::Scalar(last)) = head.get("last") else { panic!("{head:?}") };
     // What is asked for once more is not read once more.
@@ -310,12 +310,12 @@ fn a_session_that_is_deleted_is_told_in_words() {
         assert!([404, 410].contains(&answer.status), "{rest}: {}", answer.status);
         assert!(answer.body.contains("error"), "{rest}: {}", answer.body);
     }
-    drop(growing.folder);
+    drop(growing.directory);
 }
 
-/// The file that leads a browser to the server, and the folder it is in.
-fn redirects(folder: &Path) -> Vec<PathBuf> {
-    let all = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+/// The file that leads a browser to the server, and the directory it is in.
+fn redirects(directory: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     all.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("foldlog-view-")).collect()
 }
 
@@ -348,10 +348,10 @@ fn a_signal_ends_the_server_and_removes_the_file_that_led_to_it() {
         };
         // The browser of this test says what it was given, and the pipe waits for that.
         let page = PathBuf::from(fs::read_to_string(&asked).unwrap().trim_end());
-        let [folder] = redirects(temporary.path()).try_into().unwrap();
-        assert_eq!(page.parent(), Some(folder.as_path()));
+        let [directory] = redirects(temporary.path()).try_into().unwrap();
+        assert_eq!(page.parent(), Some(directory.as_path()));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&page), mode(&folder)), (0o600, 0o700));
+        assert_eq!((mode(&page), mode(&directory)), (0o600, 0o700));
         assert!(fs::read_to_string(&page).unwrap().contains(&format!("url={url}\"")));
         let id = Pid::from_raw(server.id().try_into().unwrap());
         let arguments = fs::read(format!("/proc/{id}/cmdline")).unwrap();

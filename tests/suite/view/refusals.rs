@@ -102,7 +102,7 @@ fn no_path_leads_out_of_what_the_server_was_given() {
         assert_eq!(answer.status, 404, "{path}: {}", answer.body);
         assert!(!answer.body.contains("secret"), "{path}");
     }
-    // A link in the folder of sessions is no session.
+    // A link in the directory of sessions is no session.
     std::os::unix::fs::symlink(&fixture.session, fixture.store().join("sessions").join(unknown.to_string()))
         .unwrap();
     assert_eq!(viewer.get(&format!("session/{unknown}/head")).status, 404);

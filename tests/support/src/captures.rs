@@ -10,7 +10,7 @@ use nix::unistd::mkfifo;
 
 use crate::room::Room;
 
-/// A session with some captures, and the path of each of their objects in its folder.
+/// A session with some captures, and the path of each of their objects in its directory.
 pub fn with_objects() -> (Room, PathBuf, Vec<PathBuf>) {
     let room = Room::new();
     room.call("printf one > page; mkdir d; printf other > d/other; chmod 700 d/other");
@@ -20,11 +20,13 @@ pub fn with_objects() -> (Room, PathBuf, Vec<PathBuf>) {
     (room, captures, all)
 }
 
-/// The objects of the captures, by their paths in the folder of captures.
+/// The objects of the captures, by their paths in the directory of captures.
 pub fn objects(captures: &Path) -> BTreeSet<PathBuf> {
-    let folders = fs::read_dir(captures.join("objects")).unwrap().map(|entry| entry.unwrap().path());
-    let folders = folders.filter(|folder| folder.file_name().is_some_and(|name| name.len() == 2));
-    let files = folders.flat_map(|folder| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()));
+    let directories = fs::read_dir(captures.join("objects")).unwrap().map(|entry| entry.unwrap().path());
+    let directories =
+        directories.filter(|directory| directory.file_name().is_some_and(|name| name.len() == 2));
+    let files =
+        directories.flat_map(|directory| fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()));
     files.map(|path| path.strip_prefix(captures).unwrap().to_owned()).collect()
 }
 
@@ -37,7 +39,7 @@ pub fn flip(path: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
-/// What may stand in the place of a file or a folder, by somebody's doing.
+/// What may stand in the place of a file or a directory, by somebody's doing.
 pub const IN_PLACES: [&str; 4] = ["a folder", "a symbolic link", "a pipe", "a regular file"];
 
 /// Puts something into a place.

@@ -65,7 +65,7 @@ pub fn tell_done() {
     child::tell("done", "now");
 }
 
-/// Runs a part to its end, and lists the calls by which it changes something beneath a folder, in order. Of calls of several threads
+/// Runs a part to its end, and lists the calls by which it changes something beneath a directory, in order. Of calls of several threads
 /// that are the how many-th of one name in each, the first is listed: [`kill_at`] kills at whichever comes first.
 ///
 /// # Panics
@@ -110,15 +110,15 @@ pub fn kill_at(call: &Call, part: &str, argument: &str) -> Killed {
     Killed { was_killed: !started.passed(), was_done }
 }
 
-/// Makes a temporary folder for what is killed but never loses its power: in memory where there is room, since syncing to a disk
+/// Makes a temporary directory for what is killed but never loses its power: in memory where there is room, since syncing to a disk
 /// is what such tests would wait for most.
 ///
 /// # Panics
 ///
 /// Where none can be made.
-pub fn quick_folder() -> tempfile::TempDir {
+pub fn quick_directory() -> tempfile::TempDir {
     let memory = "/dev/shm";
     let free = rustix::fs::statvfs(memory).map_or(0, |told| told.f_bavail * told.f_frsize);
-    let folder = if free > 2 << 30 { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-    folder.or_else(|_| tempfile::tempdir()).unwrap()
+    let directory = if free > 2 << 30 { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    directory.or_else(|_| tempfile::tempdir()).unwrap()
 }

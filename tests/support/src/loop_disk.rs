@@ -9,7 +9,7 @@ use tempfile::TempDir;
 /// Holds a mounted file system, which is unmounted when this is dropped.
 #[derive(Debug)]
 pub struct LoopDisk {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl LoopDisk {
@@ -29,20 +29,20 @@ impl LoopDisk {
     ///
     /// What was tried, and what came of it.
     pub fn mounted_as(make: &str, options: &[&str], bytes: u64) -> Result<LoopDisk, String> {
-        let folder = TempDir::new().map_err(|error| error.to_string())?;
-        let (image, root) = (folder.path().join("image"), folder.path().join("root"));
+        let directory = TempDir::new().map_err(|error| error.to_string())?;
+        let (image, root) = (directory.path().join("image"), directory.path().join("root"));
         let made = std::fs::create_dir(&root)
             .and_then(|()| std::fs::File::create(&image))
             .and_then(|file| file.set_len(bytes));
         made.map_err(|error| error.to_string())?;
         run(Command::new(make).args(options).arg(&image))?;
         run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&root))?;
-        Ok(LoopDisk { folder })
+        Ok(LoopDisk { directory })
     }
 
-    /// Returns the folder at which the disk is mounted.
+    /// Returns the directory at which the disk is mounted.
     pub fn root(&self) -> PathBuf {
-        self.folder.path().join("root")
+        self.directory.path().join("root")
     }
 
     /// Fills the disk to the last block with a file of this name, which can be removed again.
@@ -67,7 +67,7 @@ impl LoopDisk {
 impl Drop for LoopDisk {
     fn drop(&mut self) {
         let root = self.root();
-        // Lazily where somebody has a file open: the folder must be empty before it is removed.
+        // Lazily where somebody has a file open: the directory must be empty before it is removed.
         if run(Command::new("umount").arg(&root)).is_err() {
             let _ = run(Command::new("umount").arg("-l").arg(&root));
         }

@@ -67,14 +67,14 @@ impl Slice for Diary {
     type Item = Noted;
 }
 
-/// Opens the store in a folder. A kill loses nothing that it holds.
+/// Opens the store in a directory. A kill loses nothing that it holds.
 ///
 /// # Panics
 ///
 /// If it cannot be opened.
-pub fn store_in(folder: &Path, clock: Arc<dyn Clock>) -> Store {
+pub fn store_in(directory: &Path, clock: Arc<dyn Clock>) -> Store {
     let options = StoreOptions { durability: Durability::Process, clock, ..StoreOptions::default() };
-    Store::open_with(folder, options).unwrap()
+    Store::open_with(directory, options).unwrap()
 }
 
 /// Parameters of [`Works`].

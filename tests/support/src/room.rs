@@ -24,7 +24,7 @@ use crate::host::{Plan, StepAdded, types};
 
 /// A session with a workspace, whose tool runs scripts in it.
 pub struct Room {
-    pub folder: tempfile::TempDir,
+    pub directory: tempfile::TempDir,
     pub runner: ToolRunner,
     pub id: Uuid,
     /// Whether it is rewound by the forms that are futures.
@@ -68,21 +68,21 @@ fn step(title: &str) -> StepAdded {
     StepAdded { title: title.to_owned(), part: 0 }
 }
 
-pub fn root(folder: &Path) -> PathBuf {
-    folder.join("workspace")
+pub fn root(directory: &Path) -> PathBuf {
+    directory.join("workspace")
 }
 
-pub fn runner_in(folder: &Path, session: Session) -> ToolRunner {
+pub fn runner_in(directory: &Path, session: Session) -> ToolRunner {
     let captures = session.captures_dir();
-    let files = HostFilesystem::open(root(folder), captures, HostFilesystemOptions::default()).unwrap();
+    let files = HostFilesystem::open(root(directory), captures, HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
-    let shell = Shell { root: root(folder) };
+    let shell = Shell { root: root(directory) };
     ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(shell))
 }
 
-pub fn store_in(folder: &Path) -> Store {
+pub fn store_in(directory: &Path) -> Store {
     let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
-    Store::open_with(folder.join("store"), options).unwrap()
+    Store::open_with(directory.join("store"), options).unwrap()
 }
 
 impl Default for Room {
@@ -93,24 +93,24 @@ impl Default for Room {
 
 impl Room {
     pub fn new() -> Room {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(root(folder.path())).unwrap();
-        let session = store_in(folder.path()).create(&types()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(root(directory.path())).unwrap();
+        let session = store_in(directory.path()).create(&types()).unwrap();
         let id = session.id();
-        Room { runner: runner_in(folder.path(), session), folder, id, awaits: false }
+        Room { runner: runner_in(directory.path(), session), directory, id, awaits: false }
     }
 
     /// Lets another process go on with the session.
     pub fn reopen(self) -> Room {
-        let Room { folder, runner, id, awaits } = self;
+        let Room { directory, runner, id, awaits } = self;
         runner.state().session().clone().close().unwrap();
         drop(runner);
-        let session = store_in(folder.path()).open_session(id, &types()).unwrap();
-        Room { runner: runner_in(folder.path(), session), folder, id, awaits }
+        let session = store_in(directory.path()).open_session(id, &types()).unwrap();
+        Room { runner: runner_in(directory.path(), session), directory, id, awaits }
     }
 
     pub fn shell(&self) -> Shell {
-        Shell { root: root(self.folder.path()) }
+        Shell { root: root(self.directory.path()) }
     }
 
     pub fn state(&self) -> &ExecutionState {
@@ -138,7 +138,7 @@ impl Room {
 
     /// Runs a script beside all tools.
     pub fn by_hand(&self, script: &str) {
-        sh(&root(self.folder.path()), script);
+        sh(&root(self.directory.path()), script);
     }
 
     pub fn rewind(&self, to: SequenceNumber) -> RewindReport {
@@ -184,7 +184,7 @@ impl Room {
     }
 
     pub fn file(&self, path: &str) -> Option<String> {
-        fs::read_to_string(root(self.folder.path()).join(path)).ok()
+        fs::read_to_string(root(self.directory.path()).join(path)).ok()
     }
 
     /// The plan, and the files with their contents.

@@ -8,15 +8,15 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 
-/// Finds the folder of recorded runs beside the checkout. Returns `None`, and reports the test as skipped, if it is missing.
-pub fn folder() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    if folder.join("tau-bench").is_dir() {
-        return Some(folder);
+/// Finds the directory of recorded runs beside the checkout. Returns `None`, and reports the test as skipped, if it is missing.
+pub fn directory() -> Option<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    if directory.join("tau-bench").is_dir() {
+        return Some(directory);
     }
     crate::skipped::skipped(format_args!(
         "there is no folder of recorded runs beside the checkout ({})",
-        folder.display()
+        directory.display()
     ));
     None
 }

@@ -18,7 +18,7 @@ pub struct Watched<D> {
 type Hear = dyn Fn(Op, &Path) + Send + Sync;
 
 impl<D: Storage> Watched<D> {
-    /// Has `hear` called before each call on files and folders, with the path that it is made on; of a rename and a hard link that is
+    /// Has `hear` called before each call on files and directories, with the path that it is made on; of a rename and a hard link that is
     /// the new name.
     pub fn new(disk: D, hear: impl Fn(Op, &Path) + Send + Sync + 'static) -> Watched<D> {
         Watched { disk, hear: Box::new(hear) }

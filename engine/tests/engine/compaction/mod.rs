@@ -324,10 +324,10 @@ fn no_range_ends_within_a_call() {
 /// A reader that began before goes on with what stands there now, and hands over each record once.
 #[test]
 fn who_reads_while_segments_are_replaced_reads_on() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let sizes = SegmentSizes { first_bytes: 16 << 10, max_bytes: 16 << 10, ahead_bytes_min: 0 };
     let options = StoreOptions { segments: sizes, ..StoreOptions::default() };
-    let store = Store::open_with(folder.path(), options).unwrap();
+    let store = Store::open_with(directory.path(), options).unwrap();
     let session = store.create(&types()).unwrap();
     let id = session.id();
     write(&session, 400);

@@ -112,10 +112,10 @@ fn a_session_is_not_compacted_within_a_call() {
 /// Seals of finished segments are written in the background, by the places where the segments ended before they were compacted.
 #[test]
 fn threads_write_and_read_while_their_session_is_compacted() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let sizes = SegmentSizes { first_bytes: 16 << 10, max_bytes: 16 << 10, ahead_bytes_min: 0 };
     let options = StoreOptions { segments: sizes, image_bytes_min: 1, ..StoreOptions::default() };
-    let store = Store::open_with(folder.path(), options).unwrap();
+    let store = Store::open_with(directory.path(), options).unwrap();
     let session = store.create(&types()).unwrap();
     write(&session, 40);
     let stop = AtomicBool::new(false);

@@ -92,7 +92,7 @@ fn a_session_that_is_deleted_while_its_store_is_compacted_has_not_failed() {
     let (mut moments, mut gone) = (0, 0);
     for dry_run in [true, false] {
         for nth in 1.. {
-            let folder = tempfile::tempdir().unwrap();
+            let directory = tempfile::tempdir().unwrap();
             let segments = SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 };
             let disk = Mortal::born(Some(BOOT));
             let options = |disk: &Mortal| StoreOptions {
@@ -102,7 +102,7 @@ fn a_session_that_is_deleted_while_its_store_is_compacted_has_not_failed() {
                 segments,
                 ..StoreOptions::default()
             };
-            let store = Store::open_with(folder.path(), options(&disk)).unwrap();
+            let store = Store::open_with(directory.path(), options(&disk)).unwrap();
             let [first, second] = [(); 2].map(|()| {
                 let session = store.create(&types()).unwrap();
                 write(&session, 40);
@@ -111,7 +111,7 @@ fn a_session_that_is_deleted_while_its_store_is_compacted_has_not_failed() {
                 id
             });
             // By another process, so that the other's locks hold. What is held is not deleted.
-            let other = Store::open_with(folder.path(), options(&Mortal::born(Some(BOOT)))).unwrap();
+            let other = Store::open_with(directory.path(), options(&Mortal::born(Some(BOOT)))).unwrap();
             let dir = store.session_dir(first);
             let (say, hear) = std::sync::mpsc::channel();
             disk.meanwhile(

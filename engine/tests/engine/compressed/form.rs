@@ -158,8 +158,8 @@ fn a_segment_that_a_fork_has_too_stays_plain_and_a_fork_has_compressed_ones_as_t
     reader.check_seals().unwrap();
 
     // On a real file system too.
-    let folder = tempfile::tempdir().unwrap();
-    let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+    let directory = tempfile::tempdir().unwrap();
+    let (one, two) = (directory.path().join("one"), directory.path().join("two"));
     std::fs::write(&one, "x").unwrap();
     let disk = foldlog::storage::FileStorage::new();
     assert_eq!(disk.links(&one).unwrap(), 1);

@@ -94,10 +94,10 @@ fn a_full_disk_leaves_the_files_as_they_are() {
 /// A reader that has a file open, or a place noted, reads the same bytes from the file that takes its name.
 #[test]
 fn who_reads_while_segments_are_compressed_reads_on() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let sizes = SegmentSizes { first_bytes: 128 << 10, max_bytes: 128 << 10, ahead_bytes_min: 0 };
     let options = StoreOptions { segments: sizes, ..StoreOptions::default() };
-    let store = Store::open_with(folder.path(), options).unwrap();
+    let store = Store::open_with(directory.path(), options).unwrap();
     let session = store.create(&types()).unwrap();
     let id = session.id();
     write(&session, 7, 900);

@@ -49,16 +49,16 @@ impl Tool for Fail {
 }
 
 struct Story {
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
     store: Store,
     types: SessionTypes,
 }
 
 impl Story {
     fn new() -> Story {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path()).unwrap();
-        Story { _folder: folder, store, types: SessionTypes::builder().build().unwrap() }
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        Story { _directory: directory, store, types: SessionTypes::builder().build().unwrap() }
     }
 
     fn runner(&self, session: &Session) -> ToolRunner {

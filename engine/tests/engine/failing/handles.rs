@@ -64,7 +64,7 @@ fn a_session_whose_first_record_finds_no_handle_takes_it_later() {
     }
 }
 
-/// A sync opens the folders with new names in them. One that found no handle for that once ended the session, although no sync had
+/// A sync opens the directories with new names in them. One that found no handle for that once ended the session, although no sync had
 /// failed.
 #[test]
 fn a_sync_without_a_file_handle_is_refused_and_made_once_there_is_one() {

@@ -415,8 +415,8 @@ fn system_calls_that_are_interrupted_are_made_again() {
     for (n, call) in
         ["fallocate", "msync", "fdatasync", "fsync", "pwrite64", "pread64"].into_iter().enumerate()
     {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().display().to_string();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().display().to_string();
         let (id, durability) = (Uuid::from_u128(1), LEVELS[2 - n % 2]);
         let mut known = Known::new(Life { path, id, durability, seed: n as u64, first: 0 });
         let inject = traced(call, "EINTR:when=20+3");
@@ -436,8 +436,8 @@ fn system_calls_that_fail_cost_nothing_that_was_acknowledged() {
     let errors = ["EIO", "ENOSPC"];
     let mut failed = 0;
     for (n, (call, error)) in calls.iter().flat_map(|call| errors.map(|error| (*call, error))).enumerate() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().display().to_string();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().display().to_string();
         let (id, durability) = (Uuid::from_u128(1), LEVELS[n % 3]);
         let mut known = Known::new(Life { path, id, durability, seed: n as u64, first: 0 });
         // The same session, process after process, until one comes through.
@@ -449,8 +449,8 @@ fn system_calls_that_fail_cost_nothing_that_was_acknowledged() {
     }
     assert!(failed > 10, "{failed}");
 
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().display().to_string();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().display().to_string();
     let id = Uuid::from_u128(1);
     let segment = |ordinal| format!("{path}/sessions/{id}/{ordinal:010}.seg");
     let segments = (0..40).flat_map(|ordinal| ["-P".to_owned(), segment(ordinal)]);
@@ -465,12 +465,12 @@ fn system_calls_that_fail_cost_nothing_that_was_acknowledged() {
 fn processes_killed_at_any_moment_lose_nothing_that_they_acknowledged() {
     let kills = number_from("FOLDLOG_KILLS").unwrap_or(KILLS);
     let mut chance = Chance::new(kills);
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let (mut known, mut acknowledged, mut open, mut unsaid) = (None::<Known>, 0, 0, 0);
     for kill in 0..kills {
         if kill % LIVES == 0 {
             let life = Life {
-                path: folder.path().display().to_string(),
+                path: directory.path().display().to_string(),
                 id: Uuid::from_u128(u128::from(kill) + 1),
                 durability: LEVELS[(kill / LIVES) as usize % 3],
                 seed: kill,

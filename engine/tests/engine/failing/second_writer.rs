@@ -88,13 +88,13 @@ fn a_writer_that_syncs_finds_that_the_session_was_opened_again() {
 /// what the other had acknowledged.
 #[test]
 fn writers_of_copies_by_hard_links_find_each_other() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = |name: &str| Store::open(folder.path().join(name)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = |name: &str| Store::open(directory.path().join(name)).unwrap();
     let session = store("one").create(&types()).unwrap();
     note(&session, "before").unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
-    let copy = folder.path().join("two/sessions").join(id.to_string());
+    let copy = directory.path().join("two/sessions").join(id.to_string());
     fs::create_dir_all(&copy).unwrap();
     for segment in fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()) {
         if segment.is_file() {

@@ -273,8 +273,8 @@ fn a_closed_session_keeps_no_space_for_a_recovery() {
 #[test]
 fn a_closed_session_gives_its_room_back_and_takes_it_anew() {
     for storage in [FileStorage::new(), FileStorage::with_positioned_writes()] {
-        let folder = tempfile::tempdir().unwrap();
-        let store = store_on(Arc::new(storage), folder.path(), Durability::Process);
+        let directory = tempfile::tempdir().unwrap();
+        let store = store_on(Arc::new(storage), directory.path(), Durability::Process);
         let session = store.create(&types()).unwrap();
         let id = session.id();
         let segment = session.dir().join("0000000000.seg");
@@ -402,13 +402,13 @@ fn nothing_is_mapped_on_a_disk_that_copies_on_write() {
 /// Elsewhere the quick way is taken.
 #[test]
 fn segments_are_mapped_where_the_disk_keeps_what_it_allocates() {
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().join("not-mapped-here");
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("not-mapped-here");
     let store = Store::open(root.join("store")).unwrap();
     let session = store.create(&types()).unwrap();
     write_steps(&session, 1);
     let mapped = mapped_segments();
-    let found = rustix::fs::statfs(folder.path()).unwrap().f_type;
+    let found = rustix::fs::statfs(directory.path()).unwrap().f_type;
     match found as u32 {
         0xef53 | 0x5846_5342 | 0x0102_1994 => assert!(mapped >= 1),
         other => foldlog_test_support::skipped(format_args!(

@@ -63,7 +63,7 @@ fn where_something_cannot_be_moved_everything_stays_where_it_was() {
     for path in ["a", "b"] {
         fs::write(bench.at(path), "half").unwrap();
     }
-    // What has its name is no folder, so nothing can be moved into it; a link is not followed.
+    // What has its name is no directory, so nothing can be moved into it; a link is not followed.
     symlink("/tmp", bench.at(".foldlog-aside")).unwrap();
     let refused = work.set_aside(&before, "7").unwrap_err();
     let is_named = matches!(&refused, Error::Io { op: "move into .foldlog-aside", path, .. } if *path == bench.at(".foldlog-aside"));

@@ -19,7 +19,7 @@ use super::random::{carry_out, steps};
 /// By path as changes have it: kind, permissions, content.
 type Files = BTreeMap<String, (FileKind, Option<u32>, Vec<u8>)>;
 
-/// The files and links of a folder, as a walk through it found them.
+/// The files and links of a directory, as a walk through it found them.
 fn walked(digest: Digest) -> Files {
     let files = digest.into_iter().filter_map(|(path, (kind, permissions, content, ..))| match kind {
         'f' => Some((shown(&path), (FileKind::File, Some(permissions), content))),
@@ -114,7 +114,7 @@ proptest! {
         second.iter().for_each(|(path, act)| carry_out(&bench.root(), path, act));
         let (two, after) = (work.snapshot(None, false).unwrap(), walked(bench.digest()));
         drop(work);
-        fs::rename(bench.root(), bench.folder.path().join("elsewhere")).unwrap();
+        fs::rename(bench.root(), bench.directory.path().join("elsewhere")).unwrap();
         let stored = bench.stored();
 
         let mut reader = SnapshotReader::open(bench.store());
@@ -183,9 +183,9 @@ fn git_finds_the_same_differences() {
     }
 }
 
-/// The cost is that of what differs: not even a missing object is missed in a folder that holds the same.
+/// The cost is that of what differs: not even a missing object is missed in a directory that holds the same.
 #[test]
-fn folders_that_hold_the_same_are_not_read() {
+fn directories_that_hold_the_same_are_not_read() {
     let bench = Bench::new();
     let work = bench.open();
     bench.shell(
@@ -207,8 +207,10 @@ fn folders_that_hold_the_same_are_not_read() {
     for path in ["same/deep/1", "same/2", "big/3"] {
         fs::remove_file(object(&bench, &contents[path])).unwrap();
     }
-    let folders = ["same", "same/deep", "big"].map(|folder| format!("{}:{folder}", after.commit));
-    let Some(trees) = bench.git(&["rev-parse", &folders[0], &folders[1], &folders[2]]) else { return };
+    let directories = ["same", "same/deep", "big"].map(|directory| format!("{}:{directory}", after.commit));
+    let Some(trees) = bench.git(&["rev-parse", &directories[0], &directories[1], &directories[2]]) else {
+        return;
+    };
     trees.lines().for_each(|tree| fs::remove_file(object(&bench, tree)).unwrap());
     let mut reader = SnapshotReader::open(bench.store());
     let changes = reader.changes(Some(&before), &after).unwrap();
@@ -220,9 +222,9 @@ fn folders_that_hold_the_same_are_not_read() {
     );
 }
 
-/// Permissions stand outside of the trees, so that folders with equal trees can hold files of other permissions.
+/// Permissions stand outside of the trees, so that directories with equal trees can hold files of other permissions.
 #[test]
-fn permissions_alone_are_a_change_also_where_the_folders_hold_the_same() {
+fn permissions_alone_are_a_change_also_where_the_directories_hold_the_same() {
     let bench = Bench::new();
     let work = bench.open();
     bench.shell("umask 022; mkdir -p a/b c && for n in 1 2 3 4 5; do echo $n >a/b/$n; done; echo x >c/x && echo y >c/y; mkdir p q; echo x >p/x; echo x >q/x; chmod 600 p/x");

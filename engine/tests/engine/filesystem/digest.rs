@@ -1,4 +1,4 @@
-//! What a folder holds, found out with nothing but the standard library.
+//! What a directory holds, found out with nothing but the standard library.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

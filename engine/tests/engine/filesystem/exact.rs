@@ -71,14 +71,16 @@ pub(super) fn what_cannot_be_given_back_to_its_owner_is_told_and_loses_its_bits(
         return;
     }
     let bench = Bench::new();
-    let folder = bench.folder.path();
+    let directory = bench.directory.path();
     bench.shell("echo run >tool && echo plain >plain && chmod 644 plain && chmod 777 .");
     chown(bench.at("tool"), Some(1000), Some(1000)).unwrap();
     chown(bench.at("plain"), Some(1000), Some(1000)).unwrap();
     fs::set_permissions(bench.at("tool"), fs::Permissions::from_mode(0o6755)).unwrap();
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
-    let mut process =
-        child::start("filesystem::exact::part_of_who_may_not_give_files_away", &folder.display().to_string());
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o777)).unwrap();
+    let mut process = child::start(
+        "filesystem::exact::part_of_who_may_not_give_files_away",
+        &directory.display().to_string(),
+    );
     let told = process.hear("told").unwrap_or_default();
     assert!(process.passed(), "{told}");
     if told == "skipped" {
@@ -95,7 +97,7 @@ pub(super) fn what_cannot_be_given_back_to_its_owner_is_told_and_loses_its_bits(
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_who_may_not_give_files_away() {
-    let Some(folder) = child::argument() else { return };
+    let Some(directory) = child::argument() else { return };
     let nobody = (nix::unistd::Gid::from_raw(65534), Uid::from_raw(65534));
     if nix::unistd::setgroups(&[]).is_err()
         || nix::unistd::setgid(nobody.0).is_err()
@@ -104,8 +106,8 @@ fn part_of_who_may_not_give_files_away() {
         child::tell("told", "skipped");
         return;
     }
-    let folder = Path::new(&folder);
-    let (root, store) = (folder.join("workspace"), folder.join("store"));
+    let directory = Path::new(&directory);
+    let (root, store) = (directory.join("workspace"), directory.join("store"));
     let files = HostFilesystem::open(&root, store, HostFilesystemOptions::default()).unwrap();
     let snapshot = files.snapshot(None, false).unwrap();
     fs::remove_file(root.join("tool")).unwrap();
@@ -119,21 +121,21 @@ fn part_of_who_may_not_give_files_away() {
     child::tell("told", told.collect::<Vec<_>>().join(" | "));
 }
 
-/// Another user read a private file of the workspace from the store, whose folders were 0755 and whose objects 0444.
+/// Another user read a private file of the workspace from the store, whose directories were 0755 and whose objects 0444.
 #[test]
 fn nobody_else_reads_what_is_in_the_store_whatever_the_umask() {
     for mask in [0o022, 0o000, 0o777] {
         let bench = Bench::new();
-        let folder = bench.folder.path().display().to_string();
+        let directory = bench.directory.path().display().to_string();
         let mut process =
-            child::start("filesystem::exact::part_of_who_has_a_umask", &format!("{mask} {folder}"));
+            child::start("filesystem::exact::part_of_who_has_a_umask", &format!("{mask} {directory}"));
         process.ended();
         let mut left = vec![bench.store()];
         let mut files = 0;
-        while let Some(folder) = left.pop() {
-            let mode = fs::metadata(&folder).unwrap().mode() & 0o7777;
-            assert_eq!(mode, 0o700, "{mask:o}: {}", folder.display());
-            for entry in fs::read_dir(folder).unwrap() {
+        while let Some(directory) = left.pop() {
+            let mode = fs::metadata(&directory).unwrap().mode() & 0o7777;
+            assert_eq!(mode, 0o700, "{mask:o}: {}", directory.display());
+            for entry in fs::read_dir(directory).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
                     left.push(path);
@@ -152,16 +154,17 @@ fn nobody_else_reads_what_is_in_the_store_whatever_the_umask() {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_who_has_a_umask() {
     let Some(argument) = child::argument() else { return };
-    let (mask, folder) = argument.split_once(' ').unwrap();
-    let folder = Path::new(folder);
-    let root = folder.join("workspace");
+    let (mask, directory) = argument.split_once(' ').unwrap();
+    let directory = Path::new(directory);
+    let root = directory.join("workspace");
     fs::write(root.join("secret"), "x").unwrap();
     fs::write(root.join("large"), vec![7; 2 << 20]).unwrap();
     fs::create_dir(root.join("folder")).unwrap();
     fs::write(root.join("folder/file"), "y").unwrap();
     umask(Mode::from_bits_truncate(mask.parse().unwrap()));
     let files =
-        HostFilesystem::open(&root, folder.join("workspace.git"), HostFilesystemOptions::default()).unwrap();
+        HostFilesystem::open(&root, directory.join("workspace.git"), HostFilesystemOptions::default())
+            .unwrap();
     files.snapshot(None, true).unwrap();
 }
 
@@ -212,7 +215,7 @@ fn what_a_tool_wrote_through_a_link_to_a_file_outside_is_told() {
     assert_eq!(told, ["inside"]);
     assert!(restored.inexact[0].reason.contains("outside"), "{:?}", restored.inexact);
     assert_eq!(fs::read(bench.at("inside")).unwrap(), b"x\n");
-    assert_eq!(fs::read(bench.folder.path().join("outside")).unwrap(), b"x\nchanged\n");
+    assert_eq!(fs::read(bench.directory.path().join("outside")).unwrap(), b"x\nchanged\n");
 }
 
 fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
@@ -273,7 +276,7 @@ pub(super) fn extended_attributes_come_back_with_capabilities_and_access_lists()
             let list = |path: &str, name: &str| attribute(&bench.at(path), name);
             assert_eq!(list("file", "system.posix_acl_access").as_deref(), Some(ACL), "{script}");
             assert_eq!(list("folder", "system.posix_acl_default").as_deref(), Some(ACL), "{script}");
-            // It would have one from the folder around it.
+            // It would have one from the directory around it.
             assert_eq!(list("folder/program", "system.posix_acl_access"), None, "{script}");
         }
         if capable {

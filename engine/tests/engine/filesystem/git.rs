@@ -28,8 +28,8 @@ pub(crate) const GIT: [(&str, &str); 8] = [
 
 /// Runs a script of a shell, and returns what it printed.
 #[track_caller]
-pub(crate) fn shell(folder: &Path, script: &str) -> String {
-    let output = Command::new("sh").args(["-ec", script]).envs(GIT).current_dir(folder).output().unwrap();
+pub(crate) fn shell(directory: &Path, script: &str) -> String {
+    let output = Command::new("sh").args(["-ec", script]).envs(GIT).current_dir(directory).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{script}: {said}{}", String::from_utf8_lossy(&output.stderr));
     said
@@ -38,13 +38,13 @@ pub(crate) fn shell(folder: &Path, script: &str) -> String {
 /// All files of a repository but for git objects and for refs that keep lost commits, with their permissions.
 pub(crate) fn files_of(repository: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let mut files = BTreeMap::new();
-    let mut folders = vec![repository.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
+    let mut directories = vec![repository.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).unwrap() {
             let path = entry.unwrap().path();
             let found = path.symlink_metadata().unwrap();
             if found.is_dir() && !path.ends_with("objects") && !path.ends_with("refs/foldlog") {
-                folders.push(path.clone());
+                directories.push(path.clone());
                 files.insert(path, (found.mode(), Vec::new()));
             } else if found.is_file() {
                 files.insert(path.clone(), (found.mode(), fs::read(&path).unwrap()));
@@ -55,17 +55,17 @@ pub(crate) fn files_of(repository: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
 }
 
 /// What git says of where a repository stands.
-pub(crate) fn stands(folder: &Path) -> String {
+pub(crate) fn stands(directory: &Path) -> String {
     let script = "git status --porcelain=v2 --branch && git stash list && git reflog && git for-each-ref | \
                   grep -v refs/foldlog || true";
-    shell(folder, script)
+    shell(directory, script)
 }
 
 /// Checks that nothing is missing or damaged in a repository.
 #[track_caller]
-pub(crate) fn is_sound(folder: &Path) {
+pub(crate) fn is_sound(directory: &Path) {
     let output =
-        Command::new("git").args(["fsck", "--strict"]).envs(GIT).current_dir(folder).output().unwrap();
+        Command::new("git").args(["fsck", "--strict"]).envs(GIT).current_dir(directory).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && !said.contains("error") && !said.contains("missing"), "{said}");
 }
@@ -139,7 +139,7 @@ fn a_commit_that_a_rollback_takes_from_its_branch_is_kept_and_named() {
     let script =
         "git commit -qam three && git commit -q --allow-empty -m four && git rev-parse HEAD >../lost";
     let restored = rolled_back(&bench, &bench.open(), script);
-    let lost = fs::read_to_string(bench.folder.path().join("lost")).unwrap();
+    let lost = fs::read_to_string(bench.directory.path().join("lost")).unwrap();
     let lost = lost.trim();
     // The first of the two is its parent.
     assert_eq!(kept(&bench), format!("refs/foldlog/lost/7 {lost}\n"));
@@ -167,11 +167,11 @@ fn a_commit_that_a_rollback_takes_from_its_branch_is_kept_and_named() {
     is_sound(&bench.root());
 }
 
-/// A repository that a failed call had made stayed, and the folder around it.
+/// A repository that a failed call had made stayed, and the directory around it.
 #[test]
 fn a_repository_that_a_failed_call_made_is_removed_with_its_objects() {
     let bench = Bench::new();
-    shell(bench.folder.path(), &format!("mkdir origin && cd origin && {MADE}"));
+    shell(bench.directory.path(), &format!("mkdir origin && cd origin && {MADE}"));
     shell(&bench.root(), "mkdir there && echo 1 >there/1");
     let before = bench.digest();
     let files = bench.open();
@@ -200,7 +200,7 @@ fn a_repository_that_a_failed_call_made_is_removed_with_its_objects() {
         assert_eq!(bench.digest(), before, "{script}");
         assert_eq!(shell(&bench.root(), "find . -name .git"), "", "{script}");
     }
-    is_sound(&bench.folder.path().join("origin"));
+    is_sound(&bench.directory.path().join("origin"));
     // A restore that is no rollback, such as to a checkpoint of long ago, removes none.
     let snapshot = files.snapshot(None, false).unwrap();
     shell(&bench.root(), "git init -q empty && echo mine >empty/.git/hooks/mine");
@@ -219,7 +219,7 @@ fn a_repository_that_a_failed_call_made_is_removed_with_its_objects() {
 #[test]
 fn the_repository_of_a_submodule_that_a_failed_call_added_is_moved_aside() {
     let bench = Bench::new();
-    shell(bench.folder.path(), &format!("mkdir origin && cd origin && {MADE}"));
+    shell(bench.directory.path(), &format!("mkdir origin && cd origin && {MADE}"));
     shell(&bench.root(), MADE);
     let files = bench.open();
     let restored = rolled_back(
@@ -325,7 +325,7 @@ fn what_a_rollback_replaces_in_the_repositories_of_submodules_lies_aside_where_i
     let bench = Bench::new();
     let add = "git -c protocol.file.allow=always submodule --quiet add";
     for origin in ["deep", "origin"] {
-        shell(bench.folder.path(), &format!("mkdir {origin} && cd {origin} && {MADE}"));
+        shell(bench.directory.path(), &format!("mkdir {origin} && cd {origin} && {MADE}"));
     }
     let within = format!("cd ../origin && {add} ../deep deep && git commit -qm deep");
     let update = "git -c protocol.file.allow=always submodule --quiet update --init --recursive";
@@ -335,7 +335,7 @@ fn what_a_rollback_replaces_in_the_repositories_of_submodules_lies_aside_where_i
     );
     shell(
         &bench.root(),
-        &script.replace("../origin", &bench.folder.path().join("origin").display().to_string()),
+        &script.replace("../origin", &bench.directory.path().join("origin").display().to_string()),
     );
     let (repository, files) = (bench.at(".git"), bench.open());
     let before = files_of(&repository);
@@ -346,7 +346,7 @@ fn what_a_rollback_replaces_in_the_repositories_of_submodules_lies_aside_where_i
         git update-ref refs/worktree/mine HEAD && git bisect start && git bisect bad); done; \
         for place in sub tree/sub; do (cd $place && ADD ../../deep more && cd more && git commit -q --allow-empty -m own); done";
     let add = add.to_owned();
-    let deep = bench.folder.path().join("deep").display().to_string();
+    let deep = bench.directory.path().join("deep").display().to_string();
     shell(&bench.root(), &script.replace("ADD ../../deep", &format!("{add} {deep}")));
     let after = files_of(&repository);
     files.set_aside(&snapshot, "7").unwrap();
@@ -381,7 +381,7 @@ fn what_a_rollback_replaces_in_the_repositories_of_submodules_lies_aside_where_i
 #[test]
 fn a_restore_that_is_no_rollback_leaves_the_repository_of_a_submodule() {
     let bench = Bench::new();
-    shell(bench.folder.path(), &format!("mkdir origin && cd origin && {MADE}"));
+    shell(bench.directory.path(), &format!("mkdir origin && cd origin && {MADE}"));
     shell(&bench.root(), MADE);
     let refs = || shell(&bench.root(), "cat .git/HEAD .git/config && git for-each-ref refs/heads");
     let (files, before) = (bench.open(), refs());
@@ -408,7 +408,9 @@ fn a_restore_that_is_no_rollback_leaves_the_repository_of_a_submodule() {
 fn a_repository_with_refs_in_the_format_reftable_comes_back_and_names_what_is_lost() {
     let is_known = |bench: &Bench| {
         let mut git = Command::new("git");
-        git.args(["init", "-q", "--ref-format=reftable", "known"]).envs(GIT).current_dir(bench.folder.path());
+        git.args(["init", "-q", "--ref-format=reftable", "known"])
+            .envs(GIT)
+            .current_dir(bench.directory.path());
         git.output().is_ok_and(|made| made.status.success())
     };
     if !is_known(&Bench::new()) {
@@ -432,7 +434,7 @@ fn a_repository_with_refs_in_the_format_reftable_comes_back_and_names_what_is_lo
             let restored = rolled_back(&bench, &bench.open(), &script);
             assert_eq!((files_of(&bench.at(".git")), stands(&bench.root())), before, "{script}");
             is_sound(&bench.root());
-            let lost = fs::read_to_string(bench.folder.path().join("lost")).unwrap();
+            let lost = fs::read_to_string(bench.directory.path().join("lost")).unwrap();
             let lost = lost.trim();
             let expected = format!(
                 ".git: nothing names commit {lost}, which was named by `{named_by}`: keep it with `git branch NAME {lost}`"
@@ -455,7 +457,7 @@ fn what_a_failed_call_did_in_a_linked_worktree_is_told_and_nothing_outside_is_wr
     let bench = Bench::new();
     fs::remove_dir(bench.root()).unwrap();
     shell(
-        bench.folder.path(),
+        bench.directory.path(),
         &format!("mkdir main && cd main && {MADE} && git worktree add -q ../workspace old"),
     );
     let files = bench.open();
@@ -463,7 +465,7 @@ fn what_a_failed_call_did_in_a_linked_worktree_is_told_and_nothing_outside_is_wr
     assert_eq!(files.roll_back(&snapshot, "7").unwrap(), WorkspaceRestoreReport::default());
     shell(&bench.root(), "echo 3 >file && git commit -qam three && git config user.name B && rm .git");
     shell(&bench.root(), "echo 'gitdir: /nowhere' >.git");
-    let outside = |bench: &Bench| files_of(&bench.folder.path().join("main/.git"));
+    let outside = |bench: &Bench| files_of(&bench.directory.path().join("main/.git"));
     let before = outside(&bench);
     let restored = files.roll_back(&snapshot, "7").unwrap();
     assert_eq!(outside(&bench), before);
@@ -481,7 +483,7 @@ fn what_a_failed_call_did_in_a_linked_worktree_is_told_and_nothing_outside_is_wr
 #[test]
 fn worktrees_and_submodules_within_the_workspace_are_restored() {
     let bench = Bench::new();
-    shell(bench.folder.path(), &format!("mkdir origin && cd origin && {MADE}"));
+    shell(bench.directory.path(), &format!("mkdir origin && cd origin && {MADE}"));
     let script = format!(
         "mkdir main && cd main && {MADE} && git worktree add -q ../tree old && \
          git -c protocol.file.allow=always submodule --quiet add ../../origin sub && git commit -qam sub"
@@ -556,7 +558,7 @@ fn copies_of_a_repository_are_kept_audited_and_packed_with_the_snapshot() {
     let audited = audit(&[first.clone(), second.clone(), third.clone()]);
     assert_eq!((audited.damaged.len(), audited.collected), (0, 1), "{audited:?}");
     // Another store gets all of it.
-    let (mut packs, other) = (Vec::new(), bench.folder.path().join("other"));
+    let (mut packs, other) = (Vec::new(), bench.directory.path().join("other"));
     let mut packer = SnapshotPacker::new(files.store());
     let last = packer.pack::<foldlog::filesystem::Error>(&keep, &mut |pack| {
         packs.push(pack.to_vec());
@@ -574,8 +576,8 @@ fn copies_of_a_repository_are_kept_audited_and_packed_with_the_snapshot() {
     assert_eq!(stands(&bench.root()).matches("three").count(), 0);
     is_sound(&bench.root());
     let index = bench.git(&["hash-object", bench.at(".git/index").to_str().unwrap()]).unwrap();
-    let (folder, name) = index.trim().split_at(2);
-    fs::remove_file(files.store().join("objects").join(folder).join(name)).unwrap();
+    let (directory, name) = index.trim().split_at(2);
+    fs::remove_file(files.store().join("objects").join(directory).join(name)).unwrap();
     assert_eq!(audit(&[first]).damaged.len(), 1);
 }
 
@@ -695,7 +697,7 @@ fn a_copy_of_a_snapshot_holds_no_file_that_leads_to_a_repository() {
     let bench = Bench::new();
     fs::remove_dir(bench.root()).unwrap();
     shell(
-        bench.folder.path(),
+        bench.directory.path(),
         &format!("mkdir main && cd main && {MADE} && git worktree add -q ../workspace old"),
     );
     let files = bench.open();
@@ -707,15 +709,15 @@ fn a_copy_of_a_snapshot_holds_no_file_that_leads_to_a_repository() {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_rolls_back() {
     let Some(argument) = child::argument() else { return };
-    let (folder, snapshot) = argument.split_once(' ').unwrap();
-    let folder = Path::new(folder);
+    let (directory, snapshot) = argument.split_once(' ').unwrap();
+    let directory = Path::new(directory);
     let options = HostFilesystemOptions::default();
     let files =
-        HostFilesystem::open(folder.join("workspace"), folder.join("workspace.git"), options).unwrap();
+        HostFilesystem::open(directory.join("workspace"), directory.join("workspace.git"), options).unwrap();
     files.roll_back(&serde_json::from_str(snapshot).unwrap(), "7").unwrap();
 }
 
-/// A rollback that is killed at any rename, unlink or making of a folder is run again.
+/// A rollback that is killed at any rename, unlink or making of a directory is run again.
 #[test]
 fn a_rollback_of_a_repository_that_is_killed_is_run_again() {
     if !child::is_traced_here() {
@@ -731,7 +733,7 @@ fn a_rollback_of_a_repository_that_is_killed_is_run_again() {
                       git rev-parse main >../lost && git init -q inner && rm .git/index && touch .git/index.lock";
         shell(&root, script);
         let argument =
-            format!("{} {}", bench.folder.path().display(), serde_json::to_string(&snapshot).unwrap());
+            format!("{} {}", bench.directory.path().display(), serde_json::to_string(&snapshot).unwrap());
         let inject = format!("inject=rename,renameat,renameat2,unlinkat,mkdirat:signal=KILL:when={step}");
         let part = "filesystem::git::part_of_a_child_that_rolls_back";
         child::start_traced(&["-o", "/dev/null", "-e", &inject], part, &argument).ended();
@@ -743,7 +745,7 @@ fn a_rollback_of_a_repository_that_is_killed_is_run_again() {
         bench.open().roll_back(&snapshot, "7").unwrap();
         clear();
         assert_eq!((files_of(&bench.at(".git")), stands(&root)), before, "{step}");
-        let lost = fs::read_to_string(bench.folder.path().join("lost")).unwrap();
+        let lost = fs::read_to_string(bench.directory.path().join("lost")).unwrap();
         assert_eq!(fs::read_to_string(bench.at(".git/refs/foldlog/lost/7")).unwrap(), lost, "{step}");
         assert!(!bench.at("inner").exists());
         is_sound(&root);

@@ -33,7 +33,7 @@ fn a_second_lease_waits_for_the_first_one_until_its_deadline() {
 fn another_process_holds_a_workspace_until_it_ends() {
     let bench = Bench::new();
     let mut holder =
-        child::start("filesystem::leases::part_of_the_holder", &bench.folder.path().display().to_string());
+        child::start("filesystem::leases::part_of_the_holder", &bench.directory.path().display().to_string());
     assert!(holder.hear("held").is_some());
     let files = bench.open();
     assert!(files.lease(Instant::now() + SOON).unwrap().is_none());
@@ -44,10 +44,10 @@ fn another_process_holds_a_workspace_until_it_ends() {
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_the_holder() {
-    let Some(folder) = child::argument() else { return };
-    let folder = std::path::Path::new(&folder);
+    let Some(directory) = child::argument() else { return };
+    let directory = std::path::Path::new(&directory);
     let options = HostFilesystemOptions::default();
-    let files = HostFilesystem::open(folder.join("workspace"), folder.join("store"), options).unwrap();
+    let files = HostFilesystem::open(directory.join("workspace"), directory.join("store"), options).unwrap();
     let _lease = files.lease(Instant::now()).unwrap().unwrap();
     child::tell("held", "");
     // The parent kills this process while it waits for a line that never comes.

@@ -186,21 +186,21 @@ fn a_log_is_captured_too_when_its_time_is_newer_than_its_length() {
     drop(appending);
 }
 
-/// Makes folders in one another, a file in the innermost.
+/// Makes directories in one another, a file in the innermost.
 fn deep(root: &Path, depth: usize) {
     let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-    let mut folder: OwnedFd = open(root, flags, Mode::empty()).unwrap();
+    let mut directory: OwnedFd = open(root, flags, Mode::empty()).unwrap();
     for _ in 0..depth {
-        mkdirat(&folder, "d", Mode::S_IRWXU).unwrap();
+        mkdirat(&directory, "d", Mode::S_IRWXU).unwrap();
         if depth < 1_000 {
-            mkdirat(&folder, "side", Mode::S_IRWXU).unwrap();
+            mkdirat(&directory, "side", Mode::S_IRWXU).unwrap();
         }
-        folder = openat(&folder, "d", flags, Mode::empty()).unwrap();
+        directory = openat(&directory, "d", flags, Mode::empty()).unwrap();
     }
-    openat(&folder, "file", OFlag::O_CREAT | OFlag::O_WRONLY, Mode::S_IRUSR).unwrap();
+    openat(&directory, "file", OFlag::O_CREAT | OFlag::O_WRONLY, Mode::S_IRUSR).unwrap();
 }
 
-/// A tool that left folders in one another more than 512 deep could not be rolled back.
+/// A tool that left directories in one another more than 512 deep could not be rolled back.
 #[test]
 fn a_tree_of_any_depth_is_removed() {
     let bench = Bench::new();
@@ -221,8 +221,8 @@ fn a_tree_that_is_deeper_than_there_are_descriptors_comes_and_goes() {
     let bench = Bench::new();
     deep(&bench.root(), 200);
     let before = bench.digest();
-    let folder = bench.folder.path().display().to_string();
-    let mut process = child::start("filesystem::limits::part_of_who_has_few_descriptors", &folder);
+    let directory = bench.directory.path().display().to_string();
+    let mut process = child::start("filesystem::limits::part_of_who_has_few_descriptors", &directory);
     assert!(process.passed());
     assert_eq!(bench.digest(), before);
 }
@@ -230,9 +230,9 @@ fn a_tree_that_is_deeper_than_there_are_descriptors_comes_and_goes() {
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_who_has_few_descriptors() {
-    let Some(folder) = child::argument() else { return };
-    let folder = Path::new(&folder);
-    let (root, store) = (folder.join("workspace"), folder.join("store"));
+    let Some(directory) = child::argument() else { return };
+    let directory = Path::new(&directory);
+    let (root, store) = (directory.join("workspace"), directory.join("store"));
     let files =
         foldlog::filesystem::HostFilesystem::open(&root, &store, HostFilesystemOptions::default()).unwrap();
     let pid = std::process::id().to_string();

@@ -66,10 +66,10 @@ impl Rewind {
         (merged, held)
     }
 
-    /// What the workspace holds: contents by path, folders with a `/` behind them.
+    /// What the workspace holds: contents by path, directories with a `/` behind them.
     fn held(&self) -> BTreeMap<String, String> {
-        fn look(folder: &std::path::Path, prefix: &str, held: &mut BTreeMap<String, String>) {
-            for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        fn look(directory: &std::path::Path, prefix: &str, held: &mut BTreeMap<String, String>) {
+            for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
                 let path = format!("{prefix}{}", entry.file_name().to_str().unwrap());
                 if entry.file_type().unwrap().is_dir() {
                     held.insert(format!("{path}/"), String::new());
@@ -124,13 +124,13 @@ fn files_that_were_changed_by_hand_are_kept_and_named_and_all_others_go_back() {
 }
 
 #[test]
-fn a_kept_file_wins_over_a_folder_or_a_file_of_the_target() {
-    // Where the target has a folder.
+fn a_kept_file_wins_over_a_directory_or_a_file_of_the_target() {
+    // Where the target has a directory.
     let rewind = Rewind::of("mkdir d; printf x > d/x; printf y > d/y", "rm -r d", "printf hand > d");
     let (merged, found) = rewind.rewound(false);
     assert_eq!(found, held(&[("d", "hand")]));
     assert_eq!(kept(&merged), [("d", CREATED, REMOVED, Some("d/"))]);
-    // In a folder where the target has a file; what else is in the folder goes.
+    // In a directory where the target has a file; what else is in the directory goes.
     let tools = "rm d; mkdir -p d/e; printf tool > d/tool; printf tool > d/e/f";
     let rewind = Rewind::of("printf file > d", tools, "printf hand > d/e/f");
     let (merged, found) = rewind.rewound(false);
@@ -140,7 +140,7 @@ fn a_kept_file_wins_over_a_folder_or_a_file_of_the_target() {
     let rewind = Rewind::of("printf file > d", "rm d; mkdir d; printf tool > d/tool", "rm d/tool");
     let (merged, found) = rewind.rewound(false);
     assert_eq!((found, merged.kept.len()), (held(&[("d", "file")]), 0));
-    // Nor does one in the place of which a person made a folder.
+    // Nor does one in the place of which a person made a directory.
     let rewind = Rewind::of("printf one > d", "printf two > d", "rm d; mkdir d; printf hand > d/f");
     let (merged, found) = rewind.rewound(false);
     assert_eq!(found, held(&[("d/", ""), ("d/f", "hand")]));
@@ -148,8 +148,8 @@ fn a_kept_file_wins_over_a_folder_or_a_file_of_the_target() {
 }
 
 #[test]
-fn folders_come_and_go_with_what_is_kept_in_them() {
-    // A folder that the target does not have stays for the file that is kept, with its permissions.
+fn directories_come_and_go_with_what_is_kept_in_them() {
+    // A directory that the target does not have stays for the file that is kept, with its permissions.
     let tools = "mkdir -p d/e d/f; printf tool > d/e/tool; printf tool > d/f/tool; chmod 700 d/e";
     let rewind = Rewind::of("printf one > one", tools, "printf hand > d/e/hand");
     let (_, found) = rewind.rewound(false);
@@ -165,7 +165,7 @@ fn folders_come_and_go_with_what_is_kept_in_them() {
     let (merged, found) = rewind.rewound(false);
     assert_eq!(found, held(&[("e/", ""), ("e/b", "b")]));
     assert_eq!(kept(&merged), [("d/a", REMOVED, CREATED, None), ("e/a", REMOVED, CREATED, None)]);
-    // Folders alone are nothing that is kept.
+    // Directories alone are nothing that is kept.
     let (_, found) = Rewind::of("mkdir empty", ":", "rmdir empty; mkdir other").rewound(false);
     assert_eq!(found, held(&[("empty/", "")]));
 }

@@ -21,20 +21,20 @@ use std::process::Command;
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
 use tempfile::TempDir;
 
-/// A real folder with a workspace and, beside it, the store of its snapshots.
+/// A real directory with a workspace and, beside it, the store of its snapshots.
 struct Bench {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Bench {
     fn new() -> Bench {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("workspace")).unwrap();
-        Bench { folder }
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("workspace")).unwrap();
+        Bench { directory }
     }
 
     fn root(&self) -> PathBuf {
-        self.folder.path().join("workspace")
+        self.directory.path().join("workspace")
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -42,7 +42,7 @@ impl Bench {
     }
 
     fn store(&self) -> PathBuf {
-        self.folder.path().join("workspace.git")
+        self.directory.path().join("workspace.git")
     }
 
     fn open(&self) -> HostFilesystem {

@@ -9,7 +9,7 @@ use foldlog::filesystem::Filesystem;
 
 use super::{Bench, digest};
 
-/// A folder or a file bound to another place, until this is dropped.
+/// A directory or a file bound to another place, until this is dropped.
 struct Bound(PathBuf);
 
 impl Bound {
@@ -32,18 +32,18 @@ impl Drop for Bound {
     }
 }
 
-/// A bench, and a folder beside the workspace that nothing may change.
+/// A bench, and a directory beside the workspace that nothing may change.
 fn bench() -> (Bench, PathBuf) {
     let bench = Bench::new();
     bench.shell("mkdir src; echo one > src/file; echo keep > page");
-    let victim = bench.folder.path().join("victim");
+    let victim = bench.directory.path().join("victim");
     fs::create_dir_all(victim.join("deep/deeper")).unwrap();
     fs::write(victim.join("deep/deeper/file"), "precious").unwrap();
     fs::write(victim.join("file"), "precious too").unwrap();
     (bench, victim)
 }
 
-/// A failed tool had run `mount --bind`: the restore went into the mount as into any folder that the snapshot does not
+/// A failed tool had run `mount --bind`: the restore went into the mount as into any directory that the snapshot does not
 /// have, and emptied the other side. By its device it was the same file system.
 #[test]
 pub(super) fn what_a_tool_mounted_is_reported_and_neither_entered_nor_emptied() {
@@ -72,12 +72,12 @@ fn a_mount_over_what_the_snapshot_has_is_a_path_that_is_not_restored() {
     let (files, before, whole) = (bench.open(), digest::of(&victim), bench.digest());
     let snapshot = files.snapshot(None, false).unwrap();
     bench.shell("echo changed > page; echo changed > src/file");
-    let Some(folder) = Bound::new(&victim, &bench.at("src")) else { return };
+    let Some(directory) = Bound::new(&victim, &bench.at("src")) else { return };
     let Error::NotRestored(left) = files.restore(&snapshot).unwrap_err() else { panic!() };
     assert_eq!((left.len(), left[0].path.as_str()), (1, "src"));
     assert!(left[0].reason.contains("mounted"), "{left:?}");
     assert_eq!(fs::read_to_string(bench.at("page")).unwrap(), "keep\n", "all else is restored");
-    drop(folder);
+    drop(directory);
     // A single file can be mounted as well.
     let file = Bound::new(&victim.join("file"), &bench.at("page")).unwrap();
     let Error::NotRestored(left) = bench.open().restore(&snapshot).unwrap_err() else { panic!() };
@@ -95,7 +95,7 @@ fn a_snapshot_leaves_mounts_out_and_names_them() {
     let (bench, victim) = bench();
     bench.shell("mkdir data; echo hidden > data/hidden; echo hidden > hidden");
     let (files, before) = (bench.open(), digest::of(&victim));
-    let Some(folder) = Bound::new(&victim, &bench.at("data")) else { return };
+    let Some(directory) = Bound::new(&victim, &bench.at("data")) else { return };
     let file = Bound::new(&victim.join("file"), &bench.at("hidden")).unwrap();
     let snapshot = files.snapshot(None, false).unwrap();
     assert_eq!(snapshot.mounts, ["data", "hidden"]);
@@ -103,7 +103,7 @@ fn a_snapshot_leaves_mounts_out_and_names_them() {
     bench.shell("echo two > src/file; echo from within > data/file");
     files.restore(&snapshot).unwrap();
     assert_eq!(fs::read_to_string(victim.join("file")).unwrap(), "from within\n", "nobody's to take back");
-    drop((folder, file));
+    drop((directory, file));
     fs::write(victim.join("file"), "precious too").unwrap();
     bench.shell("echo two > src/file; echo seen > data/seen");
     bench.open().restore(&snapshot).unwrap();
@@ -120,7 +120,7 @@ fn a_snapshot_leaves_mounts_out_and_names_them() {
 }
 
 #[test]
-fn a_tool_that_deletes_a_folder_deletes_no_mount_in_it() {
+fn a_tool_that_deletes_a_directory_deletes_no_mount_in_it() {
     let (bench, victim) = bench();
     let (files, before) = (bench.open(), digest::of(&victim));
     bench.shell("mkdir src/inner; echo x > src/a");

@@ -20,8 +20,8 @@ fn is_refused<T: std::fmt::Debug>(result: Result<T>) -> bool {
     matches!(result.unwrap_err(), Error::Path { .. })
 }
 
-fn names(files: &dyn Filesystem, folder: &str) -> Vec<(String, FileKind)> {
-    files.list(folder).unwrap().into_iter().map(|entry| (entry.name, entry.kind)).collect()
+fn names(files: &dyn Filesystem, directory: &str) -> Vec<(String, FileKind)> {
+    files.list(directory).unwrap().into_iter().map(|entry| (entry.name, entry.kind)).collect()
 }
 
 fn every_operation(files: &dyn Filesystem) {
@@ -33,15 +33,15 @@ fn every_operation(files: &dyn Filesystem) {
     files.write("notes", b"new").unwrap();
     assert_eq!(files.read("./notes").unwrap(), b"new");
 
-    let (file, folder) = (FileKind::File, FileKind::Directory);
-    assert_eq!(names(files, "."), [("notes".to_owned(), file), ("src".to_owned(), folder)]);
-    assert_eq!(names(files, "src"), [("deep".to_owned(), folder), ("main.rs".to_owned(), file)]);
+    let (file, directory) = (FileKind::File, FileKind::Directory);
+    assert_eq!(names(files, "."), [("notes".to_owned(), file), ("src".to_owned(), directory)]);
+    assert_eq!(names(files, "src"), [("deep".to_owned(), directory), ("main.rs".to_owned(), file)]);
     assert_eq!(files.glob("**/*.rs").unwrap(), ["src/deep/er/lib.rs", "src/main.rs"]);
     assert_eq!(files.glob("*").unwrap(), ["notes", "src"]);
     assert_eq!(files.glob("src/**").unwrap().len(), 4);
     let stat = files.stat("src/main.rs").unwrap();
     assert_eq!((stat.kind, stat.len, stat.mode), (file, 12, 0o644));
-    assert_eq!(files.stat("src").unwrap().kind, folder);
+    assert_eq!(files.stat("src").unwrap().kind, directory);
     assert!(files.exists("src/deep").unwrap() && files.exists(".").unwrap());
     assert!(!files.exists("src/none").unwrap() && !files.exists("notes/below").unwrap());
 
@@ -124,7 +124,7 @@ fn a_change_in_memory_that_fails_changes_nothing() {
 fn a_link_is_followed_within_the_workspace_and_never_out_of_it() {
     let bench = Bench::new();
     let files = bench.open();
-    let outside = bench.folder.path().join("outside");
+    let outside = bench.directory.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
     std::fs::write(outside.join("secret"), "secret").unwrap();
     files.write("inside/file", b"inside").unwrap();

@@ -42,7 +42,7 @@ const NAMES: &[&[u8]] = &[
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Act {
     File(Vec<u8>, u32),
-    Folder(u32),
+    Directory(u32),
     Link(Vec<u8>),
     Append(Vec<u8>),
     Permissions(u32),
@@ -68,7 +68,7 @@ fn act() -> impl Strategy<Value = Act> {
     ];
     prop_oneof![
         4 => (bytes(), mode()).prop_map(|(bytes, mode)| Act::File(bytes, mode)),
-        3 => mode().prop_map(Act::Folder),
+        3 => mode().prop_map(Act::Directory),
         1 => target.prop_map(Act::Link),
         1 => bytes().prop_map(Act::Append),
         1 => mode().prop_map(Act::Permissions),
@@ -105,7 +105,7 @@ pub(crate) fn carry_out(root: &Path, path: &[usize], act: &Act) {
         Act::File(bytes, mode) if !is_link && fs::write(&path, bytes).is_ok() => {
             let _ = fs::set_permissions(&path, permissions(*mode));
         }
-        Act::Folder(mode) if fs::create_dir(&path).is_ok() => {
+        Act::Directory(mode) if fs::create_dir(&path).is_ok() => {
             let _ = fs::set_permissions(&path, permissions(*mode));
         }
         Act::Link(target) => {

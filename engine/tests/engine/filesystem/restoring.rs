@@ -211,16 +211,16 @@ fn a_file_of_several_names_gives_none_of_its_other_names_new_permissions() {
     bench.shell("echo x >file && chmod 644 file");
     let files = bench.open();
     let snapshot = files.snapshot(None, false).unwrap();
-    let outside = bench.folder.path().join("outside");
+    let outside = bench.directory.path().join("outside");
     bench.shell("chmod 600 file && ln file ../outside");
     files.restore(&snapshot).unwrap();
     assert_eq!(fs::metadata(bench.at("file")).unwrap().permissions().mode() & 0o7777, 0o644);
     assert_eq!(fs::metadata(outside).unwrap().permissions().mode() & 0o7777, 0o600);
 }
 
-/// A folder that a restore makes within one that hands its group on has that bit from the system, and kept it.
+/// A directory that a restore makes within one that hands its group on has that bit from the system, and kept it.
 #[test]
-fn a_folder_within_one_that_hands_its_group_on_comes_back_without_that_bit() {
+fn a_directory_within_one_that_hands_its_group_on_comes_back_without_that_bit() {
     let bench = Bench::new();
     bench.shell("mkdir -p outer/inner && chmod 2755 outer && chmod 700 outer/inner && chmod g-s outer/inner");
     let files = bench.open();
@@ -230,7 +230,7 @@ fn a_folder_within_one_that_hands_its_group_on_comes_back_without_that_bit() {
     assert_eq!(bench.digest(), before);
 }
 
-/// Protects: exports of a session into the folder that it works on are no part of what its tools changed. A restore would
+/// Protects: exports of a session into the directory that it works on are no part of what its tools changed. A restore would
 /// otherwise take the exports back, and each export would be a change of the workspace.
 #[test]
 fn exports_of_sessions_in_the_root_are_left_out_unless_a_host_includes_them() {
@@ -248,7 +248,7 @@ fn exports_of_sessions_in_the_root_are_left_out_unless_a_host_includes_them() {
         modified < std::time::SystemTime::now() - std::time::Duration::from_secs(1 << 28),
         "times are kept"
     );
-    // Where it is no folder it is a file of the workspace's own.
+    // Where it is no directory it is a file of the workspace's own.
     bench.shell("mv .aca kept && echo 1 >.aca");
     assert_eq!(files.snapshot(None, false).unwrap().files, 4);
     bench.shell("rm .aca && mv kept .aca");

@@ -20,7 +20,7 @@ fn reason(result: foldlog::filesystem::Result<impl std::fmt::Debug>) -> String {
 fn any_git_reads_a_snapshot() {
     let bench = Bench::new();
     let files = bench.open();
-    // Git sorts a folder as if its name ended in a slash, so behind `b.txt`.
+    // Git sorts a directory as if its name ended in a slash, so behind `b.txt`.
     bench.shell("mkdir -p b && echo x >b/c && echo x >b.txt");
     bench.shell(
         "mkdir -p src empty a.d && echo code >src/main.rs && echo x >a && echo y >a.d/z && ln -s src link",
@@ -136,8 +136,8 @@ fn an_object_that_was_cut_short_is_written_anew() {
     assert_eq!(fs::read(bench.at("file")).unwrap(), b"content\n");
 }
 
-/// What stands in the place of an object, or of the folder around it, and is nobody's to replace, stopped each snapshot, and it was not said what
-/// to do; where it was the folder, not even what stands there.
+/// What stands in the place of an object, or of the directory around it, and is nobody's to replace, stopped each snapshot, and it was not said what
+/// to do; where it was the directory, not even what stands there.
 #[test]
 fn what_stands_in_the_place_of_an_object_is_named_with_the_way_out() {
     for (script, found) in [
@@ -161,7 +161,7 @@ fn what_stands_in_the_place_of_an_object_is_named_with_the_way_out() {
         assert_eq!(reason(bench.open().snapshot(None, false)), said);
         // As it says.
         let stands = if found.starts_with("it ") { &object } else { &around };
-        fs::rename(stands, bench.folder.path().join("away")).unwrap();
+        fs::rename(stands, bench.directory.path().join("away")).unwrap();
         assert_eq!(bench.open().snapshot(None, false).unwrap(), first);
         bench.shell("rm file");
         bench.open().restore(&first).unwrap();
@@ -171,7 +171,7 @@ fn what_stands_in_the_place_of_an_object_is_named_with_the_way_out() {
 
 /// Lets the file system's clock pass what it cannot tell from the last write, so that the next snapshot need not read files again.
 fn let_the_clock_pass(bench: &Bench) {
-    let file = bench.folder.path().join("clock");
+    let file = bench.directory.path().join("clock");
     let time = || {
         fs::write(&file, "").unwrap();
         fs::metadata(&file).unwrap().modified().unwrap()
@@ -327,10 +327,10 @@ fn a_file_that_cannot_be_read_is_named() {
     bench.shell(
         "mkdir -p shut own && echo x >secret && touch own/file && chmod 000 secret shut && chmod 777 .",
     );
-    let folder = bench.folder.path();
-    fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let directory = bench.directory.path();
+    fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let mut process =
-        child::start("filesystem::storing::part_of_the_unprivileged", &folder.display().to_string());
+        child::start("filesystem::storing::part_of_the_unprivileged", &directory.display().to_string());
     let said = process.hear("said").unwrap_or_default();
     if said == "skipped" {
         foldlog_test_support::skipped("privileges cannot be dropped here");
@@ -344,7 +344,7 @@ fn a_file_that_cannot_be_read_is_named() {
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_the_unprivileged() {
-    let Some(folder) = child::argument() else { return };
+    let Some(directory) = child::argument() else { return };
     let nobody = (nix::unistd::Gid::from_raw(65534), nix::unistd::Uid::from_raw(65534));
     if nix::unistd::Uid::effective().is_root()
         && (nix::unistd::setgid(nobody.0).is_err() || nix::unistd::setuid(nobody.1).is_err())
@@ -352,20 +352,20 @@ fn part_of_the_unprivileged() {
         child::tell("said", "skipped");
         return;
     }
-    let folder = std::path::Path::new(&folder);
+    let directory = std::path::Path::new(&directory);
     let options = HostFilesystemOptions::default();
-    let files = HostFilesystem::open(folder.join("workspace"), folder.join("store"), options).unwrap();
+    let files = HostFilesystem::open(directory.join("workspace"), directory.join("store"), options).unwrap();
     let unreadable = |path: &str| (Path::new(path).to_owned(), Uncapturable::Unreadable);
     assert_eq!(files.uncapturable().unwrap(), [unreadable("secret"), unreadable("shut")]);
     child::tell("said", reason(files.snapshot(None, false)));
-    fs::remove_dir_all(folder.join("store")).unwrap();
+    fs::remove_dir_all(directory.join("store")).unwrap();
 
-    // One's own folders that one may not enter come back too.
-    let own = folder.join("own");
+    // One's own directories that one may not enter come back too.
+    let own = directory.join("own");
     fs::create_dir_all(own.join("closed/deep")).unwrap();
     fs::write(own.join("closed/deep/file"), "x").unwrap();
     let options = HostFilesystemOptions::default();
-    let files = HostFilesystem::open(&own, folder.join("store"), options).unwrap();
+    let files = HostFilesystem::open(&own, directory.join("store"), options).unwrap();
     let snapshot = files.snapshot(None, false).unwrap();
     let mode = |path: &str, mode| {
         fs::set_permissions(own.join(path), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
@@ -391,7 +391,7 @@ fn part_of_the_unprivileged() {
     files.make_openable(&snapshot).unwrap();
     drop(files.lease(std::time::Instant::now()).unwrap());
     files.restore(&snapshot).unwrap();
-    // A folder that may not be written to is no obstacle either.
+    // A directory that may not be written to is no obstacle either.
     mode("closed/deep", 0o555);
     let read_only = files.snapshot(None, false).unwrap();
     mode("closed/deep", 0o755);
@@ -404,14 +404,14 @@ fn part_of_the_unprivileged() {
 }
 
 #[test]
-fn a_workspace_and_its_store_are_two_folders_beside_each_other() {
+fn a_workspace_and_its_store_are_two_directories_beside_each_other() {
     let bench = Bench::new();
     let open = |root: &str, store: &str| {
         let options = HostFilesystemOptions::default();
-        HostFilesystem::open(bench.folder.path().join(root), bench.folder.path().join(store), options)
+        HostFilesystem::open(bench.directory.path().join(root), bench.directory.path().join(store), options)
     };
-    symlink("workspace", bench.folder.path().join("link")).unwrap();
-    fs::write(bench.folder.path().join("file"), "").unwrap();
+    symlink("workspace", bench.directory.path().join("link")).unwrap();
+    fs::write(bench.directory.path().join("file"), "").unwrap();
     assert!(reason(open("workspace", "workspace/.store")).contains("inside the workspace"));
     assert!(reason(open("workspace", "link/not/yet/there")).contains("inside the workspace"));
     assert!(reason(open("workspace", "workspace")).contains("inside the workspace"));
@@ -420,7 +420,7 @@ fn a_workspace_and_its_store_are_two_folders_beside_each_other() {
     assert!(reason(open("none", "store")).contains("none"));
     assert!(reason(open("file", "store")).contains("no folder"));
     let files = open("link", "not/yet/there").unwrap();
-    assert!(!bench.folder.path().join("not").exists());
+    assert!(!bench.directory.path().join("not").exists());
     let snapshot = files.snapshot(None, true).unwrap();
     fs::remove_dir(bench.root()).unwrap();
     assert!(reason(files.snapshot(None, false)).contains("gone"));
@@ -475,10 +475,10 @@ fn what_no_kept_snapshot_needs_is_collected() {
 /// The files of all objects in the store.
 pub(super) fn objects(bench: &Bench) -> Vec<std::path::PathBuf> {
     let mut objects = Vec::new();
-    for folder in fs::read_dir(bench.store().join("objects")).unwrap() {
-        let folder = folder.unwrap().path();
-        if folder.is_dir() {
-            objects.extend(fs::read_dir(folder).unwrap().map(|object| object.unwrap().path()));
+    for directory in fs::read_dir(bench.store().join("objects")).unwrap() {
+        let directory = directory.unwrap().path();
+        if directory.is_dir() {
+            objects.extend(fs::read_dir(directory).unwrap().map(|object| object.unwrap().path()));
         }
     }
     objects.sort();

@@ -84,7 +84,7 @@ fn names_outside() {
     let (bench, _, _, restored) = failed("echo 1 >../outside && ln ../outside 1", "echo 2 >>1");
     assert_eq!(told(&restored), ["1"]);
     assert_eq!(fs::read(bench.at("1")).unwrap(), b"1\n");
-    assert_eq!(fs::read(bench.folder.path().join("outside")).unwrap(), b"1\n2\n");
+    assert_eq!(fs::read(bench.directory.path().join("outside")).unwrap(), b"1\n2\n");
     assert_eq!(fs::metadata(bench.at("1")).unwrap().nlink(), 1);
 }
 

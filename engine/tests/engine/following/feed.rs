@@ -166,8 +166,8 @@ fn a_model_follows_rollbacks_forth_and_back_from_wherever_it_stands() {
 
 #[test]
 fn a_model_sees_each_event_once_while_threads_write() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = Store::open(folder.path()).unwrap().create(&types()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let session = Store::open(directory.path()).unwrap().create(&types()).unwrap();
     let (inside, outside) = thread::scope(|scope| {
         for thread in 0..4 {
             let session = &session;

@@ -145,7 +145,7 @@ fn a_writer_that_goes_on_between_two_looks_is_no_damage() {
 }
 
 /// A writer went on into the segment that it had made ahead, and into the next ones, after a reader had listed the
-/// folder: the reader took their records for a torn tail, or for what stands behind a header that was lost.
+/// directory: the reader took their records for a torn tail, or for what stands behind a header that was lost.
 #[test]
 fn a_writer_that_goes_on_into_a_segment_made_ahead_is_no_damage() {
     let (machine, id) = killed_behind(60);
@@ -182,7 +182,7 @@ fn a_writer_that_goes_on_into_a_segment_made_ahead_is_no_damage() {
     assert!(seen.len() > 2, "{seen:?}");
 }
 
-/// A folder is not listed at one moment: the name of a later segment may be there and that of an earlier one not.
+/// A directory is not listed at one moment: the name of a later segment may be there and that of an earlier one not.
 #[test]
 fn a_listing_that_missed_a_segment_made_meanwhile_is_no_damage() {
     let (machine, id) = killed_behind(60);

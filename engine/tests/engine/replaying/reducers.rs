@@ -405,14 +405,14 @@ fn paths_that_are_left_out_and_reducers_of_equal_result_raise_no_alarm() {
 /// A reducer of the host's own in place of a built-in one does the same.
 #[test]
 fn a_built_in_reducer_and_one_that_does_the_same_agree() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let built_in = SessionTypes::builder().slice::<host::Plan>().append_all::<host::Plan>().build().unwrap();
     let own = SessionTypes::builder()
         .slice::<host::Plan>()
         .reducer::<host::Plan, host::StepAdded>(|_, step, _| Ok(SliceOp::Append(step.clone())))
         .build()
         .unwrap();
-    let session = Store::open(folder.path()).unwrap().create(&built_in).unwrap();
+    let session = Store::open(directory.path()).unwrap().create(&built_in).unwrap();
     session.dispatch(host::StepAdded { title: "one".to_owned(), part: 1 }).unwrap();
     let dir = session.dir().to_owned();
     session.close().unwrap();
@@ -422,8 +422,8 @@ fn a_built_in_reducer_and_one_that_does_the_same_agree() {
 
 #[test]
 fn reducers_that_are_missing_are_named_all_of_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = Store::open(folder.path()).unwrap().create(&host::types()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let session = Store::open(directory.path()).unwrap().create(&host::types()).unwrap();
     session.dispatch(host::StepAdded { title: "one".to_owned(), part: 1 }).unwrap();
     session.dispatch(host::Noted { text: "two".to_owned() }).unwrap();
     session.dispatch(host::Undeclared { value: 3 }).unwrap();
@@ -444,8 +444,8 @@ fn reducers_that_are_missing_are_named_all_of_them() {
 
 #[test]
 fn a_failing_assertion_lists_the_divergences_by_record() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = Store::open(folder.path()).unwrap().create(&types(None)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let session = Store::open(directory.path()).unwrap().create(&types(None)).unwrap();
     measure(&session, 0..3);
     let dir = session.dir().to_owned();
     session.close().unwrap();

@@ -114,9 +114,9 @@ fn types() -> SessionTypes {
         .unwrap()
 }
 
-/// A store of the first host with these tasks, in a session each, and the session's folders.
-fn old_store(folder: &Path, tasks: &[&str]) -> Vec<Session> {
-    let store = Store::open(folder).unwrap();
+/// A store of the first host with these tasks, in a session each, and the session's directories.
+fn old_store(directory: &Path, tasks: &[&str]) -> Vec<Session> {
+    let store = Store::open(directory).unwrap();
     let begun = |task: &&str| {
         let session = store.create(&first::types()).unwrap();
         session.dispatch(first::TaskSet { task: (*task).to_owned() }).unwrap();
@@ -141,11 +141,11 @@ fn row(
 
 #[test]
 fn every_event_of_every_old_log_decodes_and_the_table_says_how() {
-    let folder = tempfile::tempdir().unwrap();
-    for session in old_store(folder.path(), &["one", "two"]) {
+    let directory = tempfile::tempdir().unwrap();
+    for session in old_store(directory.path(), &["one", "two"]) {
         session.close().unwrap();
     }
-    let replayed = assert_versions_replay(folder.path(), &types());
+    let replayed = assert_versions_replay(directory.path(), &types());
     assert_eq!((replayed.sessions, replayed.records), (2, 12));
     assert_eq!(row(&replayed, VersionSubject::Event, "task_set", 1), (4, 0, VersionOutcome::Upcast));
     assert_eq!(row(&replayed, VersionSubject::Event, "forgotten", 1), (2, 0, VersionOutcome::Unknown));
@@ -162,12 +162,12 @@ fn every_event_of_every_old_log_decodes_and_the_table_says_how() {
         ]
     );
     // What today's host writes beside it decodes as it is.
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let id = store.session_ids().unwrap()[0];
     let session = store.open_session(id, &types()).unwrap();
     session.dispatch(TaskSet { title: "three".to_owned(), urgent: true }).unwrap();
     session.close().unwrap();
-    let replayed = assert_versions_replay(folder.path(), &types());
+    let replayed = assert_versions_replay(directory.path(), &types());
     assert_eq!(row(&replayed, VersionSubject::Event, "task_set", 2), (1, 0, VersionOutcome::Decoded));
     // And its reducers do with the old events what the old ones did, once the items are brought up to date.
     for (id, _) in store.sessions().unwrap() {
@@ -177,11 +177,11 @@ fn every_event_of_every_old_log_decodes_and_the_table_says_how() {
 
 #[test]
 fn what_does_not_decode_is_named_with_its_session_its_record_and_the_reason() {
-    let folder = tempfile::tempdir().unwrap();
-    let sessions = old_store(folder.path(), &["one", "cursed", "cursed"]);
+    let directory = tempfile::tempdir().unwrap();
+    let sessions = old_store(directory.path(), &["one", "cursed", "cursed"]);
     let ids: Vec<_> = sessions.iter().map(Session::id).collect();
     sessions.into_iter().for_each(|session| session.close().unwrap());
-    let message = panicked(|| drop(assert_versions_replay(folder.path(), &types())));
+    let message = panicked(|| drop(assert_versions_replay(directory.path(), &types())));
     assert!(message.contains("FAILED: 2 of them; first session "), "{message}");
     assert!(ids[1..].iter().any(|id| message.contains(&format!("{id}, record 2: "))), "{message}");
     assert!(message.contains("nobody knows what it means"), "{message}");
@@ -202,15 +202,15 @@ fn what_does_not_decode_is_named_with_its_session_its_record_and_the_reason() {
 
 #[test]
 fn a_session_that_cannot_be_read_does_not_hide_the_others_and_an_empty_store_is_no_proof() {
-    let folder = tempfile::tempdir().unwrap();
-    let sessions = old_store(folder.path(), &["one", "two"]);
+    let directory = tempfile::tempdir().unwrap();
+    let sessions = old_store(directory.path(), &["one", "two"]);
     let damaged = sessions[0].dir().to_owned();
     sessions.into_iter().for_each(|session| session.close().unwrap());
     let segment = damaged.join("0000000000.seg");
     let mut bytes = std::fs::read(&segment).unwrap();
     bytes[300] ^= 1;
     std::fs::write(&segment, bytes).unwrap();
-    let replayed = replay_versions(folder.path(), &types()).unwrap();
+    let replayed = replay_versions(directory.path(), &types()).unwrap();
     assert_eq!((replayed.sessions, replayed.unreadable.len()), (1, 1), "{replayed}");
     assert_eq!(replayed.unreadable[0].0, damaged);
     assert!(!replayed.holds() && replayed.to_string().contains(" cannot be read: "), "{replayed}");
@@ -237,8 +237,8 @@ fn bodies(dir: &Path) -> Vec<Vec<u8>> {
 
 #[test]
 fn events_that_a_host_does_not_know_are_kept_byte_for_byte() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = old_store(folder.path(), &["one"]).pop().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let session = old_store(directory.path(), &["one"]).pop().unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
     let (before, items) =
@@ -246,7 +246,7 @@ fn events_that_a_host_does_not_know_are_kept_byte_for_byte() {
     assert_eq!(before.len(), 1);
 
     // Today's host opens the session, writes, goes back, forks it and sends it elsewhere.
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let session = store.open_session(id, &types()).unwrap();
     let kept = items(&session);
     session.dispatch(TaskSet { title: "new".to_owned(), urgent: true }).unwrap();

@@ -63,8 +63,8 @@ fn what_either_writes_later_never_reaches_the_other() {
 fn a_fork_that_stores_a_payload_of_its_parent_again_leaves_the_parents_file_alone() {
     use std::os::unix::fs::MetadataExt;
 
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let parent = store.create(&types()).unwrap();
     let large = || Noted { text: "large ".repeat(30_000) };
     let at = parent.dispatch(large()).unwrap();

@@ -18,10 +18,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::step;
 
 /// A store whose images are due from so many bytes on.
-fn store(folder: &Path, image_bytes_min: u64) -> Store {
+fn store(directory: &Path, image_bytes_min: u64) -> Store {
     let options =
         StoreOptions { durability: Durability::Process, image_bytes_min, ..StoreOptions::default() };
-    Store::open_with(folder, options).unwrap()
+    Store::open_with(directory, options).unwrap()
 }
 
 /// No image was ever written for a session whose lives are short: what counted was how many bytes one life had written.
@@ -29,8 +29,8 @@ fn store(folder: &Path, image_bytes_min: u64) -> Store {
 #[test]
 fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
     const LIVES: u64 = 60;
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path(), 64 << 10);
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path(), 64 << 10);
     let session = store.create(&types()).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
@@ -64,8 +64,8 @@ fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
 /// grown by as much again: each opening until then folded all records.
 #[test]
 fn a_rollback_to_before_an_image_makes_the_next_one_due() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path(), 32 << 10);
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path(), 32 << 10);
     let session = store.create(&types()).unwrap();
     let id = session.id();
     for number in 0..400 {

@@ -60,11 +60,11 @@ fn what_is_due_is_synced_although_the_clock_was_set_back() {
     assert_eq!(kept(&home, session), ["before", "set back", "a second later"]);
 }
 
-/// How many files below a folder this process has open, and how many of them mapped.
-fn open_below(folder: &Path) -> usize {
+/// How many files below a directory this process has open, and how many of them mapped.
+fn open_below(directory: &Path) -> usize {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap();
     fds.filter(|fd| {
-        fd.as_ref().is_ok_and(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(folder)))
+        fd.as_ref().is_ok_and(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(directory)))
     })
     .count()
 }
@@ -73,7 +73,7 @@ fn open_below(folder: &Path) -> usize {
 /// that was slow, ended the process.
 #[test]
 fn unsynced_segments_keep_only_so_many_files_open() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for background in [BackgroundSync::Inline, BackgroundSync::Thread] {
         let options = StoreOptions {
             durability: Durability::Process,
@@ -83,13 +83,13 @@ fn unsynced_segments_keep_only_so_many_files_open() {
             clock: Arc::new(FixedClock::new(BEGIN_US)),
             ..StoreOptions::default()
         };
-        let store = Store::open_with(folder.path(), options).unwrap();
+        let store = Store::open_with(directory.path(), options).unwrap();
         let session = store.create(&types()).unwrap();
         let mut most = 0;
         for nth in 0..1500 {
             session.dispatch(step(&"x".repeat(2048))).unwrap();
             if nth % 50 == 49 {
-                most = most.max(open_below(folder.path()));
+                most = most.max(open_below(directory.path()));
             }
         }
         assert!(most < 700, "{most} files are open");

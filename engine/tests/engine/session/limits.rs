@@ -206,17 +206,17 @@ fn types() -> SessionTypes {
         .unwrap()
 }
 
-fn store(folder: &Path, object_bytes_min: u64) -> Store {
+fn store(directory: &Path, object_bytes_min: u64) -> Store {
     let options =
         StoreOptions { durability: Durability::Process, object_bytes_min, ..StoreOptions::default() };
-    Store::open_with(folder, options).unwrap()
+    Store::open_with(directory, options).unwrap()
 }
 
 #[test]
 fn what_no_reader_takes_is_refused_before_it_is_acknowledged() {
     for Row { limit, object_bytes_min, within, beyond } in rows() {
-        let folder = tempfile::tempdir().unwrap();
-        let home = store(folder.path(), object_bytes_min);
+        let directory = tempfile::tempdir().unwrap();
+        let home = store(directory.path(), object_bytes_min);
         let session = home.create(&types()).unwrap();
         let id = session.id();
         // At the limit everything goes well.
@@ -253,8 +253,8 @@ fn what_no_reader_takes_is_refused_before_it_is_acknowledged() {
 /// An export of more slices than a session may have failed once its declaration was in the log already.
 #[test]
 fn an_import_that_no_reader_takes_begins_no_session() {
-    let folder = tempfile::tempdir().unwrap();
-    let home = store(folder.path(), 64 << 10);
+    let directory = tempfile::tempdir().unwrap();
+    let home = store(directory.path(), 64 << 10);
     let options = || ImportOptions { keep_unknown: true, session: SessionOptions::default() };
     let session = home.create(&types()).unwrap();
     session.seed::<Numbers>(vec![1]).unwrap();

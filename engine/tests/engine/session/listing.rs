@@ -21,15 +21,15 @@ use uuid::Uuid;
 /// As many sessions as make it worth while to keep what a listing found.
 const MANY: u128 = 80;
 
-/// A store of many closed sessions on a real file system, and the folders of which files were opened since they were last asked for.
+/// A store of many closed sessions on a real file system, and the directories of which files were opened since they were last asked for.
 struct Shelf {
-    folder: TempDir,
+    directory: TempDir,
     store: Store,
     opened: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
 fn shelf() -> Shelf {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let opened: Arc<Mutex<BTreeSet<PathBuf>>> = Arc::default();
     let heard = Arc::clone(&opened);
     let disk = Watched::new(FileStorage::new(), move |op, path| {
@@ -39,19 +39,19 @@ fn shelf() -> Shelf {
     });
     let options =
         StoreOptions { storage: Arc::new(disk), durability: Durability::Process, ..StoreOptions::default() };
-    let store = Store::open_with(folder.path(), options).unwrap();
+    let store = Store::open_with(directory.path(), options).unwrap();
     for id in 1..=MANY {
         let options = SessionOptions { id: Some(Uuid::from_u128(id)), ..SessionOptions::default() };
         let session = store.create_with(&types(), options.tag("number", id.to_string())).unwrap();
         session.dispatch(step(1)).unwrap();
         session.close().unwrap();
     }
-    Shelf { folder, store, opened }
+    Shelf { directory, store, opened }
 }
 
 impl Shelf {
     fn index(&self) -> PathBuf {
-        self.folder.path().join("sessions.index")
+        self.directory.path().join("sessions.index")
     }
 
     /// What a listing tells once nothing has changed for a while.
@@ -64,7 +64,7 @@ impl Shelf {
 
     /// What a listing tells that knows nothing beforehand. Leaves what the last one kept.
     fn listed_anew(&self) -> Vec<String> {
-        let aside = self.folder.path().join("aside");
+        let aside = self.directory.path().join("aside");
         let _ = fs::rename(self.index(), &aside);
         let listed = self.listed();
         let _ = fs::remove_file(self.index());
@@ -72,7 +72,7 @@ impl Shelf {
         listed
     }
 
-    /// The sessions whose folders were looked into since the last call.
+    /// The sessions whose directories were looked into since the last call.
     fn looked_into(&self) -> Vec<u128> {
         let opened = std::mem::take(&mut *self.opened.lock());
         let ids = (1..=MANY).map(Uuid::from_u128);
@@ -111,7 +111,7 @@ fn a_listing_reads_the_sessions_that_changed_since_the_last_and_no_others() {
 /// A mapped segment does not bear the time of what is written into it on each file system. Without a stamp of its own, what a writer
 /// wrote there would never be listed.
 #[test]
-fn a_writer_stamps_its_sessions_folder_at_both_ends() {
+fn a_writer_stamps_its_sessions_directory_at_both_ends() {
     let shelf = shelf();
     let (dir, storage) = (shelf.store.session_dir(Uuid::from_u128(3)), FileStorage::new());
     let long_ago = SystemTime::now() - Duration::from_secs(3600);
@@ -141,7 +141,7 @@ fn what_changes_within_one_tick_of_the_file_systems_clock_is_listed() {
 #[test]
 fn a_session_whose_writer_was_killed_is_read_each_time() {
     let shelf = shelf();
-    let note = shelf.folder.path().join("writers").join(format!("{}.json", Uuid::from_u128(5)));
+    let note = shelf.directory.path().join("writers").join(format!("{}.json", Uuid::from_u128(5)));
     fs::create_dir_all(note.parent().unwrap()).unwrap();
     fs::write(&note, b"{}").unwrap();
     let first = shelf.listed();
@@ -193,7 +193,7 @@ fn a_damaged_index_is_passed_over_and_written_anew() {
     assert!(shelf.listed() == listed);
     // Where none can be written, a listing goes without.
     fs::remove_file(shelf.index()).unwrap();
-    fs::create_dir(shelf.folder.path().join("sessions.index.new")).unwrap();
+    fs::create_dir(shelf.directory.path().join("sessions.index.new")).unwrap();
     assert!(shelf.listed() == listed);
     assert!(!shelf.index().exists());
 }
@@ -205,7 +205,7 @@ fn a_link_in_the_place_of_the_writers_notes_is_not_followed() {
     let elsewhere = tempfile::tempdir().unwrap();
     let file = elsewhere.path().join(format!("{}.json", Uuid::from_u128(4)));
     fs::write(&file, "somebody's").unwrap();
-    let notes = shelf.folder.path().join("writers");
+    let notes = shelf.directory.path().join("writers");
     fs::remove_dir_all(&notes).unwrap();
     std::os::unix::fs::symlink(elsewhere.path(), &notes).unwrap();
     let listed = shelf.listed();

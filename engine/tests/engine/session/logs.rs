@@ -41,7 +41,7 @@ fn check(log: &LogView<Noted>, len: u64) {
     }
 }
 
-fn store(folder: &std::path::Path, background: BackgroundSync) -> Store {
+fn store(directory: &std::path::Path, background: BackgroundSync) -> Store {
     let options = StoreOptions {
         durability: Durability::Process,
         segments: SegmentSizes { first_bytes: 1, max_bytes: 16 << 10, ahead_bytes_min: 0 },
@@ -49,7 +49,7 @@ fn store(folder: &std::path::Path, background: BackgroundSync) -> Store {
         background,
         ..StoreOptions::default()
     };
-    Store::open_with(folder, options).unwrap()
+    Store::open_with(directory, options).unwrap()
 }
 
 /// Over several segments, of which the older ones are sealed meanwhile, with a writer that goes on.
@@ -60,8 +60,8 @@ fn a_view_shows_what_was_there_when_it_was_taken_from_the_front_the_middle_and_t
 }
 
 fn tell_of_views(background: BackgroundSync) {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path(), background);
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path(), background);
     let session = store.create(&types()).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     assert!(session.log::<Notes>().unwrap().is_empty());
@@ -105,8 +105,8 @@ fn tell_of_views(background: BackgroundSync) {
 /// As only tests can have it: what was undone is nowhere in the slice, before an image and behind it.
 #[test]
 fn items_that_were_undone_are_passed_over() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path(), BackgroundSync::Inline);
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path(), BackgroundSync::Inline);
     let mut session = store.create(&types()).unwrap();
     let id = session.id();
     let mut expected = 0;
@@ -151,8 +151,8 @@ fn a_reducer_sees_as_many_last_items_as_it_asks_for_also_behind_an_image() {
         .build()
         .unwrap();
     let mut expected: Vec<u64> = Vec::new();
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path(), BackgroundSync::Inline);
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path(), BackgroundSync::Inline);
     let id = store.create(&types).unwrap().id();
     for round in 0..5 {
         let session: Session = store.open_session(id, &types).unwrap();
@@ -171,8 +171,8 @@ fn a_reducer_sees_as_many_last_items_as_it_asks_for_also_behind_an_image() {
 /// A damaged frame is met by whoever reads that far, and by nobody else; nothing is made up in its place.
 #[test]
 fn a_frame_that_was_damaged_since_is_an_error_where_it_is_read() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path(), BackgroundSync::Inline);
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path(), BackgroundSync::Inline);
     let session = store.create(&types()).unwrap();
     write(&session, 0..1500);
     let log = session.log::<Notes>().unwrap();

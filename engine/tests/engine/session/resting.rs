@@ -13,17 +13,17 @@ use super::*;
 /// How many sessions are open at once.
 const SESSIONS: usize = 150;
 
-/// The files and folders below a folder that this process has open, each as often as it has.
-fn open_below(folder: &Path) -> Vec<PathBuf> {
+/// The files and directories below a directory that this process has open, each as often as it has.
+fn open_below(directory: &Path) -> Vec<PathBuf> {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap();
     let paths = fds.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
-    paths.filter(|path| path.starts_with(folder)).collect()
+    paths.filter(|path| path.starts_with(directory)).collect()
 }
 
-/// How many mappings of files below a folder this process has.
-fn mapped_below(folder: &Path) -> usize {
+/// How many mappings of files below a directory this process has.
+fn mapped_below(directory: &Path) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    maps.lines().filter(|line| line.contains(folder.to_str().unwrap())).count()
+    maps.lines().filter(|line| line.contains(directory.to_str().unwrap())).count()
 }
 
 fn small_segments(background: BackgroundSync) -> StoreOptions {
@@ -49,8 +49,8 @@ fn call(session: &Session) {
 #[test]
 fn each_of_many_sessions_that_rest_holds_one_handle_and_goes_on() {
     for background in [BackgroundSync::Inline, BackgroundSync::Thread] {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::open_with(folder.path(), small_segments(background)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open_with(directory.path(), small_segments(background)).unwrap();
         let sessions: Vec<Session> = (0..SESSIONS).map(|_| store.create(&types()).unwrap()).collect();
         let write = |round: usize| {
             for (nth, session) in sessions.iter().enumerate() {
@@ -77,11 +77,11 @@ fn each_of_many_sessions_that_rest_holds_one_handle_and_goes_on() {
                 assert!(!session.rest().unwrap(), "it rests already");
                 assert_eq!(session.synced_end(), session.position().unwrap() + 1);
             }
-            let open = open_below(folder.path());
-            let folders: BTreeSet<&Path> = sessions.iter().map(Session::dir).collect();
+            let open = open_below(directory.path());
+            let directories: BTreeSet<&Path> = sessions.iter().map(Session::dir).collect();
             let others: Vec<&PathBuf> =
-                open.iter().filter(|path| !folders.contains(path.as_path())).collect();
-            assert_eq!((open.len() - others.len(), mapped_below(folder.path())), (SESSIONS, 0));
+                open.iter().filter(|path| !directories.contains(path.as_path())).collect();
+            assert_eq!((open.len() - others.len(), mapped_below(directory.path())), (SESSIONS, 0));
             // All sessions are locked through one file.
             assert_eq!(others.len(), 1, "{others:?}");
         }
@@ -93,7 +93,7 @@ fn each_of_many_sessions_that_rest_holds_one_handle_and_goes_on() {
             }
             session.close().unwrap();
         }
-        assert_eq!(open_below(folder.path()), Vec::<PathBuf>::new());
+        assert_eq!(open_below(directory.path()), Vec::<PathBuf>::new());
         for (id, state) in known {
             let session = store.open_session(id, &types()).unwrap();
             assert_eq!(session.state().unwrap(), state);
@@ -105,8 +105,8 @@ fn each_of_many_sessions_that_rest_holds_one_handle_and_goes_on() {
 /// The background does it, to a session that nobody writes.
 #[test]
 fn a_session_that_nobody_writes_rests_by_itself() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), small_segments(BackgroundSync::Thread)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open_with(directory.path(), small_segments(BackgroundSync::Thread)).unwrap();
     let session = store.create(&types()).unwrap();
     let open = || open_below(session.dir()).len();
     for round in 0..2 {

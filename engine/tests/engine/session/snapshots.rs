@@ -229,9 +229,9 @@ fn the_clock_is_the_hosts() {
     let times: Vec<i64> = times_of(&session).iter().map(|time_us| time_us - BEGIN_US).collect();
     assert_eq!(times, [0, 17, 17, 34, 51], "the declaration bears the time of the event that needs it");
 
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let before = SystemClock.now_us();
-    let session = Store::open(folder.path()).unwrap().create(&types()).unwrap();
+    let session = Store::open(directory.path()).unwrap().create(&types()).unwrap();
     let created = times_of(&session)[0];
     assert!(before <= created && created <= SystemClock.now_us());
 }
@@ -264,13 +264,13 @@ fn one_seed_gives_one_log() {
     assert_eq!(drawn(1), drawn(2));
 }
 
-/// A store in a real folder, to see that nothing hangs on the storage in memory.
+/// A store in a real directory, to see that nothing hangs on the storage in memory.
 #[test]
-fn a_folder_on_a_disk_serves_as_well() {
-    let folder = tempfile::tempdir().unwrap();
+fn a_directory_on_a_disk_serves_as_well() {
+    let directory = tempfile::tempdir().unwrap();
     let clock = Arc::new(foldlog::FixedClock::new(BEGIN_US));
     let options = StoreOptions { clock, seed: Some(1), ..StoreOptions::default() };
-    let store = Store::open_with(folder.path(), options).unwrap();
+    let store = Store::open_with(directory.path(), options).unwrap();
     let session = store.create(&types()).unwrap();
     session.dispatch(step("read")).unwrap();
     let snapshot = session.snapshot(SnapshotOptions::default()).unwrap();
@@ -354,7 +354,7 @@ fn an_import_of_more_items_than_a_record_holds_is_one_of_several_records() {
     assert_eq!(titles::<Plan>(&imported).len(), 351);
 }
 
-/// An import that found no space for a large item left its folder behind, which then was no session.
+/// An import that found no space for a large item left its directory behind, which then was no session.
 #[test]
 fn an_import_that_does_not_fit_leaves_nothing() {
     let home = home();

@@ -305,7 +305,7 @@ fn a_session_and_a_listing_count_the_same_bytes_also_after_turns_and_a_recovery(
     assert_eq!(counted(&session), session.log_bytes());
 }
 
-/// The header of a session's only segment was damaged, and the session was taken for a folder in which there
+/// The header of a session's only segment was damaged, and the session was taken for a directory in which there
 /// had never been one.
 #[test]
 fn a_session_that_lost_its_only_header_is_damaged_and_not_nothing() {

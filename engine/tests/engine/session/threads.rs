@@ -62,9 +62,9 @@ fn no_record_is_lost_and_each_is_durable_when_its_call_returns() {
 /// On a real disk a sync takes long enough for the others to gather behind it.
 #[test]
 fn one_sync_serves_all_who_wait() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let options = foldlog::StoreOptions { durability: Durability::Every, ..foldlog::StoreOptions::default() };
-    let store = foldlog::Store::open_with(folder.path(), options).unwrap();
+    let store = foldlog::Store::open_with(directory.path(), options).unwrap();
     let session = store.create(&types()).unwrap();
     let acknowledged = AtomicU64::new(0);
     let marks = Mutex::new(BTreeSet::new());

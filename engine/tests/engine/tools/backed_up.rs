@@ -17,8 +17,8 @@ fn back_up(room: &Room, to: &str) -> BackupReport {
 }
 
 fn back_up_by(room: &Room, to: &str, options: BackupOptions) -> BackupReport {
-    let store = store_in(room.folder.path());
-    store.backup(room.id, room.folder.path().join(to), options).unwrap()
+    let store = store_in(room.directory.path());
+    store.backup(room.id, room.directory.path().join(to), options).unwrap()
 }
 
 /// Names of the files that a backup left beside the log of a copy.
@@ -53,7 +53,7 @@ fn a_flipped_bit_in_any_object_of_a_capture_is_named_by_the_backup() {
         flip(&captures.join(object));
 
         // A lost object is told as well, though it be the one with which a capture begins.
-        let away = room.folder.path().join("away");
+        let away = room.directory.path().join("away");
         fs::rename(captures.join(object), &away).unwrap();
         let to = format!("lost-{number}");
         let report = back_up(&room, &to);
@@ -66,7 +66,7 @@ fn a_flipped_bit_in_any_object_of_a_capture_is_named_by_the_backup() {
 }
 
 fn store_of_copy(room: &Room, to: &str) -> PathBuf {
-    let store = Store::open(room.folder.path().join(to)).unwrap();
+    let store = Store::open(room.directory.path().join(to)).unwrap();
     store.session_dir(room.id)
 }
 
@@ -174,14 +174,14 @@ fn what_a_killed_backup_did_not_read_is_read_by_the_next() {
     flip(&captures.join(&all[0]));
     let damaged = back_up(&room, "another").dir;
     assert_eq!(marks(&damaged), [".foldlog-backup.unread"]);
-    let elsewhere = Store::open(room.folder.path().join("third")).unwrap();
+    let elsewhere = Store::open(room.directory.path().join("third")).unwrap();
     let third = elsewhere.backup_from(&damaged, BackupOptions::default()).unwrap();
     assert_eq!(third.damaged.len(), 1);
     fs::write(damaged.join(".foldlog-backup.unread"), "7\n").unwrap();
     assert_eq!(elsewhere.backup_from(&damaged, BackupOptions::default()).unwrap().files, 0);
 }
 
-/// A folder in the place of an object of a capture had no backup of the session taken any more, by an error that named the copy's file.
+/// A directory in the place of an object of a capture had no backup of the session taken any more, by an error that named the copy's file.
 #[test]
 fn what_stands_in_the_place_of_a_capture_is_named_left_alone_and_stops_nothing_else() {
     let (room, captures, all) = with_objects();
@@ -199,7 +199,7 @@ fn what_stands_in_the_place_of_a_capture_is_named_left_alone_and_stops_nothing_e
                 continue;
             }
             for (within, is_source) in [(&captures, true), (&copy, false)] {
-                let (path, aside) = (within.join(place), room.folder.path().join("aside"));
+                let (path, aside) = (within.join(place), room.directory.path().join("aside"));
                 fs::rename(&path, &aside).unwrap();
                 put(&path, what);
                 room.session().dispatch(StepAdded { title: what.to_owned(), part: 0 }).unwrap();
@@ -239,7 +239,7 @@ fn what_stands_in_the_place_of_a_capture_is_named_left_alone_and_stops_nothing_e
 fn a_session_without_its_captures_is_named_for_as_long_as_the_copy_has_them() {
     let (room, captures, all) = with_objects();
     let copy = back_up(&room, "copy").dir.join("files");
-    let aside = room.folder.path().join("aside");
+    let aside = room.directory.path().join("aside");
     fs::rename(&captures, &aside).unwrap();
     for what in ["nothing", "a symbolic link", "a pipe", "a regular file"] {
         if what != "nothing" {
@@ -325,21 +325,21 @@ fn a_forged_mark_stands_for_all_captures() {
 }
 
 #[test]
-fn captures_that_a_host_keeps_in_a_folder_of_its_own_are_told_of_and_found_within_the_sessions() {
+fn captures_that_a_host_keeps_in_a_directory_of_its_own_are_told_of_and_found_within_the_sessions() {
     for kept in ["beside", "store/sessions/SESSION/mine"] {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("workspace")).unwrap();
-        let session = store_in(folder.path()).create(&types()).unwrap();
-        let captures = folder.path().join(kept.replace("SESSION", &session.id().to_string()));
-        let root = folder.path().join("workspace");
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("workspace")).unwrap();
+        let session = store_in(directory.path()).create(&types()).unwrap();
+        let captures = directory.path().join(kept.replace("SESSION", &session.id().to_string()));
+        let root = directory.path().join("workspace");
         let files = HostFilesystem::open(&root, &captures, HostFilesystemOptions::default()).unwrap();
         let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
         let state = ExecutionState::new(session.clone(), resources);
         fs::write(root.join("page"), "one").unwrap();
         state.snapshot(None).unwrap();
         let back_up = |to: &str| {
-            let store = store_in(folder.path());
-            store.backup(session.id(), folder.path().join(to), BackupOptions::default()).unwrap()
+            let store = store_in(directory.path());
+            store.backup(session.id(), directory.path().join(to), BackupOptions::default()).unwrap()
         };
         let first = back_up("copy");
         if kept == "beside" {

@@ -1,4 +1,4 @@
-//! Workspaces and stores as nobody wants them, met by a real call over a real folder: the error names what is wrong, the
+//! Workspaces and stores as nobody wants them, met by a real call over a real directory: the error names what is wrong, the
 //! log says what became of the call, and the session goes on or says why it does not.
 
 use std::fs::{self, Permissions};
@@ -43,14 +43,14 @@ fn files(context: &ToolContext) -> Arc<dyn Filesystem> {
     context.resources().get::<dyn Filesystem>().unwrap()
 }
 
-/// A folder with a store, whose session works on the workspace beside it.
+/// A directory with a store, whose session works on the workspace beside it.
 struct Home {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     state: ExecutionState,
 }
 
-fn store_at(folder: &Path) -> Store {
-    Store::open(folder.join("store")).unwrap()
+fn store_at(directory: &Path) -> Store {
+    Store::open(directory.join("store")).unwrap()
 }
 
 fn state_of(session: Session, root: &Path) -> Result<ExecutionState> {
@@ -66,20 +66,20 @@ fn state_with(options: HostFilesystemOptions, session: Session, root: &Path) -> 
 
 impl Home {
     fn new() -> Home {
-        Home::in_folder(tempfile::tempdir().unwrap())
+        Home::in_directory(tempfile::tempdir().unwrap())
     }
 
-    fn in_folder(folder: tempfile::TempDir) -> Home {
-        let root = folder.path().join("workspace");
+    fn in_directory(directory: tempfile::TempDir) -> Home {
+        let root = directory.path().join("workspace");
         fs::create_dir_all(root.join("folder")).unwrap();
         fs::write(root.join("folder/file"), "as it was").unwrap();
-        let session = store_at(folder.path()).create(&types()).unwrap();
+        let session = store_at(directory.path()).create(&types()).unwrap();
         let state = state_of(session, &root).unwrap();
-        Home { state, folder }
+        Home { state, directory }
     }
 
     fn root(&self) -> PathBuf {
-        self.folder.path().join("workspace")
+        self.directory.path().join("workspace")
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -107,7 +107,7 @@ impl Home {
     fn reopen(&mut self) {
         let (id, root) = (self.session().id(), self.root());
         self.session().clone().close().unwrap();
-        let session = store_at(self.folder.path()).open_session(id, &types()).unwrap();
+        let session = store_at(self.directory.path()).open_session(id, &types()).unwrap();
         self.state = state_of(session, &root).unwrap();
     }
 
@@ -173,10 +173,11 @@ impl Home {
 
     /// The files of all objects in the store of the workspace's snapshots.
     fn objects(&self) -> Vec<PathBuf> {
-        let folders = fs::read_dir(self.session().dir().join("workspace/objects")).unwrap();
-        let folders = folders.map(|folder| folder.unwrap().path()).filter(|folder| folder.is_dir());
-        let mut objects: Vec<PathBuf> = folders
-            .flat_map(|folder| fs::read_dir(folder).unwrap().map(|object| object.unwrap().path()))
+        let directories = fs::read_dir(self.session().dir().join("workspace/objects")).unwrap();
+        let directories =
+            directories.map(|directory| directory.unwrap().path()).filter(|directory| directory.is_dir());
+        let mut objects: Vec<PathBuf> = directories
+            .flat_map(|directory| fs::read_dir(directory).unwrap().map(|object| object.unwrap().path()))
             .collect();
         objects.sort();
         objects
@@ -202,7 +203,7 @@ fn replace(path: &Path, bytes: &[u8]) {
 #[test]
 fn a_call_through_a_link_out_of_the_workspace_fails_by_its_name_and_is_taken_back() {
     let home = Home::new();
-    let outside = home.folder.path().join("outside");
+    let outside = home.directory.path().join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("secret"), "kept").unwrap();
     symlink("../outside", home.at("out")).unwrap();
@@ -238,7 +239,7 @@ fn a_call_through_a_link_out_of_the_workspace_fails_by_its_name_and_is_taken_bac
 #[test]
 fn a_call_with_a_path_that_leads_up_fails_by_its_name_and_is_taken_back() {
     let home = Home::new();
-    fs::write(home.folder.path().join("secret"), "kept").unwrap();
+    fs::write(home.directory.path().join("secret"), "kept").unwrap();
     for path in ["../secret", "folder/../../secret", "folder/../folder/file", "/etc/passwd", ".."] {
         for write in [false, true] {
             let said = home.failed(move |context| {
@@ -251,15 +252,15 @@ fn a_call_with_a_path_that_leads_up_fails_by_its_name_and_is_taken_back() {
             assert!(said.contains(path), "{said}");
         }
     }
-    assert_eq!(fs::read(home.folder.path().join("secret")).unwrap(), b"kept");
+    assert_eq!(fs::read(home.directory.path().join("secret")).unwrap(), b"kept");
     home.goes_on();
 }
 
 #[test]
 fn a_file_that_cannot_be_read_keeps_a_call_from_beginning_or_from_being_committed() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
-    let argument = folder.path().display().to_string();
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
+    let argument = directory.path().display().to_string();
     let mut process = child::start("tools::bad_input::part_of_one_without_privileges", &argument);
     let said = process.hear("said").unwrap_or_default();
     if said == "skipped" {
@@ -273,7 +274,7 @@ fn a_file_that_cannot_be_read_keeps_a_call_from_beginning_or_from_being_committe
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_one_without_privileges() {
-    let Some(folder) = child::argument() else { return };
+    let Some(directory) = child::argument() else { return };
     let nobody = 65534;
     if Uid::effective().is_root()
         && (setgid(Gid::from_raw(nobody)).is_err() || setuid(Uid::from_raw(nobody)).is_err())
@@ -281,7 +282,7 @@ fn part_of_one_without_privileges() {
         child::tell("said", "skipped");
         return;
     }
-    let home = Home::in_folder(tempfile::tempdir_in(folder).unwrap());
+    let home = Home::in_directory(tempfile::tempdir_in(directory).unwrap());
     let secret = home.at("folder/secret");
     fs::write(&secret, "x").unwrap();
     fs::set_permissions(&secret, Permissions::from_mode(0o000)).unwrap();
@@ -387,8 +388,8 @@ fn a_file_that_changes_while_it_is_read_keeps_a_call_from_beginning_or_from_bein
 /// Going back took the log back with the files, and every record since the begin was gone.
 #[test]
 fn a_session_inside_its_own_workspace_runs_no_tool() {
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().join("workspace");
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("workspace");
     fs::create_dir(&root).unwrap();
     let session = store_at(&root).create(&types()).unwrap();
     let dir = session.dir().to_owned();
@@ -396,10 +397,10 @@ fn a_session_inside_its_own_workspace_runs_no_tool() {
     let refused = state_of(session.clone(), &root).unwrap_err().to_string();
     assert!(refused.contains("inside the workspace") && refused.contains(dir.to_str().unwrap()), "{refused}");
     // And where they are elsewhere, the log is.
-    let snapshots = folder.path().join("snapshots");
+    let snapshots = directory.path().join("snapshots");
     let files = HostFilesystem::open(&root, snapshots, HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
-    let home = Home { folder, state: ExecutionState::new(session, resources) };
+    let home = Home { directory, state: ExecutionState::new(session, resources) };
     let said = home.refused();
     assert!(said.contains("workspace") && said.contains(dir.to_str().unwrap()), "{said}");
     assert!(home.state.snapshot(None).is_err());
@@ -408,7 +409,7 @@ fn a_session_inside_its_own_workspace_runs_no_tool() {
     // With a workspace of its own the same session goes on.
     let elsewhere = Home::new();
     let state = state_of(home.session().clone(), &elsewhere.root()).unwrap();
-    let home = Home { folder: elsewhere.folder, state };
+    let home = Home { directory: elsewhere.directory, state };
     home.goes_on();
 }
 
@@ -416,7 +417,7 @@ fn a_session_inside_its_own_workspace_runs_no_tool() {
 fn a_workspace_that_is_gone_keeps_a_call_from_beginning_until_it_is_back() {
     let home = Home::new();
     home.goes_on();
-    let away = home.folder.path().join("away");
+    let away = home.directory.path().join("away");
     fs::rename(home.root(), &away).unwrap();
     let said = home.refused();
     assert!(said.contains(home.root().to_str().unwrap()) && said.contains("gone"), "{said}");
@@ -431,7 +432,7 @@ fn a_call_that_takes_its_workspace_away_fails_and_says_that_the_workspace_is_not
     for answers in [true, false] {
         let home = Home::new();
         let before = home.digest();
-        let (root, away) = (home.root(), home.folder.path().join("away"));
+        let (root, away) = (home.root(), home.directory.path().join("away"));
         let moved = away.clone();
         let result = home.call(move |context| {
             files(context).write("folder/file", b"half done")?;
@@ -497,13 +498,13 @@ fn an_object_that_was_damaged_is_written_anew_by_the_call_that_needs_it() {
 fn a_call_whose_snapshot_is_damaged_fails_and_names_the_object_and_changes_nothing_more() {
     let home = Home::new();
     let before = home.digest();
-    let (folder, damaged) = (home.session().dir().join("workspace"), Arc::new(Mutex::new(Vec::new())));
-    let (damages, objects) = (Arc::clone(&damaged), folder.join("objects"));
+    let (directory, damaged) = (home.session().dir().join("workspace"), Arc::new(Mutex::new(Vec::new())));
+    let (damages, objects) = (Arc::clone(&damaged), directory.join("objects"));
     let result = home.call(move |context| {
         files(context).write("folder/file", b"half done")?;
-        let folders = fs::read_dir(&objects)?.map(|folder| folder.unwrap().path());
-        let objects = folders.filter(|folder| folder.is_dir()).flat_map(|folder| {
-            fs::read_dir(folder).unwrap().map(|object| object.unwrap().path()).collect::<Vec<_>>()
+        let directories = fs::read_dir(&objects)?.map(|directory| directory.unwrap().path());
+        let objects = directories.filter(|directory| directory.is_dir()).flat_map(|directory| {
+            fs::read_dir(directory).unwrap().map(|object| object.unwrap().path()).collect::<Vec<_>>()
         });
         damages.lock().unwrap().extend(damage(&objects.collect::<Vec<_>>()));
         Err(ToolError::failed("no"))
@@ -527,10 +528,10 @@ fn a_call_whose_snapshot_is_damaged_fails_and_names_the_object_and_changes_nothi
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_is_killed_half_way() {
     let Some(argument) = child::argument() else { return };
-    let (id, folder) = argument.split_once(' ').unwrap();
-    let folder = Path::new(folder);
-    let session = store_at(folder).open_session(id.parse().unwrap(), &types()).unwrap();
-    let state = state_of(session, &folder.join("workspace")).unwrap();
+    let (id, directory) = argument.split_once(' ').unwrap();
+    let directory = Path::new(directory);
+    let session = store_at(directory).open_session(id.parse().unwrap(), &types()).unwrap();
+    let state = state_of(session, &directory.join("workspace")).unwrap();
     let act = |context: &ToolContext| {
         files(context).write("folder/file", b"half done")?;
         kill(Pid::this(), Signal::SIGKILL).unwrap();
@@ -546,12 +547,12 @@ fn a_session_whose_workspace_or_snapshot_is_not_there_stays_interrupted_until_it
     let mut home = Home::new();
     let (id, before) = (home.session().id(), home.digest());
     home.session().clone().close().unwrap();
-    let argument = format!("{id} {}", home.folder.path().display());
+    let argument = format!("{id} {}", home.directory.path().display());
     child::start("tools::bad_input::part_of_a_child_that_is_killed_half_way", &argument).ended();
-    let session = store_at(home.folder.path()).open_session(id, &types()).unwrap();
+    let session = store_at(home.directory.path()).open_session(id, &types()).unwrap();
     home.state = state_of(session, &home.root()).unwrap();
 
-    let away = home.folder.path().join("away");
+    let away = home.directory.path().join("away");
     fs::rename(home.root(), &away).unwrap();
     let said = home.recover().unwrap_err().to_string();
     fs::rename(&away, home.root()).unwrap();

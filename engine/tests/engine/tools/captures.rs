@@ -41,36 +41,36 @@ impl Tool for Act {
 
 /// A session, and beside it a workspace.
 struct Bench {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     id: Uuid,
 }
 
-fn runner(folder: &Path, session: Session, options: HostFilesystemOptions, act: Act) -> ToolRunner {
+fn runner(directory: &Path, session: Session, options: HostFilesystemOptions, act: Act) -> ToolRunner {
     let store = session.dir().join("workspace");
-    let files = HostFilesystem::open(folder.join("workspace"), store, options).unwrap();
+    let files = HostFilesystem::open(directory.join("workspace"), store, options).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(act))
 }
 
 impl Bench {
     fn new() -> Bench {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("workspace");
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("workspace");
         fs::create_dir(&root).unwrap();
         fs::write(root.join("file"), "as it was").unwrap();
-        let session = Store::open(folder.path().join("store")).unwrap().create(&types()).unwrap();
+        let session = Store::open(directory.path().join("store")).unwrap().create(&types()).unwrap();
         let id = session.id();
         session.close().unwrap();
-        Bench { folder, id }
+        Bench { directory, id }
     }
 
     fn at(&self, path: &str) -> std::path::PathBuf {
-        self.folder.path().join("workspace").join(path)
+        self.directory.path().join("workspace").join(path)
     }
 
     fn open(&self, options: HostFilesystemOptions, act: Act) -> ToolRunner {
-        let store = Store::open(self.folder.path().join("store")).unwrap();
-        runner(self.folder.path(), store.open_session(self.id, &types()).unwrap(), options, act)
+        let store = Store::open(self.directory.path().join("store")).unwrap();
+        runner(self.directory.path(), store.open_session(self.id, &types()).unwrap(), options, act)
     }
 
     fn digest(&self) -> digest::Digest {
@@ -145,7 +145,7 @@ fn a_call_whose_capture_outlasts_its_deadline_is_rolled_back() {
 #[test]
 fn what_was_not_undone_stands_in_the_report_in_the_record_and_in_the_ledger() {
     let bench = Bench::new();
-    let outside = bench.folder.path().join("outside");
+    let outside = bench.directory.path().join("outside");
     fs::write(&outside, "outside").unwrap();
     fs::hard_link(&outside, bench.at("linked")).unwrap();
     let linked = bench.at("linked");
@@ -177,11 +177,11 @@ fn what_was_not_undone_stands_in_the_report_in_the_record_and_in_the_ledger() {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_leaves_what_cannot_be_captured() {
     let Some(argument) = child::argument() else { return };
-    let [id, what, folder] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { unreachable!() };
-    let folder = Path::new(folder).to_owned();
+    let [id, what, directory] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { unreachable!() };
+    let directory = Path::new(directory).to_owned();
     let session =
-        Store::open(folder.join("store")).unwrap().open_session(id.parse().unwrap(), &types()).unwrap();
-    let (root, what) = (folder.join("workspace"), what.to_owned());
+        Store::open(directory.join("store")).unwrap().open_session(id.parse().unwrap(), &types()).unwrap();
+    let (root, what) = (directory.join("workspace"), what.to_owned());
     let leaves = move |_: &ToolContext| {
         fs::write(root.join("file"), "half done").unwrap();
         match what.as_str() {
@@ -196,7 +196,7 @@ fn part_of_a_child_that_leaves_what_cannot_be_captured() {
         kill(Pid::this(), Signal::SIGKILL).unwrap();
     };
     let options = HostFilesystemOptions::default().capture_bytes_max(1 << 20);
-    let _ = call(&runner(&folder, session, options, succeeds(leaves)), &ExecuteOptions::default());
+    let _ = call(&runner(&directory, session, options, succeeds(leaves)), &ExecuteOptions::default());
     unreachable!("it was killed");
 }
 
@@ -207,7 +207,7 @@ fn a_recovery_moves_aside_what_it_cannot_capture() {
     for what in ["pipe", "deep", "large"] {
         let bench = Bench::new();
         let before = bench.digest();
-        let argument = format!("{} {what} {}", bench.id, bench.folder.path().display());
+        let argument = format!("{} {what} {}", bench.id, bench.directory.path().display());
         child::start("tools::captures::part_of_a_child_that_leaves_what_cannot_be_captured", &argument)
             .ended();
         assert_eq!(fs::read(bench.at("file")).unwrap(), b"half done", "{what}");

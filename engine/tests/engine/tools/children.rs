@@ -51,22 +51,22 @@ fn work(opened: &[u32], steps: &[Step]) -> Work {
 }
 
 /// Notes in a file outside of the workspace that something really ran, and returns how often it has.
-fn note(folder: &Path, what: &str) -> usize {
-    let mut file = fs::OpenOptions::new().append(true).create(true).open(folder.join("ran")).unwrap();
+fn note(directory: &Path, what: &str) -> usize {
+    let mut file = fs::OpenOptions::new().append(true).create(true).open(directory.join("ran")).unwrap();
     writeln!(file, "{what}").unwrap();
-    times(folder, what)
+    times(directory, what)
 }
 
-fn times(folder: &Path, what: &str) -> usize {
-    let ran = fs::read_to_string(folder.join("ran")).unwrap_or_default();
+fn times(directory: &Path, what: &str) -> usize {
+    let ran = fs::read_to_string(directory.join("ran")).unwrap_or_default();
     ran.lines().filter(|line| *line == what).count()
 }
 
 /// Returns what a tool answers, unless its process dies for the first time here.
-fn then(folder: &Path, what: &str, then: Then) -> Result<ToolResult<()>, ToolError> {
+fn then(directory: &Path, what: &str, then: Then) -> Result<ToolResult<()>, ToolError> {
     match then {
         Then::Fail => return Err(ToolError::failed("not like that")),
-        Then::Die if note(folder, &format!("died at {what}")) == 1 => {
+        Then::Die if note(directory, &format!("died at {what}")) == 1 => {
             kill(Pid::this(), Signal::SIGKILL).unwrap();
         }
         _ => {}
@@ -76,7 +76,7 @@ fn then(folder: &Path, what: &str, then: Then) -> Result<ToolResult<()>, ToolErr
 
 /// The sub-agent's tool: writes a file.
 struct Scrawl {
-    folder: PathBuf,
+    directory: PathBuf,
     idempotency: Idempotency,
 }
 
@@ -100,16 +100,16 @@ impl Tool for Scrawl {
         File { file, then: how }: File,
         context: &ToolContext,
     ) -> Result<ToolResult<()>, ToolError> {
-        note(&self.folder, &file);
+        note(&self.directory, &file);
         context.resources().get::<dyn Filesystem>().unwrap().write(&file, b"by a sub-agent")?;
         context.session().dispatch(StepAdded { title: file.clone(), part: 0 })?;
-        then(&self.folder, &file, how)
+        then(&self.directory, &file, how)
     }
 }
 
 /// The tool that drives sub-agents, as the calls of one answer that each of them has got.
 struct Drive {
-    folder: PathBuf,
+    directory: PathBuf,
     idempotency: Idempotency,
     /// Idempotency of the sub-agents' tool.
     within: Idempotency,
@@ -117,7 +117,7 @@ struct Drive {
 
 impl Drive {
     fn open(&self, context: &ToolContext, number: u32) -> Result<ToolRunner, ToolError> {
-        let scrawl = Scrawl { folder: self.folder.clone(), idempotency: self.within };
+        let scrawl = Scrawl { directory: self.directory.clone(), idempotency: self.within };
         Ok(ToolRunner::new(context.child(number, &types())?, ToolRegistry::new().with(scrawl)))
     }
 }
@@ -156,7 +156,7 @@ impl Tool for Drive {
                 }
                 Step::ResumedThen(_) if !context.is_resume() => {}
                 Step::ResumedThen(how) | Step::Then(how) => {
-                    drop(then(&self.folder, &format!("step {at}"), how)?)
+                    drop(then(&self.directory, &format!("step {at}"), how)?)
                 }
             }
         }
@@ -166,23 +166,23 @@ impl Tool for Drive {
 
 /// A store with a session in it, and a workspace beside it.
 struct Ground {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     id: Uuid,
 }
 
-fn store_in(folder: &Path) -> Store {
-    Store::open(folder.join("store")).unwrap()
+fn store_in(directory: &Path) -> Store {
+    Store::open(directory.join("store")).unwrap()
 }
 
-fn files_of(folder: &Path, session: &Session) -> ResourceRegistry {
-    let (root, store) = (folder.join("workspace"), session.dir().join("workspace"));
+fn files_of(directory: &Path, session: &Session) -> ResourceRegistry {
+    let (root, store) = (directory.join("workspace"), session.dir().join("workspace"));
     let files = HostFilesystem::open(root, store, HostFilesystemOptions::default()).unwrap();
     ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap()
 }
 
-fn run_in(folder: &Path, session: Session, idempotency: Idempotency, within: Idempotency) -> ToolRunner {
-    let resources = files_of(folder, &session);
-    let drive = Drive { folder: folder.to_owned(), idempotency, within };
+fn run_in(directory: &Path, session: Session, idempotency: Idempotency, within: Idempotency) -> ToolRunner {
+    let resources = files_of(directory, &session);
+    let drive = Drive { directory: directory.to_owned(), idempotency, within };
     ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(drive))
 }
 
@@ -192,17 +192,17 @@ fn call_of(work: &Work) -> ToolCall {
 
 impl Ground {
     fn new() -> Ground {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("workspace")).unwrap();
-        fs::write(folder.path().join("workspace/before"), "as it was").unwrap();
-        let session = store_in(folder.path()).create(&types()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("workspace")).unwrap();
+        fs::write(directory.path().join("workspace/before"), "as it was").unwrap();
+        let session = store_in(directory.path()).create(&types()).unwrap();
         let id = session.id();
         session.close().unwrap();
-        Ground { folder, id }
+        Ground { directory, id }
     }
 
     fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     fn open(&self, idempotency: Idempotency, within: Idempotency) -> ToolRunner {
@@ -269,15 +269,15 @@ impl Ground {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_process_that_is_killed() {
     let Some(argument) = child::argument() else { return };
-    let [id, folder, work] = argument.splitn(3, ' ').collect::<Vec<_>>().try_into().unwrap();
-    let folder = Path::new(folder);
-    let session = store_in(folder).open_session(id.parse().unwrap(), &types()).unwrap();
+    let [id, directory, work] = argument.splitn(3, ' ').collect::<Vec<_>>().try_into().unwrap();
+    let directory = Path::new(directory);
+    let session = store_in(directory).open_session(id.parse().unwrap(), &types()).unwrap();
     let (how, work): (String, Work) = serde_json::from_str(work).unwrap();
     let of = |manual: &[&str]| match manual.contains(&how.as_str()) {
         true => Idempotency::Manual,
         false => Idempotency::Natural,
     };
-    let runner = run_in(folder, session, of(&["both manual"]), of(&["manual", "both manual"]));
+    let runner = run_in(directory, session, of(&["both manual"]), of(&["manual", "both manual"]));
     let ended = runner.execute(&call_of(&work), &ExecuteOptions::default());
     panic!("it was to be killed: {ended:?}");
 }
@@ -286,14 +286,14 @@ fn part_of_a_process_that_is_killed() {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_process_that_recovers_and_is_killed() {
     let Some(argument) = child::argument() else { return };
-    let (id, folder) = argument.split_once(' ').unwrap();
-    let session = store_in(Path::new(folder)).open_session(id.parse().unwrap(), &types()).unwrap();
-    let runner = run_in(Path::new(folder), session, Idempotency::Natural, Idempotency::Natural);
+    let (id, directory) = argument.split_once(' ').unwrap();
+    let session = store_in(Path::new(directory)).open_session(id.parse().unwrap(), &types()).unwrap();
+    let runner = run_in(Path::new(directory), session, Idempotency::Natural, Idempotency::Natural);
     panic!("it was to be killed: {:?}", runner.recover(&ExecuteOptions::default()));
 }
 
-/// A tool that drove a sub-agent in a session of its own on the same folder was refused, or waited for itself: the call
-/// held the folder's lease, and its mark named another session.
+/// A tool that drove a sub-agent in a session of its own on the same directory was refused, or waited for itself: the call
+/// held the directory's lease, and its mark named another session.
 #[test]
 fn a_sub_agent_works_in_a_session_of_its_own_under_the_lease_of_the_call_that_drives_it() {
     let ground = Ground::new();
@@ -548,8 +548,8 @@ fn a_child_is_abandoned_by_settling_its_parent_as_failed() {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_process_that_holds_a_session() {
     let Some(argument) = child::argument() else { return };
-    let (id, folder) = argument.split_once(' ').unwrap();
-    let held = store_in(Path::new(folder)).open_session(id.parse().unwrap(), &types()).unwrap();
+    let (id, directory) = argument.split_once(' ').unwrap();
+    let held = store_in(Path::new(directory)).open_session(id.parse().unwrap(), &types()).unwrap();
     child::tell("holds", held.id());
     let _ = std::io::stdin().read_line(&mut String::new());
 }

@@ -24,14 +24,14 @@ pub(super) fn keeping(calls: u64) -> CollectOptions {
 /// Closes the session, collects the store, and lets another process go on.
 fn collected(room: Room, options: &CollectOptions) -> (Room, CollectReport) {
     room.session().clone().close().unwrap();
-    let Room { folder, runner, id, .. } = room;
+    let Room { directory, runner, id, .. } = room;
     drop(runner);
-    let store = store_in(folder.path());
+    let store = store_in(directory.path());
     let planned = store.collect(&CollectOptions { dry_run: true, ..options.clone() }).unwrap();
     let report = store.collect(options).unwrap();
     assert_eq!(report, planned);
     let session = store.open_session(id, &types()).unwrap();
-    (Room { runner: runner_in(folder.path(), session), folder, id, awaits: false }, report)
+    (Room { runner: runner_in(directory.path(), session), directory, id, awaits: false }, report)
 }
 
 /// Goes back to a position and comes again; `None` if what was there is collected.
@@ -134,11 +134,12 @@ fn what_an_open_call_began_with_stays() {
     let operation = room.runner.begin(&call, &ExecuteOptions::default()).unwrap();
     room.by_hand("printf half > page; printf done > trash");
     operation.context().session().sync().unwrap();
-    let Room { folder, runner, id, .. } = room;
+    let Room { directory, runner, id, .. } = room;
     // As a kill would have it: nobody ends the call.
     let held = tempfile::tempdir().unwrap();
     let copy = held.path().join("copy");
-    let status = std::process::Command::new("cp").arg("-a").arg(folder.path()).arg(&copy).status().unwrap();
+    let status =
+        std::process::Command::new("cp").arg("-a").arg(directory.path()).arg(&copy).status().unwrap();
     assert!(status.success());
     drop((operation, runner));
     let store = store_in(&copy);
@@ -171,10 +172,11 @@ fn captures_stay_while_the_end_of_a_log_may_go() {
     for n in 0..4 {
         room.call(&format!("printf {n} > page"));
     }
-    let Room { folder, runner, id, .. } = room;
+    let Room { directory, runner, id, .. } = room;
     let held = tempfile::tempdir().unwrap();
     let copy = held.path().join("copy");
-    let status = std::process::Command::new("cp").arg("-a").arg(folder.path()).arg(&copy).status().unwrap();
+    let status =
+        std::process::Command::new("cp").arg("-a").arg(directory.path()).arg(&copy).status().unwrap();
     assert!(status.success());
     drop(runner);
     let store = store_in(&copy);
@@ -188,13 +190,13 @@ fn captures_stay_while_the_end_of_a_log_may_go() {
     assert!(store.collect(&keeping(0)).unwrap().all.captures > 0);
 }
 
-/// A child session works on its parent's workspace, so its captures are in its parent's folder.
+/// A child session works on its parent's workspace, so its captures are in its parent's directory.
 #[test]
-fn what_a_child_session_needs_stays_in_its_parents_folder() {
+fn what_a_child_session_needs_stays_in_its_parents_directory() {
     what_descends_keeps_its_captures(false);
 }
 
-/// Once the session between was deleted, nobody knew any more whose folder holds the captures of a child's child: they were removed.
+/// Once the session between was deleted, nobody knew any more whose directory holds the captures of a child's child: they were removed.
 #[test]
 fn what_a_childs_child_needs_stays_though_the_child_is_deleted() {
     what_descends_keeps_its_captures(true);
@@ -203,7 +205,7 @@ fn what_a_childs_child_needs_stays_though_the_child_is_deleted() {
 fn what_descends_keeps_its_captures(through_one_that_is_deleted: bool) {
     let room = Room::new();
     room.call("printf one > page");
-    let (store, parent) = (store_in(room.folder.path()), room.id);
+    let (store, parent) = (store_in(room.directory.path()), room.id);
     let files = room.state().resources().get::<HostFilesystem>().unwrap();
     let of = |parent| SessionOptions { parent: Some(parent), ..SessionOptions::default() };
     let between = through_one_that_is_deleted.then(|| {
@@ -263,7 +265,7 @@ fn a_fork_goes_back_to_what_its_parent_gave_up() {
     let then = room.call("printf one > page; printf x > first");
     let expected = room.seen().1;
     let at = room.call("printf two > page; rm first");
-    let store = store_in(room.folder.path());
+    let store = store_in(room.directory.path());
     let fork = store.fork(room.id, at, &types(), SessionOptions::default()).unwrap();
     for n in 0..4 {
         room.call(&format!("printf {n} > page"));
@@ -299,17 +301,17 @@ fn a_fork_goes_back_to_what_its_parent_gave_up() {
 /// A host that keeps captures elsewhere is told which ones are needed, and has the others removed.
 #[test]
 fn a_host_collects_captures_that_it_keeps_elsewhere() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(root(folder.path())).unwrap();
-    let (store, elsewhere) = (store_in(folder.path()), folder.path().join("captures"));
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(root(directory.path())).unwrap();
+    let (store, elsewhere) = (store_in(directory.path()), directory.path().join("captures"));
     let session = store.create(&types()).unwrap();
     let files =
-        HostFilesystem::open(root(folder.path()), &elsewhere, HostFilesystemOptions::default()).unwrap();
+        HostFilesystem::open(root(directory.path()), &elsewhere, HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     let state = ExecutionState::new(session.clone(), resources);
     let mut last = None;
     for n in 0..5 {
-        fs::write(root(folder.path()).join("page"), n.to_string()).unwrap();
+        fs::write(root(directory.path()).join("page"), n.to_string()).unwrap();
         last = Some(state.snapshot(None).unwrap());
     }
     let id = session.id();
@@ -334,9 +336,9 @@ fn a_host_collects_captures_that_it_keeps_elsewhere() {
     let mut reader = SnapshotReader::open(&elsewhere);
     let read: Vec<bool> = give_up.iter().map(|it| reader.changes(None, it).is_ok()).collect();
     assert_eq!(read.iter().filter(|read| **read).count(), 1);
-    // A folder that is no store of snapshots is left alone.
-    assert_eq!(collect_snapshots(folder.path(), &asked).unwrap().objects, 0);
-    assert!(root(folder.path()).join("page").is_file());
+    // A directory that is no store of snapshots is left alone.
+    assert_eq!(collect_snapshots(directory.path(), &asked).unwrap().objects, 0);
+    assert!(root(directory.path()).join("page").is_file());
 }
 
 /// A number, and a tool that sets it.
@@ -406,7 +408,7 @@ fn a_tagged_snapshot_keeps_each_of_many_resources() {
     }
 }
 
-/// What links in a session's folder, or in the pool, led to was taken for captures that nobody needs: the objects of a repository
+/// What links in a session's directory, or in the pool, led to was taken for captures that nobody needs: the objects of a repository
 /// elsewhere were removed.
 #[test]
 fn what_a_link_leads_to_is_not_collected() {
@@ -417,8 +419,8 @@ fn what_a_link_leads_to_is_not_collected() {
         room.call("printf one > page");
         room.call("printf two > page");
         room.session().clone().close().unwrap();
-        let store = store_in(room.folder.path());
-        let elsewhere = room.folder.path().join("elsewhere");
+        let store = store_in(room.directory.path());
+        let elsewhere = room.directory.path().join("elsewhere");
         let deep = match within.matches('/').count() - usize::from(within.starts_with("pool")) {
             0 => "objects/ab",
             1 if within.ends_with("objects") => "ab",
@@ -432,7 +434,7 @@ fn what_a_link_leads_to_is_not_collected() {
         }
         let link = match within.strip_prefix("files") {
             Some(_) => store.session_dir(room.id).join(within),
-            None => room.folder.path().join("store").join(within),
+            None => room.directory.path().join("store").join(within),
         };
         let _ = fs::remove_dir_all(&link);
         fs::create_dir_all(link.parent().unwrap()).unwrap();
@@ -445,15 +447,15 @@ fn what_a_link_leads_to_is_not_collected() {
 /// The files of a workspace that two sessions have captured are kept once, and none loses them with the other.
 #[test]
 fn captures_that_sessions_have_alike_are_kept_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let workspace = root(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let workspace = root(directory.path());
     fs::create_dir(&workspace).unwrap();
     for n in 0..40 {
         let text: String =
             (0..4000_u32).map(|at| char::from(b'a' + (at * at % (n + 3)) as u8 % 26)).collect();
         fs::write(workspace.join(format!("page-{n}")), text).unwrap();
     }
-    let store = store_in(folder.path());
+    let store = store_in(directory.path());
     let bytes = || -> u64 {
         let listed = std::process::Command::new("du").args(["-s", "-B1"]).arg(store.path()).output().unwrap();
         String::from_utf8(listed.stdout).unwrap().split_whitespace().next().unwrap().parse().unwrap()

@@ -23,9 +23,9 @@ fn what_a_child_needs_stays_though_it_is_created_while_its_parents_captures_are_
         }
         room.session().clone().close().unwrap();
         let shell = room.shell();
-        let Room { folder, runner, id: parent, .. } = room;
+        let Room { directory, runner, id: parent, .. } = room;
         drop(runner);
-        let home = folder.path().to_owned();
+        let home = directory.path().to_owned();
         let sessions = home.join("store/sessions");
         let (say, hear) = std::sync::mpsc::channel();
         let create = move || {
@@ -58,7 +58,7 @@ fn what_a_child_needs_stays_though_it_is_created_while_its_parents_captures_are_
             storage: Arc::new(disk.clone()),
             ..StoreOptions::default()
         };
-        let store = Store::open_with(folder.path().join("store"), options).unwrap();
+        let store = Store::open_with(directory.path().join("store"), options).unwrap();
         disk.meanwhile(nth, move |path| path == sessions, create);
         let report = store.collect(&keeping(0)).unwrap();
         let child = hear.try_recv().unwrap_or_else(|_| panic!("listing {nth}: nobody came"));
@@ -79,7 +79,7 @@ fn what_a_child_needs_stays_though_it_is_created_while_its_parents_captures_are_
     assert!(unread.as_ref().unwrap().contains("cannot be read"), "{unread:?}");
 }
 
-/// Reads, from the folder of a session, what the calls of a child of it have left. Returns how many there were.
+/// Reads, from the directory of a session, what the calls of a child of it have left. Returns how many there were.
 fn reads_captures_of(store: &Store, child: Uuid, parent: Uuid) -> usize {
     let mut reader = SnapshotReader::open(captures_dir(&store.session_dir(parent)));
     let mut seen = 0;

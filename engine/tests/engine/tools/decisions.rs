@@ -40,9 +40,9 @@ impl Tool for Buys {
     }
 }
 
-/// A host that keeps its session open, in a store in a real folder.
+/// A host that keeps its session open, in a store in a real directory.
 struct Shop {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     bought: Arc<Mutex<Vec<String>>>,
     runner: ToolRunner,
 }
@@ -53,16 +53,16 @@ fn options() -> StoreOptions {
 
 impl Shop {
     fn open() -> Shop {
-        let folder = tempfile::tempdir().unwrap();
-        let session = Store::open_with(folder.path(), options()).unwrap().create(&types()).unwrap();
-        Shop::of(folder, session)
+        let directory = tempfile::tempdir().unwrap();
+        let session = Store::open_with(directory.path(), options()).unwrap().create(&types()).unwrap();
+        Shop::of(directory, session)
     }
 
-    fn of(folder: tempfile::TempDir, session: Session) -> Shop {
+    fn of(directory: tempfile::TempDir, session: Session) -> Shop {
         let bought = Arc::<Mutex<Vec<String>>>::default();
         let state = ExecutionState::new(session, ResourceRegistry::default());
         let runner = ToolRunner::new(state, ToolRegistry::new().with(Buys(Arc::clone(&bought))));
-        Shop { folder, bought, runner }
+        Shop { directory, bought, runner }
     }
 
     fn session(&self) -> &Session {
@@ -77,7 +77,7 @@ impl Shop {
 
     /// The store as another process sees it.
     fn elsewhere(&self) -> Store {
-        Store::open_with(self.folder.path(), options()).unwrap()
+        Store::open_with(self.directory.path(), options()).unwrap()
     }
 
     fn leave(&self, operation: OperationId, settlement: &Settlement) -> LeftDecision {
@@ -230,7 +230,7 @@ fn a_decision_that_does_not_fit_is_refused_and_leaves_no_record() {
     assert_eq!(shop.session().take_decisions().unwrap().taken, []);
 }
 
-/// Whoever can write into the folder may write anything. None of it is recorded, keeps others waiting, or is read without a bound.
+/// Whoever can write into the directory may write anything. None of it is recorded, keeps others waiting, or is read without a bound.
 #[test]
 fn hostile_and_torn_files_harm_nothing() {
     let (shop, other) = (Shop::open(), Shop::open());
@@ -246,9 +246,9 @@ fn hostile_and_torn_files_harm_nothing() {
         let left = other.leave(asked.operation, &Settlement::approved(asked.digest));
         fs::read(left.path()).unwrap()
     };
-    let folder = shop.session().dir().join("decisions");
+    let directory = shop.session().dir().join("decisions");
     let name =
-        |n: u128, end: &str| -> PathBuf { folder.join(format!("{n:020}-{}{end}", Uuid::from_u128(n))) };
+        |n: u128, end: &str| -> PathBuf { directory.join(format!("{n:020}-{}{end}", Uuid::from_u128(n))) };
     let put = |n: u128, bytes: &[u8]| {
         fs::write(name(n, ".decision"), bytes).unwrap();
         fs::set_permissions(name(n, ".decision"), Permissions::from_mode(0o600)).unwrap();
@@ -263,12 +263,12 @@ fn hostile_and_torn_files_harm_nothing() {
     huge.set_len(1 << 40).unwrap();
     fs::set_permissions(name(6, ".decision"), Permissions::from_mode(0o600)).unwrap();
     // What is no file of this form is left alone.
-    let aside = shop.folder.path().join("aside");
+    let aside = shop.directory.path().join("aside");
     fs::write(&aside, &whole).unwrap();
     symlink(&aside, name(7, ".decision")).unwrap();
     fs::create_dir(name(8, ".decision")).unwrap();
     nix::unistd::mkfifo(&name(9, ".decision"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    fs::write(folder.join("notes.txt"), "mine").unwrap();
+    fs::write(directory.join("notes.txt"), "mine").unwrap();
 
     let before = shop.session().position();
     let reasons = shop.reasons();
@@ -277,7 +277,7 @@ fn hostile_and_torn_files_harm_nothing() {
     assert!(reasons.iter().any(|reason| reason.contains("another session")), "{reasons:?}");
     assert!(reasons.iter().any(|reason| reason.contains("others may have written it")), "{reasons:?}");
     assert_eq!(shop.reasons(), [""; 0], "each is refused once");
-    assert!(aside.exists() && folder.join("notes.txt").exists());
+    assert!(aside.exists() && directory.join("notes.txt").exists());
     assert_eq!(shop.session().pending_questions().unwrap().len(), 1);
 
     // Thousands of them are taken round by round, and few answers are kept.
@@ -330,12 +330,12 @@ fn collection_backups_forks_and_verify_know_what_was_left() {
     let (id, dir) = (shop.session().id(), shop.session().dir().to_owned());
     let position = shop.session().position().unwrap();
     shop.session().clone().close().unwrap();
-    let Shop { folder, runner, .. } = shop;
+    let Shop { directory, runner, .. } = shop;
     drop(runner);
     let building = left.path().with_extension("decision.new");
     fs::write(&building, "torn").unwrap();
 
-    let store = Store::open_with(folder.path(), options()).unwrap();
+    let store = Store::open_with(directory.path(), options()).unwrap();
     let backup = tempfile::tempdir().unwrap();
     store.backup(id, backup.path(), foldlog::BackupOptions::default()).unwrap();
     assert!(!backup.path().join("sessions").join(id.to_string()).join("decisions").exists());
@@ -347,11 +347,11 @@ fn collection_backups_forks_and_verify_know_what_was_left() {
     assert!(left.path().exists() && !building.exists());
 
     // The next host takes it.
-    let shop = Shop::of(folder, store.open_session(id, &types()).unwrap());
+    let shop = Shop::of(directory, store.open_session(id, &types()).unwrap());
     assert!(matches!(shop.recover()[..], [Recovery::RanAgain(_)]));
     assert_eq!(*shop.bought.lock().unwrap(), ["a boat for ada"]);
     shop.session().clone().close().unwrap();
-    let Shop { folder: _folder, runner, .. } = shop;
+    let Shop { directory: _directory, runner, .. } = shop;
     drop(runner);
     store.delete(id).unwrap();
     assert!(!dir.exists());

@@ -182,7 +182,7 @@ fn cut_short(room: &mut Room, work: &str) -> (Arc<Gate>, OperationId) {
     let gate = Arc::new(Gate::default());
     let session = room.session().clone();
     let files = HostFilesystem::open(
-        root(room.folder.path()),
+        root(room.directory.path()),
         session.captures_dir(),
         HostFilesystemOptions::default(),
     );
@@ -240,15 +240,15 @@ fn what_is_edited_once_a_rollback_was_cut_short_stays_and_is_named() {
     }
 }
 
-/// In another folder, all that is missing was taken for what somebody had removed, and the folder stayed empty.
+/// In another directory, all that is missing was taken for what somebody had removed, and the directory stayed empty.
 #[test]
-fn a_rollback_that_was_cut_short_is_made_whole_in_another_folder() {
+fn a_rollback_that_was_cut_short_is_made_whole_in_another_directory() {
     let mut room = Room::new();
     room.call("printf one > page; printf two > other");
     let before = room.seen();
     let _cut = cut_short(&mut room, "printf half > page; rm other");
     room = room.reopen();
-    let root = root(room.folder.path());
+    let root = root(room.directory.path());
     fs::rename(&root, root.with_extension("away")).unwrap();
     fs::create_dir(&root).unwrap();
     let captures = room.session().captures_dir();
@@ -269,7 +269,7 @@ fn what_a_rollback_found_is_kept_by_a_collection_of_all_that_may_go() {
     room = room.reopen();
     room.runner.recover(&ExecuteOptions::default()).unwrap();
     room.session().clone().close().unwrap();
-    let store = store_in(room.folder.path());
+    let store = store_in(room.directory.path());
     let options = CollectOptions { calls: 0, snapshots: KeptSnapshots::None, ..CollectOptions::default() };
     store.collect(&options).unwrap();
     room = room.reopen();

@@ -1,4 +1,4 @@
-//! Folders that take the place of others are filled by one call, which leaves those alone that the session works in.
+//! Directories that take the place of others are filled by one call, which leaves those alone that the session works in.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use foldlog::{CollectOptions, SequenceNumber, SessionOptions};
 
 use super::*;
 
-/// A store, and a folder that its sessions work on.
+/// A store, and a directory that its sessions work on.
 struct Machine(tempfile::TempDir);
 
 /// A run of a session.
@@ -35,14 +35,14 @@ impl Machine {
         Store::open(self.0.path().join("store")).unwrap()
     }
 
-    /// Another machine, with what this one's store holds now and an empty folder.
+    /// Another machine, with what this one's store holds now and an empty directory.
     fn moved(&self) -> Machine {
         let machine = Machine::new();
         copy(&self.0.path().join("store"), &machine.0.path().join("store"));
         machine
     }
 
-    /// Works on a session in the machine's folder, as a process does that has just begun.
+    /// Works on a session in the machine's directory, as a process does that has just begun.
     fn run(&self, session: Session) -> Run {
         run_in(&self.work(), session)
     }
@@ -126,7 +126,7 @@ impl Tool for Looks {
 }
 
 #[test]
-fn an_empty_folder_is_filled_whatever_was_open_and_one_that_the_session_works_in_stays_as_it_is() {
+fn an_empty_directory_is_filled_whatever_was_open_and_one_that_the_session_works_in_stays_as_it_is() {
     let first = Machine::new();
     let run = first.run(first.store().create(&types()).unwrap());
     let id = run.state.session().id();
@@ -176,7 +176,7 @@ fn an_empty_folder_is_filled_whatever_was_open_and_one_that_the_session_works_in
 }
 
 #[test]
-fn a_folder_that_is_not_empty_is_filled_by_whoever_says_so_and_what_was_there_comes_back() {
+fn a_directory_that_is_not_empty_is_filled_by_whoever_says_so_and_what_was_there_comes_back() {
     let first = Machine::new();
     let run = first.run(first.store().create(&types()).unwrap());
     let id = run.state.session().id();
@@ -195,8 +195,8 @@ fn a_folder_that_is_not_empty_is_filled_by_whoever_says_so_and_what_was_there_co
     assert_eq!(other.files(), held(&[("mine", "mine")]));
 }
 
-/// Only the process that had filled a folder knew that captures of the other one may be restored into it: a later one was refused, or emptied a
-/// fork's folder when it went back to before the fill.
+/// Only the process that had filled a directory knew that captures of the other one may be restored into it: a later one was refused, or emptied a
+/// fork's directory when it went back to before the fill.
 #[test]
 fn a_later_process_goes_back_to_before_a_fill_as_the_one_that_filled() {
     let machine = Machine::new();
@@ -242,7 +242,7 @@ fn a_later_process_goes_back_to_before_a_fill_as_the_one_that_filled() {
 }
 
 #[test]
-fn a_fork_says_at_its_first_call_that_its_folder_is_not_its_parents_unless_it_was_filled() {
+fn a_fork_says_at_its_first_call_that_its_directory_is_not_its_parents_unless_it_was_filled() {
     let machine = Machine::new();
     let run = machine.run(machine.store().create(&types()).unwrap());
     let parent = run.state.session().clone();
@@ -269,7 +269,7 @@ fn a_fork_says_at_its_first_call_that_its_folder_is_not_its_parents_unless_it_wa
     assert_eq!(files_in(filled.files.root()), held(&[("page", "one")]));
     filled.call("mine", "mine");
     assert_eq!(filled.files.take_notices(), []);
-    // In its parent's folder there is nothing to fill, and nothing to tell.
+    // In its parent's directory there is nothing to fill, and nothing to tell.
     let options = SessionOptions::default();
     let there = machine.store().fork(parent.id(), parent.position().unwrap(), &types(), options).unwrap();
     let there = machine.run(there);
@@ -306,7 +306,7 @@ impl Snapshotable for Spy {
     }
 }
 
-/// Works on a session in a folder, with a spy whose turn comes behind that of the files.
+/// Works on a session in a directory, with a spy whose turn comes behind that of the files.
 fn spied(work: &Path, session: Session, spy: Spy) -> Run {
     let files = Arc::new(session.open_workspace(work, HostFilesystemOptions::default()).unwrap());
     let resources = ResourceRegistry::builder().filesystem(Arc::clone(&files)).named("z spy", Arc::new(spy));
@@ -314,7 +314,7 @@ fn spied(work: &Path, session: Session, spy: Spy) -> Run {
 }
 
 #[test]
-fn a_process_that_is_killed_within_a_fill_has_the_next_one_fill_the_folder() {
+fn a_process_that_is_killed_within_a_fill_has_the_next_one_fill_the_directory() {
     let first = Machine::new();
     let run = spied(&first.work(), first.store().create(&types()).unwrap(), Spy::default());
     let id = run.state.session().id();
@@ -340,7 +340,7 @@ fn a_process_that_is_killed_within_a_fill_has_the_next_one_fill_the_folder() {
 }
 
 #[test]
-fn what_the_last_call_left_is_there_to_fill_a_folder_whatever_was_collected() {
+fn what_the_last_call_left_is_there_to_fill_a_directory_whatever_was_collected() {
     let first = Machine::new();
     let run = first.run(first.store().create(&types()).unwrap());
     let id = run.state.session().id();
@@ -390,10 +390,10 @@ fn a_fill_is_replayed_where_the_log_has_one() {
     }
 }
 
-/// A volume that was restored from a backup, file by file: the folder has the token and the content, and another inode.
+/// A volume that was restored from a backup, file by file: the directory has the token and the content, and another inode.
 /// Everything of it was refused until somebody gave `--rebind ... --overwrite`.
 #[test]
-fn a_folder_that_bears_the_workspaces_token_and_content_takes_its_place() {
+fn a_directory_that_bears_the_workspaces_token_and_content_takes_its_place() {
     let machine = Machine::new();
     let run = machine.run(machine.store().create(&types()).unwrap());
     run.call("page", "first");
@@ -403,7 +403,7 @@ fn a_folder_that_bears_the_workspaces_token_and_content_takes_its_place() {
     run.state.session().clone().close().unwrap();
     drop(run);
     if rustix::fs::lgetxattr(machine.work(), "user.foldlog.token", &mut [0; 64][..]).is_err() {
-        // This file system keeps no tokens, so no folder is known by one.
+        // This file system keeps no tokens, so no directory is known by one.
         return;
     }
     let restored = |keeps: &str, change: &dyn Fn(&Path)| {
@@ -429,7 +429,7 @@ fn a_folder_that_bears_the_workspaces_token_and_content_takes_its_place() {
     restored("--preserve=all", &|copy| fs::write(copy.join("page"), "second").unwrap());
     rewind(first).unwrap();
     assert_eq!(machine.files(), held(&[("page", "first")]));
-    // The session has worked in it, so that another process goes back to what was captured in the first folder too.
+    // The session has worked in it, so that another process goes back to what was captured in the first directory too.
     machine.open(id).state.undo_rewind(&RewindOptions::default()).unwrap();
     assert_eq!(machine.files(), held(&[("page", "second")]));
     rewind(first).unwrap();

@@ -132,8 +132,8 @@ impl Crowded {
         let disk = disk
             .inspect_err(|reason| foldlog_test_support::skipped(format_args!("no disk of its own: {reason}")))
             .ok()?;
-        for folder in ["a", "z"] {
-            fs::create_dir_all(disk.root().join("workspace").join(folder)).unwrap();
+        for directory in ["a", "z"] {
+            fs::create_dir_all(disk.root().join("workspace").join(directory)).unwrap();
         }
         let (page, store) = (noise(), tempfile::tempdir().unwrap());
         fs::write(disk.root().join("workspace/a/page"), &page).unwrap();

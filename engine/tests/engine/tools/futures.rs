@@ -754,10 +754,10 @@ fn a_thousand_calls_of_one_session_run_one_after_the_other() {
 fn a_future_waits_for_a_workspace_that_another_session_works_on() {
     use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
     single().block_on(async {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("workspace");
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("workspace");
         std::fs::create_dir(&root).unwrap();
-        let store = Store::open(folder.path().join("store")).unwrap();
+        let store = Store::open(directory.path().join("store")).unwrap();
         let runner = || {
             let session = store.create(&types()).unwrap();
             let files = session.dir().join("files");

@@ -38,16 +38,16 @@ impl Tool for Shell {
     }
 }
 
-fn runner(folder: &Path, id: Option<Uuid>) -> ToolRunner {
+fn runner(directory: &Path, id: Option<Uuid>) -> ToolRunner {
     let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
-    let store = Store::open_with(folder.join("store"), options).unwrap();
+    let store = Store::open_with(directory.join("store"), options).unwrap();
     let session = match id {
         Some(id) => store.open_session(id, &types()).unwrap(),
         None => store.create(&types()).unwrap(),
     };
-    let root = folder.join("workspace");
+    let root = directory.join("workspace");
     let files =
-        HostFilesystem::open(&root, folder.join("snapshots"), HostFilesystemOptions::default()).unwrap();
+        HostFilesystem::open(&root, directory.join("snapshots"), HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(Shell(root)))
 }
@@ -61,8 +61,10 @@ fn call(runner: &ToolRunner, script: &str, then: Then) -> Result<ToolReport> {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_is_killed_within_git() {
     let Some(argument) = child::argument() else { return };
-    let [id, folder, script] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{argument}") };
-    let _ = call(&runner(Path::new(folder), Some(id.parse().unwrap())), script, Then::Die);
+    let [id, directory, script] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else {
+        panic!("{argument}")
+    };
+    let _ = call(&runner(Path::new(directory), Some(id.parse().unwrap())), script, Then::Die);
 }
 
 /// Each of these ended a run: the branch had moved, or a repository stayed, and only a person could see to it.

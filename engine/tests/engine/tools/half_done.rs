@@ -95,40 +95,40 @@ impl Snapshotable for Precipice {
     }
 }
 
-/// A workspace, and the folders of everybody's store beside it.
+/// A workspace, and the directories of everybody's store beside it.
 struct Place {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
-fn workspace(folder: &Path) -> Arc<HostFilesystem> {
-    let (root, store) = (folder.join("workspace"), folder.join("snapshots"));
+fn workspace(directory: &Path) -> Arc<HostFilesystem> {
+    let (root, store) = (directory.join("workspace"), directory.join("snapshots"));
     Arc::new(HostFilesystem::open(root, store, HostFilesystemOptions::default()).unwrap())
 }
 
-fn store(folder: &Path, name: &str) -> Store {
+fn store(directory: &Path, name: &str) -> Store {
     let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
-    Store::open_with(folder.join(name), options).unwrap()
+    Store::open_with(directory.join(name), options).unwrap()
 }
 
-fn run_of(session: Session, folder: &Path, disk: Option<MemoryStorage>) -> ToolRunner {
-    let resources = ResourceRegistry::builder().filesystem(workspace(folder)).build().unwrap();
+fn run_of(session: Session, directory: &Path, disk: Option<MemoryStorage>) -> ToolRunner {
+    let resources = ResourceRegistry::builder().filesystem(workspace(directory)).build().unwrap();
     let tools = ToolRegistry::new().with(Scribble { disk }).with(Read);
     ToolRunner::new(ExecutionState::new(session, resources), tools)
 }
 
 impl Place {
     fn new() -> Place {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("workspace")).unwrap();
-        fs::write(folder.path().join("workspace/page"), "empty").unwrap();
-        setxattr(folder.path(), MARK, b"", XattrFlags::empty()).expect(
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("workspace")).unwrap();
+        fs::write(directory.path().join("workspace/page"), "empty").unwrap();
+        setxattr(directory.path(), MARK, b"", XattrFlags::empty()).expect(
             "the folder for temporary files takes extended attributes, or TMPDIR names one that does",
         );
-        Place { folder }
+        Place { directory }
     }
 
     fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     fn root(&self) -> PathBuf {
@@ -160,7 +160,7 @@ impl Place {
         fs::read_to_string(self.root().join("page")).unwrap()
     }
 
-    /// The mark's words, the session's folder last.
+    /// The mark's words, the session's directory last.
     fn mark(&self) -> Vec<String> {
         let mut bytes = vec![0; 5_000];
         let len = getxattr(self.root(), MARK, &mut bytes[..]).unwrap();
@@ -210,9 +210,9 @@ fn goes_on(runner: &ToolRunner, place: &Place) {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_is_killed_within_a_call() {
     let Some(argument) = child::argument() else { return };
-    let [name, id, folder] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{argument}") };
-    let session = store(Path::new(folder), name).open_session(id.parse().unwrap(), &types()).unwrap();
-    let _ = scribble(&run_of(session, Path::new(folder), None), "half", Then::Die);
+    let [name, id, directory] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{argument}") };
+    let session = store(Path::new(directory), name).open_session(id.parse().unwrap(), &types()).unwrap();
+    let _ = scribble(&run_of(session, Path::new(directory), None), "half", Then::Die);
     unreachable!("it was killed");
 }
 
@@ -306,7 +306,7 @@ fn a_session_that_was_moved_is_still_its_own() {
     recover(&place.open("moved", id));
     assert_eq!(place.page(), "before");
 
-    // Still found where it was, it is the same folder.
+    // Still found where it was, it is the same directory.
     let place = Place::new();
     let (one, moved) = (place.path().join("one"), place.path().join("moved"));
     let id = place.killed("one");
@@ -369,11 +369,11 @@ fn a_call_whose_end_could_not_be_recorded_keeps_others_away_in_the_same_process_
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_is_killed_within_a_restore() {
     let Some(argument) = child::argument() else { return };
-    let (id, folder) = argument.split_once(' ').unwrap();
-    let folder = Path::new(folder);
-    let session = store(folder, "one").open_session(id.parse().unwrap(), &types()).unwrap();
+    let (id, directory) = argument.split_once(' ').unwrap();
+    let directory = Path::new(directory);
+    let session = store(directory, "one").open_session(id.parse().unwrap(), &types()).unwrap();
     let resources =
-        ResourceRegistry::builder().filesystem(workspace(folder)).snapshotable(Arc::new(Precipice));
+        ResourceRegistry::builder().filesystem(workspace(directory)).snapshotable(Arc::new(Precipice));
     let state = ExecutionState::new(session, resources.build().unwrap());
     let runner = ToolRunner::new(state, ToolRegistry::new().with(Scribble { disk: None }));
     scribble(&runner, "early", Then::Succeed).unwrap();
@@ -443,7 +443,7 @@ fn after_a_power_cut_the_log_is_asked_and_not_the_mark() {
 }
 
 #[test]
-fn a_copied_folder_is_not_the_one_that_was_left_half_done() {
+fn a_copied_directory_is_not_the_one_that_was_left_half_done() {
     let place = Place::new();
     let id = place.killed("one");
     let copied = Place::new();
@@ -452,18 +452,18 @@ fn a_copied_folder_is_not_the_one_that_was_left_half_done() {
     assert_eq!((copied.mark(), copied.page()), (place.mark(), place.page()));
     goes_on(&copied.begin("other"), &copied);
     is_refused_for(&place.begin("other"), &place, id);
-    // The same folder by another name is.
+    // The same directory by another name is.
     fs::rename(place.root(), place.path().join("elsewhere")).unwrap();
     std::os::unix::fs::symlink("elsewhere", place.root()).unwrap();
     is_refused_for(&place.begin("other"), &place, id);
 }
 
-/// Copies a folder with all attributes.
+/// Copies a directory with all attributes.
 fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
 }
 
-/// Damages the last record but one of the log in a folder.
+/// Damages the last record but one of the log in a directory.
 fn damage(dir: &Path) {
     let mut places = Vec::new();
     walk(dir, &mut |frame| {
@@ -570,13 +570,13 @@ fn a_forged_mark_is_named_and_a_person_removes_it() {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_scribbles() {
     let Some(argument) = child::argument() else { return };
-    let [durability, id, folder] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else {
+    let [durability, id, directory] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else {
         panic!("{argument}")
     };
     let durability = if durability == "boundary" { Durability::Boundary } else { Durability::Process };
-    let store = store(Path::new(folder), "one");
+    let store = store(Path::new(directory), "one");
     let session = store.open_session_at(id.parse().unwrap(), &types(), durability).unwrap();
-    let runner = run_of(session, Path::new(folder), None);
+    let runner = run_of(session, Path::new(directory), None);
     for text in ["first", "second", "third"] {
         assert!(scribble(&runner, text, Then::Succeed).unwrap().success);
     }
@@ -614,7 +614,7 @@ fn a_workspace_is_synced_where_it_passes_from_one_session_to_another_and_at_no_o
 }
 
 #[test]
-fn a_folder_that_takes_no_mark_is_worked_on_without_one() {
+fn a_directory_that_takes_no_mark_is_worked_on_without_one() {
     if !child::is_traced_here() {
         return;
     }

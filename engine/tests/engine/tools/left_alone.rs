@@ -11,7 +11,7 @@ use foldlog_test_support::room::{Room, store_in};
 use super::collected::keeping;
 use super::*;
 
-/// Makes what is no file: a folder with something in it, a link to a file of somebody else's, a pipe.
+/// Makes what is no file: a directory with something in it, a link to a file of somebody else's, a pipe.
 fn make_irregular(what: &str, path: &Path, elsewhere: &Path) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     match what {
@@ -26,7 +26,7 @@ fn make_irregular(what: &str, path: &Path, elsewhere: &Path) {
 
 /// Protects: what bears the name of a file that a collection looks at, and is none, costs nobody anything: it stays, the report names
 /// it, and all else is collected as ever. An object of a session could not be removed, and ended the collection of the whole store,
-/// where a folder had its name in the pool.
+/// where a directory had its name in the pool.
 #[test]
 fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
     for what in ["a folder", "a symbolic link", "a pipe"] {
@@ -35,9 +35,9 @@ fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
             room.call(&format!("printf {n} > page"));
         }
         room.session().clone().close().unwrap();
-        let Room { folder, runner, id, .. } = room;
+        let Room { directory, runner, id, .. } = room;
         drop(runner);
-        let (store, elsewhere) = (store_in(folder.path()), folder.path().join("elsewhere"));
+        let (store, elsewhere) = (store_in(directory.path()), directory.path().join("elsewhere"));
         fs::write(&elsewhere, "not yours").unwrap();
         let (dir, root) = (store.session_dir(id), store.path().to_owned());
         let (object, captured, other) = ("a".repeat(64), "c".repeat(38), Uuid::from_u128(7));
@@ -54,7 +54,7 @@ fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
         ];
         if what != "a folder" {
             made.push(root.join(format!("sessions/.new-{other}")));
-            // A folder of objects that no capture has made.
+            // A directory of objects that no capture has made.
             let mut unused = (0..=u8::MAX).rev().map(|byte| dir.join(format!("files/objects/{byte:02x}")));
             made.push(unused.find(|path| !path.exists()).unwrap());
         }
@@ -62,7 +62,7 @@ fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
         // An object that nothing names, and that has another name, though not the one in the pool.
         let unnamed = dir.join("objects").join("d".repeat(64));
         fs::write(&unnamed, "nobody's").unwrap();
-        fs::hard_link(&unnamed, folder.path().join("another name")).unwrap();
+        fs::hard_link(&unnamed, directory.path().join("another name")).unwrap();
         let in_pool = root.join("pool").join("d".repeat(64));
         fs::create_dir(&in_pool).unwrap();
 
@@ -71,7 +71,7 @@ fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
         assert_eq!(report, planned, "{what}");
         assert_eq!(report.skipped, BTreeMap::new(), "{what}");
         assert!(report.all.captures > 3 && report.all.objects == 1, "{what}: {report:?}");
-        assert!(!unnamed.exists() && folder.path().join("another name").exists(), "{what}");
+        assert!(!unnamed.exists() && directory.path().join("another name").exists(), "{what}");
         let left: BTreeMap<_, _> =
             report.left.iter().map(|left| (left.path.clone(), left.what.as_str())).collect();
         let mut expected: BTreeMap<_, _> = made.iter().map(|path| (path.clone(), what)).collect();
@@ -104,12 +104,12 @@ fn a_capture_in_whose_place_something_else_stands_keeps_its_objects() {
         let commit = room.session().captures_dir().join("objects").join(&snapshot.commit[..2]);
         let commit = commit.join(&snapshot.commit[2..]);
         room.session().clone().close().unwrap();
-        let Room { folder, runner, id, .. } = room;
+        let Room { directory, runner, id, .. } = room;
         drop(runner);
-        let store = store_in(folder.path());
-        let aside = folder.path().join("aside");
+        let store = store_in(directory.path());
+        let aside = directory.path().join("aside");
         fs::rename(&commit, &aside).unwrap();
-        make_irregular(what, &commit, &folder.path().join("nowhere"));
+        make_irregular(what, &commit, &directory.path().join("nowhere"));
         for dry_run in [true, false] {
             let report = store.collect(&CollectOptions { dry_run, ..keeping(1) }).unwrap();
             assert_eq!(report.all, CollectedFiles::default(), "{what}: {report:?}");

@@ -266,7 +266,7 @@ impl Tool for Interrupted {
     }
 }
 
-/// Where the process was killed after the folder was made and before the first record was there, the call that was run
+/// Where the process was killed after the directory was made and before the first record was there, the call that was run
 /// again found no session and could begin none, each time that it was run.
 #[test]
 fn a_session_whose_beginning_was_cut_short_is_begun_by_the_call_when_it_is_run_again() {

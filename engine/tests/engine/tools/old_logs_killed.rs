@@ -15,7 +15,7 @@ use foldlog::{
 };
 use foldlog_test_support::child;
 use foldlog_test_support::host::{Draft, DraftEdited};
-use foldlog_test_support::killed::{Call, calls, kill_at, quick_folder, step, tell_done};
+use foldlog_test_support::killed::{Call, calls, kill_at, quick_directory, step, tell_done};
 use foldlog_test_support::room::{root, runner_in};
 
 use super::*;
@@ -36,8 +36,8 @@ enum Act {
 impl Act {
     const ALL: [Act; 3] = [Act::Compact, Act::Compress, Act::Collect];
 
-    fn act(self, folder: &Path, id: Uuid) {
-        let store = store_in(folder);
+    fn act(self, directory: &Path, id: Uuid) {
+        let store = store_in(directory);
         let compression = Some(Compression::Zstd);
         match self {
             Act::Compact => drop(store.compact(id, &CompactOptions::default()).unwrap()),
@@ -62,7 +62,7 @@ fn keeping() -> CollectOptions {
     CollectOptions { calls: 2, ..CollectOptions::default() }
 }
 
-fn store_in(folder: &Path) -> Store {
+fn store_in(directory: &Path) -> Store {
     let options = StoreOptions {
         durability: Durability::Process,
         // What is killed at a call must make it each time.
@@ -73,7 +73,7 @@ fn store_in(folder: &Path) -> Store {
         background: BackgroundSync::Inline,
         ..StoreOptions::default()
     };
-    Store::open_with(folder.join("store"), options).unwrap()
+    Store::open_with(directory.join("store"), options).unwrap()
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn part_of_a_child_that_makes_room() {
 
 /// A session that has grown old, and what everybody knows of it.
 struct Old {
-    /// Folder of the workspace, and of the store while that is acted on.
+    /// Directory of the workspace, and of the store while that is acted on.
     now: PathBuf,
     /// How the store was before.
     kept: PathBuf,
@@ -101,12 +101,12 @@ struct Old {
     slices: BTreeMap<String, SliceState>,
 }
 
-fn files(folder: &Path) -> BTreeMap<String, String> {
+fn files(directory: &Path) -> BTreeMap<String, String> {
     let read = |entry: std::io::Result<fs::DirEntry>| {
         let path = entry.unwrap().path();
         (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(&path).unwrap())
     };
-    fs::read_dir(root(folder)).unwrap().map(read).collect()
+    fs::read_dir(root(directory)).unwrap().map(read).collect()
 }
 
 impl Old {
@@ -201,12 +201,12 @@ impl Old {
     }
 }
 
-fn audit(folder: &Path, id: Uuid) -> LogReader {
-    LogReader::open(folder.join("store/sessions").join(id.to_string())).unwrap()
+fn audit(directory: &Path, id: Uuid) -> LogReader {
+    LogReader::open(directory.join("store/sessions").join(id.to_string())).unwrap()
 }
 
-fn names_beneath(folder: &Path) -> Vec<String> {
-    let found = Command::new("find").arg(folder).output().unwrap();
+fn names_beneath(directory: &Path) -> Vec<String> {
+    let found = Command::new("find").arg(directory).output().unwrap();
     String::from_utf8(found.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
@@ -217,7 +217,7 @@ fn whatever_makes_room_and_is_killed_at_any_call_has_lost_nothing() {
         return;
     }
     for act in Act::ALL {
-        let beneath = quick_folder();
+        let beneath = quick_directory();
         let old = Old::before(act, beneath.path());
         old.renewed();
         let calls: Vec<Call> = calls(PART, &old.argument(act), &old.now);

@@ -21,7 +21,7 @@ struct Script {
 }
 
 struct Shell {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 /// Runs one script after the other, and answers with what the last one printed.
@@ -62,7 +62,7 @@ impl Tool for Shell {
     type Output = String;
 
     fn call(&self, script: Script, context: &ToolContext) -> Result<ToolResult<String>, ToolError> {
-        let command = context.command("/bin/sh").args(["-c", &script.script]).current_dir(&self.folder);
+        let command = context.command("/bin/sh").args(["-c", &script.script]).current_dir(&self.directory);
         if script.beside {
             command.start()?;
             return Ok(ToolResult::ok("started", String::new()));
@@ -77,8 +77,11 @@ impl Tool for Shell {
     }
 }
 
-fn shell(run: &Run, folder: &Path) -> ToolRunner {
-    ToolRunner::new(run.runner.state().clone(), ToolRegistry::new().with(Shell { folder: folder.to_owned() }))
+fn shell(run: &Run, directory: &Path) -> ToolRunner {
+    ToolRunner::new(
+        run.runner.state().clone(),
+        ToolRegistry::new().with(Shell { directory: directory.to_owned() }),
+    )
 }
 
 fn script(script: &str, beside: bool) -> ToolCall {
@@ -88,54 +91,56 @@ fn script(script: &str, beside: bool) -> ToolCall {
 
 #[test]
 fn what_a_program_prints_is_the_tools_answer() {
-    let (run, folder) = (Run::new(), tempfile::tempdir().unwrap());
-    let report = shell(&run, folder.path())
+    let (run, directory) = (Run::new(), tempfile::tempdir().unwrap());
+    let report = shell(&run, directory.path())
         .execute(&script("echo hello; echo to nobody >&2", false), &ExecuteOptions::default())
         .unwrap();
     assert_eq!((report.success, report.message.as_str()), (true, "hello\n"));
     let report =
-        shell(&run, folder.path()).execute(&script("exit 3", false), &ExecuteOptions::default()).unwrap();
+        shell(&run, directory.path()).execute(&script("exit 3", false), &ExecuteOptions::default()).unwrap();
     assert!(!report.success);
 }
 
 #[test]
 fn what_a_tool_starts_does_not_outlive_the_call() {
-    let (run, folder) = (Run::new(), tempfile::tempdir().unwrap());
+    let (run, directory) = (Run::new(), tempfile::tempdir().unwrap());
     // A child that would write for ever, its output held open, and a tool that does not wait for it.
     let forever = "( while :; do echo x >> tracks; done ) & echo $! > pid";
     for beside in [false, true] {
-        let report =
-            shell(&run, folder.path()).execute(&script(forever, beside), &ExecuteOptions::default()).unwrap();
+        let report = shell(&run, directory.path())
+            .execute(&script(forever, beside), &ExecuteOptions::default())
+            .unwrap();
         assert!(report.success, "{report:?}");
         // The call is over, so nothing is written any more: the file can be taken away and does not come back.
-        let _ = std::fs::remove_file(folder.path().join("tracks"));
-        std::fs::write(folder.path().join("probe"), "").unwrap();
-        assert!(!folder.path().join("tracks").exists());
+        let _ = std::fs::remove_file(directory.path().join("tracks"));
+        std::fs::write(directory.path().join("probe"), "").unwrap();
+        assert!(!directory.path().join("tracks").exists());
     }
 }
 
 #[test]
 fn a_program_that_left_its_group_ends_with_the_call() {
     // It was waited for until it ended by itself, however long that took: the group's end was not its own.
-    let (run, folder) = (Run::new(), tempfile::tempdir().unwrap());
+    let (run, directory) = (Run::new(), tempfile::tempdir().unwrap());
     let since = Instant::now();
     // The script waits until it has left.
     let left = "echo $$ > pid; exec setsid sleep 60";
-    let report = shell(&run, folder.path()).execute(&script(left, true), &ExecuteOptions::default()).unwrap();
+    let report =
+        shell(&run, directory.path()).execute(&script(left, true), &ExecuteOptions::default()).unwrap();
     assert!(report.success, "{report:?}");
     let options = ExecuteOptions { deadline: Some(Duration::from_millis(300)), ..ExecuteOptions::default() };
-    let late = shell(&run, folder.path()).execute(&script(left, false), &options);
+    let late = shell(&run, directory.path()).execute(&script(left, false), &options);
     assert!(is_late(&late), "{late:?}");
     assert!(since.elapsed() < Duration::from_secs(30), "{:?}", since.elapsed());
-    let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
+    let pid = std::fs::read_to_string(directory.path().join("pid")).unwrap();
     assert!(!PathBuf::from(format!("/proc/{}", pid.trim())).exists(), "it is gone");
 }
 
 #[test]
 fn a_call_that_another_thread_cancels_ends_with_its_program_and_is_taken_back() {
     // Only whoever had begun a call by hand could stop it: what `execute` ran went on to its end.
-    let (run, folder) = (Run::new(), tempfile::tempdir().unwrap());
-    let (runner, session, pid) = (shell(&run, folder.path()), run.session(), folder.path().join("pid"));
+    let (run, directory) = (Run::new(), tempfile::tempdir().unwrap());
+    let (runner, session, pid) = (shell(&run, directory.path()), run.session(), directory.path().join("pid"));
     let since = Instant::now();
     let (operation, report) = thread::scope(|scope| {
         let running = scope.spawn(|| {
@@ -187,10 +192,10 @@ fn where_the_leader_was_killed_the_next_program_has_another() {
 
 #[test]
 fn a_program_that_takes_too_long_is_ended_with_the_calls_time() {
-    let (run, folder) = (Run::new(), tempfile::tempdir().unwrap());
+    let (run, directory) = (Run::new(), tempfile::tempdir().unwrap());
     let options = ExecuteOptions { deadline: Some(Duration::from_millis(50)), ..ExecuteOptions::default() };
     let since = Instant::now();
-    let late = shell(&run, folder.path()).execute(&script("while :; do :; done", false), &options);
+    let late = shell(&run, directory.path()).execute(&script("while :; do :; done", false), &options);
     assert!(is_late(&late), "{late:?}");
     assert!(since.elapsed() < Duration::from_secs(30), "it was ended");
     assert_eq!(run.invoked()[0].cause, Some(Cause::Deadline));
@@ -200,7 +205,7 @@ fn a_program_that_takes_too_long_is_ended_with_the_calls_time() {
 /// recovered.
 struct Killed {
     disk: MemoryStorage,
-    folder: PathBuf,
+    directory: PathBuf,
     killed: SyncSender<()>,
     recovered: Mutex<Receiver<()>>,
 }
@@ -212,8 +217,8 @@ impl Tool for Killed {
 
     fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
         let script = "echo $$ > pid.new; mv pid.new pid; exec sleep 600";
-        context.command("/bin/sh").args(["-c", script]).current_dir(&self.folder).start()?;
-        while !self.folder.join("pid").exists() {
+        context.command("/bin/sh").args(["-c", script]).current_dir(&self.directory).start()?;
+        while !self.directory.join("pid").exists() {
             std::thread::yield_now();
         }
         self.disk.crash(CrashKind::Process);
@@ -226,11 +231,11 @@ impl Tool for Killed {
 /// What still ran would have gone on in a workspace that was just restored.
 #[test]
 fn what_a_killed_process_left_running_is_ended_before_its_call_is_taken_back() {
-    let (mut run, folder) = (Run::new(), tempfile::tempdir().unwrap());
+    let (mut run, directory) = (Run::new(), tempfile::tempdir().unwrap());
     let ((killed, is_killed), (recovered, is_recovered)) = (sync_channel(1), sync_channel(1));
     let tool = Killed {
         disk: run.disk.clone(),
-        folder: folder.path().to_owned(),
+        directory: directory.path().to_owned(),
         killed,
         recovered: Mutex::new(is_recovered),
     };
@@ -245,7 +250,7 @@ fn what_a_killed_process_left_running_is_ended_before_its_call_is_taken_back() {
         let state = ExecutionState::new(run.session().clone(), ResourceRegistry::default());
         let next = ToolRunner::new(state, ToolRegistry::new());
         assert_eq!(next.recover(&ExecuteOptions::default()).unwrap().len(), 1);
-        let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
+        let pid = std::fs::read_to_string(directory.path().join("pid")).unwrap();
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
         // Nobody but the handler's process can take it off the list.
         let state = stat.rsplit(") ").next().unwrap_or_default();
@@ -298,19 +303,19 @@ fn pid_of(root: &Path, name: &str) -> PathBuf {
     root.with_file_name(format!("pid of {name}"))
 }
 
-/// The runner of a session in a folder, whose workspace is beside its store.
-fn leaving(session: Session, folder: &Path, is_killed: bool) -> ToolRunner {
-    let (root, store) = (folder.join("workspace"), folder.join("snapshots"));
+/// The runner of a session in a directory, whose workspace is beside its store.
+fn leaving(session: Session, directory: &Path, is_killed: bool) -> ToolRunner {
+    let (root, store) = (directory.join("workspace"), directory.join("snapshots"));
     let files = HostFilesystem::open(root, store, HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(Leaves { is_killed }))
 }
 
 fn place() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("workspace")).unwrap();
-    std::fs::write(folder.path().join("workspace/page"), "as it was").unwrap();
-    folder
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("workspace")).unwrap();
+    std::fs::write(directory.path().join("workspace/page"), "as it was").unwrap();
+    directory
 }
 
 /// Ends the programs of a test that found some, which would go on for ever.
@@ -326,8 +331,8 @@ impl Drop for Ended<'_> {
 
 /// Checks that the programs are gone, and that the workspace is as it was and stays so.
 #[track_caller]
-fn nothing_is_left(folder: &Path) {
-    let root = folder.join("workspace");
+fn nothing_is_left(directory: &Path) {
+    let root = directory.join("workspace");
     let _ended = Ended(&root);
     let names = || {
         let found = std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name());
@@ -359,10 +364,10 @@ fn what_left_its_group_does_not_outlive_a_call_that_failed() {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_whose_programs_left_their_group() {
     let Some(argument) = child::argument() else { return };
-    let (id, folder) = argument.split_once(' ').unwrap();
-    let store = Store::open(Path::new(folder).join("store")).unwrap();
+    let (id, directory) = argument.split_once(' ').unwrap();
+    let store = Store::open(Path::new(directory).join("store")).unwrap();
     let session = store.open_session(id.parse().unwrap(), &types()).unwrap();
-    let _ = leaving(session, Path::new(folder), true)
+    let _ = leaving(session, Path::new(directory), true)
         .execute(&ToolCall::new("leaves", "{}"), &ExecuteOptions::default());
     unreachable!("it was killed");
 }
@@ -408,15 +413,15 @@ fn what_cleared_its_environment_ends_with_the_calls_control_group() {
     if !groups_are_made_here() {
         return;
     }
-    let (run, folder) = (Run::new(), tempfile::tempdir().unwrap());
+    let (run, directory) = (Run::new(), tempfile::tempdir().unwrap());
     // The shell has joined the group once it reads its own.
     let left = "until grep -q foldlog- /proc/self/cgroup; do :; done; \
                 env -i setsid sh -c 'echo $$ > pid.new; mv pid.new pid; exec sleep 600' & \
                 until [ -e pid ]; do :; done; grep '^0::' /proc/self/cgroup";
     let report =
-        shell(&run, folder.path()).execute(&script(left, false), &ExecuteOptions::default()).unwrap();
+        shell(&run, directory.path()).execute(&script(left, false), &ExecuteOptions::default()).unwrap();
     assert!(report.success && report.message.contains("/foldlog-"), "{report:?}");
-    let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
+    let pid = std::fs::read_to_string(directory.path().join("pid")).unwrap();
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     let state = stat.rsplit(") ").next().unwrap_or_default();
     assert!(state.is_empty() || state.starts_with(['Z', 'X']), "it still runs: {stat}");
@@ -475,11 +480,11 @@ fn text(output: &[u8]) -> String {
     String::from_utf8_lossy(output).into_owned()
 }
 
-/// A shell of a model inherited the whole environment of its host, with all keys in it, and began in the host's folder.
+/// A shell of a model inherited the whole environment of its host, with all keys in it, and began in the host's directory.
 #[test]
 fn a_program_begins_in_the_workspace_and_inherits_what_the_host_lets_through() {
-    let folder = tempfile::tempdir().unwrap();
-    let root = fs::canonicalize(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(directory.path()).unwrap();
     assert!(std::env::vars_os().count() > 3, "there is something to be hidden");
     let said = over_a_workspace(&root, |context| {
         let command = context.command("env").env("OWN", "set by the tool");
@@ -487,8 +492,8 @@ fn a_program_begins_in_the_workspace_and_inherits_what_the_host_lets_through() {
         let printed = text(&command.output()?.stdout);
         let seen: Vec<&str> =
             printed.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
-        let folder = text(&context.command("pwd").output()?.stdout);
-        Ok(format!("{names:?} {seen:?} {folder}"))
+        let directory = text(&context.command("pwd").output()?.stdout);
+        Ok(format!("{names:?} {seen:?} {directory}"))
     });
     let mut names: Vec<&str> = ["OWN", "PATH", "TZ"].into();
     names.retain(|name| *name == "OWN" || std::env::var_os(name).is_some());
@@ -504,8 +509,8 @@ fn a_program_begins_in_the_workspace_and_inherits_what_the_host_lets_through() {
 
 #[test]
 fn a_program_reads_what_it_is_given_and_no_more_of_its_output_is_kept_than_asked_for() {
-    let folder = tempfile::tempdir().unwrap();
-    let said = over_a_workspace(folder.path(), |context| {
+    let directory = tempfile::tempdir().unwrap();
+    let said = over_a_workspace(directory.path(), |context| {
         // More than any pipe holds, in both directions.
         let given = vec![b'x'; 1 << 20];
         let output = context.command("cat").stdin(given.clone()).output()?;
@@ -525,9 +530,9 @@ fn a_program_reads_what_it_is_given_and_no_more_of_its_output_is_kept_than_asked
 
 #[test]
 fn a_tool_hears_what_its_program_prints_while_it_runs() {
-    let folder = tempfile::tempdir().unwrap();
-    let go = folder.path().join("go");
-    let said = over_a_workspace(folder.path(), move |context| {
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let said = over_a_workspace(directory.path(), move |context| {
         let script = "echo one; while [ ! -e go ]; do sleep 0.01; done; echo two >&2; exit 3";
         let mut heard = Vec::new();
         let status = context.command("sh").args(["-c", script]).stream(|stream, piece| {

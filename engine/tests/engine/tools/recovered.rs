@@ -1,4 +1,4 @@
-//! Recoveries over a real folder that are killed in turn, at each system call by which they change something.
+//! Recoveries over a real directory that are killed in turn, at each system call by which they change something.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -19,16 +19,16 @@ const RECOVERS: &str = "tools::recovered::part_of_a_child_that_recovers";
 /// In a normal run every so-manieth of these calls is killed at.
 const EVERY: usize = 17;
 
-/// So many files in one folder are brought back by two threads.
+/// So many files in one directory are brought back by two threads.
 const MANY: usize = 40;
 
-fn store_at(folder: &Path) -> Store {
-    Store::open(folder.join("store")).unwrap()
+fn store_at(directory: &Path) -> Store {
+    Store::open(directory.join("store")).unwrap()
 }
 
-fn runner_at(folder: &Path, session: Session) -> ToolRunner {
+fn runner_at(directory: &Path, session: Session) -> ToolRunner {
     let store = session.dir().join("workspace");
-    let root = folder.join("workspace");
+    let root = directory.join("workspace");
     let files = HostFilesystem::open(&root, store, HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(Upheaval))
@@ -77,8 +77,8 @@ impl Tool for Upheaval {
 
 /// What there is before that.
 fn furnish(root: &Path) {
-    let folders = ["folder/in folder", "gone/with/all", "closed", "many"];
-    folders.iter().for_each(|folder| fs::create_dir_all(root.join(folder)).unwrap());
+    let directories = ["folder/in folder", "gone/with/all", "closed", "many"];
+    directories.iter().for_each(|directory| fs::create_dir_all(root.join(directory)).unwrap());
     let files = ["overwritten", "appended", "deleted", "renamed", "opened up", "becomes a link"];
     let deep = ["becomes a folder", "folder/in folder/file", "gone/with/all/of it", "closed/within"];
     let many = (0..MANY).map(|n| format!("many/{n}"));
@@ -94,12 +94,12 @@ fn furnish(root: &Path) {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_is_killed_within_an_upheaval() {
     let Some(argument) = child::argument() else { return };
-    let (id, folder) = argument.split_once(' ').unwrap();
-    let folder = Path::new(folder);
-    let session = store_at(folder).open_session(id.parse().unwrap(), &types()).unwrap();
-    let root = folder.join("workspace").display().to_string();
+    let (id, directory) = argument.split_once(' ').unwrap();
+    let directory = Path::new(directory);
+    let session = store_at(directory).open_session(id.parse().unwrap(), &types()).unwrap();
+    let root = directory.join("workspace").display().to_string();
     let call = ToolCall::new("upheaval", serde_json::json!({ "root": root }).to_string());
-    let _ = runner_at(folder, session).execute(&call, &ExecuteOptions::default());
+    let _ = runner_at(directory, session).execute(&call, &ExecuteOptions::default());
     unreachable!("it was killed");
 }
 
@@ -107,10 +107,10 @@ fn part_of_a_child_that_is_killed_within_an_upheaval() {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_recovers() {
     let Some(argument) = child::argument() else { return };
-    let (id, folder) = argument.split_once(' ').unwrap();
-    let folder = Path::new(folder);
-    let session = store_at(folder).open_session(id.parse().unwrap(), &types()).unwrap();
-    let runner = runner_at(folder, session.clone());
+    let (id, directory) = argument.split_once(' ').unwrap();
+    let directory = Path::new(directory);
+    let session = store_at(directory).open_session(id.parse().unwrap(), &types()).unwrap();
+    let runner = runner_at(directory, session.clone());
     runner.recover(&ExecuteOptions::default()).unwrap();
     drop(runner);
     session.close().unwrap();
@@ -119,29 +119,29 @@ fn part_of_a_child_that_recovers() {
 
 /// A store with one session, and beside it the workspace.
 struct Desk {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     id: Uuid,
 }
 
 impl Desk {
     fn new() -> Desk {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("workspace")).unwrap();
-        furnish(&folder.path().join("workspace"));
-        let session = store_at(folder.path()).create(&types()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("workspace")).unwrap();
+        furnish(&directory.path().join("workspace"));
+        let session = store_at(directory.path()).create(&types()).unwrap();
         session.dispatch(StepAdded { title: "before".to_owned(), part: 0 }).unwrap();
         let id = session.id();
         session.close().unwrap();
-        Desk { folder, id }
+        Desk { directory, id }
     }
 
     fn argument(&self) -> String {
-        format!("{} {}", self.id, self.folder.path().display())
+        format!("{} {}", self.id, self.directory.path().display())
     }
 
     fn open(&self) -> ToolRunner {
-        let session = store_at(self.folder.path()).open_session(self.id, &types()).unwrap();
-        runner_at(self.folder.path(), session)
+        let session = store_at(self.directory.path()).open_session(self.id, &types()).unwrap();
+        runner_at(self.directory.path(), session)
     }
 
     /// Every file, and every slice of STATE.
@@ -149,7 +149,7 @@ impl Desk {
         let mut state = session.state().unwrap();
         state.slices.retain(|_, slice| slice.policy == Policy::State && !slice.items.is_empty());
         state.position = None;
-        (digest::of(&self.folder.path().join("workspace")), state)
+        (digest::of(&self.directory.path().join("workspace")), state)
     }
 
     /// A desk whose process was killed within its call, and all that there was before it.
@@ -160,7 +160,7 @@ impl Desk {
         drop(runner);
         let within = "tools::recovered::part_of_a_child_that_is_killed_within_an_upheaval";
         child::start(within, &desk.argument()).ended();
-        assert_ne!(digest::of(&desk.folder.path().join("workspace")), before.0, "it came to its end");
+        assert_ne!(digest::of(&desk.directory.path().join("workspace")), before.0, "it came to its end");
         (desk, before)
     }
 }
@@ -194,7 +194,7 @@ fn a_recovery_that_is_killed_at_any_change_of_a_file_is_begun_again_and_ends_the
         return;
     }
     let (desk, _) = Desk::upheaved();
-    let calls = calls(RECOVERS, &desk.argument(), desk.folder.path());
+    let calls = calls(RECOVERS, &desk.argument(), desk.directory.path());
     let tried: Vec<&Call> = calls.iter().step_by(step(EVERY)).collect();
     let killed = tried.iter().filter(|call| is_killed_twice(call)).count();
     println!("{killed} recoveries killed at {} of {} calls", tried.len(), calls.len());

@@ -170,7 +170,7 @@ fn what_is_written_while_a_rewind_begins_is_kept_too() {
     let room = Room::new();
     let then = room.call("printf one > page; printf one > other");
     room.call("printf two > page; printf two > other; mkdir gone; printf new > gone/new");
-    let root = root(room.folder.path());
+    let root = root(room.directory.path());
     // The subscriber is told of the begin, which holds the capture, before anything goes back.
     let subscription = room.session().subscribe(move |told| {
         if told.kind() == RecordKind::TOOL_BEGIN {
@@ -189,14 +189,14 @@ fn what_is_written_while_a_rewind_begins_is_kept_too() {
     assert_eq!(room.file("page").unwrap(), "hand");
 }
 
-/// A rewind that was tried on another folder left that folder's capture as the last one: the next rewind took all that the
+/// A rewind that was tried on another directory left that directory's capture as the last one: the next rewind took all that the
 /// workspace holds for changes by hand, and left it as it was.
 #[test]
-fn a_rewind_that_was_tried_on_another_folder_says_nothing_of_this_one() {
+fn a_rewind_that_was_tried_on_another_directory_says_nothing_of_this_one() {
     let room = Room::new();
     let then = room.call("printf one > page");
     room.call("printf two > page; printf new > new");
-    let other = room.folder.path().join("other");
+    let other = room.directory.path().join("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("theirs"), "theirs").unwrap();
     let store = room.session().captures_dir();
@@ -298,10 +298,10 @@ fn a_rewind_that_cannot_be_leaves_all_as_it_was() {
 
 #[test]
 fn a_host_that_rewinds_does_the_same_again_over_its_log() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(root(folder.path())).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(root(directory.path())).unwrap();
     let host = |session: &Session| -> Result<Vec<RewindReport>> {
-        let runner = runner_in(folder.path(), session.clone());
+        let runner = runner_in(directory.path(), session.clone());
         let call = |script: &str| {
             let arguments =
                 serde_json::to_string(&Script { script: script.to_owned(), fails: false }).unwrap();
@@ -315,7 +315,7 @@ fn a_host_that_rewinds_does_the_same_again_over_its_log() {
         session.dispatch(step("on"))?;
         Ok(reports)
     };
-    let session = store_in(folder.path()).create(&types()).unwrap();
+    let session = store_in(directory.path()).create(&types()).unwrap();
     let live = host(&session).unwrap();
     assert_eq!((live[0].resources[0].modified, live[0].resources[0].removed), (1, 1));
     let log = LogReader::open(session.dir()).unwrap();
@@ -454,7 +454,7 @@ proptest! {
     #[test]
     fn rewinds_and_undos_are_what_maps_say(acts in acts(), awaits in any::<bool>()) {
         let room = Room { awaits, ..Room::new() };
-        let root = root(room.folder.path());
+        let root = root(room.directory.path());
         let mut model = Model::default();
         // By position: the files that the last call or rewind before had left, and the plan.
         let mut positions: Vec<(SequenceNumber, Then)> = Vec::new();

@@ -74,8 +74,8 @@ enum At {
     Back(u64),
 }
 
-fn runner_in(folder: &Path, disk: &MemoryStorage, session: Session, at: Option<At>) -> ToolRunner {
-    let (root, store) = (folder.join("workspace"), folder.join("captures"));
+fn runner_in(directory: &Path, disk: &MemoryStorage, session: Session, at: Option<At>) -> ToolRunner {
+    let (root, store) = (directory.join("workspace"), directory.join("captures"));
     let files = HostFilesystem::open(root, store, HostFilesystemOptions::default()).unwrap();
     let kill_at = Mutex::new(if let Some(At::Back(nth)) = at { Some(nth) } else { None });
     let (disk, is_doomed, went_back) = (disk.clone(), at.is_some(), AtomicBool::new(false));
@@ -84,11 +84,11 @@ fn runner_in(folder: &Path, disk: &MemoryStorage, session: Session, at: Option<A
     ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new())
 }
 
-fn seen(folder: &Path, session: &Session) -> (Vec<String>, BTreeMap<String, String>) {
-    let entries = fs::read_dir(folder.join("workspace")).unwrap().map(Result::unwrap);
+fn seen(directory: &Path, session: &Session) -> (Vec<String>, BTreeMap<String, String>) {
+    let entries = fs::read_dir(directory.join("workspace")).unwrap().map(Result::unwrap);
     let named = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
     let files = entries.map(|entry| (named(entry), String::new())).map(|(name, _)| {
-        let text = fs::read_to_string(folder.join("workspace").join(&name)).unwrap();
+        let text = fs::read_to_string(directory.join("workspace").join(&name)).unwrap();
         (name, text)
     });
     (plan(session), files.collect())
@@ -97,13 +97,13 @@ fn seen(folder: &Path, session: &Session) -> (Vec<String>, BTreeMap<String, Stri
 /// Kills a rewind or an undo, and recovers in the next process. Returns whether it was done all the same.
 fn killed(at: At, undo: bool, again: Option<u64>) -> bool {
     let told = format!("{at:?}, undo: {undo}, recovery killed: {again:?}");
-    let folder = tempfile::tempdir().unwrap();
-    let (folder, disk) = (folder.path(), MemoryStorage::new());
-    fs::create_dir(folder.join("workspace")).unwrap();
-    let write = |name: &str, text: &str| fs::write(folder.join("workspace").join(name), text).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (directory, disk) = (directory.path(), MemoryStorage::new());
+    fs::create_dir(directory.join("workspace")).unwrap();
+    let write = |name: &str, text: &str| fs::write(directory.join("workspace").join(name), text).unwrap();
     let session = store_of(&disk).create(&types()).unwrap();
     let id = session.id();
-    let runner = runner_in(folder, &disk, session.clone(), None);
+    let runner = runner_in(directory, &disk, session.clone(), None);
     let call = |title: &str, work: &dyn Fn()| {
         let operation = runner.begin(&ToolCall::new("other", "{}"), &ExecuteOptions::default()).unwrap();
         operation.context().session().dispatch(StepAdded { title: title.to_owned(), part: 0 }).unwrap();
@@ -121,10 +121,10 @@ fn killed(at: At, undo: bool, again: Option<u64>) -> bool {
         runner.state().rewind(then, &RewindOptions { overwrite: true, ..RewindOptions::default() }).unwrap();
     }
     session.sync().unwrap();
-    let before = seen(folder, &session);
+    let before = seen(directory, &session);
     drop(runner);
 
-    let doomed = runner_in(folder, &disk, session.clone(), Some(at));
+    let doomed = runner_in(directory, &disk, session.clone(), Some(at));
     if let At::Call(nth) = at {
         disk.inject(Fault::Die { nth, bytes: 20 });
     }
@@ -139,7 +139,7 @@ fn killed(at: At, undo: bool, again: Option<u64>) -> bool {
 
     let reopen = || {
         let session = store_of(&disk).open_session(id, &types()).unwrap();
-        runner_in(folder, &disk, session, None)
+        runner_in(directory, &disk, session, None)
     };
     let mut runner = reopen();
     if let Some(nth) = again {
@@ -159,7 +159,7 @@ fn killed(at: At, undo: bool, again: Option<u64>) -> bool {
     assert!(session.unsettled_operations().is_empty() && session.open_operations().is_empty(), "{told}");
     let ledger = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap().ledger().unwrap();
     let fate = ledger.iter().filter(|entry| entry.tool == "foldlog.restore").nth(usize::from(undo));
-    let found = seen(folder, &session);
+    let found = seen(directory, &session);
     let came_back = match fate.map(|entry| (entry.outcome, entry.cause)) {
         Some((OperationStatus::Committed, None)) => true,
         Some((OperationStatus::Failed, Some(Cause::Dropped))) | None => {

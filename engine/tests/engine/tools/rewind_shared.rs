@@ -1,4 +1,4 @@
-//! Rewinds of forks in folders of their own, and of sessions that share a folder with others.
+//! Rewinds of forks in directories of their own, and of sessions that share a directory with others.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use foldlog_test_support::room::{Room, root, runner_in, store_in};
 
 use super::*;
 
-/// A fork of a session, which works in a folder of its own.
+/// A fork of a session, which works in a directory of its own.
 struct Fork {
     root: PathBuf,
     state: ExecutionState,
@@ -20,10 +20,10 @@ struct Fork {
 impl Fork {
     /// Forks a session where it stands.
     fn of(room: &Room, prepare: impl FnOnce(&Path), rebind: Option<Rebind>) -> Fork {
-        let root = room.folder.path().join("own");
+        let root = room.directory.path().join("own");
         fs::create_dir(&root).unwrap();
         prepare(&root);
-        let store = store_in(room.folder.path());
+        let store = store_in(room.directory.path());
         let session = store.fork(room.id, room.at(), &types(), SessionOptions::default()).unwrap();
         let captures = session.captures_dir();
         let files = HostFilesystem::open(&root, captures, HostFilesystemOptions::default()).unwrap();
@@ -32,14 +32,14 @@ impl Fork {
         Fork { root, state: ExecutionState::new(session, resources) }
     }
 
-    /// Lets another process go on, which knows of no other folder than the fork's.
+    /// Lets another process go on, which knows of no other directory than the fork's.
     fn again(self, room: &Room) -> Fork {
         let Fork { root, state } = self;
         let session = state.session().clone();
         let id = session.id();
         session.close().unwrap();
         drop(state);
-        let session = store_in(room.folder.path()).open_session(id, &types()).unwrap();
+        let session = store_in(room.directory.path()).open_session(id, &types()).unwrap();
         let captures = session.captures_dir();
         let files = HostFilesystem::open(&root, captures, HostFilesystemOptions::default()).unwrap();
         let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
@@ -78,17 +78,17 @@ fn held(files: &[(&str, &str)]) -> BTreeMap<String, String> {
     files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
 }
 
-/// The captures that a fork shares with its parent are of the parent's folder: the rewind of a fork was refused, or filled its
-/// folder with the parent's files.
+/// The captures that a fork shares with its parent are of the parent's directory: the rewind of a fork was refused, or filled its
+/// directory with the parent's files.
 #[test]
-fn a_forks_own_folder_goes_back_to_what_it_held_itself() {
+fn a_forks_own_directory_goes_back_to_what_it_held_itself() {
     let room = Room::new();
     let then = room.call("printf one > page");
     room.call("printf two > page; printf new > new");
     let fork = Fork::of(&room, |_| {}, None);
     let begun = fork.at();
 
-    // No call of the fork has worked in the folder: it stays empty.
+    // No call of the fork has worked in the directory: it stays empty.
     let preview = fork.state.preview_rewind(then, &RewindOptions::default()).unwrap();
     let report = fork.rewind(then);
     assert_eq!(preview.left, report.left);
@@ -108,10 +108,10 @@ fn a_forks_own_folder_goes_back_to_what_it_held_itself() {
     fork.state.undo_rewind(&RewindOptions::default()).unwrap();
     assert_eq!(fork.files(), held(&[("mine", "mine"), ("more", "more")]));
     assert!(fork.at() > begun);
-    assert_eq!(files_in(&root(room.folder.path())), held(&[("new", "new"), ("page", "two")]));
+    assert_eq!(files_in(&root(room.directory.path())), held(&[("new", "new"), ("page", "two")]));
 }
 
-/// Where a fork's folder takes the place of its parent's, the log does not say who left what is there.
+/// Where a fork's directory takes the place of its parent's, the log does not say who left what is there.
 #[test]
 fn files_of_which_nothing_is_known_are_kept_and_named() {
     let room = Room::new();
@@ -138,10 +138,10 @@ fn files_of_which_nothing_is_known_are_kept_and_named() {
     assert_eq!(fork.files(), held(&[("mine", "mine")]));
 }
 
-/// What a rewind had brought into a fork's folder is a capture of its parent's folder, which an undo passed over: STATE came back, and
+/// What a rewind had brought into a fork's directory is a capture of its parent's directory, which an undo passed over: STATE came back, and
 /// no file.
 #[test]
-fn a_fork_that_was_brought_into_a_folder_is_brought_back_and_comes_again() {
+fn a_fork_that_was_brought_into_a_directory_is_brought_back_and_comes_again() {
     let room = Room::new();
     let then = room.call("printf one > page");
     room.call("printf two > page; printf new > new");
@@ -168,7 +168,7 @@ fn a_fork_that_was_brought_into_a_folder_is_brought_back_and_comes_again() {
     let report = fork.state.undo_rewind(&RewindOptions::default()).unwrap();
     let kept: Vec<_> = report.resources[0].kept.iter().map(|kept| kept.path.as_str()).collect();
     assert_eq!((kept, fork.files()), (vec!["hand"], held(&[("hand", "hand"), ("mine", "mine")])));
-    assert_eq!(files_in(&root(room.folder.path())), held(&[("new", "new"), ("page", "two")]));
+    assert_eq!(files_in(&root(room.directory.path())), held(&[("new", "new"), ("page", "two")]));
 }
 
 /// A fork that was rewound has the files of a capture of its parent, which then has the commit of the fork's capture and not its metadata:
@@ -186,10 +186,10 @@ fn a_parent_is_collected_although_its_fork_captured_the_same_files() {
     let (parent, forked) = (room.session().clone(), fork.state.session().clone());
     drop(fork);
     forked.close().unwrap();
-    let Room { folder, runner, .. } = room;
+    let Room { directory, runner, .. } = room;
     drop(runner);
     parent.close().unwrap();
-    let store = store_in(folder.path());
+    let store = store_in(directory.path());
     let options = CollectOptions { calls: 1, ..CollectOptions::default() };
     let report = store.collect(&options).unwrap();
     assert_eq!(report.skipped, BTreeMap::new());
@@ -197,9 +197,9 @@ fn a_parent_is_collected_although_its_fork_captured_the_same_files() {
     assert!(store.collect(&options).unwrap().all.captures == 0, "all of it was collected at once");
 }
 
-/// An undo that leaves a folder alone changes nothing in it, whatever the calls before had left.
+/// An undo that leaves a directory alone changes nothing in it, whatever the calls before had left.
 #[test]
-fn a_rewind_that_left_a_forks_folder_alone_says_nothing_of_its_files() {
+fn a_rewind_that_left_a_forks_directory_alone_says_nothing_of_its_files() {
     let room = Room::new();
     let then = room.call("printf one > page");
     room.call("printf two > page");
@@ -216,10 +216,10 @@ fn a_rewind_that_left_a_forks_folder_alone_says_nothing_of_its_files() {
 }
 
 #[test]
-fn what_another_session_committed_to_a_shared_folder_since_is_kept() {
+fn what_another_session_committed_to_a_shared_directory_since_is_kept() {
     let room = Room::new();
-    let store = store_in(room.folder.path());
-    let sibling = runner_in(room.folder.path(), store.create(&types()).unwrap());
+    let store = store_in(room.directory.path());
+    let sibling = runner_in(room.directory.path(), store.create(&types()).unwrap());
     let then = room.call("printf one > page");
     room.call("printf two > page; printf two > other");
     let call =

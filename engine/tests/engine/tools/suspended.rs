@@ -603,9 +603,9 @@ fn an_export_says_which_calls_wait_and_is_refused_until_they_are_settled() {
 /// An image that knew nothing of the questions would have them forgotten.
 #[test]
 fn a_session_that_is_opened_from_an_image_knows_what_waits() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let options = StoreOptions { image_bytes_min: 1 << 10, ..StoreOptions::default() };
-    let store = Store::open_with(folder.path(), options).unwrap();
+    let store = Store::open_with(directory.path(), options).unwrap();
     let session = store.create(&types()).unwrap();
     let id = session.id();
     let resources = || ResourceRegistry::builder().snapshotable(Arc::new(Desk::default())).build().unwrap();

@@ -1,4 +1,4 @@
-//! A workspace is the folder that it was when the call began, not whatever its path leads to later: in the same process and
+//! A workspace is the directory that it was when the call began, not whatever its path leads to later: in the same process and
 //! in the next one, which recovers the call.
 
 use std::fs;
@@ -18,10 +18,10 @@ use rustix::fs::{CWD, RenameFlags, listxattr, removexattr, renameat_with};
 use super::*;
 use crate::filesystem::digest::{self, Digest};
 
-/// The attribute that holds the token of a workspace's folder.
+/// The attribute that holds the token of a workspace's directory.
 const TOKEN: &str = "user.foldlog.token";
 
-/// How many calls fail while folders are swapped; `FOLDLOG_SWAPPING_SECONDS` has them fail for so long in place of that.
+/// How many calls fail while directories are swapped; `FOLDLOG_SWAPPING_SECONDS` has them fail for so long in place of that.
 const RACES: u32 = 40;
 
 /// What a tool does to the workspace's place while it runs.
@@ -31,7 +31,7 @@ pub(super) enum Swap {
     /// Nothing.
     No,
     /// The victim takes the root's place.
-    RootByFolder,
+    RootByDirectory,
     /// A link to the victim does.
     RootByLink,
     /// A link to the victim's parent takes that of the root's parent.
@@ -49,7 +49,7 @@ struct Told {
     then: Then,
 }
 
-/// Writes the page, swaps folders, and writes the page once more.
+/// Writes the page, swaps directories, and writes the page once more.
 struct Vandal(Site);
 
 impl Tool for Vandal {
@@ -72,7 +72,7 @@ impl Tool for Vandal {
     }
 }
 
-/// Where all stands: `base/workspace`, beside the folder `away`, and `victims/workspace`, which nothing may touch.
+/// Where all stands: `base/workspace`, beside the directory `away`, and `victims/workspace`, which nothing may touch.
 #[derive(Clone)]
 pub(super) struct Site(pub(super) PathBuf);
 
@@ -99,7 +99,7 @@ impl Site {
             _ => fs::rename(self.root(), self.away()).unwrap(),
         }
         match swap {
-            Swap::RootByFolder => fs::rename(self.victim(), self.root()).unwrap(),
+            Swap::RootByDirectory => fs::rename(self.victim(), self.root()).unwrap(),
             Swap::RootByLink => symlink(self.victim(), self.root()).unwrap(),
             Swap::RootByCopy => {
                 let copied =
@@ -117,7 +117,7 @@ impl Site {
                 fs::remove_file(self.0.join("base")).unwrap();
                 return fs::rename(self.away(), self.0.join("base")).unwrap();
             }
-            Swap::RootByFolder => fs::rename(self.root(), self.victim()).unwrap(),
+            Swap::RootByDirectory => fs::rename(self.root(), self.victim()).unwrap(),
             Swap::RootByLink => fs::remove_file(self.root()).unwrap(),
             Swap::RootByCopy => fs::remove_dir_all(self.root()).unwrap(),
             Swap::RootGone => {}
@@ -125,10 +125,10 @@ impl Site {
         fs::rename(self.away(), self.root()).unwrap();
     }
 
-    /// Where the victim is while folders are swapped that way.
+    /// Where the victim is while directories are swapped that way.
     fn victim_at(&self, swap: Swap) -> PathBuf {
         match swap {
-            Swap::RootByFolder | Swap::RootByCopy => self.root(),
+            Swap::RootByDirectory | Swap::RootByCopy => self.root(),
             _ => self.victim(),
         }
     }
@@ -163,7 +163,7 @@ impl Site {
 }
 
 pub(super) struct Place {
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
     site: Site,
 }
 
@@ -177,18 +177,18 @@ impl std::ops::Deref for Place {
 
 impl Place {
     pub(super) fn new() -> Place {
-        let folder = tempfile::tempdir().unwrap();
-        let site = Site(fs::canonicalize(folder.path()).unwrap());
+        let directory = tempfile::tempdir().unwrap();
+        let site = Site(fs::canonicalize(directory.path()).unwrap());
         for root in [site.root(), site.victim()] {
             fs::create_dir_all(root.join("src/deep")).unwrap();
             fs::write(root.join("src/deep/file"), root.as_os_str().as_encoded_bytes()).unwrap();
         }
         fs::write(site.root().join("page"), "empty").unwrap();
         fs::write(site.victim().join("precious"), "nobody else has this").unwrap();
-        Place { _folder: folder, site }
+        Place { _directory: directory, site }
     }
 
-    /// A session whose process is killed within a call that swapped folders, after one that wrote "before".
+    /// A session whose process is killed within a call that swapped directories, after one that wrote "before".
     fn killed(&self, swap: Swap) -> Uuid {
         let runner = self.run(self.store().create(&types()).unwrap());
         let id = runner.state().session().id();
@@ -206,12 +206,12 @@ pub(super) fn vandal(runner: &ToolRunner, text: &str, swap: Swap, then: Then) ->
     runner.execute(&ToolCall::new("vandal", arguments), &ExecuteOptions::default())
 }
 
-/// All that a folder holds, and its own attributes.
-fn all_of(folder: &Path) -> (Digest, Vec<u8>) {
+/// All that a directory holds, and its own attributes.
+fn all_of(directory: &Path) -> (Digest, Vec<u8>) {
     let mut names = vec![0; 1_000];
-    let len = listxattr(folder, &mut names[..]).unwrap();
+    let len = listxattr(directory, &mut names[..]).unwrap();
     names.truncate(len);
-    (digest::of(folder), names)
+    (digest::of(directory), names)
 }
 
 #[track_caller]
@@ -234,7 +234,9 @@ fn is_refused_as_replaced(refused: &Result<impl std::fmt::Debug>, workspace: &Pa
 /// snapshot written there, and the call reported as one that had failed.
 #[test]
 fn a_call_whose_workspace_is_swapped_for_another_touches_neither_and_says_so() {
-    for swap in [Swap::RootByFolder, Swap::RootByLink, Swap::ParentByLink, Swap::RootByCopy, Swap::RootGone] {
+    for swap in
+        [Swap::RootByDirectory, Swap::RootByLink, Swap::ParentByLink, Swap::RootByCopy, Swap::RootGone]
+    {
         for then in [Then::Fail, Then::Succeed] {
             let place = Place::new();
             let runner = place.run(place.store().create(&types()).unwrap());
@@ -245,7 +247,7 @@ fn a_call_whose_workspace_is_swapped_for_another_touches_neither_and_says_so() {
             if swap != Swap::RootByCopy {
                 assert_eq!(all_of(&place.victim_at(swap)), victim, "{swap:?}, {then:?}");
             }
-            // What the tool wrote went into the folder that the call began with, wherever that was by then.
+            // What the tool wrote went into the directory that the call began with, wherever that was by then.
             place.swap_back(swap);
             assert_eq!(place.page(), "half", "{swap:?}, {then:?}");
             assert_eq!(all_of(&place.victim()), victim);
@@ -255,18 +257,18 @@ fn a_call_whose_workspace_is_swapped_for_another_touches_neither_and_says_so() {
 
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
-fn part_of_a_child_that_swaps_folders_and_is_killed() {
+fn part_of_a_child_that_swaps_directories_and_is_killed() {
     let Some(argument) = child::argument() else { return };
-    let [id, swap, folder] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{argument}") };
-    let site = Site(PathBuf::from(folder));
+    let [id, swap, directory] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{argument}") };
+    let site = Site(PathBuf::from(directory));
     let _ = vandal(&site.open(id.parse().unwrap()), "half", serde_json::from_str(swap).unwrap(), Then::Die);
     unreachable!("it was killed");
 }
 
 /// The next process found the workspace by its path, links and all, and brought the snapshot back to whatever was there.
 #[test]
-fn a_recovery_that_finds_another_folder_at_the_path_is_refused_and_leaves_it_as_it_is() {
-    for swap in [Swap::RootByFolder, Swap::RootByLink, Swap::ParentByLink, Swap::RootByCopy] {
+fn a_recovery_that_finds_another_directory_at_the_path_is_refused_and_leaves_it_as_it_is() {
+    for swap in [Swap::RootByDirectory, Swap::RootByLink, Swap::ParentByLink, Swap::RootByCopy] {
         let place = Place::new();
         let victim = all_of(&place.victim());
         let id = place.killed(swap);
@@ -290,7 +292,7 @@ fn a_recovery_that_finds_another_folder_at_the_path_is_refused_and_leaves_it_as_
     }
 }
 
-/// Without attributes a folder is known by its inode and by the time at which it was made.
+/// Without attributes a directory is known by its inode and by the time at which it was made.
 #[test]
 fn a_workspace_that_lost_its_token_is_known_by_inode_and_birth() {
     let place = Place::new();
@@ -301,7 +303,7 @@ fn a_workspace_that_lost_its_token_is_known_by_inode_and_birth() {
 }
 
 #[test]
-fn a_recovery_goes_into_another_folder_once_somebody_asks_for_it() {
+fn a_recovery_goes_into_another_directory_once_somebody_asks_for_it() {
     let place = Place::new();
     let id = place.killed(Swap::RootGone);
     fs::create_dir(place.root()).unwrap();
@@ -317,7 +319,7 @@ fn a_recovery_goes_into_another_folder_once_somebody_asks_for_it() {
     );
     is_refused_as_replaced(&runner.recover(&ExecuteOptions::default()), &place.root());
     assert_eq!(all_of(&place.root()), before);
-    // A folder that is empty when this is asked for and not when it is restored into is left alone as well.
+    // A directory that is empty when this is asked for and not when it is restored into is left alone as well.
     fs::remove_file(place.root().join("other")).unwrap();
     files.rebind(Rebind::IfEmpty).unwrap();
     fs::write(place.root().join("other"), "in the way").unwrap();
@@ -327,7 +329,7 @@ fn a_recovery_goes_into_another_folder_once_somebody_asks_for_it() {
     runner.recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(place.page(), "before");
     assert!(place.root().join("src/deep/file").exists() && !session.is_interrupted());
-    // From here on that folder is the workspace.
+    // From here on that directory is the workspace.
     vandal(&runner, "later", Swap::No, Then::Fail).unwrap();
     assert_eq!(place.page(), "before");
 
@@ -342,17 +344,17 @@ fn a_recovery_goes_into_another_folder_once_somebody_asks_for_it() {
     assert_eq!((place.page().as_str(), place.root().join("other").exists()), ("before", false));
 }
 
-/// A folder that is made anew between calls, as a clone is, is the workspace from then on. Nothing of what was known of the
+/// A directory that is made anew between calls, as a clone is, is the workspace from then on. Nothing of what was known of the
 /// other one is believed of it, and the host is told.
 #[test]
-fn a_folder_that_is_replaced_between_calls_is_bound_anew_and_told() {
+fn a_directory_that_is_replaced_between_calls_is_bound_anew_and_told() {
     let place = Place::new();
     let files = place.files();
     let runner = place.run_on(place.store().create(&types()).unwrap(), Arc::clone(&files));
     vandal(&runner, "before", Swap::No, Then::Succeed).unwrap();
     let old = files.snapshot(None, false).unwrap();
     assert_eq!(files.take_notices(), []);
-    place.swap(Swap::RootByFolder);
+    place.swap(Swap::RootByDirectory);
     let cloned = digest::of(&place.root());
     vandal(&runner, "half", Swap::No, Then::Fail).unwrap();
     assert_eq!(digest::of(&place.root()), cloned);
@@ -361,7 +363,7 @@ fn a_folder_that_is_replaced_between_calls_is_bound_anew_and_told() {
         matches!(notices[..], [WorkspaceNotice::Replaced { before, now }] if before.inode != now.inode),
         "{notices:?}"
     );
-    // What was captured of the other folder is not restored into this one.
+    // What was captured of the other directory is not restored into this one.
     assert!(matches!(files.restore(&old), Err(filesystem::Error::Replaced { .. })));
     assert_eq!(digest::of(&place.root()), cloned);
     // Another process is told too, by what the last one knew.
@@ -377,8 +379,8 @@ fn a_folder_that_is_replaced_between_calls_is_bound_anew_and_told() {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_is_killed_between_two_calls() {
     let Some(argument) = child::argument() else { return };
-    let [id, ends, folder] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{argument}") };
-    let runner = Site(PathBuf::from(folder)).open(id.parse().unwrap());
+    let [id, ends, directory] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{argument}") };
+    let runner = Site(PathBuf::from(directory)).open(id.parse().unwrap());
     vandal(&runner, "before", Swap::No, Then::Succeed).unwrap();
     let then = if ends == "fail" { Then::Fail } else { Then::Succeed };
     vandal(&runner, "last", Swap::No, then).unwrap();
@@ -386,7 +388,7 @@ fn part_of_a_child_that_is_killed_between_two_calls() {
     unreachable!("it was killed");
 }
 
-/// Only a process that closed its session left word of the folder, so after a kill the next call captured whatever stood there, and
+/// Only a process that closed its session left word of the directory, so after a kill the next call captured whatever stood there, and
 /// nobody was told.
 #[test]
 fn the_first_call_after_a_kill_between_calls_tells_what_is_not_as_the_last_call_left_it() {
@@ -417,7 +419,7 @@ fn the_first_call_after_a_kill_between_calls_tells_what_is_not_as_the_last_call_
         // Without what the process before it left word of.
         let replaced = |place: &Place| {
             let _ = fs::remove_file(place.0.join("snapshots/stat-cache"));
-            place.swap(Swap::RootByFolder);
+            place.swap(Swap::RootByDirectory);
         };
         replaced(&place);
         let there = digest::of(&place.root());
@@ -428,7 +430,7 @@ fn the_first_call_after_a_kill_between_calls_tells_what_is_not_as_the_last_call_
         );
         assert_eq!(digest::of(&place.root()), there);
         assert_eq!(first_call(), []);
-        // A copy that bears the token, and in which all is as it was, takes the folder's place.
+        // A copy that bears the token, and in which all is as it was, takes the directory's place.
         fs::remove_dir_all(place.away()).unwrap();
         let _ = fs::remove_file(place.0.join("snapshots/stat-cache"));
         place.swap(Swap::RootByCopy);
@@ -451,7 +453,7 @@ fn a_workspace_that_was_brought_back_is_as_the_last_call_left_it() {
         vandal(&runner, "half", Swap::No, Then::Fail).unwrap();
         files.take_notices()
     };
-    // A recovery into another folder.
+    // A recovery into another directory.
     let place = Place::new();
     let id = place.killed(Swap::RootGone);
     fs::create_dir(place.root()).unwrap();
@@ -477,15 +479,15 @@ fn a_workspace_that_was_brought_back_is_as_the_last_call_left_it() {
     drop((runner, files));
     assert_eq!(first_call(&place, id), []);
 
-    // A fork has a folder of its own, of which its parent's captures say nothing.
+    // A fork has a directory of its own, of which its parent's captures say nothing.
     let fork = place.store().fork(id, last, &types(), SessionOptions::default()).unwrap().id();
     fs::write(place.root().join("page"), "by hand").unwrap();
     assert_eq!(first_call(&place, fork), []);
 }
 
-/// A capture that does not say of which folder it is fits none.
+/// A capture that does not say of which directory it is fits none.
 #[test]
-fn a_capture_of_no_known_folder_is_restored_where_somebody_asks_for_it_only() {
+fn a_capture_of_no_known_directory_is_restored_where_somebody_asks_for_it_only() {
     let place = Place::new();
     let files = place.files();
     let mut snapshot = files.snapshot(None, false).unwrap();
@@ -535,14 +537,14 @@ fn put_right(one: &Path, other: &Path, to: &Path) {
     if one.is_symlink() && other.exists() {
         return renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
     }
-    // A restore made a new folder where the link was.
+    // A restore made a new directory where the link was.
     if other.exists() {
         fs::remove_dir_all(other).unwrap();
     }
     symlink(to, other).unwrap();
 }
 
-/// Root, parent and a folder within are swapped for links to others as fast as that goes, while calls fail and are
+/// Root, parent and a directory within are swapped for links to others as fast as that goes, while calls fail and are
 /// recovered. Whatever comes of these, what the links lead to is as it was.
 #[test]
 fn whatever_is_swapped_while_calls_fail_and_recover_nothing_else_is_touched() {
@@ -587,7 +589,7 @@ fn whatever_is_swapped_while_calls_fail_and_recover_nothing_else_is_touched() {
                 let options =
                     ExecuteOptions { deadline: Some(Duration::from_secs(10)), ..ExecuteOptions::default() };
                 let (root, snapshots) = (place.root(), place.0.join("snapshots"));
-                // There may be no folder at all at that moment.
+                // There may be no directory at all at that moment.
                 let opened = HostFilesystem::open(root, snapshots, HostFilesystemOptions::default());
                 let recovered = opened.map_err(Error::from).and_then(|files| {
                     let session = store_of(&disk).open_session(id, &types()).unwrap();

@@ -14,11 +14,11 @@ use super::*;
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_whose_call_fails() {
     let Some(argument) = child::argument() else { return };
-    let [durability, id, folder] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else {
+    let [durability, id, directory] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else {
         panic!("{argument}")
     };
     let durability = if durability == "boundary" { Durability::Boundary } else { Durability::Process };
-    let site = Site(folder.into());
+    let site = Site(directory.into());
     let session = site.store().open_session_at(id.parse().unwrap(), &types(), durability).unwrap();
     assert!(!vandal(&site.run(session), "half", Swap::No, Then::Fail).unwrap().success);
 }

@@ -122,16 +122,16 @@ fn a_handle_and_a_call_have_limits_of_their_own() {
     assert_eq!(run.counts().ran, 1);
 }
 
-/// Two sessions that worked on one folder, in one thread or in two processes, waited for each other without a word.
+/// Two sessions that worked on one directory, in one thread or in two processes, waited for each other without a word.
 #[test]
-fn a_call_that_waits_for_a_folder_says_which_session_works_on_it() {
-    let (folder, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (workspace, store) = (folder.path().join("workspace"), Store::open(disk.path()).unwrap());
+fn a_call_that_waits_for_a_directory_says_which_session_works_on_it() {
+    let (directory, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (workspace, store) = (directory.path().join("workspace"), Store::open(disk.path()).unwrap());
     std::fs::create_dir(&workspace).unwrap();
     let runner = |session: &Session| {
         let files = HostFilesystem::open(
             &workspace,
-            folder.path().join(session.id().to_string()),
+            directory.path().join(session.id().to_string()),
             HostFilesystemOptions::default(),
         )
         .unwrap();

@@ -15,7 +15,7 @@ const CALLS: usize = 30;
 
 /// Counts up in a file that all processes share, and leaves one of its own.
 struct Count {
-    folder: PathBuf,
+    directory: PathBuf,
     name: String,
 }
 
@@ -31,7 +31,7 @@ impl Tool for Count {
 
     fn call(&self, Nth { nth }: Nth, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
         // Outside of the workspace, where nothing goes back: whoever finds it there is not alone.
-        let inside = self.folder.join("inside");
+        let inside = self.directory.join("inside");
         fs::OpenOptions::new().write(true).create_new(true).open(&inside)?;
         let files = context.resources().get::<dyn Filesystem>().unwrap();
         let count: usize = String::from_utf8(files.read("count")?).unwrap().parse().unwrap();
@@ -43,18 +43,18 @@ impl Tool for Count {
     }
 }
 
-fn runner_at(folder: &Path, name: &str) -> ToolRunner {
-    let session = Store::open(folder.join(name)).unwrap().create(&types()).unwrap();
-    let (root, store) = (folder.join("workspace"), session.dir().join("workspace"));
+fn runner_at(directory: &Path, name: &str) -> ToolRunner {
+    let session = Store::open(directory.join(name)).unwrap().create(&types()).unwrap();
+    let (root, store) = (directory.join("workspace"), session.dir().join("workspace"));
     let files = HostFilesystem::open(root, store, HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
-    let counts = Count { folder: folder.to_owned(), name: name.to_owned() };
+    let counts = Count { directory: directory.to_owned(), name: name.to_owned() };
     ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(counts))
 }
 
 /// Makes the calls, of which those that fail are to fail for that alone.
-fn count(folder: &Path, name: &str) {
-    let runner = runner_at(folder, name);
+fn count(directory: &Path, name: &str) {
+    let runner = runner_at(directory, name);
     for nth in 0..CALLS {
         let call = ToolCall::new("count", format!(r#"{{"nth": {nth}}}"#));
         let report = runner.execute(&call, &ExecuteOptions::default()).unwrap();
@@ -76,21 +76,21 @@ fn count(folder: &Path, name: &str) {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_process_that_counts() {
     let Some(argument) = child::argument() else { return };
-    let (name, folder) = argument.split_once(' ').unwrap();
+    let (name, directory) = argument.split_once(' ').unwrap();
     child::tell("ready", name);
     let _ = std::io::stdin().read_line(&mut String::new());
-    count(Path::new(folder), name);
+    count(Path::new(directory), name);
 }
 
 fn begun() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join("workspace")).unwrap();
-    fs::write(folder.path().join("workspace/count"), "0").unwrap();
-    folder
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("workspace")).unwrap();
+    fs::write(directory.path().join("workspace/count"), "0").unwrap();
+    directory
 }
 
 /// Every committed call of each has left its file, no failed one has, and each was counted.
-fn is_counted(folder: &Path, names: &[&str]) {
+fn is_counted(directory: &Path, names: &[&str]) {
     let mut expected: Vec<String> = Vec::new();
     for name in names {
         expected.extend((0..CALLS).filter(|nth| nth % 3 != 0).map(|nth| format!("{name} {nth}")));
@@ -98,7 +98,7 @@ fn is_counted(folder: &Path, names: &[&str]) {
     let count = expected.len().to_string();
     expected.push("count".to_owned());
     expected.sort();
-    let root = folder.join("workspace");
+    let root = directory.join("workspace");
     let found = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut found: Vec<String> = found.collect();
     found.sort();
@@ -108,10 +108,10 @@ fn is_counted(folder: &Path, names: &[&str]) {
 
 #[test]
 fn two_processes_on_one_workspace_take_turns_and_neither_takes_back_what_the_other_committed() {
-    let folder = begun();
+    let directory = begun();
     let names = ["one", "other"];
     let start = |name: &&str| {
-        let argument = format!("{name} {}", folder.path().display());
+        let argument = format!("{name} {}", directory.path().display());
         child::start("tools::workspaces::part_of_a_process_that_counts", &argument)
     };
     let mut processes: Vec<child::Started> = names.iter().map(start).collect();
@@ -119,17 +119,17 @@ fn two_processes_on_one_workspace_take_turns_and_neither_takes_back_what_the_oth
     // They begin together, once both are there.
     processes.iter_mut().for_each(child::Started::go_on);
     assert!(processes.iter_mut().all(child::Started::passed), "what they said stands above");
-    is_counted(folder.path(), &names);
+    is_counted(directory.path(), &names);
 }
 
 #[test]
 fn two_sessions_of_one_process_on_one_workspace_take_turns_too() {
-    let folder = begun();
+    let directory = begun();
     let names = ["one", "other"];
     std::thread::scope(|scope| {
         for name in names {
-            scope.spawn(|| count(folder.path(), name));
+            scope.spawn(|| count(directory.path(), name));
         }
     });
-    is_counted(folder.path(), &names);
+    is_counted(directory.path(), &names);
 }

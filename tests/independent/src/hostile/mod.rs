@@ -39,20 +39,20 @@ pub(super) struct Made {
     pub(super) last: u64,
 }
 
-/// How one is made, in a folder of its own.
+/// How one is made, in a directory of its own.
 pub(super) type Make = Box<dyn Fn(&Path) -> Result<Made>>;
 
 pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mut report = Report::new("hostile");
-    let folder = place::folder(&plan.dir)?;
-    let foldlog = Foldlog::new(plan.foldlog.as_deref(), folder.path());
+    let directory = place::directory(&plan.dir)?;
+    let foldlog = Foldlog::new(plan.foldlog.as_deref(), directory.path());
     let mut shapes = forged::shapes(plan.seed, plan.long);
     shapes.extend(named::shapes());
     shapes.extend(shapes::shapes(plan.seed, plan.long));
     shapes.retain(|(name, _)| plan.only.as_ref().is_none_or(|only| name.contains(only)));
     let mut largest: Vec<(u64, String)> = Vec::new();
     for (number, (name, make)) in shapes.iter().enumerate() {
-        let base = folder.path().join("shape");
+        let base = directory.path().join("shape");
         let made = make(&base).map_err(|error| format!("{name}: {error}"))?;
         let stored = stored(&made.session)?;
         let bound = MEMORY_TIMES * stored + MEMORY_BESIDE;

@@ -16,7 +16,7 @@ use crate::chance::Chance;
 use crate::host;
 use crate::report::Result;
 
-/// What becomes of a sound session's folder.
+/// What becomes of a sound session's directory.
 type Change = fn(&Made, &mut Chance) -> Result<()>;
 
 const CHANGES: [(&str, Change); 33] = [

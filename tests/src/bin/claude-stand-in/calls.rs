@@ -230,7 +230,7 @@ impl Player {
         Ok(failure.unwrap_or_else(|| (step.get("output").cloned().unwrap_or_else(|| "ok".into()), false)))
     }
 
-    /// Writes and removes files in the working folder.
+    /// Writes and removes files in the working directory.
     pub fn change_files(&self, step: &Value) {
         for (path, text) in step["write"].as_object().into_iter().flatten() {
             let path = self.started.cwd.join(path);

@@ -10,7 +10,7 @@
 //! | `{"turn":true}` | waits for a prompt, and begins a turn: `init`; before the first one, the servers are told and asked for their tools. With `"lacks":["Bash"]`, `init` names no such tool of the program; with `"version":"2.1.100"`, that version |
 //! | `{"text":"..."}` | an answer of the model with a text |
 //! | `{"tool":"search","input":{},"id":"t1"}` | an answer that calls a bridged tool, its hooks and permission, the call, and the result; `id` may be left out. With `"mirror":true`, the answer is mirrored before the call; with `"untold":true`, nobody is told of its end but the model; with `"die":9`, the program dies behind it |
-//! | `{"native":"Write","input":{},"write":{"a.txt":"..."},"remove":["b"],"output":"ok"}` | the same for a tool of the program's own, which writes and removes files in the working folder, and leaves a program running (`leave`). It fails with `"fails":"text"`, saves `"saves":"text"` as an output that is too large for the model, which is told the file, and waits with `"gate":"name"`. `"steps":[..]` are played by the sub-agent that it begins |
+//! | `{"native":"Write","input":{},"write":{"a.txt":"..."},"remove":["b"],"output":"ok"}` | the same for a tool of the program's own, which writes and removes files in the working directory, and leaves a program running (`leave`). It fails with `"fails":"text"`, saves `"saves":"text"` as an output that is too large for the model, which is told the file, and waits with `"gate":"name"`. `"steps":[..]` are played by the sub-agent that it begins |
 //! | `{"together":[{"tool":..},..]}` | one answer that calls several bridged tools at once, without hooks |
 //! | `{"model":[{"text":"..","calls":[..],"mirror":true},..]}` | plays the calls of them once more whose results the session lacks, and then the answers that the session, or its prompts in words, do not hold yet: those behind the last one whose text is there, each with its calls (steps `tool` or `native`, `"mirror":true` too), and the result behind one without calls. Each is noted before it is given |
 //! | `{"result":"done",...}` | ends the turn; other fields are added to the message, or replace its own |
@@ -26,13 +26,13 @@
 //! | `{"cancel":"r1"}` | no longer waits for a request, and says so |
 //! | `{"unanswered":"r1"}` | dies with code 3 if the request was answered by now |
 //! | `{"gate":"name"}`, `{"touch":"name"}` | waits for a file beside the script, or makes one |
-//! | `{"write":{"a.txt":"..."},"remove":["b"]}` | writes and removes files in the working folder |
+//! | `{"write":{"a.txt":"..."},"remove":["b"]}` | writes and removes files in the working directory |
 //! | `{"mirror":true}` | mirrors what was added to the session's file. Else that is mirrored at the end of each turn |
 //! | `{"leave":["sleep","600"]}` | starts a program that holds the output |
 //! | `{"exit":1}`, `{"die":9}` | ends, by a code or a signal |
 //! | `{"hold":true}` | goes on for ever, whatever the host does |
 //!
-//! In texts, `$session` is the id of the session, `$cwd` the working folder, `$files` the names in it, `$prompt` the last
+//! In texts, `$session` is the id of the session, `$cwd` the working directory, `$files` the names in it, `$prompt` the last
 //! prompt, `$history` all prompts of the session, joined by `|`, and `$results` the results of its calls, `id: text` each,
 //! joined alike. After the last step it waits for the end of its input, and exits with 0.
 //!

@@ -44,11 +44,11 @@ pub struct Transcript {
 impl Transcript {
     /// Opens the session that the arguments name, or a new one.
     pub fn open(started: &Started) -> Result<Transcript, Refusal> {
-        let projects = config_folder().join("projects");
+        let projects = config_directory().join("projects");
         let chosen = started.value("--session-id").map(str::to_owned);
         let mangled = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };
-        let folder: String = started.cwd.to_string_lossy().chars().map(mangled).collect();
-        let path_of = |id: &str| projects.join(&folder).join(format!("{id}.jsonl"));
+        let directory: String = started.cwd.to_string_lossy().chars().map(mangled).collect();
+        let path_of = |id: &str| projects.join(&directory).join(format!("{id}.jsonl"));
         let is_mirrored = started.has("--session-mirror");
         let new = |id: String, entries| {
             let path = path_of(&id);
@@ -129,9 +129,9 @@ impl Transcript {
 
     /// Saves a large output to a file, and returns what the model is told of it.
     pub fn save(&self, text: &str) -> String {
-        let folder = self.path.with_extension("").join("tool-results");
-        fs::create_dir_all(&folder).expect("a folder can be made");
-        let path = folder.join("output.txt");
+        let directory = self.path.with_extension("").join("tool-results");
+        fs::create_dir_all(&directory).expect("a folder can be made");
+        let path = directory.join("output.txt");
         fs::write(&path, text).expect("a file can be written");
         format!("<persisted-output>\nFull output saved to: {}\n</persisted-output>", path.display())
     }
@@ -206,15 +206,15 @@ fn append(path: &Path, entry: &Value) {
     file.write_all(format!("{entry}\n").as_bytes()).expect("the file can be written");
 }
 
-/// Returns the folder below which the program keeps its files.
-fn config_folder() -> PathBuf {
+/// Returns the directory below which the program keeps its files.
+fn config_directory() -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".claude");
     std::env::var_os("CLAUDE_CONFIG_DIR").map_or_else(home, PathBuf::from)
 }
 
-/// Returns the file of a session, whichever working folder it is of.
+/// Returns the file of a session, whichever working directory it is of.
 fn find(projects: &Path, id: &str) -> Option<PathBuf> {
     let name = format!("{id}.jsonl");
-    let folders = fs::read_dir(projects).ok()?.flatten();
-    folders.map(|folder| folder.path().join(&name)).find(|path| path.is_file())
+    let directories = fs::read_dir(projects).ok()?.flatten();
+    directories.map(|directory| directory.path().join(&name)).find(|path| path.is_file())
 }

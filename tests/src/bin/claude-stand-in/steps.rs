@@ -368,7 +368,7 @@ impl Player {
         self.started.value("--permission-mode").unwrap_or("default")
     }
 
-    /// Returns the names of what stands in the working folder.
+    /// Returns the names of what stands in the working directory.
     fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.started.cwd).expect("the working folder can be read").flatten();
         let mut names: Vec<String> =

@@ -1,5 +1,5 @@
-//! Writes a session for the tests of pages, and prints its folder: `sessions-to-show STORE history RECORDS SEED`, or with
-//! `long RECORDS` or one of `hostile`, `edits`, `work`, `fork`, `spending` and `parting` in place of the last three words. `sessions-to-show STORE growing` prints its folder at once,
+//! Writes a session for the tests of pages, and prints its directory: `sessions-to-show STORE history RECORDS SEED`, or with
+//! `long RECORDS` or one of `hostile`, `edits`, `work`, `fork`, `spending` and `parting` in place of the last three words. `sessions-to-show STORE growing` prints its directory at once,
 //! and writes as its input says, until that ends: `write COUNT` appends records, `rollback POSITION` rolls back; each is answered
 //! with the last record's number.
 

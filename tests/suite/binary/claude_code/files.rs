@@ -243,7 +243,7 @@ fn every_prefix_of_a_transcript_is_imported_and_comes_out() {
 }
 
 #[test]
-fn nothing_is_written_out_of_the_folder_or_over_a_file() {
+fn nothing_is_written_out_of_the_directory_or_over_a_file() {
     use foldlog::{SessionOptions, Store, Value as Stored};
     use foldlog_cli::runs::claude_code::{RawTranscriptLine, TranscriptFile, types};
 
@@ -304,7 +304,7 @@ fn nothing_is_written_out_of_the_folder_or_over_a_file() {
     fs::write(out.join("s.jsonl"), "mine").unwrap();
     assert!(refused(&out).contains("s.jsonl"));
     assert_eq!(fs::read_to_string(out.join("s.jsonl")).unwrap(), "mine");
-    // A link in the place of a folder leads nowhere.
+    // A link in the place of a directory leads nowhere.
     let (out, elsewhere) = (place.path("linked"), place.path("elsewhere"));
     fs::create_dir(&out).unwrap();
     fs::create_dir_all(elsewhere.join("subagents")).unwrap();
@@ -320,7 +320,7 @@ fn nothing_is_written_out_of_the_folder_or_over_a_file() {
 }
 
 #[test]
-fn without_a_folder_a_transcript_of_one_file_is_printed_and_anything_else_refused() {
+fn without_a_directory_a_transcript_of_one_file_is_printed_and_anything_else_refused() {
     let place = Place::new();
     let mut lines = parallel();
     lines[0]["message"]["content"] = "red \u{9b}31m \u{202e}".into();

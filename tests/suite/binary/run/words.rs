@@ -216,7 +216,7 @@ fn the_command_that_resumes_holds_all_options_and_no_value_of_a_variable() {
     let told = ", with STAND_IN_SCRIPT, SECRET set as before: values of variables are not printed";
     assert!(ran.stderr.contains(told) && !ran.stderr.contains("swordfish"), "{}", ran.stderr);
     let command = ran.stderr.split('`').nth(1).unwrap();
-    // A shell reads the command, in another folder.
+    // A shell reads the command, in another directory.
     let mut shell = Command::new("bash");
     shell.args(["-c", &format!("printf '%s\\0' {command}")]).current_dir("/");
     let read = String::from_utf8(shell.output().unwrap().stdout).unwrap();
@@ -295,10 +295,10 @@ fn a_prompt_that_is_not_utf_8_is_told_with_the_place_of_its_first_bad_byte() {
     let mut words = place.words_with("--prompt", &good);
     words.extend(["--system-file".to_owned(), shown]);
     refused(words, &["byte 4 is 0xdf", "--system-file FILE"]);
-    let folder = place.path("work").to_str().unwrap().to_owned();
+    let directory = place.path("work").to_str().unwrap().to_owned();
     refused(
-        place.words_with("--prompt", &folder),
-        &[&format!("--prompt {folder} cannot be read"), "check the path"],
+        place.words_with("--prompt", &directory),
+        &[&format!("--prompt {directory} cannot be read"), "check the path"],
     );
     fs::write(place.path("task.md"), " \n").unwrap();
     refused(place.words(&[]), &["holds no text"]);

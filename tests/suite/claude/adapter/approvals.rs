@@ -162,7 +162,7 @@ impl Tool for Ask {
 }
 
 /// The approved call runs before the program does, by a recovery or by the evaluation itself, and the program is told its
-/// result: in a transcript that is written back, or in the file that a folder of the host holds.
+/// result: in a transcript that is written back, or in the file that a directory of the host holds.
 #[test]
 fn a_tool_of_the_host_that_asks_runs_once_it_is_approved() {
     for (recovers, is_kept) in [(true, false), (false, true)] {

@@ -62,7 +62,7 @@ fn a_program_that_is_not_installed_is_named_with_the_way_to_install_it() {
 }
 
 #[test]
-fn a_working_folder_that_is_not_there_is_no_failure_to_try_again() {
+fn a_working_directory_that_is_not_there_is_no_failure_to_try_again() {
     let world = World::new(&json!([]));
     world.run(|host| {
         let mut config = host.config();

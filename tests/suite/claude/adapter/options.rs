@@ -49,7 +49,7 @@ fn the_defaults_are_isolation_the_programs_model_and_no_tool_of_the_programs_own
 }
 
 #[test]
-fn folders_variables_sources_and_the_sandbox_reach_the_program() {
+fn directories_variables_sources_and_the_sandbox_reach_the_program() {
     let world = with(|host| {
         let mut config = host.config();
         config.add_dirs = vec!["/tmp/libs".into(), "/tmp/data".into()];
@@ -67,8 +67,8 @@ fn folders_variables_sources_and_the_sandbox_reach_the_program() {
     assert_eq!(start["cwd"], json!(world.workspace().canonicalize().unwrap()));
     assert_eq!(start["environment"]["OF_THE_HOST"], "told");
     let arguments = world.arguments();
-    for folder in ["--add-dir=/tmp/libs", "--add-dir=/tmp/data"] {
-        assert!(arguments.iter().any(|argument| argument == folder), "{arguments:?}");
+    for directory in ["--add-dir=/tmp/libs", "--add-dir=/tmp/data"] {
+        assert!(arguments.iter().any(|argument| argument == directory), "{arguments:?}");
     }
     assert_eq!(world.argument("--setting-sources").as_deref(), Some("user,project"));
     assert!(!arguments.iter().any(|argument| argument == "--strict-mcp-config"), "{arguments:?}");

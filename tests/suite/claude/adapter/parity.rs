@@ -102,7 +102,7 @@ fn call(entry: LedgerEntry) -> Value {
     json!([entry.tool, entry.call_id, entry.outcome.name(), entry.cause.map(|cause| cause.name().to_owned())])
 }
 
-/// A run over files in memory: captures of a folder hold times of its files, which differ.
+/// A run over files in memory: captures of a directory hold times of its files, which differ.
 fn over_memory(host: &Host) -> ExecutionState {
     let files = Arc::new(InMemoryFilesystem::new());
     ExecutionState::new(

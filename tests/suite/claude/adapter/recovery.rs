@@ -31,7 +31,7 @@ pub(super) fn wait_for(file: &Path) {
     }
 }
 
-/// Copies a folder as it is now. Files may vanish meanwhile.
+/// Copies a directory as it is now. Files may vanish meanwhile.
 fn copy(from: &Path, to: &Path) {
     let _ = fs::create_dir_all(to);
     for entry in fs::read_dir(from).into_iter().flatten().flatten() {
@@ -47,9 +47,9 @@ fn pid(world: &World, start: usize) -> PathBuf {
     Path::new("/proc").join(world.starts()[start]["pid"].to_string())
 }
 
-/// What a killed process leaves behind, made by a copy of a run's folders at that moment.
+/// What a killed process leaves behind, made by a copy of a run's directories at that moment.
 pub(super) struct Left {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     pub(super) session: Session,
 }
 
@@ -58,25 +58,25 @@ impl Left {
         Left::found_in(world, Left::take(&world.workspace(), &world.dir()))
     }
 
-    /// Copies a workspace and the folder of a session.
+    /// Copies a workspace and the directory of a session.
     fn take(workspace: &Path, dir: &Path) -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
-        copy(workspace, &folder.path().join("work"));
-        copy(dir, &folder.path().join("left"));
-        folder
+        let directory = tempfile::tempdir().unwrap();
+        copy(workspace, &directory.path().join("work"));
+        copy(dir, &directory.path().join("left"));
+        directory
     }
 
     /// Opens what was copied.
-    fn found_in(world: &World, folder: tempfile::TempDir) -> Left {
-        let store = Store::open(folder.path().join("store")).unwrap();
+    fn found_in(world: &World, directory: tempfile::TempDir) -> Left {
+        let store = Store::open(directory.path().join("store")).unwrap();
         let id = world.dir().file_name().unwrap().to_string_lossy().parse().unwrap();
         fs::create_dir_all(store.session_dir(id).parent().unwrap()).unwrap();
-        fs::rename(folder.path().join("left"), store.session_dir(id)).unwrap();
-        Left { session: store.open_session(id, &types()).unwrap(), folder }
+        fs::rename(directory.path().join("left"), store.session_dir(id)).unwrap();
+        Left { session: store.open_session(id, &types()).unwrap(), directory }
     }
 
     pub(super) fn workspace(&self) -> PathBuf {
-        self.folder.path().join("work")
+        self.directory.path().join("work")
     }
 
     /// Makes a run over it, in the copy of the workspace.
@@ -129,7 +129,7 @@ fn an_interrupted_call_of_the_program_is_undone_behind_its_program_and_the_run_g
     let text = adapter(&left.workspace()).evaluate(&prompt(), &state, asking("Go.")).unwrap().text;
     assert!(text.contains("interrupted; its effects were undone"), "{text}");
 
-    // The two processes come again, in a workspace of their own; each knows its working folder.
+    // The two processes come again, in a workspace of their own; each knows its working directory.
     let (elsewhere, mut texts) = (tempfile::tempdir().unwrap(), Vec::new());
     foldlog_replay::assert_host_replays(left.session.dir(), &types(), |session| {
         let state = state_of(session, &elsewhere.path().join("work"));
@@ -357,8 +357,8 @@ fn a_run_that_asks_ends_well_wherever_its_process_is_killed() {
     assert_eq!(text, "last");
     let left = std::mem::take(&mut *left.lock());
     assert!(left.len() > 40, "{}", left.len());
-    for (place, folder) in left.into_iter().enumerate().step_by(2) {
-        let left = Left::found_in(&world, folder);
+    for (place, directory) in left.into_iter().enumerate().step_by(2) {
+        let left = Left::found_in(&world, directory);
         let state = left.state();
         // Where the program had mirrored its last word and the log holds no answer of it, the model adds another one.
         let text = finish(&adapter(&left.workspace()), &state);
@@ -404,15 +404,15 @@ fn a_command_that_the_program_left_running_ends_with_the_run() {
     assert!(given.starts_with(&format!("{id}-")), "{given}");
 }
 
-/// A killed process left the folder of its run among the temporary files for ever, with the transcript in it.
+/// A killed process left the directory of its run among the temporary files for ever, with the transcript in it.
 #[test]
-fn the_next_run_of_a_session_removes_the_folders_that_killed_ones_left() {
+fn the_next_run_of_a_session_removes_the_directories_that_killed_ones_left() {
     let world = World::new(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
     let one = |host: &Host| drop(host.ask("Go.").unwrap());
     world.run_unreplayed(one);
     let mark = world.starts()[0]["environment"]["FOLDLOG_RUN"].as_str().unwrap().to_owned();
-    let folder = |mark: &str| std::env::temp_dir().join(format!("foldlog-claude-{mark}-00000001"));
-    let (own, others) = (folder(&mark), folder(&uuid::Uuid::new_v4().to_string()));
+    let directory = |mark: &str| std::env::temp_dir().join(format!("foldlog-claude-{mark}-00000001"));
+    let (own, others) = (directory(&mark), directory(&uuid::Uuid::new_v4().to_string()));
     for left in [&own, &others] {
         fs::create_dir_all(left.join("config/projects")).unwrap();
         fs::write(left.join("config/projects/said.jsonl"), "{}").unwrap();

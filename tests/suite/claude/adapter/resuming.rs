@@ -1,5 +1,5 @@
 //! Where an evaluation goes on: in a session of the program whose transcript is written back, behind a rollback, in another
-//! folder, and what is recorded of the states of the adapter meanwhile.
+//! directory, and what is recorded of the states of the adapter meanwhile.
 
 use std::fs;
 use std::path::Path;
@@ -238,9 +238,9 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Another machine, another folder: nothing but the session's folder is there.
+/// Another machine, another directory: nothing but the session's directory is there.
 #[test]
-fn the_sessions_folder_alone_resumes_in_another_folder_and_home() {
+fn the_sessions_directory_alone_resumes_in_another_directory_and_home() {
     let world = World::new(&dies_behind_a_call());
     world.run_unreplayed(|host| host.ask("Go.").unwrap_err());
     let elsewhere = World::new(&tells());
@@ -441,7 +441,7 @@ fn a_plain_evaluation_resumes_what_it_finds_unless_that_is_too_old() {
     });
 }
 
-/// The program keeps its files where the host chose: in a folder of the run's that goes with it, in one that the host keeps, or
+/// The program keeps its files where the host chose: in a directory of the run's that goes with it, in one that the host keeps, or
 /// where the machine's user has them.
 #[test]
 fn the_home_of_the_program_is_where_the_host_chose_it() {
@@ -458,8 +458,8 @@ fn the_home_of_the_program_is_where_the_host_chose_it() {
         assert!(!path(&of_the_run[name]).exists(), "{name} outlived the run");
     }
 
-    let folder = tempfile::tempdir().unwrap();
-    let kept = folder.path().join("kept");
+    let directory = tempfile::tempdir().unwrap();
+    let kept = directory.path().join("kept");
     let (_world, environment_of_kept) = environment(ProgramHome::Kept(kept.clone()));
     assert_eq!(path(&environment_of_kept["CLAUDE_CONFIG_DIR"]), kept);
     assert!(!path(&environment_of_kept["HOME"]).exists());
@@ -468,11 +468,11 @@ fn the_home_of_the_program_is_where_the_host_chose_it() {
     assert_eq!(fs::read_dir(kept.join("projects")).unwrap().count(), 1);
 }
 
-/// A session in a folder that the host keeps is resumed from there, and a result that it lacks is added to its file.
+/// A session in a directory that the host keeps is resumed from there, and a result that it lacks is added to its file.
 #[test]
-fn a_session_in_a_folder_that_the_host_keeps_is_resumed_from_there() {
-    let folder = tempfile::tempdir().unwrap();
-    let home = ProgramHome::Kept(folder.path().join("kept"));
+fn a_session_in_a_directory_that_the_host_keeps_is_resumed_from_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let home = ProgramHome::Kept(directory.path().join("kept"));
     let world = World::new(&json!([{"turn": true}, {"tool": "add", "input": {"text": "one"}}, {"die": 9}]));
     world.run_unreplayed(|host| host.ask_with(&host.adapter().with_home(home.clone()), "Go.").unwrap_err());
     world.stand_in.play(&tells());
@@ -486,21 +486,22 @@ fn a_session_in_a_folder_that_the_host_keeps_is_resumed_from_there() {
 /// conversation.
 #[test]
 fn a_session_where_the_user_has_theirs_is_resumed_by_that_user_alone() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let of_user = |host: &Host, user: &str| {
         let mut config = host.config();
-        config.env.insert("HOME".into(), folder.path().join(user).into());
+        config.env.insert("HOME".into(), directory.path().join(user).into());
         host.adapter().with_client_config(config).with_home(ProgramHome::Users)
     };
     let transcripts = |user: &str| {
-        let projects = fs::read_dir(folder.path().join(user).join(".claude/projects")).into_iter().flatten();
+        let projects =
+            fs::read_dir(directory.path().join(user).join(".claude/projects")).into_iter().flatten();
         projects.flat_map(|project| fs::read_dir(project.unwrap().path()).unwrap()).count()
     };
     let world = World::new(&dies_behind_a_call());
     world.run_unreplayed(|host| host.ask_with(&of_user(host, "ann"), "Go.").unwrap_err());
     let id = world.argument("--session-id").unwrap();
     let environment = world.starts()[0]["environment"].clone();
-    assert_eq!(environment["HOME"].as_str(), folder.path().join("ann").to_str());
+    assert_eq!(environment["HOME"].as_str(), directory.path().join("ann").to_str());
     assert_eq!((environment.get("CLAUDE_CONFIG_DIR"), transcripts("ann")), (None, 1));
 
     world.stand_in.play(&tells());
@@ -521,8 +522,8 @@ fn a_session_where_the_user_has_theirs_is_resumed_by_that_user_alone() {
 /// The program guards no session against a second writer.
 #[test]
 fn a_session_of_the_program_in_which_another_run_works_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let kept = folder.path().join("kept");
+    let directory = tempfile::tempdir().unwrap();
+    let kept = directory.path().join("kept");
     let world = World::new(&dies_behind_a_call());
     world.run_unreplayed(|host| {
         host.ask_with(&host.adapter().with_home(ProgramHome::Kept(kept.clone())), "Go.").unwrap_err()

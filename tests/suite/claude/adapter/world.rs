@@ -147,7 +147,7 @@ pub(crate) fn native(tools: &[&str]) -> RunOptions {
     }
 }
 
-/// Opens a run over a session whose workspace is a folder.
+/// Opens a run over a session whose workspace is a directory.
 pub(crate) fn state_of(session: Session, workspace: &Path) -> ExecutionState {
     fs::create_dir_all(workspace).unwrap();
     let captures = session.dir().join("files");
@@ -166,7 +166,7 @@ pub(crate) fn resuming() -> AdapterStateOptions {
     }
 }
 
-/// Makes an adapter of the stand-in that plays a script, in a working folder. What is evaluated again is resumed.
+/// Makes an adapter of the stand-in that plays a script, in a working directory. What is evaluated again is resumed.
 pub(crate) fn adapter_of(script: &Path, cwd: &Path) -> ClaudeAgentSDKAdapter {
     ClaudeAgentSDKAdapter::new()
         .with_program(env!("CARGO_BIN_EXE_claude-stand-in"), [])
@@ -175,7 +175,7 @@ pub(crate) fn adapter_of(script: &Path, cwd: &Path) -> ClaudeAgentSDKAdapter {
         .with_state_options(resuming())
 }
 
-/// The configuration of the program that plays a script, in a working folder.
+/// The configuration of the program that plays a script, in a working directory.
 pub(crate) fn config_of(script: &Path, cwd: &Path) -> ClaudeAgentSDKClientConfig {
     ClaudeAgentSDKClientConfig {
         permission_mode: PermissionMode::DontAsk,
@@ -185,11 +185,11 @@ pub(crate) fn config_of(script: &Path, cwd: &Path) -> ClaudeAgentSDKClientConfig
     }
 }
 
-/// One process's view of a session: in the replay another folder is its workspace.
+/// One process's view of a session: in the replay another directory is its workspace.
 pub(crate) struct Host {
     pub(crate) state: ExecutionState,
     script: PathBuf,
-    /// Working folder of the program: the live workspace, also in a replay, since records name it.
+    /// Working directory of the program: the live workspace, also in a replay, since records name it.
     cwd: PathBuf,
 }
 
@@ -285,12 +285,12 @@ impl World {
         World { stand_in, store, id, has_run: AtomicBool::new(false) }
     }
 
-    /// Returns the workspace, which is the program's working folder.
+    /// Returns the workspace, which is the program's working directory.
     pub(crate) fn workspace(&self) -> PathBuf {
         self.stand_in.path("work")
     }
 
-    /// Returns the session's folder.
+    /// Returns the session's directory.
     pub(crate) fn dir(&self) -> PathBuf {
         self.store.session_dir(self.id)
     }

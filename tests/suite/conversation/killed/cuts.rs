@@ -47,7 +47,7 @@ pub(super) struct Desk {
     pub(super) host: Host,
     durability: Durability,
     told: Arc<Told>,
-    _folder: Arc<tempfile::TempDir>,
+    _directory: Arc<tempfile::TempDir>,
     /// What holds the session, if anything does, and the number of the machine that writes it.
     held: Option<(Arc<InMemory>, u64)>,
 }
@@ -63,11 +63,11 @@ impl Desk {
     }
 
     fn over(held: Option<(Arc<InMemory>, u64)>, durability: Durability, says: &Arc<Generated>) -> Desk {
-        let (disk, folder) = (MemoryStorage::new(), Arc::new(tempfile::tempdir().unwrap()));
+        let (disk, directory) = (MemoryStorage::new(), Arc::new(tempfile::tempdir().unwrap()));
         let session = store(&disk, held.as_ref(), durability).create(&types()).unwrap();
-        let (id, outside) = (session.id(), Outside(folder.path().join("outside")));
+        let (id, outside) = (session.id(), Outside(directory.path().join("outside")));
         let host = Host::new(session, outside, Arc::clone(says));
-        Desk { disk, id, host, durability, told: Arc::default(), _folder: folder, held }
+        Desk { disk, id, host, durability, told: Arc::default(), _directory: directory, held }
     }
 
     pub(super) fn store(&self) -> Store {

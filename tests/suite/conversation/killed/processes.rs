@@ -21,7 +21,7 @@ use super::{Held, page_after, said};
 /// What one process is to do.
 #[derive(Clone, Serialize, Deserialize)]
 struct Life {
-    folder: PathBuf,
+    directory: PathBuf,
     session: Uuid,
     seed: u64,
     /// Place of the durability in the list of all.
@@ -38,11 +38,11 @@ impl Life {
 
     fn store(&self) -> Store {
         let options = StoreOptions { durability: self.durability(), ..StoreOptions::default() };
-        Store::open_with(self.folder.join("store"), options).unwrap()
+        Store::open_with(self.directory.join("store"), options).unwrap()
     }
 
     fn outside(&self) -> Outside {
-        Outside(self.folder.join("outside"))
+        Outside(self.directory.join("outside"))
     }
 
     fn host(&self, says: &Arc<Generated>) -> Host {
@@ -177,11 +177,17 @@ fn check_finished(life: &Life, says: &Arc<Generated>, whole: &Whole, is_whole: b
 fn hold(seed: u64, counts: &mut Counts) {
     let (says, mut draw) = (Arc::new(Generated::from_seed(seed)), Generator::from_seed(seed));
     let whole = uncut(&says);
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let level = usize::try_from(seed).unwrap() % LEVELS.len();
-    let (folder_path, has_tools) = (folder.path().to_owned(), false);
-    let mut life =
-        Life { folder: folder_path, session: Uuid::nil(), seed, level, has_tools, cancelled_behind: None };
+    let (directory_path, has_tools) = (directory.path().to_owned(), false);
+    let mut life = Life {
+        directory: directory_path,
+        session: Uuid::nil(),
+        seed,
+        level,
+        has_tools,
+        cancelled_behind: None,
+    };
     let session = life.store().create(&types()).unwrap();
     life.session = session.id();
     session.close().unwrap();

@@ -61,8 +61,8 @@ fn a_host_does_the_same_again_over_what_its_processes_wrote_and_neither_asks_nor
         let mut desk = Desk::new(Durability::Process, &says);
         let lives = live(&mut desk, whole.records, &mut draw);
         desk.check_equals(&whole, &format!("seed {seed}"));
-        let folder = tempfile::tempdir().unwrap();
-        let outside = Outside(folder.path().join("outside"));
+        let directory = tempfile::tempdir().unwrap();
+        let outside = Outside(directory.path().join("outside"));
         let report = replayed(&desk, &lives, &outside, &says);
         assert!(!outside.0.exists(), "seed {seed}: a tool ran, or the provider was asked");
         compared += report.compared;

@@ -186,7 +186,7 @@ impl World {
         let clock = Arc::new(FixedClock::with_step(1_000_000, *chance.pick(&[10, 10_000, 150_000])));
         let real = (files == Files::Mapped).then(|| tempfile::tempdir().expect("there is room for files"));
         if let Some(real) = &real {
-            // The folders above are no part of the run.
+            // The directories above are no part of the run.
             disk.write_file(real.path().join("made"), "").expect("the disk is sound");
             Twin::refill(real.path(), &disk).expect("there is room for files");
         }

@@ -133,15 +133,15 @@ impl Agency {
     }
 }
 
-/// What a child process is to do: in which folder, as which process of which seed.
+/// What a child process is to do: in which directory, as which process of which seed.
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_process_that_works_or_replays() {
     let Some(argument) = child::argument() else { return };
     let mut words = argument.splitn(3, ' ');
     let (part, seed) = (words.next().unwrap(), words.next().unwrap().parse::<u64>().unwrap());
-    let folder = Path::new(words.next().unwrap());
-    let store = store_in(folder, Arc::new(SystemClock));
+    let directory = Path::new(words.next().unwrap());
+    let store = store_in(directory, Arc::new(SystemClock));
     let first = Agency { schedule: seed, dies: Some(1 + seed % (COUNT - 1)) };
     let second = Agency { schedule: seed + 7, dies: None };
     match part {
@@ -174,8 +174,9 @@ fn threads_and_conversations_that_a_kill_cut_short_are_replayed_in_another_proce
     let part = format!("{module}::part_of_a_process_that_works_or_replays");
     let mut compared = 0;
     for seed in 0..seeds(4) {
-        let folder = tempfile::tempdir().unwrap();
-        let start = |what: &str| child::start(&part, &format!("{what} {seed} {}", folder.path().display()));
+        let directory = tempfile::tempdir().unwrap();
+        let start =
+            |what: &str| child::start(&part, &format!("{what} {seed} {}", directory.path().display()));
         assert!(!start("first").passed(), "seed {seed}: it was to be killed");
         assert!(start("second").passed(), "seed {seed}");
         let mut third = start("replay");

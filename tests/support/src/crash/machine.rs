@@ -165,7 +165,7 @@ impl Machine {
         }
     }
 
-    /// The folder of a session.
+    /// The directory of a session.
     pub fn dir(&self, id: Uuid) -> PathBuf {
         Path::new("/home/store/sessions").join(id.to_string())
     }

@@ -46,10 +46,10 @@ impl Twin {
     ///
     /// What the file system says.
     pub fn refill(dir: &Path, shadow: &MemoryStorage) -> io::Result<()> {
-        Twin::refill_folder(dir, shadow, &mut BTreeMap::new())
+        Twin::refill_directory(dir, shadow, &mut BTreeMap::new())
     }
 
-    fn refill_folder(
+    fn refill_directory(
         dir: &Path,
         shadow: &MemoryStorage,
         made: &mut BTreeMap<u64, PathBuf>,
@@ -63,7 +63,7 @@ impl Twin {
         for entry in shadow.list(dir)? {
             let path = dir.join(&entry.name);
             match entry.kind {
-                EntryKind::Directory => Twin::refill_folder(&path, shadow, made)?,
+                EntryKind::Directory => Twin::refill_directory(&path, shadow, made)?,
                 _ => match shadow.file_number(&path).and_then(|number| made.insert(number, path.clone())) {
                     Some(other) => fs::hard_link(other, &path)?,
                     None => fs::write(&path, shadow.read_file(&path).unwrap_or_default())?,

@@ -55,8 +55,8 @@ fn notes(numbers: &[u64]) -> Notes<'_> {
 /// that now went on was one record too many, and so was its end.
 #[test]
 fn a_tool_that_runs_again_behind_the_end_of_a_log_that_ends_within_its_call_has_not_diverged() {
-    let folder = tempfile::tempdir().unwrap();
-    let (live, killed) = (folder.path().join("live"), folder.path().join("killed"));
+    let directory = tempfile::tempdir().unwrap();
+    let (live, killed) = (directory.path().join("live"), directory.path().join("killed"));
     let session = Store::open(live).unwrap().create(&types()).unwrap();
     let (from, to) = (session.dir().to_owned(), killed.clone());
     let before = Arc::new(move || copy(&from, &to));

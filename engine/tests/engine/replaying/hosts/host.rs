@@ -38,7 +38,7 @@ pub(super) fn types() -> SessionTypes {
     types_with(None)
 }
 
-/// A store in a folder of its own.
+/// A store in a directory of its own.
 pub(super) struct Stored(tempfile::TempDir);
 
 impl Stored {
@@ -60,14 +60,14 @@ impl Stored {
     }
 }
 
-/// Returns the bytes of all files in a folder, by their paths.
-pub(super) fn bytes_in(folder: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
+/// Returns the bytes of all files in a directory, by their paths.
+pub(super) fn bytes_in(directory: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
-    read(folder, &mut files);
+    read(directory, &mut files);
     files
 }
 
-/// Copies a session's folder, as a kill at this moment would leave it.
+/// Copies a session's directory, as a kill at this moment would leave it.
 pub(super) fn copy(from: &Path, to: &Path) {
     for (path, bytes) in bytes_in(from) {
         let path = to.join(path.strip_prefix(from).unwrap());
@@ -76,8 +76,8 @@ pub(super) fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn read(folder: &Path, files: &mut BTreeMap<std::path::PathBuf, Vec<u8>>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
+fn read(directory: &Path, files: &mut BTreeMap<std::path::PathBuf, Vec<u8>>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             read(&path, files);

@@ -87,7 +87,7 @@ fn expected(lane: usize, at: usize, change: Change, live: &Sequences) -> (Sequen
     }
 }
 
-/// Runs a host live, and returns it with its log. The folder goes with the last of the three.
+/// Runs a host live, and returns it with its log. The directory goes with the last of the three.
 fn live(seed: u64) -> (Host, LogReader, Stored) {
     let (host, stored) = (Host::from_seed(seed), Stored::new());
     let session = stored.store().create(&types()).unwrap();

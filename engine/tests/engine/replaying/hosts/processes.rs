@@ -25,12 +25,12 @@ fn three(session: &Session, process: u64) -> foldlog::Result<()> {
     (0..3).try_for_each(|place| session.dispatch(Noted::new(10 * process + place, "in turn")).map(drop))
 }
 
-/// Runs one process after the other over one session, and returns the folder of its store, and its id.
+/// Runs one process after the other over one session, and returns the directory of its store, and its id.
 fn lives(ends: &[End], host: &dyn Fn(&Session, u64) -> foldlog::Result<()>) -> (TempDir, Uuid) {
-    let mut folder = tempfile::tempdir().unwrap();
+    let mut directory = tempfile::tempdir().unwrap();
     let mut id = None;
     for (process, end) in (0..).zip(ends) {
-        let store = store_in(folder.path(), Arc::new(SystemClock));
+        let store = store_in(directory.path(), Arc::new(SystemClock));
         let session = match id {
             None => store.create(&types()).unwrap(),
             Some(id) => store.open_session(id, &types()).unwrap(),
@@ -43,11 +43,11 @@ fn lives(ends: &[End], host: &dyn Fn(&Session, u64) -> foldlog::Result<()>) -> (
                 let left = tempfile::tempdir().unwrap();
                 let to = store_in(left.path(), Arc::new(SystemClock)).session_dir(session.id());
                 copy(session.dir(), &to);
-                folder = left;
+                directory = left;
             }
         }
     }
-    (folder, id.unwrap())
+    (directory, id.unwrap())
 }
 
 /// A recovery rewrote what the killed process before it had written, and left the frame behind that said where that process began:
@@ -63,8 +63,8 @@ fn a_host_is_called_for_each_process_however_many_were_killed_one_after_the_othe
         &[Kill, Close, Close],
     ];
     for ends in stories {
-        let (folder, id) = lives(ends, &three);
-        let log = LogReader::open(store_in(folder.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
+        let (directory, id) = lives(ends, &three);
+        let log = LogReader::open(store_in(directory.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
         let replay = Replay::new(&log, &types()).run(|session| three(&session, 77));
         let report = replay.unwrap_or_else(|error| panic!("{ends:?}: {error}"));
         let all = ends.len() as u64;
@@ -80,8 +80,8 @@ fn a_recovery_that_wrote_nothing_else_passes_on_where_the_processes_before_it_be
         2 | 3 => session.sync(),
         _ => three(session, process),
     };
-    let (folder, id) = lives(&[Close, Kill, Kill, Kill, Kill, Close], &host);
-    let log = LogReader::open(store_in(folder.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
+    let (directory, id) = lives(&[Close, Kill, Kill, Kill, Kill, Close], &host);
+    let log = LogReader::open(store_in(directory.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
     let report = Replay::new(&log, &types()).run(|session| three(&session, 77)).unwrap();
     assert_eq!((report.processes, report.compared), (4, 16));
 }
@@ -107,8 +107,8 @@ fn a_host_that_was_killed_while_it_waited_has_not_written_too_few_records() {
         (&[Kill, Kill, Close], true),
     ];
     for (ends, closed) in stories {
-        let (folder, id) = lives(ends, &waits);
-        let log = LogReader::open(store_in(folder.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
+        let (directory, id) = lives(ends, &waits);
+        let log = LogReader::open(store_in(directory.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
         let (mut told, replay) = (None, Replay::new(&log, &types()).all());
         let report = replay.run(|session| told = goes_on(&session).err()).unwrap();
         assert_eq!(report.divergences.len(), usize::from(closed), "{ends:?}: {:?}", report.divergences);
@@ -123,8 +123,8 @@ fn a_recovery_that_closes_the_session_says_nothing_of_the_killed_process_before_
         1 => session.sync(),
         _ => three(session, process),
     };
-    let (folder, id) = lives(&[Kill, Close], &host);
-    let log = LogReader::open(store_in(folder.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
+    let (directory, id) = lives(&[Kill, Close], &host);
+    let log = LogReader::open(store_in(directory.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
     assert!(log.report().closed);
     let goes_on = |session: Session| -> foldlog::Result<()> {
         three(&session, 77)?;
@@ -138,8 +138,8 @@ fn a_recovery_that_closes_the_session_says_nothing_of_the_killed_process_before_
 /// those of the parent's log, and the fork's host was called for processes that never were.
 #[test]
 fn the_processes_of_a_forks_parent_are_not_the_forks() {
-    let (folder, id) = lives(&[Kill, Close], &three);
-    let store = store_in(folder.path(), Arc::new(SystemClock));
+    let (directory, id) = lives(&[Kill, Close], &three);
+    let store = store_in(directory.path(), Arc::new(SystemClock));
     let fork = store.fork(id, 1, &types(), SessionOptions::default()).unwrap();
     let host = |session: &Session| -> foldlog::Result<()> {
         (0..12).try_for_each(|number| session.dispatch(Noted::new(number, "in the fork")).map(drop))

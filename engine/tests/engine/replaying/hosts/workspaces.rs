@@ -1,4 +1,4 @@
-//! Workspaces in a replay: the host and its tools find them as they were, on copies, whatever has become of the folders.
+//! Workspaces in a replay: the host and its tools find them as they were, on copies, whatever has become of the directories.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,15 +20,15 @@ use serde::{Deserialize, Serialize};
 
 use super::host::{Nothing, Stored, bytes_in, types};
 
-/// A folder with a workspace and the store of its snapshots.
-struct Folder(tempfile::TempDir);
+/// A directory with a workspace and the store of its snapshots.
+struct Directory(tempfile::TempDir);
 
-impl Folder {
-    fn new() -> Folder {
-        let folder = Folder(tempfile::tempdir().unwrap());
-        fs::create_dir(folder.work()).unwrap();
-        fs::write(folder.work().join("notes.txt"), "first\n").unwrap();
-        folder
+impl Directory {
+    fn new() -> Directory {
+        let directory = Directory(tempfile::tempdir().unwrap());
+        fs::create_dir(directory.work()).unwrap();
+        fs::write(directory.work().join("notes.txt"), "first\n").unwrap();
+        directory
     }
 
     fn work(&self) -> PathBuf {
@@ -161,54 +161,54 @@ fn host(session: &Session, registry: ResourceRegistry, runs: &Runs, changed: Cha
 }
 
 /// A live run, behind which the workspace is lost.
-fn lived(folder: &Folder, stored: &Stored) -> LogReader {
+fn lived(directory: &Directory, stored: &Stored) -> LogReader {
     let session = stored.store().create(&types()).unwrap();
-    host(&session, folder.registry(), &Runs::default(), Changed::Nothing).unwrap();
+    host(&session, directory.registry(), &Runs::default(), Changed::Nothing).unwrap();
     let dir = session.dir().to_owned();
     session.close().unwrap();
-    fs::remove_file(folder.work().join("notes.txt")).unwrap();
-    fs::write(folder.work().join("other.txt"), "of another run").unwrap();
+    fs::remove_file(directory.work().join("notes.txt")).unwrap();
+    fs::write(directory.work().join("other.txt"), "of another run").unwrap();
     LogReader::open(dir).unwrap()
 }
 
 /// What a host sees of its workspace decides what it does next, and may be lost or changed before its log is replayed.
 #[test]
-fn a_host_sees_its_workspace_as_it_was_and_the_folder_stays_as_it_is() {
-    let (folder, stored) = (Folder::new(), Stored::new());
-    let log = lived(&folder, &stored);
-    let before = bytes_in(folder.0.path());
+fn a_host_sees_its_workspace_as_it_was_and_the_directory_stays_as_it_is() {
+    let (directory, stored) = (Directory::new(), Stored::new());
+    let log = lived(&directory, &stored);
+    let before = bytes_in(directory.0.path());
     let runs = Runs::default();
-    let registry = folder.registry();
+    let registry = directory.registry();
     let report = Replay::new(&log, &types())
         .run(|session| host(&session, registry.clone(), &runs, Changed::Nothing))
         .unwrap();
     assert!(report.compared > 5, "{report:?}");
     assert_eq!(runs.load(Ordering::SeqCst), 0, "a tool ran");
     drop(registry);
-    assert!(bytes_in(folder.0.path()) == before, "the workspace or its store has changed");
+    assert!(bytes_in(directory.0.path()) == before, "the workspace or its store has changed");
 }
 
 #[test]
 fn tools_that_may_run_twice_run_again_on_a_copy_of_the_workspace_as_it_was() {
-    let (folder, stored) = (Folder::new(), Stored::new());
-    let log = lived(&folder, &stored);
-    let before = bytes_in(folder.0.path());
-    let (runs, registry) = (Runs::default(), folder.registry());
+    let (directory, stored) = (Directory::new(), Stored::new());
+    let log = lived(&directory, &stored);
+    let before = bytes_in(directory.0.path());
+    let (runs, registry) = (Runs::default(), directory.registry());
     let replay = Replay::new(&log, &types()).mode(ReplayMode::RunTools);
     replay.run(|session| host(&session, registry.clone(), &runs, Changed::Nothing)).unwrap();
     assert_eq!(runs.load(Ordering::SeqCst), 6, "three writes and three reads, and nothing is sent");
     drop(registry);
-    assert!(bytes_in(folder.0.path()) == before, "the workspace or its store has changed");
+    assert!(bytes_in(directory.0.path()) == before, "the workspace or its store has changed");
 }
 
 #[test]
 fn a_tool_that_leaves_other_files_or_reads_something_else_is_found_at_the_end_of_its_call() {
-    let (folder, stored) = (Folder::new(), Stored::new());
-    let log = lived(&folder, &stored);
+    let (directory, stored) = (Directory::new(), Stored::new());
+    let log = lived(&directory, &stored);
     let run = |changed| {
         let replay = Replay::new(&log, &types()).mode(ReplayMode::RunTools).all();
         replay
-            .run(|session| host(&session, folder.registry(), &Runs::default(), changed))
+            .run(|session| host(&session, directory.registry(), &Runs::default(), changed))
             .unwrap()
             .divergences
     };
@@ -229,9 +229,9 @@ fn a_tool_that_leaves_other_files_or_reads_something_else_is_found_at_the_end_of
 /// A replay that ended behind what a tool wrote, and before the end of its call, failed as if the copies had.
 #[test]
 fn a_replay_that_ends_within_a_tool_that_runs_again_has_found_nothing() {
-    let (folder, stored) = (Folder::new(), Stored::new());
-    let log = lived(&folder, &stored);
-    let registry = folder.registry();
+    let (directory, stored) = (Directory::new(), Stored::new());
+    let log = lived(&directory, &stored);
+    let registry = directory.registry();
     for through in 1..log.records_len() {
         let replay = Replay::new(&log, &types()).mode(ReplayMode::RunTools).through(through);
         let report =
@@ -278,11 +278,11 @@ fn a_tool_whose_resources_have_no_recorded_capture_does_not_run_again() {
 /// A store that has lost the snapshot says so, in place of a workspace that is empty.
 #[test]
 fn a_replay_whose_workspace_snapshots_are_gone_ends_with_the_reason() {
-    let (folder, stored) = (Folder::new(), Stored::new());
-    let log = lived(&folder, &stored);
-    fs::remove_dir_all(folder.0.path().join("snapshots/objects")).unwrap();
+    let (directory, stored) = (Directory::new(), Stored::new());
+    let log = lived(&directory, &stored);
+    fs::remove_dir_all(directory.0.path().join("snapshots/objects")).unwrap();
     let mut ended = None;
-    let registry = folder.registry();
+    let registry = directory.registry();
     let host = |session: Session| {
         let state = ExecutionState::new(session.clone(), registry.clone());
         drop(state.resources().get::<dyn Filesystem>());
@@ -299,7 +299,7 @@ fn a_replay_whose_workspace_snapshots_are_gone_ends_with_the_reason() {
 /// record before it that was left out.
 #[test]
 fn a_record_left_out_before_a_call_over_a_captured_workspace_is_the_one_that_is_named() {
-    let (folder, stored) = (Folder::new(), Stored::new());
+    let (directory, stored) = (Directory::new(), Stored::new());
     let host = |session: &Session, registry: ResourceRegistry, second: bool| -> foldlog::Result<()> {
         let tools = ToolRegistry::new().with(Write(Runs::default(), Changed::Nothing));
         let runner = ToolRunner::new(ExecutionState::new(session.clone(), registry), tools);
@@ -312,29 +312,30 @@ fn a_record_left_out_before_a_call_over_a_captured_workspace_is_the_one_that_is_
         session.dispatch(Noted::new(8, "fourth")).map(drop)
     };
     let session = stored.store().create(&types()).unwrap();
-    host(&session, folder.registry(), true).unwrap();
+    host(&session, directory.registry(), true).unwrap();
     let log = LogReader::open(session.dir()).unwrap();
     for mode in [ReplayMode::FromLog, ReplayMode::RunTools] {
         let replay = Replay::new(&log, &types()).mode(mode);
-        let error = replay.run(|session| host(&session, folder.registry(), false)).unwrap_err();
+        let error = replay.run(|session| host(&session, directory.registry(), false)).unwrap_err();
         let Error::Diverged(found) = error else { panic!("{error}") };
         assert_eq!((found.divergence, found.record.as_str()), (DivergenceKind::Missing, "dispatch noted"));
         assert_eq!(found.sequence, log.opened_sequence() + 3, "{found}");
-        let report = replay.all().run(|session| host(&session, folder.registry(), false).unwrap()).unwrap();
+        let report =
+            replay.all().run(|session| host(&session, directory.registry(), false).unwrap()).unwrap();
         assert_eq!(report.divergences, [*found], "{mode:?}");
     }
 }
 
-/// A host that keeps the captures in its session's folder could not be replayed behind a fork: what its parent had captured was
+/// A host that keeps the captures in its session's directory could not be replayed behind a fork: what its parent had captured was
 /// sought there.
 #[test]
 fn a_fork_that_went_live_is_replayed_from_its_own_captures() {
-    let (folder, stored) = (Folder::new(), Stored::new());
+    let (directory, stored) = (Directory::new(), Stored::new());
     let runs = Runs::default();
     // Resumes behind the last line that was written.
     let host = |session: &Session| -> foldlog::Result<()> {
         let kept = session.dir().join("files");
-        let files = HostFilesystem::open(folder.work(), kept, HostFilesystemOptions::default()).unwrap();
+        let files = HostFilesystem::open(directory.work(), kept, HostFilesystemOptions::default()).unwrap();
         let registry = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
         let tools = ToolRegistry::new()
             .with(Write(Arc::clone(&runs), Changed::Nothing))
@@ -360,7 +361,7 @@ fn a_fork_that_went_live_is_replayed_from_its_own_captures() {
         Ok(())
     })
     .unwrap();
-    fs::write(folder.work().join("notes.txt"), "0").unwrap();
+    fs::write(directory.work().join("notes.txt"), "0").unwrap();
     let replay = Replay::new(&log, &types()).through(ends[1]);
     let fork = replay.go_live(&store, SessionOptions::default(), |session| host(&session).map(|()| session));
     let dir = fork.unwrap().unwrap().dir().to_owned();
@@ -397,12 +398,12 @@ impl Tool for WriteByLink {
 #[test]
 fn a_tool_does_not_run_again_on_a_copy_with_a_link_that_leads_to_the_workspace() {
     for target in ["notes.txt", "not-there-yet", "way/../notes.txt"] {
-        let (folder, stored) = (Folder::new(), Stored::new());
-        fs::create_dir(folder.work().join("way")).unwrap();
-        std::os::unix::fs::symlink(folder.work().join(target), folder.work().join("way/link")).unwrap();
+        let (directory, stored) = (Directory::new(), Stored::new());
+        fs::create_dir(directory.work().join("way")).unwrap();
+        std::os::unix::fs::symlink(directory.work().join(target), directory.work().join("way/link")).unwrap();
         let host = |session: Session| {
             let tools = ToolRegistry::new().with(WriteByLink);
-            let runner = ToolRunner::new(ExecutionState::new(session, folder.registry()), tools);
+            let runner = ToolRunner::new(ExecutionState::new(session, directory.registry()), tools);
             let call = ToolCall::new(WriteByLink::NAME, r#"{"line":"written"}"#);
             runner.execute(&call, &ExecuteOptions::default()).map(drop)
         };
@@ -410,7 +411,7 @@ fn a_tool_does_not_run_again_on_a_copy_with_a_link_that_leads_to_the_workspace()
         let dir = session.dir().to_owned();
         host(session.clone()).unwrap();
         session.close().unwrap();
-        let written = folder.work().join(target);
+        let written = directory.work().join(target);
         fs::write(&written, "of today").unwrap();
         let log = LogReader::open(dir).unwrap();
         Replay::new(&log, &types()).run(host).unwrap();

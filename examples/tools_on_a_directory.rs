@@ -1,7 +1,7 @@
 //! Runs tools as transactions over a real directory: the files that a failing tool has written are
 //! rolled back.
 //!
-//! `cargo run --bin tools_on_a_folder`
+//! `cargo run --bin tools_on_a_directory`
 
 use std::fs;
 use std::sync::Arc;

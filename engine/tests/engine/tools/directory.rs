@@ -1,4 +1,4 @@
-//! The law of tools over a real folder: whatever a call did to files and to STATE, and in whatever way and at whatever
+//! The law of tools over a real directory: whatever a call did to files and to STATE, and in whatever way and at whatever
 //! moment it failed, both are as they were before it, and LOG has exactly one item of it.
 
 use std::fs;
@@ -67,36 +67,36 @@ fn work() -> impl Strategy<Value = Work> {
 
 /// A store with one session, and beside it the workspace.
 struct Desk {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     id: Uuid,
 }
 
-fn store_at(folder: &Path) -> Store {
+fn store_at(directory: &Path) -> Store {
     Store::open_with(
-        folder.join("store"),
+        directory.join("store"),
         StoreOptions { durability: Durability::Process, ..StoreOptions::default() },
     )
     .unwrap()
 }
 
-fn workspace(folder: &Path) -> PathBuf {
-    folder.join("workspace")
+fn workspace(directory: &Path) -> PathBuf {
+    directory.join("workspace")
 }
 
 /// The run of the session, with tools that do what they are told.
-fn runner_on(folder: &Path, session: Session) -> ToolRunner {
+fn runner_on(directory: &Path, session: Session) -> ToolRunner {
     let store = session.dir().join("workspace");
-    let files = HostFilesystem::open(workspace(folder), store, HostFilesystemOptions::default()).unwrap();
+    let files = HostFilesystem::open(workspace(directory), store, HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     ToolRunner::new(
         ExecutionState::new(session, resources),
-        ToolRegistry::new().with(Worker { folder: folder.to_owned() }),
+        ToolRegistry::new().with(Worker { directory: directory.to_owned() }),
     )
 }
 
 /// Does the work, in files and in STATE, and stops where the work ends.
-fn carry(folder: &Path, context: &ToolContext, work: &Work) -> Result<(), ToolError> {
-    let root = workspace(folder);
+fn carry(directory: &Path, context: &ToolContext, work: &Work) -> Result<(), ToolError> {
+    let root = workspace(directory);
     if work.lingers {
         let script = "while :; do mkdir -p lingering; echo x >> lingering/file; done";
         context.command("/bin/sh").args(["-c", script]).current_dir(&root).start()?;
@@ -114,7 +114,7 @@ fn carry(folder: &Path, context: &ToolContext, work: &Work) -> Result<(), ToolEr
 }
 
 struct Worker {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -130,7 +130,7 @@ impl Tool for Worker {
 
     fn call(&self, told: Told, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
         let work: Work = serde_json::from_str(&told.work).unwrap();
-        carry(&self.folder, context, &work)?;
+        carry(&self.directory, context, &work)?;
         match work.way {
             Way::Error => Err(ToolError::failed("no")),
             Way::Panic => panic!("as told"),
@@ -166,29 +166,29 @@ fn told(work: &Work) -> ToolCall {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_is_killed_within_a_call() {
     let Some(argument) = child::argument() else { return };
-    let (id, folder) = argument.split_once(' ').unwrap();
-    let folder = Path::new(folder);
-    let work: Work = serde_json::from_slice(&fs::read(folder.join("work.json")).unwrap()).unwrap();
-    let session = store_at(folder).open_session(id.parse().unwrap(), &types()).unwrap();
-    let _ = runner_on(folder, session).execute(&told(&work), &ExecuteOptions::default());
+    let (id, directory) = argument.split_once(' ').unwrap();
+    let directory = Path::new(directory);
+    let work: Work = serde_json::from_slice(&fs::read(directory.join("work.json")).unwrap()).unwrap();
+    let session = store_at(directory).open_session(id.parse().unwrap(), &types()).unwrap();
+    let _ = runner_on(directory, session).execute(&told(&work), &ExecuteOptions::default());
     unreachable!("it was killed");
 }
 
 impl Desk {
     fn new(before: &[Step]) -> Desk {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(workspace(folder.path())).unwrap();
-        before.iter().for_each(|(path, act)| carry_out(&workspace(folder.path()), path, act));
-        let session = store_at(folder.path()).create(&types()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(workspace(directory.path())).unwrap();
+        before.iter().for_each(|(path, act)| carry_out(&workspace(directory.path()), path, act));
+        let session = store_at(directory.path()).create(&types()).unwrap();
         session.dispatch(StepAdded { title: "before".to_owned(), part: 0 }).unwrap();
         let id = session.id();
         session.close().unwrap();
-        Desk { folder, id }
+        Desk { directory, id }
     }
 
     fn open(&self) -> ToolRunner {
-        let session = store_at(self.folder.path()).open_session(self.id, &types()).unwrap();
-        runner_on(self.folder.path(), session)
+        let session = store_at(self.directory.path()).open_session(self.id, &types()).unwrap();
+        runner_on(self.directory.path(), session)
     }
 
     fn seen(&self, runner: &ToolRunner) -> (Digest, State, u64) {
@@ -196,7 +196,7 @@ impl Desk {
         state.slices.retain(|_, slice| slice.policy == foldlog::Policy::State && !slice.items.is_empty());
         let log = runner.state().session().log::<ToolInvocations>().unwrap().len();
         state.position = None;
-        (digest::of(&workspace(self.folder.path())), state, log)
+        (digest::of(&workspace(self.directory.path())), state, log)
     }
 
     /// Fails a call in this process, and says how many calls that were: none, where its time was over before what was
@@ -216,12 +216,12 @@ impl Desk {
             }
             Way::Cancel => {
                 let operation = begin();
-                carry(self.folder.path(), operation.context(), work).unwrap();
+                carry(self.directory.path(), operation.context(), work).unwrap();
                 assert_eq!(operation.abort("no more").unwrap().cause, Some(Cause::Cancelled));
             }
             Way::Drop => {
                 let operation = begin();
-                carry(self.folder.path(), operation.context(), work).unwrap();
+                carry(self.directory.path(), operation.context(), work).unwrap();
                 drop(operation);
                 // The next call restores.
                 let next = runner.begin(&told(work), &ExecuteOptions::default()).unwrap();
@@ -245,8 +245,8 @@ impl Desk {
 
     /// Has a child begin the call and be killed within it; then recovers.
     fn killed(&self, work: &Work) -> ToolRunner {
-        fs::write(self.folder.path().join("work.json"), serde_json::to_vec(work).unwrap()).unwrap();
-        let argument = format!("{} {}", self.id, self.folder.path().display());
+        fs::write(self.directory.path().join("work.json"), serde_json::to_vec(work).unwrap()).unwrap();
+        let argument = format!("{} {}", self.id, self.directory.path().display());
         let mut process =
             child::start("tools::folder::part_of_a_child_that_is_killed_within_a_call", &argument);
         process.ended();
@@ -292,16 +292,16 @@ proptest! {
     }
 }
 
-/// JSON has no bytes: the token that a workspace's folder is known by came back from a composite snapshot's JSON as a list of
+/// JSON has no bytes: the token that a workspace's directory is known by came back from a composite snapshot's JSON as a list of
 /// numbers, which no restore could read.
 #[test]
-fn a_composite_snapshot_comes_back_from_its_json_and_restores_a_folder() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(workspace(folder.path())).unwrap();
-    let page = workspace(folder.path()).join("page");
+fn a_composite_snapshot_comes_back_from_its_json_and_restores_a_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(workspace(directory.path())).unwrap();
+    let page = workspace(directory.path()).join("page");
     fs::write(&page, "before").unwrap();
-    let session = store_at(folder.path()).create(&types()).unwrap();
-    let runner = runner_on(folder.path(), session);
+    let session = store_at(directory.path()).create(&types()).unwrap();
+    let runner = runner_on(directory.path(), session);
     let snapshot = runner.state().snapshot(None).unwrap();
     let read = CompositeSnapshot::from_json(&snapshot.to_json().unwrap()).unwrap();
     let recorded =
