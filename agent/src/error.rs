@@ -107,7 +107,7 @@ pub enum Error {
         source: Option<Cause>,
     },
     /// A checkpoint cannot be created, stored or removed.
-    #[error("the checkpoint cannot be kept: {}: make the folder writable, and execute the request again", escape::text(.reason))]
+    #[error("the checkpoint cannot be kept: {}: make the directory writable, and execute the request again", escape::text(.reason))]
     Checkpoint {
         /// Reason of the failure.
         reason: String,

@@ -23,7 +23,7 @@ const MANY: u64 = 10_000;
 const SNAPSHOTS: u64 = 10_000;
 
 fn file_of(root: &Path, number: u64) -> PathBuf {
-    root.join(format!("folder {}", number / FILES_IN_A_DIRECTORY)).join(format!("file {number}"))
+    root.join(format!("directory {}", number / FILES_IN_A_DIRECTORY)).join(format!("file {number}"))
 }
 
 fn fill(root: &Path, files: u64) -> Result<()> {
@@ -183,8 +183,9 @@ fn changed(dir: &Path) -> Result<Vec<BenchRow>> {
 fn in_memory() -> Result<Vec<BenchRow>> {
     let filled = |files: u64| -> Result<InMemoryFilesystem> {
         let workspace = InMemoryFilesystem::new();
-        (0..files)
-            .try_for_each(|number| workspace.write(&format!("folder {}/{number}", number / 100), b"bytes"))?;
+        (0..files).try_for_each(|number| {
+            workspace.write(&format!("directory {}/{number}", number / 100), b"bytes")
+        })?;
         Ok(workspace)
     };
     let (small, large) = (filled(FEW)?, filled(MANY)?);

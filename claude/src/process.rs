@@ -74,7 +74,7 @@ impl Process {
         command.args(options.arguments()?).current_dir(&options.cwd).env_clear().envs(environment.iter());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if !options.cwd.is_dir() {
-            let reason = format!("the working folder {} does not exist", options.cwd.display());
+            let reason = format!("the working directory {} does not exist", options.cwd.display());
             return Err(ClientError::new(ErrorKind::DirectoryNotFound, Stage::Spawn, reason));
         }
         let spawn = |what: &'static str| {

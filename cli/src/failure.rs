@@ -212,8 +212,8 @@ fn after_tasks(error: &foldlog_tasks::Error) -> &'static str {
             "nothing was changed; `foldlog recover SESSION --strategies` tells what can be brought back"
         }
         NoTree { .. } => {
-            "give a folder that holds `.aca`, or the folder of a session in one: `.aca/sessions/ID`"
+            "give a directory that holds `.aca`, or the directory of a session in one: `.aca/sessions/ID`"
         }
-        _ => "check the folder and its permissions",
+        _ => "check the directory and its permissions",
     }
 }

@@ -51,14 +51,14 @@ pub fn open_store(path: &Path, output: &Output<'_>) -> Result<Store> {
 /// [`CommandError::Usage`] if there is none.
 pub(crate) fn check_store(path: &Path) -> Result<()> {
     if let Some(url) = bucket_at(path) {
-        let what = format!("{} is no store: a bucket is in that folder", escape::path(path));
+        let what = format!("{} is no store: a bucket is in that directory", escape::path(path));
         return Err(CommandError::usage(what, format!("give its URL: {}", quote_word(url.as_ref()))));
     }
     if inspect::is_store(path) {
         return Ok(());
     }
-    let what = format!("{} is not a store: it has no folder `sessions`", escape::path(path));
-    Err(CommandError::usage(what, "give the folder that holds the folder `sessions`"))
+    let what = format!("{} is not a store: it has no directory `sessions`", escape::path(path));
+    Err(CommandError::usage(what, "give the directory that holds the directory `sessions`"))
 }
 
 /// Says whether a session is written that a replica holds.
@@ -89,8 +89,8 @@ impl WriteArgs {
 /// [`CommandError::Usage`] if the directory is in no store.
 pub fn in_store(session: &Path) -> Result<(PathBuf, Uuid)> {
     store_of(session).ok_or_else(|| {
-        let what = format!("{} is not the folder of a session in a store", escape::path(session));
-        CommandError::usage(what, "give the folder of a session: STORE/sessions/ID")
+        let what = format!("{} is not the directory of a session in a store", escape::path(session));
+        CommandError::usage(what, "give the directory of a session: STORE/sessions/ID")
     })
 }
 

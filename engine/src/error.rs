@@ -82,7 +82,7 @@ pub enum Error {
     /// bytes between.
     #[error(
         "{} holds no whole frame from byte {offset}, where record {sequence} should begin, to byte {end}, although {} goes \
-         on behind that: somebody copied the folder while the session was written, or the disk lost these bytes",
+         on behind that: somebody copied the directory while the session was written, or the disk lost these bytes",
         escape::path(segment),
         escape::path(successor)
     )]
@@ -862,7 +862,7 @@ pub enum Error {
     #[error(
         "operation {operation} (`{}`) of session {session} in {} was interrupted while it changed workspace {}: recover \
          that session first, or delete it; if neither is possible, remove the attribute `user.foldlog.work` of the \
-         workspace's folder",
+         workspace's directory",
         escape::text(tool),
         escape::path(session_dir),
         escape::path(workspace)
@@ -884,7 +884,7 @@ pub enum Error {
     #[error(
         "a call of session {session} in {} may have been interrupted while it changed workspace {}, and the session's log \
          cannot be read: {cause}; make the log readable and recover the session, or delete it; if neither is possible, \
-         remove the attribute `user.foldlog.work` of the workspace's folder",
+         remove the attribute `user.foldlog.work` of the workspace's directory",
         escape::path(session_dir),
         escape::path(workspace)
     )]

@@ -10,7 +10,7 @@ foldlog_codec::breakages! {
     NoSync = "no-sync": "A sync does nothing, and reports success.",
     AcknowledgedBeforeSync = "acknowledged-before-sync": "A call returns before the sync that it promises.",
     NoSyncedFrame = "no-synced-frame": "No frame attests a sync.",
-    NoDirectorySync = "no-folder-sync": "A sync leaves out the folders with new names in them.",
+    NoDirectorySync = "no-directory-sync": "A sync leaves out the directories with new names in them.",
     OldSegmentUnsynced = "old-segment-unsynced": "A sync leaves out the segment before the rollover.",
     CloseUnsynced = "close-unsynced": "Closing syncs nothing.",
     ObjectAfterRecord = "object-after-record": "A record is made durable before the object that it names.",
@@ -35,7 +35,7 @@ foldlog_codec::breakages! {
     // Permissions.
     UmaskObeyed = "umask-obeyed": "What a store makes is as open as the process's umask leaves it.",
     ExposureUntold = "exposure-untold": "Nobody is told that others may read a store.",
-    DirectoryUnlocked = "folder-unlocked": "A session is locked only in the store through which it is opened.",
+    DirectoryUnlocked = "directory-unlocked": "A session is locked only in the store through which it is opened.",
 
     // Opening and recovery.
     WrittenBehindTear = "written-behind-tear": "After a crash the old segment is written on, behind its tear.",
@@ -54,7 +54,7 @@ foldlog_codec::breakages! {
     RecoveryInPlace = "recovery-in-place": "Recovery builds its segment under the name that counts.",
     RecoveryNamedUnsynced = "recovery-named-unsynced": "Recovery's segment takes its name before it is durable.",
     RecoveryNameUnsynced = "recovery-name-unsynced": "The name of recovery's segment is not made durable.",
-    RecoveryDirectoriesUnsynced = "recovery-folders-unsynced": "Recovery leaves out the folders above the session.",
+    RecoveryDirectoriesUnsynced = "recovery-directories-unsynced": "Recovery leaves out the directories above the session.",
     RecoveredObjectUnsynced = "recovered-object-unsynced": "Recovery leaves out the objects of the tail.",
     LinkFollowed = "link-followed": "A file of a session is read through a link.",
     PartialCreationRefused = "partial-creation-refused": "What a crash left before the first record passes for a session.",
@@ -76,7 +76,7 @@ foldlog_codec::breakages! {
     ForkLinksReplaced = "fork-links-replaced": "A fork links what a compaction has replaced meanwhile.",
     ForkLinksUnattested = "fork-links-unattested": "A fork links what nobody knows to be durable.",
     ForkAttestedUnnamed = "fork-attested-unnamed": "A fork says that it is durable before it has its name.",
-    ForkNameUnsynced = "fork-name-unsynced": "The name of a fork's folder is not made durable.",
+    ForkNameUnsynced = "fork-name-unsynced": "The name of a fork's directory is not made durable.",
 
     // Replicas.
     HeldWrittenUnawares = "held-written-unawares": "A session that a replica holds is written without its replicator.",
@@ -87,7 +87,7 @@ foldlog_codec::breakages! {
     FetchedUnheld = "fetched-unheld": "What a log has lost is claimed and not fetched.",
     BegunUnheld = "begun-unheld": "A tool runs before the replicator holds its begin.",
     StartedUnconfirmed = "started-unconfirmed": "A tool starts however old the confirmation of its session's claim is.",
-    AbandonedMakesOn = "abandoned-makes-on": "Segments are made ahead in the folder of a takeover that failed.",
+    AbandonedMakesOn = "abandoned-makes-on": "Segments are made ahead in the directory of a takeover that failed.",
     SpendingForgotten = "spending-forgotten": "A budget begins anew with each process.",
     DroppedUnsaid = "dropped-unsaid": "A compaction does not record what it dropped of what a replica holds.",
     DroppedGoneBackTo = "dropped-gone-back-to": "A writer goes back to a position of which the replica may have dropped bodies.",
@@ -127,7 +127,7 @@ foldlog_codec::breakages! {
     CapturesMissed = "captures-missed": "A backup says nothing of a session that has lost its captures.",
     IrregularReplaced = "irregular-replaced": "A backup replaces what stands in the place of a file and is none.",
     MarkBelieved = "mark-believed": "A backup believes a number in the mark of unread captures that no backup wrote.",
-    RewindsPassedOver = "rewinds-passed-over": "What a rewind brought into a fork's folder is passed over when it is undone.",
+    RewindsPassedOver = "rewinds-passed-over": "What a rewind brought into a fork's directory is passed over when it is undone.",
     CapturesCopiedOverSound = "captures-copied-over-sound": "A backup replaces a sound file of a capture by a damaged one of another length.",
     CapturesCopiedUnread = "captures-copied-unread": "A backup does not read the captures that it copied.",
     DecisionOutlivesRollback = "decision-outlives-rollback": "A call is run again although the session went back to before it since that was decided.",
@@ -152,7 +152,7 @@ foldlog_codec::breakages! {
     HalfDoneUnmarked = "half-done-unmarked": "A resource is marked as idle although a call on it was left open.",
     MarkOutlivesBoot = "mark-outlives-boot": "A workspace passes for idle by a mark from before a power cut.",
     MarkNotDurable = "mark-not-durable": "The mark on a workspace is not synced where its begin is.",
-    ObjectsBehindLink = "objects-behind-link": "Objects are read from a folder that is a link.",
+    ObjectsBehindLink = "objects-behind-link": "Objects are read from a directory that is a link.",
     RestoreUnsynced = "restore-unsynced": "An end is made durable before what was restored for it.",
     CancelledOutstays = "cancelled-outstays": "Nothing limits how long a cancelled call may take to end.",
     CancelUnheard = "cancel-unheard": "A caller that waits for a cancelled call waits on as if the call were not cancelled.",
@@ -201,6 +201,6 @@ foldlog_codec::breakages! {
     BudgetIgnored = "budget-ignored": "A log is read however much memory that takes.",
     ImageLeftOut = "image-left-out": "A session that its last writer did not close gets its next image in the background.",
     ListedUnlooked = "listed-unlooked": "What a listing knows of a session counts whatever has become of the session.",
-    WriterUnstamped = "writer-unstamped": "A writer does not stamp its session's folder.",
+    WriterUnstamped = "writer-unstamped": "A writer does not stamp its session's directory.",
     CopyCalledDamage = "copy-called-damage": "A copy that was taken while its session was written is called damaged.",
 }

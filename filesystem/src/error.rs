@@ -87,10 +87,10 @@ pub enum Error {
     /// directory of which the snapshot was taken. Nothing was changed. Move that directory back to
     /// the path, or accept a different one with `HostFilesystem::rebind`.
     #[error(
-        "workspace {} is {}: expected {}; move that folder back, or rebind the workspace to another one",
+        "workspace {} is {}: expected {}; move that directory back, or rebind the workspace to another one",
         escape::path(workspace),
-        found.as_deref().map_or_else(|| "gone".to_owned(), |found| format!("another folder, {found}")),
-        expected.as_deref().map_or_else(|| "a folder that the snapshot does not name".to_owned(), ToString::to_string)
+        found.as_deref().map_or_else(|| "gone".to_owned(), |found| format!("another directory, {found}")),
+        expected.as_deref().map_or_else(|| "a directory that the snapshot does not name".to_owned(), ToString::to_string)
     )]
     Replaced {
         /// Path of the workspace.

@@ -301,10 +301,10 @@ impl Filesystem for InMemoryFilesystem {
             }
             let is_directory = matches!(node, InMemoryNode::Directory(_));
             if is_directory && to_parts.starts_with(&from_parts) {
-                return Err(Error::path(to, "a folder cannot come into itself"));
+                return Err(Error::path(to, "a directory cannot come into itself"));
             }
             if is_directory && to_directories.len() + depth(&node) > DEPTH_MAX {
-                return Err(Error::path(to, "too many folders in one another"));
+                return Err(Error::path(to, "too many directories in one another"));
             }
             edit(root, from_directories, Missing::Refuse, &mut |directory| {
                 take_out(directory, from_name)?;

@@ -34,7 +34,7 @@ pub(super) fn parts(path: &str) -> Result<Vec<&str>> {
         }
     }
     if parts.len() > DEPTH_MAX {
-        return refused("too many folders in one another");
+        return refused("too many directories in one another");
     }
     Ok(parts)
 }

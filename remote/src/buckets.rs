@@ -59,12 +59,12 @@ fn remote(url: &Url, retries: Retries, variables: &PlaceEnvironment) -> Result<R
 
 fn directory(url: &Url) -> Result<Arc<dyn ObjectStore>> {
     let refused = |reason| Error::Url { reason };
-    let path = url.to_file_path().map_err(|()| refused("it names no local folder"))?;
+    let path = url.to_file_path().map_err(|()| refused("it names no local directory"))?;
     if path.parent().is_none() {
-        return Err(refused("it names the root of all folders"));
+        return Err(refused("it names the root of all directories"));
     }
     let files =
-        DirectoryObjectStore::open(path).map_err(|_| refused("there is no such folder: make it first"))?;
+        DirectoryObjectStore::open(path).map_err(|_| refused("there is no such directory: make it first"))?;
     Ok(Arc::new(files))
 }
 

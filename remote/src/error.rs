@@ -41,7 +41,7 @@ pub enum RemoteFailure {
     #[error("another collection of the session was faster; run it again")]
     Overtaken,
     /// There is no such bucket or directory.
-    #[error("there is no such bucket or folder")]
+    #[error("there is no such bucket or directory")]
     Missing,
     /// A path in a local directory is not a regular file, such as a pipe or a directory in place of
     /// an object.

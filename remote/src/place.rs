@@ -301,9 +301,9 @@ mod tests {
     fn what_is_no_place_is_refused_and_no_error_quotes_it() {
         assert_eq!(reason("bucket"), "it is no URL");
         assert_eq!(reason("ftp://bucket/x"), "places begin with file://, s3://, gs://, az:// or postgres://");
-        assert_eq!(reason("file:///nowhere/at/all"), "there is no such folder: make it first");
+        assert_eq!(reason("file:///nowhere/at/all"), "there is no such directory: make it first");
         for url in ["file://", "file:///", "file:///.."] {
-            assert_eq!(reason(url), "it names the root of all folders");
+            assert_eq!(reason(url), "it names the root of all directories");
         }
         for url in [
             "s3://key:secret@bucket/x",

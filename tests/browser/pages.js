@@ -15,8 +15,8 @@ const CHROMIUM = process.env.FOLDLOG_CHROMIUM;
 /** Number of steps that are compared with the command line. */
 const CASES = Number(process.env.FOLDLOG_PAGE_STEPS ?? 30);
 
-const folder = mkdtempSync(join(tmpdir(), 'foldlog-pages-'));
-process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
+const directory = mkdtempSync(join(tmpdir(), 'foldlog-pages-'));
+process.on('exit', () => rmSync(directory, { recursive: true, force: true }));
 
 /** Runs the binary, and returns what it prints. It fails where the binary does, but for what it finds damaged. */
 export function foldlog(...args) {
@@ -25,15 +25,15 @@ export function foldlog(...args) {
   return stdout;
 }
 
-/** A new folder, which is removed at the end. */
-export const temporary = () => mkdtempSync(join(folder, 'more-'));
+/** A new directory, which is removed at the end. */
+export const temporary = () => mkdtempSync(join(directory, 'more-'));
 
 const sessions = new Map();
 
-/** Writes a session once, and returns its folder. */
+/** Writes a session once, and returns its directory. */
 export function session(...what) {
   const name = what.join('-');
-  if (!sessions.has(name)) sessions.set(name, execFileSync(WRITER, [join(folder, name), ...what.map(String)], { encoding: 'utf8' }).trim());
+  if (!sessions.has(name)) sessions.set(name, execFileSync(WRITER, [join(directory, name), ...what.map(String)], { encoding: 'utf8' }).trim());
   return sessions.get(name);
 }
 
@@ -59,7 +59,7 @@ export class Browser {
 
   /** Writes a report of a session, and opens it. */
   async open(dir, args = [], options = {}) {
-    const file = join(folder, `report-${this.count++}.html`);
+    const file = join(directory, `report-${this.count++}.html`);
     foldlog('report', dir, '--html', file, ...args);
     const context = await this.browser.newContext({ viewport: { width: 1440, height: 900 }, offline: true, ...options });
     const page = new Page(await context.newPage());
@@ -118,7 +118,7 @@ export class Server {
 export class Writer {
   static async start(name) {
     const writer = new Writer();
-    writer.lines = new Lines(WRITER, [join(folder, name), 'growing']);
+    writer.lines = new Lines(WRITER, [join(directory, name), 'growing']);
     writer.dir = await writer.lines.line();
     return writer;
   }

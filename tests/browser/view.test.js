@@ -174,10 +174,10 @@ describe('the server', () => {
   });
 
   test('shows a conversation that is larger than memory, and says why where one message is', async () => {
-    const folder = temporary();
+    const directory = temporary();
     const server = {};
     for (const [name, messages] of [['long', Array.from({ length: 40 }, (_, number) => `${number} ${'said '.repeat(8000)}`)], ['huge', ['said '.repeat(160_000)]]]) {
-      const [file, store] = [join(folder, `${name}.json`), join(folder, name)];
+      const [file, store] = [join(directory, `${name}.json`), join(directory, name)];
       writeFileSync(file, JSON.stringify(messages.map((content, number) => ({ role: number % 2 ? 'assistant' : 'user', content }))));
       foldlog('import', 'openai', file, '--store', store);
       server[name] = await Server.start(join(store, 'sessions', readdirSync(join(store, 'sessions'))[0]), '--memory', '600K');

@@ -244,7 +244,7 @@ fn an_export_over_an_older_one_writes_what_changed_and_ends_as_if_it_were_the_fi
     after.export(fresh.path(), &by(algorithm));
     assert_eq!(all(directory.path()), all(fresh.path()));
     let checkpoints = tree_of(directory.path(), after.state.session_id).join("checkpoints");
-    assert_eq!(fs::read_dir(checkpoints).unwrap().count(), 1, "no empty folder stays");
+    assert_eq!(fs::read_dir(checkpoints).unwrap().count(), 1, "no empty directory stays");
     let report = after.export(directory.path(), &by(CompressionAlgorithm::Lz4));
     assert_eq!(report.written, report.files, "by another codec");
 }

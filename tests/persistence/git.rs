@@ -273,7 +273,7 @@ fn what_would_keep_a_reader_waiting_or_fill_its_memory_is_refused_by_name() {
     forged.put(".git", "gitdir: nowhere\n");
     forged.refused(".git", "leads to no repository");
     forged.put(".git", "nothing");
-    forged.refused(".git", "does not name a folder");
+    forged.refused(".git", "does not name a directory");
 }
 
 #[test]
@@ -305,10 +305,10 @@ fn refs_that_lead_nowhere_sound_are_refused_by_name() {
     }
     let forged = Forged::new();
     symlink(".", forged.at(".git/refs/heads/loop")).unwrap();
-    forged.refused("refs/heads/loop", "a link to a folder");
+    forged.refused("refs/heads/loop", "a link to a directory");
     let forged = Forged::new();
     fs::create_dir_all(forged.at(&format!(".git/refs/heads/{}", "d/".repeat(100)))).unwrap();
-    forged.refused("refs/heads/d/d", "too many folders in one another");
+    forged.refused("refs/heads/d/d", "too many directories in one another");
     let forged = Forged::new();
     fs::create_dir(forged.at(".git/reftable")).unwrap();
     assert_eq!(forged.read().unwrap_err().kind(), ErrorKind::Unsupported);

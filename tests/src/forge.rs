@@ -85,7 +85,7 @@ impl ForgedLog {
     /// If it cannot be written, as all that writes it.
     pub fn new(store: &Path) -> ForgedLog {
         let dir = store.join("sessions").join(Forge::SESSION.to_string());
-        fs::create_dir_all(&dir).expect("the session's folder is made");
+        fs::create_dir_all(&dir).expect("the session's directory is made");
         let file = File::create(dir.join("0000000000.seg")).expect("the segment is made");
         let mut log = ForgedLog { dir, forge: Forge::default(), file: BufWriter::new(file), bytes: 0 };
         log.file.write_all(&Forge::head()).expect("the segment is written");

@@ -98,7 +98,7 @@ impl Error {
 pub const AFTER_DELETION: &str = "`foldlog sessions STORE` lists the sessions that are there";
 
 /// Advice for a log that is corrupt or diverged.
-pub const AFTER_DAMAGE: &str = "nothing was changed; keep the folder as it is, and take the session from a copy, or copy its sound part: \
+pub const AFTER_DAMAGE: &str = "nothing was changed; keep the directory as it is, and take the session from a copy, or copy its sound part: \
                                 `foldlog salvage SESSION --to STORE`";
 
 /// Returns the next step after an error of a file or directory.
@@ -138,7 +138,7 @@ pub fn next_after(error: &EngineError) -> Option<String> {
              sound part: `foldlog salvage SESSION --to STORE`"
         }
         EngineError::NotACopy { .. } => {
-            "nothing was changed; keep what is there, and copy into another folder; `foldlog diff SESSION --with OTHER` shows \
+            "nothing was changed; keep what is there, and copy into another directory; `foldlog diff SESSION --with OTHER` shows \
              where the two part"
         }
         EngineError::OlderThanSuccessor { .. } => COPY_AGAIN,
@@ -147,14 +147,17 @@ pub fn next_after(error: &EngineError) -> Option<String> {
              it is not, put the segment back from a copy, or copy what is before it: `foldlog salvage SESSION --to STORE`"
         }
         EngineError::WrongSession { .. } => {
-            "put the file or folder back where it was: it was exchanged or renamed"
+            "put the file or directory back where it was: it was exchanged or renamed"
         }
         EngineError::Object { .. } => {
-            "put the file back into the session's `objects` folder from a copy; if this is a copy itself, \
+            "put the file back into the session's `objects` directory from a copy; if this is a copy itself, \
              `foldlog backup SESSION --to STORE` takes one while the session is written"
         }
         EngineError::NotASession { path, .. } if let Some(url) = bucket_at(path) => {
-            return Some(format!("a bucket is in that folder; give its URL: {}", quote_word(url.as_ref())));
+            return Some(format!(
+                "a bucket is in that directory; give its URL: {}",
+                quote_word(url.as_ref())
+            ));
         }
         EngineError::NotASession { path, .. } if inspect::is_store(path) => {
             return Some(format!(
@@ -163,7 +166,7 @@ pub fn next_after(error: &EngineError) -> Option<String> {
             ));
         }
         EngineError::NotASession { .. } | EngineError::NoSuchSession { .. } => {
-            "give the folder of a session: STORE/sessions/ID; `foldlog sessions STORE` lists them"
+            "give the directory of a session: STORE/sessions/ID; `foldlog sessions STORE` lists them"
         }
         EngineError::NotAFile { .. } => {
             "it was not opened; put the session's own file back in its place, and let nobody else write into the store"
@@ -191,17 +194,17 @@ pub fn next_after(error: &EngineError) -> Option<String> {
              names what that replaced"
         }
         EngineError::NoSuchOperation { reason, .. } if reason.contains("recover the session") => {
-            "let its host recover it, or do so by `foldlog recover SESSION`, with `--workspace` for each folder that it works on"
+            "let its host recover it, or do so by `foldlog recover SESSION`, with `--workspace` for each directory that it works on"
         }
         EngineError::Filesystem(filesystem::Error::Replaced { .. }) => {
-            "no file was changed; give the folder that the session worked on, or another one that takes its place, by `--rebind` \
+            "no file was changed; give the directory that the session worked on, or another one that takes its place, by `--rebind` \
              of `foldlog recover`, `restore` or `rewind`: that is empty, or `--overwrite` removes its files"
         }
         EngineError::ResourceDirty { session_dir, .. }
         | EngineError::ResourceMaybeDirty { session_dir, .. } => {
             return Some(format!(
                 "recover {} first; if its mark on the workspace is not true, `foldlog recover {} --force` removes the mark, with \
-                 `--workspace` for the folder",
+                 `--workspace` for the directory",
                 escape::path(session_dir),
                 quote_word(session_dir.as_os_str())
             ));
@@ -221,13 +224,13 @@ pub fn next_after(error: &EngineError) -> Option<String> {
         }
         EngineError::RestoreFailed { .. } | EngineError::SnapshotMismatch(_) => {
             "the call stays open; remove what is in the way, then `foldlog recover SESSION --workspace DIR`, or the same `foldlog run` with \
-             `--resume` if `run` began it; a resource that is not a folder only the host can restore"
+             `--resume` if `run` began it; a resource that is not a directory only the host can restore"
         }
         EngineError::NoSuchOperation { .. } => {
             "`foldlog ledger SESSION` lists the operations and what became of them"
         }
-        EngineError::WithinSession { .. } => "give a folder outside of the session",
-        EngineError::WithinStore { .. } => "give a folder outside of the store",
+        EngineError::WithinSession { .. } => "give a directory outside of the session",
+        EngineError::WithinStore { .. } => "give a directory outside of the store",
         EngineError::Replicated { .. } => {
             "let its host do it, with the replicator; or add --unreplicated: what is written then counts only if no other worker has gone on \
              with the session"

@@ -82,7 +82,7 @@ impl ResumeCheck {
         match self {
             ResumeCheck::Resumable | ResumeCheck::SessionId => "begin a fresh session",
             ResumeCheck::WorkspacePath => {
-                "resume in the recorded folder, declare that it was moved here, or validate less strictly"
+                "resume in the recorded directory, declare that it was moved here, or validate less strictly"
             }
             ResumeCheck::PromptName => "resume with the recorded prompt, or validate less strictly",
             ResumeCheck::Recency => "begin a fresh session, allow a greater age, or validate less strictly",

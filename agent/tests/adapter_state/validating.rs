@@ -30,11 +30,11 @@ fn the_strict_validation_refuses_another_directory_another_prompt_and_what_is_to
     assert_eq!(
         refusal.to_string(),
         "the state of adapter `claude_agent_sdk` in record 7 fails the check `workspace_path`: it says `/work`, and \
-         expected is `/other`: resume in the recorded folder, declare that it was moved here, or validate less strictly"
+         expected is `/other`: resume in the recorded directory, declare that it was moved here, or validate less strictly"
     );
     let moved_from = vec!["/first".to_owned(), "/work".to_owned()];
     let moved = ResumeContext { workspace_path: Some("/other".into()), moved_from, ..context() };
-    assert_eq!(strict(claude("abc123"), moved.clone()), None, "a folder that was declared moved");
+    assert_eq!(strict(claude("abc123"), moved.clone()), None, "a directory that was declared moved");
     let nowhere = ResumeContext { workspace_path: None, ..moved };
     assert_eq!(strict(claude("abc123"), nowhere).unwrap().check, ResumeCheck::WorkspacePath);
     let nowhere = ResumeContext { workspace_path: None, ..context() };
@@ -57,7 +57,7 @@ fn the_strict_validation_refuses_another_directory_another_prompt_and_what_is_to
     let ahead = ResumeContext { now: at(-3600), ..context() };
     assert_eq!(strict(claude("abc123"), ahead), None, "a time ahead is another clock's");
     let slashed = ResumeContext { workspace_path: Some("/work/".into()), ..context() };
-    assert_eq!(strict(claude("abc123"), slashed), None, "it is the same folder");
+    assert_eq!(strict(claude("abc123"), slashed), None, "it is the same directory");
 }
 
 /// Returns a context in which nothing is as a state says it.

@@ -71,7 +71,8 @@ pub fn remote(dir: &Path, sizes: &Sizes) -> Result<Vec<BenchRow>> {
     std::fs::create_dir_all(&bucket)?;
     let directory: Arc<dyn ObjectStore> =
         Arc::new(LocalFileSystem::new_with_prefix(bucket)?.with_fsync(true));
-    let mut rows = vec![acknowledged("in memory", &memory)?, acknowledged("a folder, synced", &directory)?];
+    let mut rows =
+        vec![acknowledged("in memory", &memory)?, acknowledged("a directory, synced", &directory)?];
     #[cfg(feature = "postgres")]
     if let Some(url) = &sizes.database {
         rows.push(database::acknowledged(url)?);

@@ -132,7 +132,7 @@ impl Directories {
         remove_left(mark);
         let made = || -> io::Result<Directories> {
             // The parent directory is writable for everyone, so the name must be unpredictable.
-            #[expect(clippy::disallowed_methods, reason = "it names a temporary folder")]
+            #[expect(clippy::disallowed_methods, reason = "it names a temporary directory")]
             let name = format!("{}{:08x}", own_names(mark), Uuid::new_v4().as_fields().0);
             let own = std::env::temp_dir().join(name);
             make_private(&own)?;
@@ -172,7 +172,7 @@ impl Directories {
         made().map_err(|error| Error::PromptEvaluation {
             phase: EvaluationPhase::Request,
             prompt: prompt.to_owned(),
-            reason: format!("a folder of the run cannot be made: {error}"),
+            reason: format!("a directory of the run cannot be made: {error}"),
             source: Some(Box::new(error)),
         })
     }

@@ -50,7 +50,7 @@ impl ClaudeAgentSDKAdapter {
     /// [`Error::Throttled`](foldlog_agent::Error::Throttled) if the program does not start or does
     /// not describe itself.
     pub fn inspect(&self, tools: &[String]) -> Result<Init> {
-        #[expect(clippy::disallowed_methods, reason = "it names a temporary folder")]
+        #[expect(clippy::disallowed_methods, reason = "it names a temporary directory")]
         let mark = format!("inspect-{}", Uuid::new_v4().simple());
         let directories = Directories::make(&ProgramHome::FromLog, None, None, &mark, "inspect")?;
         let mut variables = self.variables(Deadline::never());

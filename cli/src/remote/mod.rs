@@ -155,7 +155,7 @@ pub(crate) fn no_session(url: &str) -> crate::CommandError {
 
 /// Error: a verb writes, but places are read-only.
 pub(crate) fn not_written(url: &str) -> crate::CommandError {
-    let what = format!("{} is a place, and this verb is for a folder", redact_url(url));
+    let what = format!("{} is a place, and this verb is for a directory", redact_url(url));
     let next = "read it there by another verb, or get a copy by `foldlog pull`; whoever is to write goes on with it by `foldlog takeover`";
     crate::CommandError::usage(what, next)
 }
@@ -196,7 +196,7 @@ mod tests {
         for words_of in [format!("show s3://bucket/team {ID} --json"), whole.clone()] {
             assert_eq!(words(&words_of).join(" ".as_ref()), *whole);
         }
-        assert_eq!(words(&format!("show STORE {ID}")).len(), 3, "a folder is none");
+        assert_eq!(words(&format!("show STORE {ID}")).len(), 3, "a directory is none");
         for url in [format!("s3://bucket/team/sessions/{ID}"), format!("s3://bucket/team/{ID}/")] {
             let session = HeldSession::parse(&url).map(|held| held.url);
             assert_eq!(session.as_deref(), Some("s3://bucket/team"));

@@ -63,7 +63,7 @@ fn after(failure: foldlog_remote::RemoteFailure, details: &FailureDetails) -> &'
         Elsewhere => "set AWS_REGION, or AWS_ENDPOINT_URL, to where the bucket is",
         Missing => "check the name of the bucket, and the endpoint",
         NotAFile => {
-            "look for pipes and folders where the bucket's folder should have files, and take them away"
+            "look for pipes and directories where the bucket's directory should have files, and take them away"
         }
         ClockSkew => "set the clock",
         Password => "check the user in the URL, and PGPASSWORD or ~/.pgpass, which its owner alone may read",

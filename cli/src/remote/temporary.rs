@@ -55,7 +55,7 @@ impl TemporaryDirectory {
     /// if this is a separate process.
     pub(super) fn new(is_process: bool) -> Result<TemporaryDirectory> {
         let refused = |error: io::Error| {
-            let what = format!("no temporary folder can be made: {}", escape::display(error));
+            let what = format!("no temporary directory can be made: {}", escape::display(error));
             CommandError::usage(what, "name another place for temporary files by TMPDIR")
         };
         let alone = Permissions::from_mode(0o700);

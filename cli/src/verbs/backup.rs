@@ -23,14 +23,14 @@ With --json one object:
   copied       one for each session: session, dir, records, records_before, segments, objects, files, bytes, verified, captures,
                captures_absent, captures_healed, elsewhere, damaged, damaged_more;
                dir: the copy; records_before: those of the older copy; segments, objects, files, bytes: what was copied now;
-               files: what else is in the session's folder, such as captures of workspaces;
+               files: what else is in the session's directory, such as captures of workspaces;
                verified: records that were read again from the copy and checked; captures: those of workspaces that were read
-               again; captures_absent: those that the session's folder lacks; captures_healed: files of captures that were damaged
+               again; captures_absent: those that the session's directory lacks; captures_healed: files of captures that were damaged
                in the copy and were copied anew; elsewhere: resource, captures, parent of each workspace whose captures are not in
-               the session's folder, parent: the session that keeps them; damaged: path, reason of each damaged file of captures,
+               the session's directory, parent: the session that keeps them; damaged: path, reason of each damaged file of captures,
                which later backups name again
   failed       sessions of a store that could not be copied: session, reason
-  passed_over  number of folders of a store that hold no records";
+  passed_over  number of directories of a store that hold no records";
 
 /// Holds what the command line asks of `foldlog backup`.
 #[derive(Clone, Debug, clap::Args)]
@@ -129,7 +129,7 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
         };
         let (to, directory) = (escape::path(to), escape::path(directory));
         let what = format!("{to} is or lies within {directory}, {what} is to be copied");
-        return Err(CommandError::usage(what, "give a folder outside of it: `--to DIR`"));
+        return Err(CommandError::usage(what, "give a directory outside of it: `--to DIR`"));
     }
     let mut document = Document::default();
     let mut damaged = 0;
@@ -157,7 +157,7 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
     } else {
         // Checked first, so that no store is created for a directory without a session.
         if !from.is_dir() {
-            let reason = "there is no such folder".to_owned();
+            let reason = "there is no such directory".to_owned();
             return Err(Error::NotASession { path: from.to_owned(), reason }.into());
         }
         document.copied.push(BackupRow::from_report(
@@ -216,14 +216,14 @@ impl Elsewhere {
     fn print(&self, output: &mut Output<'_>) -> Result<()> {
         let (captures, name) = (count_text(self.captures, "capture"), escape::text(&self.resource));
         output.line(format_args!(
-            "  not in the session's folder, so not in the copy: {captures} of the workspace `{name}`"
+            "  not in the session's directory, so not in the copy: {captures} of the workspace `{name}`"
         ))?;
         match self.parent {
             Some(parent) => output.line(format_args!(
-                "    they are in the folder of its parent, session {parent}: a backup of that session has them"
+                "    they are in the directory of its parent, session {parent}: a backup of that session has them"
             ))?,
             None => output.line(format_args!(
-                "    copy the folder in which the host keeps them too, with any tool; a rewind or a recovery from the copy takes it as \
+                "    copy the directory in which the host keeps them too, with any tool; a rewind or a recovery from the copy takes it as \
                  `--snapshots {}`",
                 quote_word(format!("{}=FOLDER", self.resource).as_ref()),
             ))?,

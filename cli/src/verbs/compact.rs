@@ -171,7 +171,7 @@ pub fn run(path: &Path, asked: &CompactCommand, output: &mut Output<'_>) -> Resu
     let is_store = inspect::is_store(path);
     if is_store && !asked.positions.is_empty() {
         let what = "the sessions of a store have no positions in common".to_owned();
-        return Err(CommandError::usage(what, "give the folder of a session with `--keep-position`"));
+        return Err(CommandError::usage(what, "give the directory of a session with `--keep-position`"));
     }
     let positions = positions(path, &asked.positions, output)?;
     let younger_than = asked.days.map(|days| Duration::from_secs(days.saturating_mul(DAY_SECONDS)));

@@ -159,7 +159,7 @@ pub fn run(
 /// Writes the session's tree into the `.aca` of a directory.
 fn tree(session: &Path, at: Option<Position>, target: &Target, output: &mut Output<'_>) -> Result<u8> {
     let Some(to) = &target.to else {
-        let next = "name the folder that `.aca` is to be in: `--to DIR`";
+        let next = "name the directory that `.aca` is to be in: `--to DIR`";
         return Err(CommandError::usage("the format aca writes files", next));
     };
     let algorithm = match target.compress.unwrap_or(Compress::None) {

@@ -20,7 +20,7 @@ With --json one object:
             objects: of large payloads; captures: objects of captures of workspaces; leftovers: what crashes have left;
             bytes: what the disk gets back
   skipped   by their ids, why nothing was removed of a session, or nothing of its captures
-  left      what is in the place of a file or folder of the store's and is none, and was left alone: path, what
+  left      what is in the place of a file or directory of the store's and is none, and was left alone: path, what
   all       what was removed of the whole store, with the same fields
 With --json of a place one object a line, for each session: session, chunks, bytes, volumes, left, young, dropped, dropped_bytes,
             waiting, payloads, payload_bytes, payloads_left, undecoded;
@@ -145,7 +145,7 @@ fn no_store(path: &Path, failure: CommandError) -> CommandError {
     match failure {
         CommandError::Usage { .. } => CommandError::usage(
             format!("{} is no store and no session of one", escape::path(path)),
-            "give the folder of a store, or of a session: STORE/sessions/ID",
+            "give the directory of a store, or of a session: STORE/sessions/ID",
         ),
         failure => failure,
     }

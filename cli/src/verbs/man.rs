@@ -17,7 +17,7 @@ use crate::output_file::{StagedFile, check_replaced};
 /// Describes the fields of `man --json`.
 const MAN_JSON: &str = "\
 With --out and --json one object:
-  dir, pages   the folder, and the names of the pages that were written";
+  dir, pages   the directory, and the names of the pages that were written";
 
 /// Holds what the command line asks of `foldlog man`.
 #[derive(Clone, Debug, clap::Args)]

@@ -118,7 +118,7 @@ impl PendingRow {
     fn of_open(reader: &LogReader, open: &OpenOperation) -> Result<PendingRow> {
         let dir = quote_word(reader.dir().as_os_str());
         let recover = DecisionChoice {
-            meaning: "its host does not come back: restore what it worked on, with `--workspace` for each folder",
+            meaning: "its host does not come back: restore what it worked on, with `--workspace` for each directory",
             command: format!("foldlog recover {dir}"),
         };
         PendingRow::of_call(reader, open.operation, open.begin, "recovery", UNRECOVERED, vec![recover])

@@ -29,17 +29,17 @@ use crate::readers::{WriteArgs, in_store};
 
 /// Describes a recovery, and the fields of `recover --json`.
 const RECOVER_JSON: &str = "\
-What the call left half done is captured first, so that nothing is lost; what cannot be captured is moved to the folder
+What the call left half done is captured first, so that nothing is lost; what cannot be captured is moved to the directory
 .foldlog-aside of the workspace. If neither is possible, nothing is touched. No tool is run: the host runs again the calls that may be, and the others wait for `foldlog settle`.
 
 With --json one object:
   session
   ended         the calls that were open: operation, tool, call_id
   workspaces    name, root, snapshots;
-                rebound: whether another folder took the place of the call's;
-                overwritten: whether files of that folder were removed;
+                rebound: whether another directory took the place of the call's;
+                overwritten: whether files of that directory were removed;
                 removed_mark: what the mark said that --force removed
-  marks         where no call has a workspace to be restored, the folders given with --force: root, removed_mark
+  marks         where no call has a workspace to be restored, the directories given with --force: root, removed_mark
   not_undone    changes of the call that were not undone, and what it left that was not captured: resource, path, reason
   replaced      what was replaced or removed, whoever had changed it: resource, changed, removed, more (paths that are not named);
                 `foldlog rewind SESSION --undo` brings it back
@@ -303,7 +303,7 @@ fn take_place(files: &HostFilesystem, overwrite: bool) -> Result<()> {
     files.rebind(rebind).map_err(|error| match error {
         filesystem::Error::Path { .. } if !overwrite => CommandError::usage(
             error.to_string(),
-            "give an empty folder, or add --overwrite, which removes the files that the capture does not hold",
+            "give an empty directory, or add --overwrite, which removes the files that the capture does not hold",
         ),
         error => error.into(),
     })
@@ -330,12 +330,12 @@ fn unmark(dir: &Path, asked: &WorkspaceOptions<'_>) -> Result<Vec<DirectoryMark>
 fn idle(asked: &WorkspaceOptions<'_>) -> Option<&'static str> {
     match (asked.force, asked.workspaces.is_empty(), asked.rebound.is_empty()) {
         (true, true, _) => {
-            Some("no mark was removed: --force removes the mark of a folder given by --workspace DIR")
+            Some("no mark was removed: --force removes the mark of a directory given by --workspace DIR")
         }
         (true, false, true) | (false, true, true) => None,
         (true, false, false) => Some("--rebind changed nothing: no call has a workspace to be restored"),
         (false, ..) => Some(
-            "nothing was changed: no call has a workspace to be restored; to remove another session's mark from a folder, \
+            "nothing was changed: no call has a workspace to be restored; to remove another session's mark from a directory, \
              give --workspace DIR --force",
         ),
     }
@@ -387,19 +387,19 @@ pub(super) fn places(
                     let what = format!("the workspace `{name}` is given twice: by --workspace and by --rebind");
                     return Err(CommandError::usage(
                         what,
-                        "give --workspace if it is the folder that the call worked on, --rebind if it is another one",
+                        "give --workspace if it is the directory that the call worked on, --rebind if it is another one",
                     ));
                 }
                 (None, None) => {
                     let name = escape::text(&name);
                     let what =
-                        format!("the session works on the workspace `{name}`, whose folder is not given");
+                        format!("the session works on the workspace `{name}`, whose directory is not given");
                     // The path is a hint: only a person knows whether the directory still exists.
                     let (last, dir) = match &taken.path {
                         Some(path) => (format!("; it was {path} last"), quote_word(path.as_ref())),
                         None => (String::new(), "DIR".to_owned()),
                     };
-                    let next = format!("give its folder: --workspace {name}={dir}");
+                    let next = format!("give its directory: --workspace {name}={dir}");
                     return Err(CommandError::usage(format!("{what}{last}"), next));
                 }
             };
@@ -469,10 +469,10 @@ fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
                 "move it away, and put back what was there, from a backup for instance",
             );
         }
-        let what = format!("the session's folder does not hold the capture of the workspace `{name}`");
+        let what = format!("the session's directory does not hold the capture of the workspace `{name}`");
         CommandError::usage(
             what,
-            format!("give the folder in which the host keeps it: --snapshots {name}=DIR"),
+            format!("give the directory in which the host keeps it: --snapshots {name}=DIR"),
         )
     })
 }
@@ -523,7 +523,7 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
                     false => "",
                 };
                 output.line(format_args!(
-                    "workspace `{name}`: {} took the place of the call's folder{removed}",
+                    "workspace `{name}`: {} took the place of the call's directory{removed}",
                     escape::path(root)
                 ))?;
             }

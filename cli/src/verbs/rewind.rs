@@ -27,7 +27,7 @@ use crate::readers::{WriteArgs, in_store, open_session};
 const REWIND_JSON: &str = "\
 A workspace goes back to what the last call before TO had left, or to what the first call behind TO found if there was none.
 Files that were changed by hand since the last call are kept whole, also those whose permissions alone were changed; files
-that were removed by hand stay removed. What captures leave out, and resources that are no folders, stay as they are.
+that were removed by hand stay removed. What captures leave out, and resources that are no directories, stay as they are.
 --undo goes back to before the last rewind, also after later work, which it abandons. If a call that failed or was recovered
 has been rolled back since, and that replaced or removed files, --undo brings these files back instead; files that were changed
 since stay, and so does STATE; with --of that is done for the rollback of any call. --preview tells what either would do.

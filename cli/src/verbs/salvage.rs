@@ -31,7 +31,7 @@ With --json one object:
   left             what was not copied: segment, offset, bytes, records, sequences, more, reason
   missing_objects  objects that are missing or damaged: sequence, path, reason
   open, unsettled  calls to be recovered, and to be settled: operation, tool
-  beside           other files in the session's folder, which were not copied";
+  beside           other files in the session's directory, which were not copied";
 
 /// Holds what the command line asks of `foldlog salvage`.
 #[derive(Clone, Debug, clap::Args)]
@@ -166,9 +166,11 @@ impl Document {
 pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
     let session = match session.canonicalize() {
         Ok(session) if session.is_dir() => session,
-        Ok(path) => return Err(Error::NotASession { path, reason: "it is not a folder".to_owned() }.into()),
+        Ok(path) => {
+            return Err(Error::NotASession { path, reason: "it is not a directory".to_owned() }.into());
+        }
         Err(_) => {
-            let (path, reason) = (session.to_owned(), "there is no such folder".to_owned());
+            let (path, reason) = (session.to_owned(), "there is no such directory".to_owned());
             return Err(Error::NotASession { path, reason }.into());
         }
     };
@@ -196,23 +198,23 @@ pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
 
 /// Checks that `to` is a store or can become one, and returns whether it is still empty.
 fn check_target(session: &Path, to: &Path) -> Result<bool> {
-    let next = "give the folder of a store, or one that is new or empty";
+    let next = "give the directory of a store, or one that is new or empty";
     let wrong = |what: &str| Err(CommandError::usage(format!("{} {what}", escape::path(to)), next));
     let failed = |source| CommandError::File { path: to.to_owned(), source };
     let resolved = resolve(to).map_err(failed)?;
-    let Some(resolved) = resolved else { return wrong("has `..` behind a folder that does not exist") };
+    let Some(resolved) = resolved else { return wrong("has `..` behind a directory that does not exist") };
     if resolved.starts_with(session) {
         return wrong("is inside the session that is to be salvaged");
     }
     match fs::symlink_metadata(to) {
         Err(_) => return Ok(true),
         Ok(found) if found.is_symlink() => return wrong("is a link"),
-        Ok(found) if !found.is_dir() => return wrong("is not a folder"),
+        Ok(found) if !found.is_dir() => return wrong("is not a directory"),
         Ok(_) => {}
     }
     match fs::symlink_metadata(to.join("sessions")) {
         Ok(found) if found.is_dir() => Ok(false),
-        Ok(_) => wrong("is not a store: its `sessions` is not a folder"),
+        Ok(_) => wrong("is not a store: its `sessions` is not a directory"),
         Err(_) if fs::read_dir(to).map_err(failed)?.next().is_none() => Ok(false),
         Err(_) => wrong("is not a store, and not empty"),
     }

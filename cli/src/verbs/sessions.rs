@@ -32,7 +32,7 @@ const SESSIONS_JSON: &str = "\
 With --json one object a line:
   session, status        the first that is true: damaged, unreadable, running, interrupted, unsettled, suspended, resumable, unclosed, closed
   records, log_bytes     of a damaged session those before its damage
-  objects, object_bytes  in its folder
+  objects, object_bytes  in its directory
   created_at, last_at    times of its own first record and of its last one; tags
   parent                 session, how: fork, child; position or operation
   replicated             at, by, epoch: a replica holds its records there, first claimed by whom; left out if none does

@@ -32,7 +32,7 @@ With --json one object. `bytes` and fields that end in `_bytes` are bytes, other
   kinds     kind, envelope, frames, bytes
   events    event, records, payload_bytes
   slices    slice, policy, live_items, live_bytes, ever_items, ever_bytes
-  objects   count, bytes (in the folder), named_count, named_bytes (by records)
+  objects   count, bytes (in the directory), named_count, named_bytes (by records)
   images    name, bytes
   models    model (null where no record names it), requests (of which the provider said what they used), input_tokens,
             output_tokens, cache_read_tokens, cache_write_tokens, cost_micros
@@ -123,7 +123,7 @@ fn print_tables(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
     }
     let objects = stats.objects;
     heading(output, "object", &["count", "bytes"])?;
-    row(output, "in the folder", &[&objects.count, &objects.bytes])?;
+    row(output, "in the directory", &[&objects.count, &objects.bytes])?;
     row(output, "named by records", &[&objects.named_count, &objects.named_bytes])?;
     heading(output, "image", &["bytes"])?;
     if stats.images.is_empty() {

@@ -259,7 +259,7 @@ fn print(verified: &VerifyReport, output: &mut Output<'_>) -> Result<()> {
     }
     if verified.corrupt.is_empty() && verified.incomplete.is_empty() && verified.unreadable.is_empty() {
         let (style, text) = match (verified.sessions, verified.passed_over) {
-            (0, 1..) => (CAUTION, "nothing was checked: no folder of a session holds records"),
+            (0, 1..) => (CAUTION, "nothing was checked: no directory of a session holds records"),
             (_, 0) => (GOOD, "every frame, body, seal and object holds"),
             (_, 1..) => (GOOD, "every frame, body, seal and object of these sessions holds"),
         };
@@ -272,7 +272,7 @@ fn print_captures(captures: &CaptureCounts, output: &mut Output<'_>) -> Result<(
     let CaptureCounts { read, collected, elsewhere, damaged_more, .. } = captures;
     let captures = count_text(*read, "capture");
     output.line(format_args!(
-        "{captures} of workspaces read, {collected} were collected, {elsewhere} are not in the sessions' folders"
+        "{captures} of workspaces read, {collected} were collected, {elsewhere} are not in the sessions' directories"
     ))?;
     match damaged_more {
         0 => Ok(()),

@@ -263,10 +263,10 @@ pub(crate) fn last_ordinal(storage: &dyn Storage, dir: &Path) -> Option<u32> {
 fn not_a_session_or_io(dir: &Path, error: std::io::Error) -> Error {
     match error.kind() {
         std::io::ErrorKind::NotFound => {
-            Error::NotASession { path: dir.to_owned(), reason: "there is no such folder".to_owned() }
+            Error::NotASession { path: dir.to_owned(), reason: "there is no such directory".to_owned() }
         }
         std::io::ErrorKind::NotADirectory => {
-            Error::NotASession { path: dir.to_owned(), reason: "it is not a folder".to_owned() }
+            Error::NotASession { path: dir.to_owned(), reason: "it is not a directory".to_owned() }
         }
         _ => Error::io("list", dir, error),
     }

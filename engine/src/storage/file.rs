@@ -203,7 +203,7 @@ impl Storage for FileStorage {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         if from.parent() != to.parent() {
-            return Err(invalid("a rename stays within one folder", to));
+            return Err(invalid("a rename stays within one directory", to));
         }
         fs::rename(from, to)
     }
@@ -523,7 +523,7 @@ fn require_directory(found: &Metadata, path: &Path) -> io::Result<()> {
     if found.is_dir() {
         return Ok(());
     }
-    Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{} is not a folder", path.display())))
+    Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{} is not a directory", path.display())))
 }
 
 /// Converts a position to the system's signed type. Positions of 2^63 and above are

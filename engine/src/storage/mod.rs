@@ -99,7 +99,7 @@ impl std::fmt::Display for EntryKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             EntryKind::File => "a regular file",
-            EntryKind::Directory => "a folder",
+            EntryKind::Directory => "a directory",
             EntryKind::Link => "a symbolic link",
             EntryKind::Pipe => "a pipe",
             EntryKind::Socket => "a socket",

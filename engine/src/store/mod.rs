@@ -529,7 +529,7 @@ impl Store {
         let dir = self.session_dir(session);
         match self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))? {
             Some(entry) if entry.kind == EntryKind::Directory => Ok(dir),
-            Some(_) => Err(Error::NotASession { path: dir, reason: "it is not a folder".to_owned() }),
+            Some(_) => Err(Error::NotASession { path: dir, reason: "it is not a directory".to_owned() }),
             None => Err(Error::NoSuchSession { session, path: self.inner.root.clone() }),
         }
     }

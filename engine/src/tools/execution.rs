@@ -654,7 +654,7 @@ impl ExecutionState {
         let directory = self.session().dir();
         let mut captured = self.registered_resources().captured_resources().iter();
         if let Some((name, _)) = captured.find(|(_, resource)| resource.holds(directory)) {
-            let reason = format!("the session's own folder is in it, {}", directory.display());
+            let reason = format!("the session's own directory is in it, {}", directory.display());
             return Err(Error::Resource { resource: name.clone().into_owned(), reason });
         }
         let _ = self.inner.apart.set(());

@@ -146,7 +146,7 @@ fn what_is_no_session_is_called_so() {
 
     fs::remove_dir_all(store.session_dir(id)).unwrap();
     fs::write(store.session_dir(id), b"").unwrap();
-    assert!(reason(open()).contains("not a folder"));
+    assert!(reason(open()).contains("not a directory"));
     assert!(store.session_ids().unwrap().is_empty());
 }
 

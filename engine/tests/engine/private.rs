@@ -128,7 +128,7 @@ fn a_store_that_others_can_read_is_told_of_where_it_is_opened() {
     mode(&segment, 0o644);
     mode(&dir, 0o755);
     mode(&root.join("sessions"), 0o755);
-    assert_eq!(told(StoreAccess::Private), None, "a folder keeps everybody out");
+    assert_eq!(told(StoreAccess::Private), None, "a directory keeps everybody out");
     mode(&root, 0o755);
     let exposed = told(StoreAccess::Private).unwrap();
     assert_eq!((exposed.path, exposed.mode, exposed.expected), (segment.clone(), 0o644, 0o600));

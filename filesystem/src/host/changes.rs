@@ -340,16 +340,16 @@ mod tests {
         for name in ["..", ".", "", ".git", "a/b"] {
             let outer = forged.tree(&[("40000", "outer", forged.tree(&[("100644", name, file)]))]);
             let refusal = forged.refusal(outer);
-            assert!(refusal.contains("the folder `outer` is no tree"), "{name:?}: {refusal}");
+            assert!(refusal.contains("the directory `outer` is no tree"), "{name:?}: {refusal}");
         }
         let twice = forged.tree(&[("100644", "a", file), ("100644", "a!", file), ("40000", "a", file)]);
         assert!(forged.refusal(twice).contains("it holds `a` twice"));
         let crossed = forged.tree(&[("40000", "a", file)]);
-        assert!(forged.refusal(crossed).contains("the folder `a`: it is no tree"));
+        assert!(forged.refusal(crossed).contains("the directory `a`: it is no tree"));
         let crossed = forged.tree(&[("100644", "a", crossed)]);
         assert!(forged.refusal(crossed).contains("the file `a`: it is no blob"));
         let submodule = forged.tree(&[("160000", "a", file)]);
-        assert!(forged.refusal(submodule).contains("the folder `.` is no tree"));
+        assert!(forged.refusal(submodule).contains("the directory `.` is no tree"));
     }
 
     #[test]
@@ -359,12 +359,14 @@ mod tests {
         let deepest = forged.nested(256, &["d"], inmost);
         assert_eq!(forged.reader().changes(None, &forged.snapshot(deepest, 1, None)).unwrap().len(), 1);
         assert!(
-            forged.refusal(forged.nested(1, &["d"], deepest)).contains("folders in one another at `d/d/")
+            forged.refusal(forged.nested(1, &["d"], deepest)).contains("directories in one another at `d/d/")
         );
         // Long names add up to paths that are too long to store for each of the directories.
         let long = "n".repeat(100 << 10);
         assert!(
-            forged.refusal(forged.nested(20, &[&long], inmost)).contains("folders in one another at `nnn")
+            forged
+                .refusal(forged.nested(20, &[&long], inmost))
+                .contains("directories in one another at `nnn")
         );
     }
 

@@ -53,7 +53,7 @@ impl HeldTrees {
     fn lines(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<(Vec<KeyedTreeEntry>, u64)> {
         let damaged = |reason: String| Error::Object {
             path: objects.path(id),
-            reason: format!("the folder `{}`: {reason}", display_path(path)),
+            reason: format!("the directory `{}`: {reason}", display_path(path)),
         };
         let said = objects.said_len(id, ObjectKind::Tree).map_err(|error| add_path(error, "folder", path))?;
         if said > TREE_BYTES_MAX {
@@ -255,7 +255,7 @@ impl<'a> CaptureComparison<'a> {
         let shown: String = display_path(path).chars().take(1000).collect();
         Error::Object {
             path: self.objects.path(pair.after.or(pair.before).unwrap_or_default()),
-            reason: format!("too many or too large folders in one another at `{shown}`"),
+            reason: format!("too many or too large directories in one another at `{shown}`"),
         }
     }
 

@@ -247,14 +247,14 @@ impl HostFilesystem {
         let refused = |path: &Path, reason: &str| Err(Error::path(path.display().to_string(), reason));
         let root = match fs::canonicalize(root) {
             Ok(found) if found.is_dir() => found,
-            Ok(_) => return refused(root, "the workspace is no folder"),
+            Ok(_) => return refused(root, "the workspace is no directory"),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return refused(root, "there is no such workspace");
             }
             Err(error) => return Err(Error::io("open", root, error)),
         };
         if fs::symlink_metadata(store).is_ok_and(|found| !found.is_dir()) {
-            return refused(store, "the store is no folder, or a link to one");
+            return refused(store, "the store is no directory, or a link to one");
         }
         let store = whole(store)?;
         if store.starts_with(&root) {

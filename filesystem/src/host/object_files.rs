@@ -82,7 +82,7 @@ fn wrong_type_error(kind: FileType, wanted: &str) -> io::Error {
 fn refused_at(path: &str, kind: FileType, wanted: &str) -> io::Error {
     let found = match () {
         () if kind.is_file() => "a regular file",
-        () if kind.is_dir() => "a folder",
+        () if kind.is_dir() => "a directory",
         () if kind.is_symlink() => "a symbolic link",
         () if kind.is_fifo() => "a pipe",
         () if kind.is_socket() => "a socket",

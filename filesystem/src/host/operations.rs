@@ -89,7 +89,7 @@ impl Filesystem for HostFilesystem {
                 MOUNT => Error::path(path, A_MOUNT),
                 errno => io_error("look through", path, errno),
             })? {
-                return Err(Error::path(path, "it holds a `.git` folder, which is never deleted"));
+                return Err(Error::path(path, "it holds a `.git` directory, which is never deleted"));
             }
             return delete_directory(&place.directory, &place.name, 0)
                 .map_err(|errno| io_error("delete", path, errno));
@@ -105,7 +105,7 @@ impl Filesystem for HostFilesystem {
         if path::parts(to)?.starts_with(&path::parts(from)?) && found == ManifestKind::Directory {
             return match path::parts(to)?.len() == path::parts(from)?.len() {
                 true => Ok(()),
-                false => Err(Error::path(to, "a folder cannot come into itself")),
+                false => Err(Error::path(to, "a directory cannot come into itself")),
             };
         }
         let target = self.place(to, Purpose::Make, false)?;

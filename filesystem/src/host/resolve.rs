@@ -68,7 +68,7 @@ pub(super) fn resolve(
                 continue;
             }
             b".git" if purpose != Purpose::Look => {
-                return Err(Error::path(path, "a `.git` folder is never changed"));
+                return Err(Error::path(path, "a `.git` directory is never changed"));
             }
             _ => {}
         }
@@ -83,7 +83,7 @@ pub(super) fn resolve(
                 let all = Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO;
                 match mkdirat(&*directory, &*name, all) {
                     Ok(()) | Err(Errno::EEXIST) => ManifestKind::Directory,
-                    Err(errno) => return Err(Error::io("create a folder for", path, errno.into())),
+                    Err(errno) => return Err(Error::io("create a directory for", path, errno.into())),
                 }
             }
             Err(errno) => return Err(failed(errno)),

@@ -25,7 +25,7 @@ impl HostFilesystem {
     pub fn scratch(&self, snapshot: &FilesystemSnapshot) -> Result<HostFilesystem> {
         let directory = tempfile::Builder::new().prefix("foldlog-scratch-").tempdir();
         let directory =
-            directory.map_err(|error| Error::io("create a folder in", std::env::temp_dir(), error))?;
+            directory.map_err(|error| Error::io("create a directory in", std::env::temp_dir(), error))?;
         // Its path is compared with others, which contain no links.
         let whole =
             fs::canonicalize(directory.path()).map_err(|error| Error::io("open", directory.path(), error))?;
@@ -64,7 +64,7 @@ impl HostFilesystem {
                         let path = entry.path();
                         let path =
                             path.strip_prefix(self.root()).unwrap_or(&path).to_string_lossy().into_owned();
-                        return Err(Error::path(&path, "a link into the folder of which this is a copy"));
+                        return Err(Error::path(&path, "a link into the directory of which this is a copy"));
                     }
                 }
             }

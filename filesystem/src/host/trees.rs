@@ -48,14 +48,16 @@ impl Trees {
         }
         let damaged = |reason: String| Error::Object { path: objects.path(id), reason };
         if is_too_deep(path) {
-            return Err(damaged(format!("too many folders in one another at `{}`", display_path(path))));
+            return Err(damaged(format!("too many directories in one another at `{}`", display_path(path))));
         }
         let bytes = objects.read(id, ObjectKind::Tree, STRUCTURE_BYTES_MAX).map_err(|error| match error {
-            Error::Object { reason, .. } => damaged(format!("the folder `{}`: {reason}", display_path(path))),
+            Error::Object { reason, .. } => {
+                damaged(format!("the directory `{}`: {reason}", display_path(path)))
+            }
             error => error,
         })?;
         let lines = decode_tree(&bytes).ok_or_else(|| {
-            damaged(format!("the folder `{}` is no tree that a snapshot has", display_path(path)))
+            damaged(format!("the directory `{}` is no tree that a snapshot has", display_path(path)))
         })?;
         Ok(self.hold(id, lines))
     }

@@ -27,8 +27,8 @@ const CHUNK_BYTES_MAX: usize = 1 << 20;
 pub(super) type FileSink<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<()>;
 
 const INSTRUCTIONS: &[&str] = &[
-    "This folder is an export. The session's log is what counts: where it is sound, go on with it, and export again.",
-    "`foldlog import aca FOLDER --store STORE` makes a session of this folder.",
+    "This directory is an export. The session's log is what counts: where it is sound, go on with it, and export again.",
+    "`foldlog import aca DIRECTORY --store STORE` makes a session of this directory.",
     "The import names each file that is not what meta/checkpoint_manifest.json says; with --partial it takes the others.",
 ];
 

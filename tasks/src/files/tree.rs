@@ -84,7 +84,7 @@ impl Directories {
         })?;
         made.ok_or_else(|| Error::NoTree {
             path: self.root.path().to_owned(),
-            reason: format!("folder {path} was removed"),
+            reason: format!("directory {path} was removed"),
         })
     }
 
@@ -421,7 +421,7 @@ pub(super) fn session_directory(to: &Path, session: Uuid) -> Result<Option<TreeD
 /// is an `.aca`.
 fn locate(dir: &Path) -> Result<TreeDirectory> {
     let no_tree = |reason: String| Error::NoTree { path: dir.to_owned(), reason };
-    let root = TreeDirectory::open(dir)?.ok_or_else(|| no_tree("there is no such folder".to_owned()))?;
+    let root = TreeDirectory::open(dir)?.ok_or_else(|| no_tree("there is no such directory".to_owned()))?;
     let has_tree = |directory: &TreeDirectory| directory.child(META).map(|meta| meta.is_some());
     if has_tree(&root)? {
         return Ok(root);

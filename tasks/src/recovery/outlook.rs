@@ -333,7 +333,7 @@ struct Temporary(PathBuf);
 impl Temporary {
     /// Creates a directory with an unpredictable name. An existing one is never used.
     fn new() -> Result<Temporary> {
-        #[expect(clippy::disallowed_methods, reason = "it names a temporary folder")]
+        #[expect(clippy::disallowed_methods, reason = "it names a temporary directory")]
         let path = std::env::temp_dir().join(format!("foldlog-outlook-{}", uuid::Uuid::new_v4()));
         let unmade = |source: std::io::Error| Error::Io { op: "made", path: path.clone(), source };
         std::fs::create_dir(&path).map_err(unmade)?;

@@ -160,7 +160,7 @@ fn read_path(path: &Path, prefix: &[u8]) -> io::Result<Option<PathBuf>> {
         Some(held) if !held.is_empty() && !held.contains(&0) => {
             Ok(Some(PathBuf::from(OsStr::from_bytes(held))))
         }
-        _ => Err(invalid_data(path, "it does not name a folder")),
+        _ => Err(invalid_data(path, "it does not name a directory")),
     }
 }
 
@@ -380,7 +380,7 @@ impl Refs<'_> {
                 if looked_at > ENTRIES_MAX || depth > DIRECTORY_DEPTH_MAX {
                     return Err(invalid_data(
                         &directory,
-                        "there are too many branches, or too many folders in one another",
+                        "there are too many branches, or too many directories in one another",
                     ));
                 }
                 let name = [prefix.as_slice(), entry.file_name().as_bytes()].concat();
@@ -392,7 +392,7 @@ impl Refs<'_> {
                 if kind.is_dir() {
                     left.push(([name.as_slice(), b"/"].concat(), depth + 1));
                 } else if kind.is_symlink() && entry.path().is_dir() {
-                    return Err(invalid_data(&entry.path(), "it is a link to a folder"));
+                    return Err(invalid_data(&entry.path(), "it is a link to a directory"));
                 } else {
                     add(&name);
                 }

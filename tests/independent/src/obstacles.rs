@@ -37,7 +37,7 @@ const OBSTACLES: [(&str, Deed); 6] = [
     }),
     ("a tree of 700 levels", |root| deep(root, 700)),
     ("a tree of 1,900 levels", |root| deep(root, 1_900)),
-    ("20,000 files in one folder", |root| {
+    ("20,000 files in one directory", |root| {
         (0..20_000).try_for_each(|n| File::create(root.join(format!("file {n}"))).map(drop))
     }),
     ("a forged mark", |root| tree::set_attribute(root, MARK, b"1 open durable forged")),
@@ -131,7 +131,7 @@ fn deep(root: &Path, levels: usize) -> io::Result<()> {
 }
 
 pub(crate) fn part(arguments: &[String]) -> Result<()> {
-    let [mode, base, argument, end] = arguments else { return Err("mode, folder, which, end".into()) };
+    let [mode, base, argument, end] = arguments else { return Err("mode, directory, which, end".into()) };
     let base = Path::new(base);
     let root = base.join("workspace");
     if mode == "recover" {

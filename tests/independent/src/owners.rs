@@ -70,7 +70,7 @@ fn furnish(root: &Path) -> Result<()> {
     for (name, uid, gid, mode) in FILES {
         make(&root.join(name), uid, gid, mode)?;
     }
-    let directory = root.join("folder of the other");
+    let directory = root.join("directory of the other");
     fs::create_dir(&directory)?;
     make(&directory.join("within"), ONE, OTHER, 0o4711)?;
     chown(&directory, Some(OTHER), Some(ONE))?;
@@ -134,7 +134,7 @@ fn by_a_user(report: &mut Report, base: &Path) -> Result<()> {
     {
         fs::remove_file(root.join(name))?;
     }
-    fs::remove_dir_all(root.join("folder of the other"))?;
+    fs::remove_dir_all(root.join("directory of the other"))?;
     for path in [base, root.as_path()] {
         chown(path, Some(ONE), Some(ONE))?;
     }
@@ -194,7 +194,7 @@ fn read_by_another(report: &mut Report, base: &Path, umask: &str) -> Result<()> 
     let list = base.join("paths");
     let lines: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
     fs::write(&list, lines.join("\n"))?;
-    report.count("files and folders of a store", paths.len() as u64);
+    report.count("files and directories of a store", paths.len() as u64);
     match child::run(as_user(OTHER, "022", &child::part("owners", &[&"read", &list])?))? {
         Ok(read) => report.check(read.is_empty(), || {
             format!(

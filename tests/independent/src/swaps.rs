@@ -103,7 +103,7 @@ impl Scene {
                 ["kept", "changed", "removed", "inner/one", "inner/deep/two", "folder/three", "renamed"]
             {
                 let path = root.join(file);
-                fs::create_dir_all(path.parent().ok_or("a file is in a folder")?)?;
+                fs::create_dir_all(path.parent().ok_or("a file is in a directory")?)?;
                 fs::write(&path, format!("{word} {file}"))?;
             }
             for n in 0..MANY {
@@ -167,7 +167,7 @@ impl Scene {
             Swap::RootForLink => fs::remove_file(&root).and_then(|()| back(&root)),
             Swap::RootForDirectory => fs::rename(&root, victim.join("workspace")).and_then(|()| back(&root)),
             Swap::RootForEmpty => {
-                let filled = fs::remove_dir(&root).err().map(|error| format!("the empty folder: {error}"));
+                let filled = fs::remove_dir(&root).err().map(|error| format!("the empty directory: {error}"));
                 if filled.is_some() {
                     fs::remove_dir_all(&root)?;
                 }
@@ -431,7 +431,7 @@ fn is_named(error: &str) -> bool {
 
 /// A call that is killed while something is exchanged, or a recovery.
 pub(crate) fn part(arguments: &[String]) -> Result<()> {
-    let [mode, base, argument] = arguments else { return Err("mode, folder, session or swap".into()) };
+    let [mode, base, argument] = arguments else { return Err("mode, directory, session or swap".into()) };
     let scene = Scene { base: PathBuf::from(base) };
     if mode == "recover" {
         let desk = Desk::at(&scene.base, &scene.root(), Durability::Boundary, Some(argument.parse()?))?;

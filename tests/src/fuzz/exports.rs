@@ -76,7 +76,7 @@ pub fn snapshot_json(bytes: &[u8]) {
 /// Where something does not hold.
 pub fn import(bytes: &[u8]) {
     let Some((tool, content)) = bytes.split_first() else { return };
-    let directory = tempfile::tempdir().expect("there is room for a folder");
+    let directory = tempfile::tempdir().expect("there is room for a directory");
     let file = directory.path().join("task.traj");
     std::fs::write(&file, content).expect("there is room for a file");
     if tool % 4 == 3 {

@@ -16,12 +16,12 @@ const AGENTS_MAX: usize = 4;
 ///
 /// Where something does not hold.
 pub fn claude_code(bytes: &[u8]) {
-    let directory = tempfile::tempdir().expect("there is room for a folder");
+    let directory = tempfile::tempdir().expect("there is room for a directory");
     let (file, store) = (directory.path().join("s.jsonl"), directory.path().join("store"));
     let agents = directory.path().join("s/subagents");
     let mut parts = bytes.splitn(AGENTS_MAX + 1, |byte| *byte == 0);
     fs::write(&file, parts.next().unwrap_or_default()).expect("there is room for a file");
-    fs::create_dir_all(&agents).expect("there is room for a folder");
+    fs::create_dir_all(&agents).expect("there is room for a directory");
     for (number, part) in parts.enumerate() {
         fs::write(agents.join(format!("agent-{number}.jsonl")), part).expect("there is room for a file");
     }
@@ -55,7 +55,7 @@ pub fn claude_code(bytes: &[u8]) {
             assert_eq!(fs::read(out.join("s.jsonl")).ok(), fs::read(&file).ok());
             for entry in fs::read_dir(&agents).expect("it can be listed") {
                 let path = entry.expect("it can be listed").path();
-                let again = out.join(path.strip_prefix(directory.path()).expect("it is in the folder"));
+                let again = out.join(path.strip_prefix(directory.path()).expect("it is in the directory"));
                 assert_eq!(fs::read(again).expect("it came out"), fs::read(path).expect("it is read"));
             }
             exported += 1;

@@ -65,7 +65,7 @@ fn other_files_in_the_place_of_a_capture_are_reported_with_their_kind() {
     for place in parts.into_iter().chain([of_object]).chain(all.iter().map(PathBuf::as_path)) {
         for what in IN_PLACES {
             let usual = fs::metadata(captures.join(place)).unwrap();
-            if usual.is_dir() == (what == "a folder") && (usual.is_dir() || what == "a regular file") {
+            if usual.is_dir() == (what == "a directory") && (usual.is_dir() || what == "a regular file") {
                 continue;
             }
             for within in [&captures, &copy] {
@@ -164,7 +164,7 @@ fn captures_outside_of_the_session_are_reported_and_those_within_it_are_copied()
         ]);
         if kept == "beside" {
             assert!(
-                ran.stdout.contains("not in the session's folder, so not in the copy: 1 capture"),
+                ran.stdout.contains("not in the session's directory, so not in the copy: 1 capture"),
                 "{ran:?}"
             );
             assert!(ran.code == 0 && ran.stdout.contains("--snapshots workspace="), "{ran:?}");

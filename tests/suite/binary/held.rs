@@ -354,7 +354,7 @@ fn a_place_without_sessions_says_so_and_one_session_is_listed_alone() {
     ] {
         let ran = foldlog(words.split(' '));
         assert_eq!(ran.code, 2, "{words}: {}{}", ran.stdout, ran.stderr);
-        assert!(ran.stderr.contains("a bucket is in that folder"), "{words}: {}", ran.stderr);
+        assert!(ran.stderr.contains("a bucket is in that directory"), "{words}: {}", ran.stderr);
         assert!(ran.stderr.contains(&format!("give its URL: {url}\n")), "{words}: {}", ran.stderr);
     }
     // A store is one.
@@ -406,11 +406,11 @@ fn a_place_is_not_written_and_what_is_none_is_refused() {
     let before = held.files();
     let secret = format!("show s3://key:hunter2@bucket/team {id}");
     for (words, said) in [
-        (format!("recover URL {id}"), "is a place, and this verb is for a folder"),
+        (format!("recover URL {id}"), "is a place, and this verb is for a directory"),
         (format!("rewind URL/sessions/{id} 0 --by Ada --reason back"), "`foldlog takeover`"),
         ("gc URL --keep-calls 3".to_owned(), "a place keeps all captures"),
         ("show URL".to_owned(), "names no session"),
-        (format!("show URL/nowhere {id}"), "there is no such folder"),
+        (format!("show URL/nowhere {id}"), "there is no such directory"),
         (format!("show URL {}", Uuid::from_u128(9)), "it holds nothing of that session"),
         (secret, "it holds more than a place"),
         (format!("state s3://bucket/team {id}"), "built without what speaks to that network"),

@@ -26,7 +26,7 @@ pub(super) fn fixture() -> Fixture {
     let held = held.end(ToolResult::ok("written", 5)).unwrap();
     let failed = begin("write_file", "call_1");
     write(failed.context());
-    failed.fail(ToolError::failed("no such folder")).unwrap();
+    failed.fail(ToolError::failed("no such directory")).unwrap();
     begin("read_file", "call_2").end(ToolResult::ok("the text", "the text")).unwrap();
     session.rollback_to(held.end).unwrap();
     let open = begin("send_mail", "call_3");

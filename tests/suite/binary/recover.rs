@@ -212,7 +212,7 @@ fn a_repair_by_hand_before_a_recovery_is_named_and_an_undo_brings_it_back() {
 fn a_mark_that_a_tool_forged_is_named_and_removed_by_force_alone() {
     let killed = Killed::with_snapshots("within");
     if setxattr(killed.root(), "user.foldlog.work", b"forged", XattrFlags::empty()).is_err() {
-        foldlog_test_support::skipped("the folder for temporary files takes no extended attributes");
+        foldlog_test_support::skipped("the directory for temporary files takes no extended attributes");
         return;
     }
     let workspace = killed.workspace();
@@ -268,7 +268,7 @@ fn a_workspace_that_was_replaced_is_restored_into_the_directory_that_a_person_na
     assert_eq!((killed.page().as_str(), killed.fate()), ("as it was", OperationStatus::Interrupted));
     assert!(!killed.root().join("more").exists());
     let said = format!(
-        "workspace `workspace`: {} took the place of the call's folder; files in it that the capture does not hold were removed",
+        "workspace `workspace`: {} took the place of the call's directory; files in it that the capture does not hold were removed",
         killed.root().display()
     );
     assert!(ran.stdout.contains(&said), "{}", ran.stdout);
@@ -288,7 +288,7 @@ fn a_mark_is_removed_by_force_also_for_a_session_that_has_no_open_call() {
     let killed = Killed::with_snapshots("within");
     let bears_mark = || getxattr(killed.root(), MARK, &mut [0; 4352][..]).is_ok();
     if !bears_mark() {
-        foldlog_test_support::skipped("the folder for temporary files takes no extended attributes");
+        foldlog_test_support::skipped("the directory for temporary files takes no extended attributes");
         return;
     }
     let session = Store::open(killed.directory.path().join("another")).unwrap().create(&types()).unwrap();
@@ -370,7 +370,7 @@ fn the_path_of_the_workspace_is_told_to_whoever_recovers() {
     let workspaces = listed.get("open").unwrap().elements()[0].get("workspaces").cloned();
     assert_eq!(workspaces.unwrap().get("workspace"), Some(&Json::text(&root)));
     // What is printed is the command.
-    let next = refused.stderr.split("give its folder: ").nth(1).unwrap().trim().to_owned();
+    let next = refused.stderr.split("give its directory: ").nth(1).unwrap().trim().to_owned();
     let options: Vec<&str> = next.split(' ').collect();
     assert_eq!(killed.recover(&options).code, 0);
     killed.is_recovered();

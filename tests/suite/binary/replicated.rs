@@ -270,9 +270,9 @@ fn sessions_go_to_a_bucket_and_back_and_are_taken_over_from_there() {
     assert!(words(&takes).stderr.contains("already"), "{}", words(&takes).stderr);
     for (words, said) in [
         (foldlog(["pull", "s3://key:secret@bucket/team", "--to", "x"]), "it holds more than a place"),
-        (words("pull file:///nowhere/at/all --to @copies"), "there is no such folder"),
+        (words("pull file:///nowhere/at/all --to @copies"), "there is no such directory"),
         (words("takeover URL --to @three --by Ada --reason gone"), "2 sessions are held there"),
-        (words(&format!("pull {url}x --to @three")), "there is no such folder"),
+        (words(&format!("pull {url}x --to @three")), "there is no such directory"),
     ] {
         assert_eq!(words.code, 2, "{said}");
         assert!(words.stderr.contains(said) && !words.stderr.contains("secret"), "{}", words.stderr);

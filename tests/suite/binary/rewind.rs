@@ -163,7 +163,7 @@ fn a_rewind_is_refused_where_it_cannot_be() {
     }
     let dir = left.session.to_str().unwrap();
     let ran = foldlog(["rewind", dir, "then", "--preview"]);
-    assert!(ran.code == 2 && ran.stderr.contains("give its folder: --workspace workspace=/"), "{ran:?}");
+    assert!(ran.code == 2 && ran.stderr.contains("give its directory: --workspace workspace=/"), "{ran:?}");
     // Another directory than that of the captures.
     let other = left.directory.path().join("other");
     fs::create_dir(&other).unwrap();
@@ -293,7 +293,7 @@ fn a_rewind_of_a_copy_on_a_directory_of_its_own_is_undone_and_done_again() {
     let copy = copies.join("sessions").join(left.session.file_name().unwrap());
     let fresh = at.join("fresh");
     fs::create_dir(&fresh).unwrap();
-    fs::write(fresh.join("own"), "of the folder\n").unwrap();
+    fs::write(fresh.join("own"), "of the directory\n").unwrap();
     let directory = format!("workspace={}", fresh.display());
     let rewind = |words: &[&str]| {
         let words = ["rewind", copy.to_str().unwrap()].into_iter().chain(words.iter().copied()).chain(BY);
@@ -308,7 +308,7 @@ fn a_rewind_of_a_copy_on_a_directory_of_its_own_is_undone_and_done_again() {
         (files, ran.stdout)
     };
     let file = |name: &str, text: &[u8]| (name.to_owned(), text.to_owned());
-    let own = vec![file("own", b"of the folder\n")];
+    let own = vec![file("own", b"of the directory\n")];
     let later = vec![file("new", b"new\n"), file("page", b"two\x1b[31m\n"), file("picture", b"\0\x02")];
     let then = vec![file("page", b"one\n"), file("picture", b"\0\x01")];
     assert_eq!(rewind(&["later", "--rebind", &directory, "--overwrite"]).0, later);

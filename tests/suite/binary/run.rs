@@ -607,7 +607,7 @@ fn what_goes_wrong_is_named_with_what_to_do() {
         assert!(told.iter().all(|told| ran.stderr.contains(told)), "{others:?}: {}", ran.stderr);
     }
     for (name, value, told) in [
-        ("--workspace", &nowhere, "there is no folder"),
+        ("--workspace", &nowhere, "there is no directory"),
         ("--prompt", &nowhere, "check the path"),
         ("--program", &nowhere, "npm install -g @anthropic-ai/claude-code"),
         ("--store", &within, "is within the workspace"),

@@ -396,7 +396,7 @@ fn a_malformed_file_is_refused_with_the_place_and_leaves_nothing_behind() {
     for (content, reason) in cases {
         let ran = place.import(&content);
         let expected = format!(
-            "error: [folder]/chat.json: {reason}\n  next: nothing was imported; correct the file and import again\n"
+            "error: [directory]/chat.json: {reason}\n  next: nothing was imported; correct the file and import again\n"
         );
         assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr), (2, "", expected), "{content}");
         assert_eq!(place.sessions(), 0);

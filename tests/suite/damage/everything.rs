@@ -47,7 +47,7 @@ fn call_tools(session: &Session) {
     held.end(ToolResult::ok("written", "z".repeat(700))).unwrap();
     let failed = begin("write_file");
     failed.context().session().dispatch(wrote("failed")).unwrap();
-    failed.fail(ToolError::failed("no such folder")).unwrap();
+    failed.fail(ToolError::failed("no such directory")).unwrap();
     let open = begin("send_mail");
     open.context().session().dispatch(wrote("open")).unwrap();
     // Its end is never written, since the session is closed under it.

@@ -136,7 +136,7 @@ fn a_directory_of_images_that_is_a_link_or_a_file_is_done_without() {
         fs::rename(&images, &elsewhere).unwrap();
         match link {
             true => symlink(&elsewhere, &images).unwrap(),
-            false => fs::write(&images, "no folder").unwrap(),
+            false => fs::write(&images, "no directory").unwrap(),
         }
         let before = listed(&elsewhere);
         let session = store.open_session(id, &types()).unwrap();

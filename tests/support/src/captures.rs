@@ -40,12 +40,12 @@ pub fn flip(path: &Path) {
 }
 
 /// What may stand in the place of a file or a directory, by somebody's doing.
-pub const IN_PLACES: [&str; 4] = ["a folder", "a symbolic link", "a pipe", "a regular file"];
+pub const IN_PLACES: [&str; 4] = ["a directory", "a symbolic link", "a pipe", "a regular file"];
 
 /// Puts something into a place.
 pub fn put(path: &Path, what: &str) {
     match what {
-        "a folder" => fs::create_dir_all(path.join("somebody's")).unwrap(),
+        "a directory" => fs::create_dir_all(path.join("somebody's")).unwrap(),
         "a symbolic link" => symlink("/dev/zero", path).unwrap(),
         "a pipe" => mkfifo(path, Mode::S_IRWXU).unwrap(),
         _ => fs::write(path, "somebody's").unwrap(),

@@ -15,7 +15,7 @@ pub fn directory() -> Option<PathBuf> {
         return Some(directory);
     }
     crate::skipped::skipped(format_args!(
-        "there is no folder of recorded runs beside the checkout ({})",
+        "there is no directory of recorded runs beside the checkout ({})",
         directory.display()
     ));
     None

@@ -300,7 +300,7 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<DecisionPrerequisit
             Some(holder) => format!("it runs: {holder}; wait for it, or end that process"),
             None => {
                 format!(
-                    "its process is gone: let its host recover the session, or `foldlog recover {dir}` (with `--workspace` for each folder)"
+                    "its process is gone: let its host recover the session, or `foldlog recover {dir}` (with `--workspace` for each directory)"
                 )
             }
         });
@@ -327,7 +327,7 @@ fn before_in(place: &str, reader: &LogReader, entry: &LedgerEntry) -> Option<Dec
     };
     let text = format!(
         "nobody decides in a place: its host does, or somebody in its worker's store, with that worker stopped, where {dir} is the \
-         session's folder{recover}. If that store is gone, make one: `foldlog takeover {place} --session {session} --to STORE --by \
+         session's directory{recover}. If that store is gone, make one: `foldlog takeover {place} --session {session} --to STORE --by \
          \"$USER\" --reason WHY`"
     );
     Some(DecisionPrerequisite { text, is_advice: !is_open })

@@ -8,7 +8,7 @@ import { bytes, number } from 'view/words.js';
 
 /** @typedef {import('./source.js').FileVersion} FileVersion */
 
-/** Number of files of a folder that are shown until somebody asks for more, and up to which folders are open at first. */
+/** Number of files of a directory that are shown until somebody asks for more, and up to which directories are open at first. */
 const SHOWN = 300;
 const OPEN = 80;
 
@@ -23,20 +23,20 @@ const NUMBERED_CHARS = 20_000;
  * @param {(path: string) => void} choose
  */
 export function fileTree(files, at, chosen, choose) {
-  const root = { folders: new Map(), files: [] };
+  const root = { directories: new Map(), files: [] };
   for (const file of files) {
     const parts = file.path.split('/');
     const name = /** @type {string} */ (parts.pop());
-    let folder = root;
+    let directory = root;
     for (const part of parts) {
-      if (!folder.folders.has(part)) folder.folders.set(part, { folders: new Map(), files: [] });
-      folder = folder.folders.get(part);
+      if (!directory.directories.has(part)) directory.directories.set(part, { directories: new Map(), files: [] });
+      directory = directory.directories.get(part);
     }
-    folder.files.push([name, file]);
+    directory.files.push([name, file]);
   }
-  const draw = (folder) => {
+  const draw = (directory) => {
     const list = el('ul', { class: 'files' });
-    for (const [name, inner] of folder.folders) {
+    for (const [name, inner] of directory.directories) {
       const body = el('div');
       const isOpen = files.length <= OPEN || (chosen ?? '').startsWith(`${name}/`);
       const details = el('details', { open: isOpen }, el('summary', null, bdi(name), '/'), body);
@@ -45,12 +45,12 @@ export function fileTree(files, at, chosen, choose) {
       list.append(el('li', null, details));
     }
     const more = (from) => {
-      for (const [name, file] of folder.files.slice(from, from + SHOWN)) {
+      for (const [name, file] of directory.files.slice(from, from + SHOWN)) {
         list.append(el('li', { data: { sequence: file.sequence } }, el('button', { type: 'button', class: 'file', 'aria-current': file.path === chosen ? 'true' : null, on: { click: () => choose(file.path) } },
           bdi(name), file.kind === 'link' ? el('span', { class: 'faint' }, ' link') : null, el('span', { class: 'grow' }), el('span', { class: 'bytes' }, bytes(file.bytes)))));
       }
-      if (from + SHOWN < folder.files.length) {
-        const rest = el('li', null, button(`${number(folder.files.length - from - SHOWN)} more`, () => { rest.remove(); more(from + SHOWN); }, { class: 'more' }));
+      if (from + SHOWN < directory.files.length) {
+        const rest = el('li', null, button(`${number(directory.files.length - from - SHOWN)} more`, () => { rest.remove(); more(from + SHOWN); }, { class: 'more' }));
         list.append(rest);
       }
     };

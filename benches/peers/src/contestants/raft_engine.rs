@@ -60,7 +60,7 @@ impl ContestantWriter for OfGroup {
 }
 
 fn engine(dir: &Path) -> Result<Arc<Engine>> {
-    let dir = dir.to_str().ok_or("the folder's name is not UTF-8")?.to_owned();
+    let dir = dir.to_str().ok_or("the directory's name is not UTF-8")?.to_owned();
     Ok(Arc::new(Engine::open(Config { dir, ..Config::default() })?))
 }
 

@@ -93,7 +93,7 @@ pub fn export_main(reader: &LogReader, stdout: &mut dyn Write) -> Result<ExportC
     let files = list_files(&state)?;
     if files.len() > 1 {
         let what = format!("the transcript has {} files", files.len());
-        return Err(CommandError::usage(what, "give the folder that they are written into: --out DIR"));
+        return Err(CommandError::usage(what, "give the directory that they are written into: --out DIR"));
     }
     let mut exported = ExportCounts { files: 1, lines: 0 };
     each_line(&state, &mut |line| {
@@ -174,7 +174,7 @@ fn parts(named: &ExportFile) -> Result<Vec<&str>> {
     if parts.iter().all(is_name) {
         return Ok(parts);
     }
-    let what = format!("the session names a file outside of the folder: `{}`", escape::text(&named.name));
+    let what = format!("the session names a file outside of the directory: `{}`", escape::text(&named.name));
     Err(CommandError::usage(what, "nothing was written; do not trust this session"))
 }
 

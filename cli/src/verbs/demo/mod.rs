@@ -164,7 +164,7 @@ fn must_be_empty(dir: &Path) -> Result<()> {
                 return Ok(());
             }
             let what = format!("{} is not empty", escape::path(dir));
-            Err(CommandError::usage(what, "give a folder that is empty, or does not exist yet"))
+            Err(CommandError::usage(what, "give a directory that is empty, or does not exist yet"))
         }
     }
 }
@@ -365,7 +365,7 @@ fn print_conversation(session: &Path, output: &mut Output<'_>) -> Result<()> {
 
 /// Verifies and replays both logs, as an auditor would.
 fn audit_logs(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
-    heading(output, "6. An auditor, who has the folders alone:")?;
+    heading(output, "6. An auditor, who has the directories alone:")?;
     let mut verified = VerifyReport::default();
     for dir in dirs {
         verify::session(dir, None, &mut verified)?;

@@ -56,13 +56,13 @@ const RUN_JSON: &str = "\
 The program gets none of this process's variables but PATH, HTTPS_PROXY and the like, those given by --env, and:
   ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN, ANTHROPIC_BASE_URL, ANTHROPIC_CUSTOM_HEADERS, CLAUDE_CODE_OAUTH_TOKEN,
   CLAUDE_CODE_MAX_RETRIES, CLAUDE_CODE_USE_BEDROCK, CLAUDE_CODE_USE_VERTEX
-It sees no login and no settings of this user. Of its files only outputs too large for the model are kept, in the session's folder,
+It sees no login and no settings of this user. Of its files only outputs too large for the model are kept, in the session's directory,
 which alone resumes it. Of the project it reads CLAUDE.md, settings and .mcp.json only with --project-settings and --project-servers.
 
 Exit codes: 0 the run gave an answer; 1 the session's log does not hold; 2 wrong usage, or no answer.
 
 With --json one object:
-  session, dir    the session's id and folder
+  session, dir    the session's id and directory
   recorded        whether the log answered, and no program ran
   text, stop      the answer, and why it ended
   requests, tool_calls, input_tokens, output_tokens, cache_read_tokens
@@ -273,27 +273,27 @@ impl Args {
 
     fn check_directories(&self) -> Result<()> {
         let (store, workspace) = (escape::path(&self.store), escape::path(&self.workspace));
-        let next = "give the folder that the agent works in: --workspace DIR";
+        let next = "give the directory that the agent works in: --workspace DIR";
         if !self.workspace.exists() {
-            return Err(CommandError::usage(format!("there is no folder {workspace}"), next));
+            return Err(CommandError::usage(format!("there is no directory {workspace}"), next));
         }
         if !self.workspace.is_dir() {
-            return Err(CommandError::usage(format!("{workspace} is no folder"), next));
+            return Err(CommandError::usage(format!("{workspace} is no directory"), next));
         }
         if self.store.exists() && !self.store.is_dir() {
-            let what = format!("{store} is no folder");
+            let what = format!("{store} is no directory");
             return Err(CommandError::usage(
                 what,
-                "give the folder of a store, which may be new: --store DIR",
+                "give the directory of a store, which may be new: --store DIR",
             ));
         }
         if real(&self.store).starts_with(real(&self.workspace)) {
             let what = format!("the store {store} is within the workspace {workspace}");
-            return Err(CommandError::usage(what, "give a folder outside of it: --store DIR"));
+            return Err(CommandError::usage(what, "give a directory outside of it: --store DIR"));
         }
         if inspect::is_within_store(&self.workspace, &self.store) {
             let what = format!("the workspace {workspace} is among the sessions of the store {store}");
-            return Err(CommandError::usage(what, "give a folder outside of them: --workspace DIR"));
+            return Err(CommandError::usage(what, "give a directory outside of them: --workspace DIR"));
         }
         Ok(())
     }

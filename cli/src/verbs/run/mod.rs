@@ -292,7 +292,7 @@ fn note_workspace(notices: impl IntoIterator<Item = WorkspaceNotice>, output: &m
                 output.note(format_args!("note: not undone: {path}: {}", escape::text(&reason)));
             }),
             WorkspaceNotice::Replaced { .. } => output.note(
-                "note: the workspace is another folder than at the last call: it was captured whole, as it is now",
+                "note: the workspace is another directory than at the last call: it was captured whole, as it is now",
             ),
             WorkspaceNotice::Mounted { paths } => output
                 .note(format_args!("note: left as it is: file systems are mounted at {}", paths.join(", "))),

@@ -91,7 +91,7 @@ impl Args {
                 false => {
                     let script = escape::path(&self.program);
                     let what = format!("there is no `{INTERPRETER}` in PATH, which runs {script}");
-                    Err(CommandError::usage(what, "install Node.js, or add its folder to PATH"))
+                    Err(CommandError::usage(what, "install Node.js, or add its directory to PATH"))
                 }
             };
         }
@@ -102,7 +102,7 @@ impl Args {
         match is_program(&file) {
             true => Ok(()),
             false => {
-                let what = format!("{shown} is no program: it is a folder, or nobody may execute it");
+                let what = format!("{shown} is no program: it is a directory, or nobody may execute it");
                 Err(CommandError::usage(what, "name the program's own file: --program PATH"))
             }
         }

@@ -281,7 +281,7 @@ impl Disk {
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let (from, to) = (self.place(from)?, self.place(to)?);
         if from.directory != to.directory {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a rename stays within one folder"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a rename stays within one directory"));
         }
         let id = self.at(&from)?.ok_or(Errno::ENOENT)?;
         match self.at(&to)? {

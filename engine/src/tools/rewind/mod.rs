@@ -527,7 +527,7 @@ impl ExecutionState {
             let Some(target) = targets.get(&**name) else {
                 stays(match sought.has_passed_over(name) {
                     true => {
-                        "the captures until then are of the folder of the session that this one was forked from"
+                        "the captures until then are of the directory of the session that this one was forked from"
                     }
                     false if goal.files.is_some() => "the rollback replaced nothing of it",
                     false => "no call has captured it",

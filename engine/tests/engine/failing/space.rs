@@ -412,7 +412,7 @@ fn segments_are_mapped_where_the_disk_keeps_what_it_allocates() {
     match found as u32 {
         0xef53 | 0x5846_5342 | 0x0102_1994 => assert!(mapped >= 1),
         other => foldlog_test_support::skipped(format_args!(
-            "the temporary folder is on a file system of type {other:#x}"
+            "the temporary directory is on a file system of type {other:#x}"
         )),
     }
     session.close().unwrap();

@@ -217,7 +217,7 @@ fn directories_that_hold_the_same_are_not_read() {
     assert_eq!(kinds(&changes), [("a".to_owned(), ChangeKind::Modified)]);
     let missing = reader.files(&after, |_, _| Ok(())).unwrap_err();
     assert!(
-        matches!(missing, Error::Object { .. }) && missing.to_string().contains("folder `big`"),
+        matches!(missing, Error::Object { .. }) && missing.to_string().contains("directory `big`"),
         "{missing}"
     );
 }

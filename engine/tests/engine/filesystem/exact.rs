@@ -33,7 +33,7 @@ fn a_file_comes_back_to_its_owner_and_never_bears_the_setuid_bit_of_another() {
         return;
     }
     let bench = Bench::new();
-    bench.shell("echo run >tool && echo mine >secret && mkdir folder && ln -s tool link");
+    bench.shell("echo run >tool && echo mine >secret && mkdir directory && ln -s tool link");
     for (path, mode) in [("tool", 0o4755), ("secret", 0o600), ("folder", 0o2750)] {
         chown(bench.at(path), Some(1000), Some(1001)).unwrap();
         fs::set_permissions(bench.at(path), fs::Permissions::from_mode(mode)).unwrap();
@@ -42,9 +42,9 @@ fn a_file_comes_back_to_its_owner_and_never_bears_the_setuid_bit_of_another() {
     let files = bench.open();
     let snapshot = files.snapshot(None, false).unwrap();
     for script in [
-        "rm -r tool secret folder link",
-        "chown 0:0 tool secret folder && chown -h 0:0 link",
-        "echo other >tool && echo other >secret && chmod 777 tool secret folder",
+        "rm -r tool secret directory link",
+        "chown 0:0 tool secret directory && chown -h 0:0 link",
+        "echo other >tool && echo other >secret && chmod 777 tool secret directory",
     ] {
         bench.shell(script);
         let restored = files.restore(&snapshot).unwrap();
@@ -241,7 +241,7 @@ const CAPABILITY: &[u8] = &[1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 
 #[test]
 pub(super) fn extended_attributes_come_back_with_capabilities_and_access_lists() {
     let bench = Bench::new();
-    bench.shell("echo x >file && mkdir folder && echo y >folder/program && echo z >plain");
+    bench.shell("echo x >file && mkdir directory && echo y >folder/program && echo z >plain");
     if !set(&bench.at("file"), "user.colour", b"red") {
         foldlog_test_support::skipped("the file system has no extended attributes");
         return;
@@ -254,7 +254,7 @@ pub(super) fn extended_attributes_come_back_with_capabilities_and_access_lists()
     let files = bench.open();
     let (snapshot, before) = (files.snapshot(None, false).unwrap(), bench.digest());
     for script in
-        ["rm -r file folder plain", "echo 2 >file && echo 2 >folder/program && echo z >plain", "true"]
+        ["rm -r file directory plain", "echo 2 >file && echo 2 >folder/program && echo z >plain", "true"]
     {
         bench.shell(script);
         if script == "true" {

@@ -58,7 +58,7 @@ fn every_operation(files: &dyn Filesystem) {
     files.delete("deep").unwrap();
     files.delete("bin/main.rs").unwrap();
     assert_eq!(names(files, "bin"), []);
-    assert!(files.exists("src").unwrap(), "an empty folder stays");
+    assert!(files.exists("src").unwrap(), "an empty directory stays");
 
     assert_eq!(kind_of(files.read("none")), ErrorKind::NotFound);
     assert_eq!(kind_of(files.delete("none")), ErrorKind::NotFound);
@@ -92,21 +92,21 @@ fn memory_goes_back_to_a_snapshot_and_forth_again() {
     let now_us = AtomicI64::new(1000);
     let files = InMemoryFilesystem::with_time(move || now_us.fetch_add(1, Ordering::Relaxed));
     for n in 0..500 {
-        files.write(&format!("folder {}/file {n}", n % 7), n.to_string().as_bytes()).unwrap();
+        files.write(&format!("directory {}/file {n}", n % 7), n.to_string().as_bytes()).unwrap();
     }
     let before = files.snapshot();
-    let (all, stat) = (files.glob("**").unwrap(), files.stat("folder 3/file 3").unwrap());
-    files.write("folder 3/file 3", b"changed").unwrap();
-    files.delete("folder 4").unwrap();
-    files.rename("folder 5", "folder 3/five").unwrap();
+    let (all, stat) = (files.glob("**").unwrap(), files.stat("directory 3/file 3").unwrap());
+    files.write("directory 3/file 3", b"changed").unwrap();
+    files.delete("directory 4").unwrap();
+    files.rename("directory 5", "directory 3/five").unwrap();
     let after = files.snapshot();
     files.restore(&before);
     assert_eq!(files.glob("**").unwrap(), all);
-    assert_eq!(files.read("folder 3/file 3").unwrap(), b"3");
-    assert_eq!(files.stat("folder 3/file 3").unwrap(), stat, "times go back as well");
+    assert_eq!(files.read("directory 3/file 3").unwrap(), b"3");
+    assert_eq!(files.stat("directory 3/file 3").unwrap(), stat, "times go back as well");
     files.restore(&after);
-    assert_eq!(files.read("folder 3/file 3").unwrap(), b"changed");
-    assert!(files.exists("folder 3/five/file 5").unwrap() && !files.exists("folder 4").unwrap());
+    assert_eq!(files.read("directory 3/file 3").unwrap(), b"changed");
+    assert!(files.exists("directory 3/five/file 5").unwrap() && !files.exists("directory 4").unwrap());
 }
 
 #[test]
@@ -129,12 +129,12 @@ fn a_link_is_followed_within_the_workspace_and_never_out_of_it() {
     std::fs::write(outside.join("secret"), "secret").unwrap();
     files.write("inside/file", b"inside").unwrap();
     symlink("../inside/../inside/file", bench.at("inside/to file")).unwrap();
-    symlink("inside", bench.at("to folder")).unwrap();
+    symlink("inside", bench.at("to directory")).unwrap();
     symlink(bench.at("inside"), bench.at("whole path")).unwrap();
     for path in ["inside/to file", "to folder/file", "whole path/file"] {
         assert_eq!(files.read(path).unwrap(), b"inside", "{path}");
     }
-    assert_eq!(files.stat("to folder").unwrap().kind, FileKind::Link);
+    assert_eq!(files.stat("to directory").unwrap().kind, FileKind::Link);
 
     symlink(&outside, bench.at("out")).unwrap();
     symlink("../outside", bench.at("up")).unwrap();

@@ -238,7 +238,7 @@ fn exports_of_sessions_in_the_root_are_left_out_unless_a_host_includes_them() {
     bench.shell("mkdir -p .aca/sessions deep/.aca && echo 1 >file && echo 1 >deep/.aca/file && touch -d 2001-01-01 file");
     let files = bench.open();
     let snapshot = files.snapshot(None, false).unwrap();
-    assert_eq!(snapshot.files, 2, "what bears the name in another folder is a file as any other");
+    assert_eq!(snapshot.files, 2, "what bears the name in another directory is a file as any other");
     bench.shell("echo export >.aca/sessions/one && echo 2 >deep/.aca/file && echo 2 >file");
     files.restore(&snapshot).unwrap();
     assert_eq!(fs::read(bench.at(".aca/sessions/one")).unwrap(), b"export\n");

@@ -141,11 +141,14 @@ fn an_object_that_was_cut_short_is_written_anew() {
 #[test]
 fn what_stands_in_the_place_of_an_object_is_named_with_the_way_out() {
     for (script, found) in [
-        ("rm $0 && mkdir $0", "it is a folder, where a regular file should be: move it away"),
+        ("rm $0 && mkdir $0", "it is a directory, where a regular file should be: move it away"),
         ("rm $0 && ln -s /nowhere $0", "it is a symbolic link, where a regular file should be: move it away"),
         ("rm $0 && mkfifo $0", "it is a pipe, where a regular file should be: move it away"),
-        ("rm -r $1 && touch $1", "$1 is a regular file, where a folder should be: move it away"),
-        ("rm -r $1 && ln -s /dev/null $1", "$1 is a symbolic link, where a folder should be: move it away"),
+        ("rm -r $1 && touch $1", "$1 is a regular file, where a directory should be: move it away"),
+        (
+            "rm -r $1 && ln -s /dev/null $1",
+            "$1 is a symbolic link, where a directory should be: move it away",
+        ),
     ] {
         let bench = Bench::new();
         bench.shell("echo content >file");
@@ -192,7 +195,7 @@ fn an_object_of_an_unchanged_file_that_is_damaged_is_written_anew_by_the_next_sn
     let_the_clock_pass(&bench);
     let first = files.snapshot(None, true).unwrap();
     let sound: Vec<_> = objects(&bench).into_iter().map(|path| (fs::read(&path).unwrap(), path)).collect();
-    assert!(sound.len() > 10, "contents, folders, their times, a commit, a repository: {}", sound.len());
+    assert!(sound.len() > 10, "contents, directories, their times, a commit, a repository: {}", sound.len());
     for is_another_process in [false, true] {
         for damage in ["removed", "cut", "flipped"] {
             for (bytes, path) in &sound {
@@ -418,7 +421,7 @@ fn a_workspace_and_its_store_are_two_directories_beside_each_other() {
     assert!(reason(open("workspace", ".")).contains("inside the store"));
     assert!(reason(open("workspace", "link")).contains("link"));
     assert!(reason(open("none", "store")).contains("none"));
-    assert!(reason(open("file", "store")).contains("no folder"));
+    assert!(reason(open("file", "store")).contains("no directory"));
     let files = open("link", "not/yet/there").unwrap();
     assert!(!bench.directory.path().join("not").exists());
     let snapshot = files.snapshot(None, true).unwrap();

@@ -195,7 +195,7 @@ fn what_stands_in_the_place_of_a_capture_is_named_left_alone_and_stops_nothing_e
     for (number, place) in places.enumerate() {
         for what in IN_PLACES {
             let usual = fs::metadata(captures.join(place)).unwrap();
-            if usual.is_dir() == (what == "a folder") && (usual.is_dir() || what == "a regular file") {
+            if usual.is_dir() == (what == "a directory") && (usual.is_dir() || what == "a regular file") {
                 continue;
             }
             for (within, is_source) in [(&captures, true), (&copy, false)] {

@@ -477,7 +477,7 @@ fn an_object_that_was_damaged_is_written_anew_by_the_call_that_needs_it() {
     let before = home.objects();
     home.call(write("two")).unwrap();
     let of_two: Vec<PathBuf> = home.objects().into_iter().filter(|path| !before.contains(path)).collect();
-    assert!(of_two.len() >= 3, "a content, its folders and a commit: {of_two:?}");
+    assert!(of_two.len() >= 3, "a content, its directories and a commit: {of_two:?}");
     home.call(write("three")).unwrap();
     let damaged = damage(&of_two);
     home.reopen();

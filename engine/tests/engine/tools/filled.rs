@@ -386,7 +386,7 @@ fn a_fill_is_replayed_where_the_log_has_one() {
             })
             .unwrap();
         assert_eq!(again, Some(expected), "{name}");
-        assert_eq!(empty.files(), held(&[]), "nobody works in the folder of a replay");
+        assert_eq!(empty.files(), held(&[]), "nobody works in the directory of a replay");
     }
 }
 
@@ -418,7 +418,7 @@ fn a_directory_that_bears_the_workspaces_token_and_content_takes_its_place() {
     let rewind = |to| machine.open(id).state.rewind(to, &RewindOptions::default());
     let is_refused = |rewound: Result<RewindReport>| {
         let error = rewound.unwrap_err();
-        assert!(error.to_string().contains("is another folder"), "{error}");
+        assert!(error.to_string().contains("is another directory"), "{error}");
         assert_eq!(machine.files(), held(&[("page", "edited")]));
     };
 

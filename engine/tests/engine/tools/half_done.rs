@@ -122,7 +122,7 @@ impl Place {
         fs::create_dir(directory.path().join("workspace")).unwrap();
         fs::write(directory.path().join("workspace/page"), "empty").unwrap();
         setxattr(directory.path(), MARK, b"", XattrFlags::empty()).expect(
-            "the folder for temporary files takes extended attributes, or TMPDIR names one that does",
+            "the directory for temporary files takes extended attributes, or TMPDIR names one that does",
         );
         Place { directory }
     }

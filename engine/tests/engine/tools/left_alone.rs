@@ -15,7 +15,7 @@ use super::*;
 fn make_irregular(what: &str, path: &Path, elsewhere: &Path) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     match what {
-        "a folder" => {
+        "a directory" => {
             fs::create_dir(path).unwrap();
             fs::write(path.join("inside"), "not yours").unwrap();
         }
@@ -29,7 +29,7 @@ fn make_irregular(what: &str, path: &Path, elsewhere: &Path) {
 /// where a directory had its name in the pool.
 #[test]
 fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
-    for what in ["a folder", "a symbolic link", "a pipe"] {
+    for what in ["a directory", "a symbolic link", "a pipe"] {
         let room = Room::new();
         for n in 0..5 {
             room.call(&format!("printf {n} > page"));
@@ -52,7 +52,7 @@ fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
             root.join("pool/files/objects/ab").join(&captured),
             root.join("writers").join(format!("{other}.json")),
         ];
-        if what != "a folder" {
+        if what != "a directory" {
             made.push(root.join(format!("sessions/.new-{other}")));
             // A directory of objects that no capture has made.
             let mut unused = (0..=u8::MAX).rev().map(|byte| dir.join(format!("files/objects/{byte:02x}")));
@@ -75,10 +75,10 @@ fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
         let left: BTreeMap<_, _> =
             report.left.iter().map(|left| (left.path.clone(), left.what.as_str())).collect();
         let mut expected: BTreeMap<_, _> = made.iter().map(|path| (path.clone(), what)).collect();
-        expected.insert(in_pool.clone(), "a folder");
+        expected.insert(in_pool.clone(), "a directory");
         assert_eq!((left, report.left.len()), (expected, made.len() + 1), "{what}");
         for path in &made {
-            let is_whole = what != "a folder" || path.join("inside").is_file();
+            let is_whole = what != "a directory" || path.join("inside").is_file();
             assert!(is_whole && path.symlink_metadata().is_ok(), "{what}: {path:?}");
         }
         assert!(in_pool.is_dir() && fs::read_to_string(&elsewhere).unwrap() == "not yours", "{what}");
@@ -94,7 +94,7 @@ fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
 /// and nothing of it is collected. It was passed over as a capture that the store does not have, and its objects went.
 #[test]
 fn a_capture_in_whose_place_something_else_stands_keeps_its_objects() {
-    for what in ["a folder", "a symbolic link", "a pipe"] {
+    for what in ["a directory", "a symbolic link", "a pipe"] {
         let room = Room::new();
         for n in 0..5 {
             room.call(&format!("printf {n} > page"));
@@ -117,7 +117,7 @@ fn a_capture_in_whose_place_something_else_stands_keeps_its_objects() {
             assert!(why.contains(&format!("it is {what}, where a regular file should be")), "{what}: {why}");
         }
         match what {
-            "a folder" => fs::remove_dir_all(&commit).unwrap(),
+            "a directory" => fs::remove_dir_all(&commit).unwrap(),
             _ => fs::remove_file(&commit).unwrap(),
         }
         fs::rename(&aside, &commit).unwrap();

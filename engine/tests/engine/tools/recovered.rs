@@ -56,7 +56,7 @@ impl Tool for Upheaval {
         files.delete("deleted")?;
         files.rename("renamed", "elsewhere/by another name")?;
         context.session().dispatch(StepAdded { title: "half way".to_owned(), part: 1 })?;
-        fs::rename(at("folder"), at("folder of another name"))?;
+        fs::rename(at("folder"), at("directory of another name"))?;
         fs::remove_dir_all(at("gone"))?;
         fs::create_dir(at("empty"))?;
         for (path, mode) in [("opened up", 0o777), ("closed", 0o500), (".", 0o711)] {
@@ -66,8 +66,8 @@ impl Tool for Upheaval {
         symlink("overwritten", at("becomes a link"))?;
         fs::remove_file(at("link"))?;
         symlink("/somewhere else", at("link"))?;
-        fs::remove_file(at("becomes a folder"))?;
-        fs::create_dir(at("becomes a folder"))?;
+        fs::remove_file(at("becomes a directory"))?;
+        fs::create_dir(at("becomes a directory"))?;
         fs::remove_dir_all(at("many"))?;
         context.session().dispatch(Noted { text: "all of it".to_owned() })?;
         kill(Pid::this(), Signal::SIGKILL).unwrap();
@@ -77,10 +77,10 @@ impl Tool for Upheaval {
 
 /// What there is before that.
 fn furnish(root: &Path) {
-    let directories = ["folder/in folder", "gone/with/all", "closed", "many"];
+    let directories = ["folder/in directory", "gone/with/all", "closed", "many"];
     directories.iter().for_each(|directory| fs::create_dir_all(root.join(directory)).unwrap());
     let files = ["overwritten", "appended", "deleted", "renamed", "opened up", "becomes a link"];
-    let deep = ["becomes a folder", "folder/in folder/file", "gone/with/all/of it", "closed/within"];
+    let deep = ["becomes a directory", "folder/in folder/file", "gone/with/all/of it", "closed/within"];
     let many = (0..MANY).map(|n| format!("many/{n}"));
     for file in files.into_iter().chain(deep).map(str::to_owned).chain(many) {
         fs::write(root.join(&file), format!("{file}, as it was")).unwrap();

@@ -227,7 +227,7 @@ fn is_refused_as_replaced(refused: &Result<impl std::fmt::Debug>, workspace: &Pa
     for fact in [workspace.to_str().unwrap(), "inode", "rebind the workspace"] {
         assert!(told.contains(fact), "{told}");
     }
-    assert!(told.contains("is another folder") || told.contains("is gone"), "{told}");
+    assert!(told.contains("is another directory") || told.contains("is gone"), "{told}");
 }
 
 /// The root was opened anew by its path for each restore: what had taken its place during the call was emptied, the
@@ -297,7 +297,7 @@ fn a_recovery_that_finds_another_directory_at_the_path_is_refused_and_leaves_it_
 fn a_workspace_that_lost_its_token_is_known_by_inode_and_birth() {
     let place = Place::new();
     let id = place.killed(Swap::No);
-    removexattr(place.root(), TOKEN).expect("the folder for temporary files takes extended attributes");
+    removexattr(place.root(), TOKEN).expect("the directory for temporary files takes extended attributes");
     place.open(id).recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(place.page(), "before");
 }

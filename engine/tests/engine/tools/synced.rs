@@ -58,7 +58,7 @@ fn what_a_failed_call_put_back_is_synced_before_its_end_where_the_session_promis
 fn set_mark_of_another_boot(place: &Place) {
     const MARK: &str = "user.foldlog.work";
     let mut bytes = vec![0; 5_000];
-    let len = getxattr(place.root(), MARK, &mut bytes[..]).expect("the folder takes extended attributes");
+    let len = getxattr(place.root(), MARK, &mut bytes[..]).expect("the directory takes extended attributes");
     let text = String::from_utf8(bytes[..len].to_vec()).unwrap();
     let mut words: Vec<String> = text.splitn(8, ' ').map(str::to_owned).collect();
     words[4] = Uuid::from_u128(7).to_string();

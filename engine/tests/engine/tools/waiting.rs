@@ -144,7 +144,7 @@ fn a_call_that_waits_for_a_directory_says_which_session_works_on_it() {
     let options = ExecuteOptions { wait: Some(Duration::from_millis(20)), ..ExecuteOptions::default() };
     let (_, blocker, text) = blocker(runner(&other).begin(&edit, &options));
     let Blocker::Resource { resource, holder } = blocker else { panic!("{text}") };
-    let holder = holder.expect("the folder is marked");
+    let holder = holder.expect("the directory is marked");
     assert_eq!(resource, "workspace");
     assert!(holder.contains(&one.id().to_string()) && text.contains(&holder), "{text}");
     begun.end(ToolResult::ok("done", 1)).unwrap();

@@ -109,7 +109,7 @@ impl WorkspaceWalk<'_> {
     fn object(&self, kind: ObjectKind, bytes: &[u8]) -> Result<ObjectId> {
         match self.keep {
             Some(objects) => objects.write(kind, bytes),
-            None => Hasher::hash_bytes(kind, bytes).map_err(|error| Error::io("hash", "a folder", error)),
+            None => Hasher::hash_bytes(kind, bytes).map_err(|error| Error::io("hash", "a directory", error)),
         }
     }
 }

@@ -48,7 +48,7 @@ const CHANGES: [(&str, Change); 33] = [
     ("a later format", |made, _| {
         Ok(OpenOptions::new().write(true).open(first(made))?.write_all_at(&[9, 0], 8)?)
     }),
-    ("a session's folder that is a link", |made, _| replaced_by_link(&made.session)),
+    ("a session's directory that is a link", |made, _| replaced_by_link(&made.session)),
     ("a segment that is a link", |made, _| replaced_by_link(&first(made))),
     ("a segment that is a link to nothing", |made, _| {
         replaced(&first(made), |path| symlink("/nowhere", path))
@@ -57,8 +57,10 @@ const CHANGES: [(&str, Change); 33] = [
         replaced(&first(made), |path| symlink("/dev/zero", path))
     }),
     ("a segment that is a pipe", |made, _| replaced(&first(made), pipe)),
-    ("a segment that is a folder", |made, _| replaced(&first(made), |path| fs::create_dir(path))),
-    ("an objects folder that is a link out of it", |made, _| replaced_by_link(&made.session.join("objects"))),
+    ("a segment that is a directory", |made, _| replaced(&first(made), |path| fs::create_dir(path))),
+    ("an objects directory that is a link out of it", |made, _| {
+        replaced_by_link(&made.session.join("objects"))
+    }),
     ("an object that is a pipe", |made, _| replaced(&object(made)?, pipe)),
     ("an object that is a link", |made, _| replaced_by_link(&object(made)?)),
     ("an object that is gone", |made, _| Ok(fs::remove_file(object(made)?)?)),
@@ -98,7 +100,7 @@ const CHANGES: [(&str, Change); 33] = [
     ("files that belong to nobody", |made, chance| {
         for name in ["\u{1b}[31m", "-rf", "seg", ".seg", "00.seg", "\u{202e}.image", "new\nline"] {
             fs::write(made.session.join(name), chance.bytes(100))?;
-            fs::create_dir_all(made.store.join("sessions").join(format!("folder {name}")))?;
+            fs::create_dir_all(made.store.join("sessions").join(format!("directory {name}")))?;
         }
         Ok(())
     }),
@@ -118,7 +120,7 @@ const CHANGES: [(&str, Change); 33] = [
         }
         Ok(())
     }),
-    ("a folder of itself within itself", |made, _| {
+    ("a directory of itself within itself", |made, _| {
         Ok(symlink(&made.session, made.session.join("objects").join("again"))?)
     }),
 ];

@@ -234,7 +234,8 @@ impl Player {
     pub fn change_files(&self, step: &Value) {
         for (path, text) in step["write"].as_object().into_iter().flatten() {
             let path = self.started.cwd.join(path);
-            fs::create_dir_all(path.parent().expect("a file is in a folder")).expect("a folder can be made");
+            fs::create_dir_all(path.parent().expect("a file is in a directory"))
+                .expect("a directory can be made");
             fs::write(path, text.as_str().expect("a text")).expect("a file can be written");
         }
         for path in step["remove"].as_array().into_iter().flatten() {

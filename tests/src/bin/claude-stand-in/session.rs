@@ -130,7 +130,7 @@ impl Transcript {
     /// Saves a large output to a file, and returns what the model is told of it.
     pub fn save(&self, text: &str) -> String {
         let directory = self.path.with_extension("").join("tool-results");
-        fs::create_dir_all(&directory).expect("a folder can be made");
+        fs::create_dir_all(&directory).expect("a directory can be made");
         let path = directory.join("output.txt");
         fs::write(&path, text).expect("a file can be written");
         format!("<persisted-output>\nFull output saved to: {}\n</persisted-output>", path.display())
@@ -201,7 +201,7 @@ impl Transcript {
 
 /// Adds a line to a file.
 fn append(path: &Path, entry: &Value) {
-    fs::create_dir_all(path.parent().expect("the file is in a folder")).expect("a folder can be made");
+    fs::create_dir_all(path.parent().expect("the file is in a directory")).expect("a directory can be made");
     let mut file = OpenOptions::new().create(true).append(true).open(path).expect("the file opens");
     file.write_all(format!("{entry}\n").as_bytes()).expect("the file can be written");
 }

@@ -29,7 +29,7 @@ impl Started {
         let text = fs::read_to_string(&script).expect("the script can be read");
         let step = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         let steps = text.lines().filter(|line| !line.trim().is_empty()).map(step).collect();
-        let cwd = std::env::current_dir().expect("the working folder is known");
+        let cwd = std::env::current_dir().expect("the working directory is known");
         let environment: BTreeMap<String, String> = std::env::vars().collect();
         let pid = std::process::id();
         let start = json!({"arguments": arguments, "environment": environment, "cwd": cwd, "pid": pid});
@@ -68,7 +68,7 @@ impl Started {
 
     /// Returns the path of a file beside the script.
     pub fn beside(&self, name: &str) -> PathBuf {
-        self.script.parent().expect("the script is in a folder").join(name)
+        self.script.parent().expect("the script is in a directory").join(name)
     }
 
     /// Appends a line to the script's file of an extension.

@@ -370,7 +370,7 @@ impl Player {
 
     /// Returns the names of what stands in the working directory.
     fn files(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.started.cwd).expect("the working folder can be read").flatten();
+        let entries = fs::read_dir(&self.started.cwd).expect("the working directory can be read").flatten();
         let mut names: Vec<String> =
             entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();

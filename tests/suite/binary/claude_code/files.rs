@@ -279,7 +279,7 @@ fn nothing_is_written_out_of_the_directory_or_over_a_file() {
         let ran = foldlog(["export", dir, "--format", "claude-code", "--out", out]);
         assert_eq!(ran.code, 2, "{name:?}");
         assert!(
-            ran.stderr.starts_with("error: the session names a file outside of the folder: `"),
+            ran.stderr.starts_with("error: the session names a file outside of the directory: `"),
             "{}",
             ran.stderr
         );

@@ -351,8 +351,8 @@ fn each_option_that_is_misused_is_named_with_what_is_right() {
         refused(place.words(others), told);
     }
     let file = place.path("task.md").to_str().unwrap().to_owned();
-    refused(place.words_with("--workspace", &file), &["task.md is no folder", "--workspace DIR"]);
-    refused(place.words_with("--store", &file), &["task.md is no folder", "--store DIR"]);
+    refused(place.words_with("--workspace", &file), &["task.md is no directory", "--workspace DIR"]);
+    refused(place.words_with("--store", &file), &["task.md is no directory", "--store DIR"]);
     fs::create_dir_all(place.path("other/sessions/work")).unwrap();
     let mut words = place.words_with("--workspace", place.path("other/sessions/work").to_str().unwrap());
     let at = words.iter().position(|word| word == "--store").unwrap();

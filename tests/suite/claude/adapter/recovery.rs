@@ -259,7 +259,7 @@ fn a_run_that_cannot_be_made_ready_fails_in_the_replay_too() {
     world.run(|host| {
         let adapter = host.adapter().with_home(ProgramHome::Kept(file.clone()));
         let error = host.ask_with(&adapter, "Go.").unwrap_err();
-        assert!(error.to_string().contains("a folder of the run cannot be made"), "{error}");
+        assert!(error.to_string().contains("a directory of the run cannot be made"), "{error}");
         assert!(error.to_string().contains("tests:page"), "{error}");
     });
     assert!(world.starts().is_empty());
