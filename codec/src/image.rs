@@ -28,7 +28,7 @@
 //! | `unsealed` | packed: ordinal `u32` and salt `u64` of each covered segment that had no seal when the image was written; omitted if there is none |
 //! | `declared` | a `Declare` body: all names, with the versions and bindings under which records use them |
 //! | `tags` | map of the session's tags |
-//! | `replicated` | the body of the valid `replicated` record; omitted if there is none |
+//! | `replicated` | the body of the `replicated` record that applies; omitted if there is none |
 //! | `unsupported` | array of sequence number and kind of the first record that could not be folded; omitted if there is none |
 //! | `slices` | array with one element for each slice, by id: the number of its items if the image contains them; if the items stay in the log, an array of their number, packed marks and packed ranges |
 //! | `open` | array of [operations](OpenOperation) that have started but not ended, in the order of their start records; omitted if empty |

@@ -102,7 +102,7 @@ kinds! {
     ANSWER = 10, "answer";
     /// Records that an answer and its tool calls are finished. See [`Turn`](crate::body::Turn).
     TURN = 11, "turn";
-    /// Records the text that a provider is sent in place of a part of a conversation. See
+    /// Records the messages that a provider is sent in place of a part of a conversation. See
     /// [`Shortened`](crate::body::Shortened).
     SHORTENED = 12, "shortened";
     /// Records that a changed prompt is accepted. See

@@ -49,8 +49,8 @@ pub struct Previous {
 pub struct SegmentHeader {
     /// Ordinal of the segment, which is also in the name of its file.
     pub ordinal: u32,
-    /// Id of the session that wrote the segment. The older segments of a fork have the id of its
-    /// ancestor.
+    /// Id of the session that wrote the segment. The older segments of a fork have the ids of its
+    /// ancestors.
     pub session: Uuid,
     /// Sequence number of the segment's first record.
     pub first_sequence: SequenceNumber,

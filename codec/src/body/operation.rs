@@ -170,7 +170,8 @@ impl Idempotency {
 named_for_later! {
     /// Names how an operation ended.
     Outcome {
-        /// The operation committed: its changes are permanent.
+        /// The operation committed: its end rolls nothing back. A rollback of an outer operation or
+        /// of the host may still undo its changes.
         Committed = "committed",
         /// The operation failed: its changes were rolled back.
         Failed = "failed",

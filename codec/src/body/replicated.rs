@@ -6,7 +6,7 @@ use crate::Error;
 const REPLICATED: &str = "replicated";
 
 /// Records that a replica contains the session's records from here on, so that no process may write
-/// the session without it. It is valid until another session's `opened` record, and no rollback
+/// the session without it. It applies until another session's `opened` record, and no rollback
 /// abandons it. It changes no slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replicated {

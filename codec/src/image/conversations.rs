@@ -85,7 +85,7 @@ pub struct ConversationEntry {
     /// - answer: number of its calls
     /// - end of a call, or decision about an interrupted call: its operation
     /// - decision about a suspended call: sequence number of the end that suspended it
-    /// - input: hash of the host's id of it
+    /// - input: hash of the id that the host gave it
     /// - turn: its number
     /// - otherwise: 0
     pub number: u64,

@@ -203,8 +203,8 @@ fn read(
     Ok(OverviewScan { scan, outline: outline?, created_at_us })
 }
 
-/// Reads the records after the newest image that the log confirms. `None` if there is none, or if a
-/// record contradicts it: then all records are read, which also finds the cause.
+/// Reads the records after the newest image that the log confirms. `None` if there is none, or if
+/// the log cannot be read from there: then all records are read, which also finds the cause.
 fn read_behind_image(source: OutlineSource<'_>, dir: &Path) -> Option<OverviewScan> {
     let storage = source.storage;
     for (_, path) in image_files::list(storage.as_ref(), dir) {

@@ -20,7 +20,7 @@ const NOTE_BYTES_MAX: u64 = 16 << 10;
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct SessionFence {
-    /// First record of the local log that was not acknowledged. It and all later ones are invalid,
+    /// First record of the local log that was not acknowledged. It and all later ones do not count,
     /// unless the replicator reports otherwise.
     pub from: SequenceNumber,
     /// Epoch of the other writer.

@@ -1,8 +1,8 @@
 //! Checking the seals of finished segments against their records.
 //!
-//! A segment in its writer's form may lack its seal. After its end there may be an incomplete seal
-//! from a power cut, frames that a recovery has cut off, or frames that the parent of a fork wrote
-//! later: there only a valid seal counts. A compacted segment gets its name once its seal is
+//! A segment that was never compacted may lack its seal. After its end there may be an incomplete
+//! seal from a power cut, frames that a recovery has cut off, or frames that the parent of a fork
+//! wrote later: there only a valid seal counts. A compacted segment gets its name once its seal is
 //! durable, and is not written to afterwards. Its end is followed by the seal or, as in a copy that
 //! waits for its next backup, by nothing; anything else is damage.
 

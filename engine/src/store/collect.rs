@@ -25,7 +25,7 @@
 //! 3. No removal relies on anything that a power cut may undo. The names of a session's files are
 //!    made durable first, since a killed compaction may have dropped a body in a file whose name is
 //!    not durable. Captures are left unchanged while the last records of a log that names some may
-//!    not be durable: a call may be open without them.
+//!    not be durable: if they are lost, a call that they end is open again and needs its captures.
 //! 4. A file with more than one name, as in a fork, loses only the name in this session.
 //! 5. A collection that is killed has removed some of the files. The next one removes the others.
 //! 6. If an entry has the name of a file but is not a regular file, or the name of a directory but

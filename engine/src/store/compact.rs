@@ -479,7 +479,7 @@ impl Session {
 }
 
 impl CompactionPlan {
-    /// Plans to drop the bodies at or before `through` that only other positions need.
+    /// Plans to drop the bodies before `through` that no kept position needs.
     fn from_history(
         history: &History<'_>,
         through: SequenceNumber,

@@ -299,8 +299,8 @@ impl Store {
     }
 }
 
-/// Maximum bytes of the items in one record of an import. Far below the limits of a record, in
-/// bytes and in values.
+/// Maximum bytes of the items in one record of an import. It is far below the limit of a record in
+/// bytes. In values it is just below the limit, even if each byte is a value.
 const IMPORT_BYTES: usize = 4_000_000;
 
 /// Maximum bytes of an item's overhead in a record.

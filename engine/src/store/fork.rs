@@ -329,7 +329,8 @@ impl Store {
     }
 
     /// Links an object. If a collection has removed it since the directory was listed, a compaction
-    /// had dropped it before. If that compaction also ran in the meantime, the fork starts again.
+    /// had dropped the records that named it. If that compaction also ran in the meantime, the fork
+    /// starts again.
     fn link_object(&self, from: &Path, to: &Path, places: &RecordLocator) -> Result<()> {
         match self.link_file(from, to) {
             Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {

@@ -69,7 +69,7 @@ impl ToolInvoked {
         }
     }
 
-    /// Builds the same item as decoding [`ToolEnd::invoked`] does.
+    /// Builds the same item as decoding [`ToolEnd::encode_invocation`] does.
     pub(crate) fn from_end(end: &ToolEnd<'_>) -> ToolInvoked {
         ToolInvoked {
             operation: end.operation(),

@@ -78,7 +78,7 @@ pub(super) fn find(root: &OwnedFd, path: &[u8]) -> Option<String> {
     Some(display_path(&join(&join(ASIDE, &call), path)))
 }
 
-/// Filters repositories: a part of each, without objects, was set aside for the call.
+/// Returns those of the repositories of which a part, without objects, was set aside for the call.
 pub(super) fn parts<'a>(
     root: &OwnedFd,
     call: &str,

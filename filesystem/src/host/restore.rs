@@ -400,9 +400,9 @@ impl HostFilesystem {
         set_permissions(&directory, &name, present | 0o700)
     }
 
-    /// Makes durable the changes of restores since the last call, in the directory at the
-    /// workspace's current path. It syncs the whole file system once, since a restore changes
-    /// names, owners, permissions and times in any number of directories.
+    /// Makes durable the changes of restores since the last call, even if the workspace's path has
+    /// led to a different directory since. It syncs the whole file system once, since a restore
+    /// changes names, owners, permissions and times in any number of directories.
     ///
     /// # Errors
     ///

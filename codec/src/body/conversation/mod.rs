@@ -46,7 +46,7 @@ pub struct ConversationScope<'a> {
     /// Id of the evaluation.
     pub evaluation: Cow<'a, str>,
     /// Lane of the host that wrote the record. If it is within a run of a tool that does not
-    /// commit, the record is no longer valid.
+    /// commit, the record no longer counts.
     pub lane: Lane<'a>,
     /// Message elsewhere from which an input or an answer was imported.
     pub original: Option<Original>,

@@ -118,8 +118,8 @@ impl ModelLog {
     }
 }
 
-/// Runs every order of steps with at most this many preemptions per thread. That finds every bug
-/// that such a checker is known to have found, and takes seconds.
+/// Runs every order of steps in which threads are preempted at most as often as the bound allows.
+/// That finds every bug that such a checker is known to have found, and takes seconds.
 fn model(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

@@ -22,7 +22,7 @@
 //! A frame after any other damage may be valid in itself, but its predecessor is unknown: a salvage
 //! counts it and does not take it. The headers determine which file is which segment, not the
 //! files' names, so segments with exchanged files are put right. A header that does not match the
-//! segment that it names belongs to another log, or to an earlier state of this one. A salvage
+//! segment that it names belongs to another log, or to another history of this one. A salvage
 //! searches for the chain without it.
 
 use std::collections::BTreeMap;

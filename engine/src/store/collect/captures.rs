@@ -8,12 +8,14 @@
 //! 3. a snapshot whose position the options keep;
 //! 4. the last rewind in effect, so that it can be undone; the last recovery; and the last rollback
 //!    of a call that replaced something;
-//! 5. the state that the last call left according to the tools alone: after a rewind, the capture
-//!    that it went back to, which reveals changes by hand. The same applies to each rewind with a
-//!    kept capture, since a later rewind may go back to before it;
+//! 5. the last call that has ended, even if it was rolled back since: a later rewind compares the
+//!    workspace with the captures that this call left, to find changes by hand. If the call is a
+//!    rewind, it left the captures in effect at its target. The same is kept for each rewind of
+//!    which a capture is kept, since a later rewind may go back to a position after it;
 //!
-//! or if it is in effect at one of these positions: at each kept snapshot, before the first record
-//! that rule 2 keeps and at each rollback after that, and before the last rewind.
+//! or if it is in effect at one of these positions: at the end of the log, at each kept snapshot,
+//! before the first record that rule 2 keeps and at each rollback after that, and before each
+//! operation of rule 4.
 //!
 //! The capture in effect at a position is the one that the last call left that had ended by then
 //! and is on the path of that position. For a resource without such a call, it is the one that the

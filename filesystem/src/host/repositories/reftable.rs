@@ -1,6 +1,6 @@
 //! Reads the refs of a repository in the format reftable.
 //!
-//! The file `tables.list` lists the valid tables, the oldest first. The last table that contains a
+//! The file `tables.list` lists the tables in use, the oldest first. The last table that contains a
 //! ref determines its value. Of a table, the ref blocks are read:
 //!
 //! ```text
@@ -27,7 +27,7 @@ pub(super) fn refs(read: impl Fn(&str) -> Vec<u8>) -> BTreeMap<String, String> {
     let (list, mut refs) = (read(TABLES), BTreeMap::new());
     let names = std::str::from_utf8(&list).unwrap_or_default().lines();
     for name in names.filter(|name| !name.contains('/')) {
-        // Refs that were read before the table proved damaged are valid.
+        // Refs that were read before the table proved damaged count.
         let _ = add_table(&read(&format!("reftable/{name}")), &mut refs);
     }
     refs
