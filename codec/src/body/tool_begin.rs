@@ -36,7 +36,8 @@ pub struct ToolBegin<'a> {
     pub again: Option<OperationId>,
     /// Operation whose effects this one undoes.
     pub undoes: Option<OperationId>,
-    /// Operation whose outcome outside this one queries. No log of this version has one.
+    /// Operation of which this one queries the outcome outside of the session. No log of this
+    /// version has one.
     pub verifies: Option<OperationId>,
     /// Snapshots of the resources before the tool runs, in the order of their names.
     pub resources: Vec<ResourceSnapshot<'a>>,

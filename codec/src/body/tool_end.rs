@@ -37,7 +37,7 @@ pub struct ToolEnd<'a> {
     pub parent: Option<OperationId>,
     /// Operation whose effects this one undid.
     pub undoes: Option<OperationId>,
-    /// Operation whose outcome outside this one queried.
+    /// Operation of which this one queried the outcome outside of the session.
     pub verifies: Option<OperationId>,
     /// How the operation ended.
     pub outcome: Outcome,

@@ -40,7 +40,7 @@ pub struct OpenOperation<T> {
     pub outside_only: bool,
     /// Id of the operation whose effects this one undoes.
     pub undoes: Option<OperationId>,
-    /// Id of the operation whose outcome outside this one queries.
+    /// Id of the operation of which this one queries the outcome outside of the session.
     pub verifies: Option<OperationId>,
     /// Model answer that requested the call; `None` if the host requested it.
     pub origin: Option<CallOrigin>,

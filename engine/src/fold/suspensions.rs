@@ -25,8 +25,8 @@ use crate::sabotage::{self, Breakage};
 pub(crate) enum SuspensionStatus {
     /// This operation waits for a person or the host: the suspended one, or one within it.
     Waits(OperationId),
-    /// The operation may run again. It was approved by this record, or its tool itself asks for the
-    /// result.
+    /// The operation may run again: by the decision in this record or, with `None`, because nothing
+    /// within it waits any more.
     MayRun(Option<SequenceNumber>),
     /// The time to answer, or to run after an approval, is over.
     Expired,

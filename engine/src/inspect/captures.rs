@@ -1,5 +1,5 @@
-//! Captures of workspaces that the records of a session name: their directories in the session's,
-//! and their audit.
+//! Finds and audits the captures of workspaces that the records of a session name and that are in
+//! the session's directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -190,7 +190,7 @@ pub struct LedgerEntry {
     pub parent: Option<OperationId>,
     /// Operation that this one undid.
     pub undoes: Option<OperationId>,
-    /// Operation whose outcome outside of the session this one queried.
+    /// Operation of which this one queried the outcome outside of the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verifies: Option<OperationId>,
     /// Answer that requested the call, and the ordinal of the call in it. `None` if no answer did.

@@ -30,8 +30,7 @@ const PIECE_BYTES: usize = 256 << 10;
 const COMPARED_BYTES: usize = 128 << 10;
 
 /// Number of new segments that the walk to a log's end may enter, that is, segments that did not
-/// exist when it started. With a fast writer, the end is the position at which the walk reached the
-/// last of them.
+/// exist when it started. With a fast writer, the walk ends with the last of them.
 const ENTERED_MAX: usize = 3;
 
 /// Number of times that a log is walked if recoveries cut it during the walk.

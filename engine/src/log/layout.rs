@@ -15,7 +15,7 @@
 //!     recovery.spare              space for the next recovery, while calls are open
 //!     objects/<blake3>            large payloads
 //!     files/                      captures of the workspace, a store of git objects
-//!     program/                    large outputs that an adapter's program, an agent, has saved
+//!     program/                    large outputs that an adapter's agent program has saved
 //!     snapshots/<records>.image   images, named by the number of records that they cover
 //!     decisions/                  decisions of people that the open host has not taken yet
 //!   sessions/.new-<session>/      a fork that is being built

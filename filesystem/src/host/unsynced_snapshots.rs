@@ -1,4 +1,5 @@
-//! Snapshots that were taken without a sync, and that a record names which is to become durable.
+//! Snapshots that were taken without a sync. They have to become durable before a record that names
+//! them does.
 
 use std::sync::Arc;
 

@@ -515,8 +515,9 @@ impl LogWriter {
         self.attest_as(RecordKind::CLOSED, synced, 1)
     }
 
-    /// Gives the unused room of the segment back, after the session is closed; but a call that is
-    /// still open needs it for its end. A failure only means that the session takes more space.
+    /// Gives the unused room of the segment back to the disk, after the session is closed. Does
+    /// nothing if a call is still open, which needs the room for its end record. A failure only
+    /// means that the session takes more space.
     pub(crate) fn give_back_room(&self) {
         let Some(active) = self.active.as_ref().filter(|_| self.reserved_bytes == 0) else { return };
         let used = active.offset.next_multiple_of(PAGE_BYTES);

@@ -149,7 +149,8 @@ impl BackupRun<'_> {
         Ok((checked, end))
     }
 
-    /// Names the path that the copied segment has, or will have, in the copy.
+    /// Makes an error of a copied segment name the path that the segment has, or will have, in the
+    /// copy.
     fn told_of(&self, part: &SegmentPart, error: Error) -> Error {
         match error {
             Error::Corrupt(mut corruption) => {

@@ -341,8 +341,8 @@ impl CaptureSelection<'_> {
         self.keep_behind_rewinds();
     }
 
-    /// Keeps, for each rewind with a kept record, the state that it left according to the tools
-    /// alone.
+    /// Keeps, for each rewind with a kept record, the captures that a later rewind to a position
+    /// after it attributes to tools.
     fn keep_behind_rewinds(&mut self) {
         let named = self.named;
         let mut looked_at = BTreeSet::new();

@@ -90,7 +90,7 @@ impl Store {
                 continue;
             }
             let kept = match self.keep(id, options.dry_run) {
-                // Another process is creating, deleting or writing the session.
+                // The session is being created, deleted or written.
                 Err(Error::Locked { .. }) => continue,
                 kept => kept?,
             };
