@@ -410,10 +410,10 @@ impl<'a> Chunk<'a> {
         Chunk::fields(bytes, number, ChunkHash(hash), &[MAGIC_COMPACTED], true)
     }
 
-    /// Returns the chunk in its form for a compacted volume. For each record, `bodies` returns the
-    /// body of its replacement by a dropped one, or `None` to leave it unchanged. The content
-    /// digest must remain the same. If `counts` is false, the chain ignores the chunk, and its
-    /// inlined pack is omitted.
+    /// Encodes the chunk for a compacted volume. For each record, `bodies` returns the body of the
+    /// record of the kind `dropped` that replaces it, or `None` to leave the record unchanged. The
+    /// content digest must remain the same. If `counts` is false, the chain ignores the chunk, and
+    /// its inlined pack is omitted.
     #[cfg(feature = "object-store")]
     pub(crate) fn encode_compacted(
         &self,

@@ -1,5 +1,5 @@
-//! Removes bodies from a bucket that a compaction of the session's log has dropped: the last step
-//! of a collection.
+//! Removes from a bucket the bodies that a compaction of the session's log has dropped. This is a
+//! step of a collection ([`collect`](crate::collect)).
 //!
 //! # What is dropped
 //!

@@ -53,10 +53,10 @@ impl DroppedBodiesTracker {
         self.newest.is_some()
     }
 
-    /// Returns the dropped bodies by the newest record, and its sequence number. Returns `None` if
-    /// there is no such record, or if the session was rolled back after that record to a position
-    /// that needs such bodies: no writer does that, and needed bodies are not dropped. `read` reads
-    /// a payload.
+    /// Returns the dropped bodies as the newest record lists them, and that record's sequence
+    /// number. Returns `None` if there is no such record, or if the session was rolled back after
+    /// it to a position that needs such bodies: no writer does that, and needed bodies are not
+    /// dropped. `read` reads a payload.
     ///
     /// # Errors
     ///

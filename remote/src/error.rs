@@ -521,7 +521,7 @@ pub enum GapEnd {
         /// Number of its last chunk.
         last: u64,
     },
-    /// The mark before chunks that were collected.
+    /// The mark of a range of chunks that were collected.
     Mark {
         /// Number of the first chunk.
         first: u64,

@@ -10,8 +10,9 @@
 //!    the next large range. These are seven more requests, or five if *n* starts a small range,
 //!    whose volume and mark were requested before *n*.
 //!
-//! If one of them exists, *n* is requested again, and so is its volume: a writer may have put all
-//! of it in the meantime, and a volume may contain the lost chunk. Otherwise reading ends with
+//! If none of them exists, *n* is the end. If one exists, *n* is requested again, and so is its
+//! volume: a writer may have put all of it in the meantime, and a volume may contain the lost
+//! chunk. If chunk *n* is still not found, reading ends with
 //! [`Error::Missing`](crate::Error::Missing), and nothing is claimed.
 //!
 //! Two gaps remain undetected: one of two or more chunks in the last range that was started, and

@@ -138,7 +138,7 @@ impl ChunkReader {
     pub(crate) async fn read_some(&mut self) -> Result<Vec<VerifiedChunk>> {
         let mut some: Vec<VerifiedChunk> = self.take_next_or_end(&mut |_| {}).await?.into_iter().collect();
         while (1..BATCH).contains(&some.len()) && self.shelf.on_hand(self.chain.next_number()).is_some() {
-            // The next call meets the invalid chunk again.
+            // The next call reads a chunk that fails here again, and returns its error.
             let Ok(Some(read)) = self.take_next(&mut |_| {}).await else { break };
             some.push(read);
         }

@@ -77,8 +77,8 @@ impl Attempts {
         true
     }
 
-    /// Records the failure of an attempt. If it cannot pass without a change by a person, no
-    /// attempt is left.
+    /// Records the failure of an attempt. After [`RemoteFailure::NotAFile`] no attempt is left: a
+    /// retry cannot succeed before a person removes the entry in place of the object.
     pub(crate) fn note_failure(&mut self, reason: impl Into<Reason>) {
         self.last = reason.into();
         if self.last.failure == RemoteFailure::NotAFile {

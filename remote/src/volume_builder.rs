@@ -159,7 +159,7 @@ fn whole(payload: &PutPayload) -> Vec<u8> {
     bytes
 }
 
-/// Builds the volume of a range without unused numbers.
+/// Builds the volume of a range whose numbers are all used.
 ///
 /// # Errors
 ///

@@ -28,14 +28,14 @@
 //! not count.
 //!
 //! Rule: an object under a number counts only if two conditions are met. At some moment no volume
-//! contained that number (and no mark existed before it). And the object was read, or its put was
-//! confirmed, less than half of [`MIN_AGE`](crate::MIN_AGE) later by [`clock`](crate::clock). If
-//! more time has passed, the volume is requested afterwards: if there is none, nothing was
-//! collected before; if there is one, its chunk counts, and no other. The reason: a volume is older
-//! than `MIN_AGE` before one of its chunks is removed, by the store's clock, and the two clocks are
-//! assumed to differ by no more than half of it.
+//! contained that number (and its range had no mark). And the object was read, or its put was
+//! confirmed, less than half of [`MIN_AGE`](crate::MIN_AGE) after that moment by
+//! [`clock`](crate::clock). If more time has passed, the volume is requested afterwards: if there
+//! is none, nothing was collected before; if there is one, its chunk counts, and no other. The
+//! reason: a volume is older than `MIN_AGE` before one of its chunks is removed, by the store's
+//! clock, and the two clocks are assumed to differ by no more than half of it.
 //!
-//! In most cases this moment takes no additional request:
+//! In most cases such a moment is known without an additional request:
 //!
 //! - for a process that requested a missing volume, it is the time before that request, for that
 //!   range;

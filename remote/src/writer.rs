@@ -14,16 +14,16 @@
 //! 2. For any other answer, the object with that number is read. If its bytes are ours, with hash
 //!    and nonce, an earlier attempt or a second delivery of this one created it, and the answer was
 //!    lost. The records are acknowledged.
-//! 3. The object is another chunk that belongs to the chain: its writer was faster. If that is
-//!    another claim, this writer is *fenced*: it never puts a chunk again.
-//! 4. The object is a chunk that the chain ignores: the number is used, and the records are put
+//! 3. If the object is another chunk that belongs to the chain, its writer was faster. If that
+//!    chunk is another claim, this writer is *fenced*: it never puts a chunk again.
+//! 4. If the object is a chunk that the chain ignores, the number is used, and the records are put
 //!    under the next one.
-//! 5. There is no such object: "exists" meant that another put was in progress, or the put was not
-//!    delivered. It is put again after a wait.
-//! 6. The attempts of [`Retries`](crate::Retries) are used up: the outcome is [`Error::Unknown`].
-//!    The writer keeps the bytes, and the next call puts the same ones again. No other bytes are
-//!    put under that number before its outcome is known, since the put may be delivered at any
-//!    time.
+//! 5. If there is no such object, the answer "exists" meant that another put was in progress, or
+//!    the put was not delivered. It is put again after a wait.
+//! 6. If the attempts of [`Retries`](crate::Retries) are used up, the outcome is
+//!    [`Error::Unknown`]. The writer keeps the bytes, and the next call puts the same ones again.
+//!    No other bytes are put under that number before its outcome is known, since the put may be
+//!    delivered at any time.
 //!
 //! So a superseded writer gets no append acknowledged that started after the claim: the claim has
 //! the next number of every writer that does not know it, and that number is used.

@@ -15,9 +15,9 @@
 //!
 //! | case | cost |
 //! |---|---|
-//! | it is alive, but its worker is idle, or does not write the session any more | a waiting process waits in vain, for as long as the host permits |
-//! | it has run out, but its worker works | a takeover fences the worker: its open calls are recovered there, as after a crash |
-//! | there is none, but a worker writes | the same |
+//! | the lease is alive, but its worker is idle, or does not write the session any more | a waiting process waits in vain, for as long as the host permits |
+//! | the lease has run out, but its worker works | a takeover fences the worker: its open calls are recovered there, as after a crash |
+//! | there is no lease, but a worker writes | as in the second case |
 //!
 //! The second case occurs if a worker was paused, was cut off from the place, or put its renewals
 //! and the place did not show them. The third occurs between a claim in a bucket and the object

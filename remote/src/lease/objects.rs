@@ -1,8 +1,8 @@
 //! Leases in a bucket: objects that are created and removed, and never changed.
 //!
-//! A renewal is an object with the next number beneath the worker's own directory. The one before
-//! the previous is removed, so a killed worker leaves two. For each session, the object with the
-//! number of the epoch names the worker's lease:
+//! A renewal is an object with the next number beneath the worker's own directory. Each renewal
+//! removes the one two numbers before it, so a killed worker leaves two. For each session, the
+//! object with the number of the epoch names the worker's lease:
 //!
 //! ```text
 //! foldlog lease 1

@@ -1,4 +1,4 @@
-//! Removes bodies from a database that a compaction of the session's log has dropped.
+//! Removes from a database the bodies that a compaction of the session's log has dropped.
 //!
 //! The session's writer records the dropped bodies ([`DroppedBodies`]), and every later writer has
 //! that record, so none returns to a position that needs them. These rows then get the same

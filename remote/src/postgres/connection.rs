@@ -7,8 +7,8 @@
 //!    before its end.
 //! 2. Every request is bounded in time, here and at the server.
 //! 3. No name in a statement is looked up in a schema that other users can write.
-//! 4. Of a server's error, only the message is kept, escaped and truncated, and not if it quotes
-//!    the password.
+//! 4. Of a server's error, only the SQLSTATE and the message are kept. The message is escaped and
+//!    truncated, and dropped if it quotes the password.
 //! 5. Every setting ends with its transaction. After it, a pooler such as pgbouncer may give the
 //!    server's session to another client.
 

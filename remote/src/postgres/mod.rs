@@ -35,10 +35,10 @@
 //! 2. A record is acknowledged only by the answer to a commit that waited because of
 //!    `synchronous_commit`, at a server with `fsync`, without a warning.
 //! 3. Rows of records and claims are added and never changed, with one exception. A body that a
-//!    compaction of the session dropped is replaced by its kind, hash and length; its link is
-//!    unchanged. Rows of unreferenced payloads are removed.
-//! 4. A server's own messages are dropped; its error codes are shown. Passwords are in no URL, text
-//!    or log.
+//!    compaction of the session dropped is replaced by its kind, hash and length; the record's link
+//!    is unchanged. Rows of unreferenced payloads are removed.
+//! 4. Of a server's error, the SQLSTATE is shown, and the start of its message, escaped. Passwords
+//!    are in no URL, text or log.
 //! 5. No length in a row decides how much memory is allocated.
 
 mod captures;

@@ -7,19 +7,21 @@
 //! is unchanged since this writer's last statement. It is sent until its outcome is known:
 //!
 //! 1. The server reports that the rows were added: the records are acknowledged.
-//! 2. After any other answer, or none, the session's row is read. It has our epoch, writer, nonce
-//!    and link: an earlier attempt was committed, and the answer was lost. The row is written
-//!    again, unchanged. The server's acknowledgement of this write follows our commit, also at a
-//!    standby. (Otherwise only the lost answer would have shown that a standby has the records.)
-//! 3. It has a higher epoch: this writer is *fenced*. If our last record exists nevertheless, it
-//!    was added before the claim.
-//! 4. It is as we left it: nothing was committed, and the statement is sent again. If an earlier
-//!    attempt is carried out after all, one of the two finds the row changed, and does nothing.
-//! 5. It is older than we left it, or missing: the database was reset to an older state.
-//! 6. The server refuses the statement before it commits anything, and no earlier attempt is in
-//!    doubt: none of the records is in the database.
-//! 7. The attempts of [`Retries`](crate::Retries) are used up: the outcome is [`Error::Unknown`].
-//!    The writer keeps the records, and the next call starts with them.
+//! 2. After any other answer, or none, the session's row is read. If the row has our epoch, writer,
+//!    nonce and link, an earlier attempt was committed, and the answer was lost. The row is then
+//!    written again, unchanged. The server's acknowledgement of this write follows our commit, also
+//!    at a standby. (Otherwise only the lost answer would have shown that a standby has the
+//!    records.)
+//! 3. If the row has a higher epoch, this writer is *fenced*. If our last record exists
+//!    nevertheless, it was added before the claim.
+//! 4. If the row is as we left it, nothing was committed, and the statement is sent again. If an
+//!    earlier attempt is carried out after all, one of the two finds the row changed, and does
+//!    nothing.
+//! 5. If the row is older than we left it, or missing, the database was reset to an older state.
+//! 6. If the server refuses the statement before it commits anything, and no earlier attempt is in
+//!    doubt, none of the records is in the database.
+//! 7. If the attempts of [`Retries`](crate::Retries) are used up, the outcome is
+//!    [`Error::Unknown`]. The writer keeps the records, and the next call starts with them.
 
 use std::sync::Arc;
 
