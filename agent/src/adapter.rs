@@ -671,8 +671,10 @@ pub fn must_settle(session: &Session, operations: Vec<OperationId>) -> Result<Er
     })
 }
 
-/// Returns whether the import of a state is still incomplete and has to continue, for example after
-/// a crash. Fails if the session contains another conversation than the state.
+/// Returns whether the session contains nothing of a conversation but an import of the state, and
+/// possibly only a part of it, because a process ended during the import. The import then has to
+/// run again, which completes it. Once a request follows, the import is complete. Fails if the
+/// session contains another conversation than the state.
 fn is_partly_imported(conversation: &Conversation, state: &ConversationState) -> Result<bool> {
     let held: Vec<_> = answers(conversation).map(|(_, message)| message).collect();
     let is_held = |(turn, held): (&ConversationTurn, &&ConversationMessage)| {

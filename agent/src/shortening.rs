@@ -172,8 +172,8 @@ pub struct KeepLastTurns {
 }
 
 impl KeepLastTurns {
-    /// Creates a shortener that keeps the last `turns` answers, at least one, and the messages
-    /// directly before the first of them.
+    /// Creates a shortener that keeps the last `turns` answers, at least one, and the user's
+    /// messages directly before the first of them.
     pub fn new(turns: usize) -> KeepLastTurns {
         let text = "[The earlier part of this conversation was left out.]".to_owned();
         KeepLastTurns { turns: turns.max(1), text }

@@ -18,10 +18,10 @@
 //! # Invariants
 //!
 //! 1. Every call that is sent has a unique id. If two calls share one, the later one gets a suffix:
-//!    `a`, `a_2`, `a_3`. A result has the id of its call: the first unanswered one of the preceding
-//!    answer that was recorded with the same id. An id in content blocks is changed only as a last
-//!    resort, and is then the only change to its block, apart from a tool's name that no provider
-//!    accepts.
+//!    `a`, `a_2`, `a_3`. But ids in content blocks take precedence over all others, so that the
+//!    blocks can be sent unchanged. If such an id has to be replaced nevertheless, or if the tool's
+//!    name in the block is invalid, nothing else in the block changes. A result has the id of its
+//!    call: the first unanswered one of the preceding answer that was recorded with the same id.
 //! 2. Arguments and texts are not changed. Parts that Anthropic refuses are left out: texts without
 //!    a visible character, thinking at the end of an answer, and messages without other content. A
 //!    failed result without a text gets one.
