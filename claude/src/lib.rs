@@ -51,8 +51,8 @@
 //! 4. The program outlives neither its client nor the process of its host, however that process
 //!    ends. It runs in a [process group](foldlog::process) whose leader then kills it. Processes
 //!    that it starts in groups of their own may survive.
-//! 5. The program gets only the environment variables that the options name. It reads no settings
-//!    and contacts no servers beyond those that the options name.
+//! 5. Of the host's environment variables, the program gets only those that the options name. It
+//!    reads no settings and contacts no servers beyond those that the options name.
 //! 6. The program's output is stored unchanged ([`ClaudeMessage::line`]), and never displayed raw.
 //!
 //! # Limits

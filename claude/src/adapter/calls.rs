@@ -13,12 +13,12 @@
 //! | is about to run a tool that [asks a person](super::approvals), or a tool of the host asks | the call is suspended, and the run ends without a reply to it |
 //! | runs `Agent`, `Task` in old versions | none: the calls of the sub-agent are separate calls |
 //!
-//! A call waits in its reply. Calls run one after the other, in the order of their arrival, except
-//! that calls which only read, such as `Read`, run concurrently and capture nothing. So the calls
-//! of several sub-agents, and of the run itself, take turns. A call that waits for its own
-//! conversation lets those of other conversations pass. It then waits for its answer, which arrives
-//! shortly after, or for the calls of the answer before. If the program gives up a waiting call,
-//! the call never starts.
+//! A call that has to wait gets its reply later. Calls run one after the other, in the order of
+//! their arrival, except that calls which only read, such as `Read`, run concurrently and capture
+//! nothing. So the calls of several sub-agents, and of the run itself, take turns. A call may have
+//! to wait for its own conversation: for its answer, which arrives shortly after the call, or for
+//! the calls of the answer before. It then lets calls of other conversations pass. If the program
+//! gives up a waiting call, the call never starts.
 //!
 //! # Invariants
 //!

@@ -30,7 +30,7 @@
 //!
 //! # Invariants
 //!
-//! 1. An answer is recorded before a call of it starts, except for calls of sub-agents.
+//! 1. An answer is recorded before a call of it starts, except for calls that start sub-agents.
 //! 2. A turn is recorded when each call of its answer is closed.
 //! 3. The usage of all answers of a run adds up to the usage that the program reports for the run.
 //! 4. Calls of a sub-agent are never recorded in the conversation of the run.
@@ -580,8 +580,10 @@ impl<'a> Recorders<'a> {
         self.last_texts.insert(call_id.to_owned(), text);
     }
 
-    /// Ends the conversation of the sub-agent that a call started. If it has open calls, it ends
-    /// once nothing is running, because closing a call starts it.
+    /// Ends the conversation of the sub-agent that a call started. If the conversation has unclosed
+    /// calls while another call is running, it ends later, in
+    /// [`end_children`](Recorders::end_children): closing a call writes its start record too, and
+    /// no call may start beside a running one.
     pub(super) fn child_ended(
         &mut self,
         call_id: &str,
