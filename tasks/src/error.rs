@@ -102,7 +102,7 @@ pub enum Error {
         reason: String,
     },
     /// Data is to be stored plain, but its first bytes or control characters forbid that: a reader
-    /// could mistake it for compressed data.
+    /// would not detect it as plain.
     #[error("data that is not JSON text cannot be stored without compression")]
     NotPlain,
     /// Data is neither compressed nor plain text that starts like JSON.

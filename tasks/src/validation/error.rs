@@ -109,7 +109,8 @@ pub enum ValidationError {
         first.map(|first| first.to_string()).unwrap_or_default()
     )]
     NumbersDiffer {
-        /// Number of tasks whose number is not unique.
+        /// Number of tasks that repeat the number of another one: all tasks, less the number of
+        /// distinct numbers.
         repeated: u64,
         /// Number of unused numbers below the greatest one.
         missing: u64,
