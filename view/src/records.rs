@@ -193,7 +193,7 @@ pub(crate) struct Columns<'a> {
     /// Runs by their start records.
     begun: BTreeMap<SequenceNumber, RunningOperation>,
     nesting: BTreeMap<OperationId, u32>,
-    /// Rollback records that return past the next record, as a stack.
+    /// Rollback records after the next record that return to a position before it.
     around: Vec<SequenceNumber>,
     /// Rollbacks whose target is still ahead: target and record, the first target last.
     ahead: Vec<(SequenceNumber, SequenceNumber)>,
