@@ -39,7 +39,8 @@ pub enum CommandError {
     /// Captures of workspaces are damaged, but no log is.
     #[error("{0}")]
     DamagedCaptures(String),
-    /// A session lacks its newest parts, as in an early copy. Nothing else is wrong.
+    /// A session lacks its newest parts, as in a copy that was taken while the session was written.
+    /// Nothing else is wrong.
     #[error("{0}, as in a copy that was taken while the session was written")]
     Incomplete(String),
     /// A place's data of a session does not verify. The text contains the place.

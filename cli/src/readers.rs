@@ -223,7 +223,7 @@ fn note_replicated(replicated: &Replicated, output: &mut Output<'_>) {
     ));
 }
 
-/// Notes the record from which on a fenced session's log is not valid.
+/// Notes the first record of a fenced session's log that does not count.
 fn note_fenced(fenced: &SessionFence, output: &mut Output<'_>) {
     output.note(format_args!(
         "note: another worker ({}, epoch {}) has claimed this session: records from {} on were never acknowledged, so what they say, \

@@ -48,7 +48,7 @@ impl Args {
     }
 }
 
-/// Indentation per level in bytes. The number of indented levels is limited.
+/// Indentation per level in bytes, up to the level [`LEVELS_MAX`].
 const INDENT: usize = 2;
 const LEVELS_MAX: usize = 40;
 

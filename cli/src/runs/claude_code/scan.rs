@@ -60,7 +60,7 @@ pub(super) struct TranscriptNode {
     /// Time in microseconds; that of the line before if it has none.
     pub(super) time_us: i64,
     pub(super) kind: NodeKind,
-    /// `None` also if another line has the same `uuid`.
+    /// `None` also if an earlier line has the same `uuid`.
     pub(super) uuid: Option<SmolStr>,
     pub(super) parent: Option<SmolStr>,
     pub(super) logical_parent: Option<SmolStr>,

@@ -170,7 +170,8 @@ fn wait_for_its_worker(place: &dyn Place, session: Uuid, output: &mut Output<'_>
         ));
     }
     let pacing = SteadyPacing::new();
-    // Another worker that appears meanwhile does not extend the wait.
+    // Twice the length is enough to see also another worker's lease run out, one that appears and
+    // disappears meanwhile. The wait never takes longer.
     let wait = LeaseWait::new(lease.length.saturating_mul(2), &pacing).until_it_lives();
     match wait_for_lease(place, session, &wait).map_err(failure)? {
         LeaseWaitOutcome::Kept { lease, .. } => Err(lease_error(session, &lease)),
