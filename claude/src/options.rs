@@ -162,7 +162,7 @@ pub struct HookMatcher {
     pub event: String,
     /// Pattern of the tools' names, such as `Read|Write`; `None` for all of them.
     pub matcher: Option<String>,
-    /// Ids of the callbacks; each is called once.
+    /// Ids of the callbacks. Each event leads to one call with each id.
     pub callback_ids: Vec<String>,
     /// Timeout of the callback, in whole seconds; `None` leaves it to the program (60 s).
     pub timeout: Option<Duration>,
