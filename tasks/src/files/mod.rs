@@ -277,14 +277,14 @@ impl<'a> TreeContents<'a> {
 
 /// Writes a session's tree into `.aca/sessions/SESSION/` of the existing directory `to`. Over an
 /// older tree, only differences are written. Blocks while another process or thread reads or writes
-/// this tree.
+/// this tree, for at most a minute.
 ///
 /// # Errors
 ///
 /// [`Error::OtherUpdates`] if the modifications in the updates are not the last ones of the state,
-/// [`Error::OtherKind`] if there is a link or a file in place of a directory, [`Error::Io`],
-/// [`Error::Compress`]. After an error, readers find the old tree, unless the new one was already
-/// complete.
+/// [`Error::InUse`] if the tree is used by others for a minute, [`Error::OtherKind`] if there is a
+/// link or a file in place of a directory, [`Error::Io`], [`Error::Compress`]. After an error,
+/// readers find the old tree, unless the new one was already complete.
 pub fn export_tree(
     contents: &TreeContents<'_>,
     to: &Path,

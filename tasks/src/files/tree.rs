@@ -187,9 +187,9 @@ impl SessionTree {
     ///
     /// # Errors
     ///
-    /// [`Error::NoTree`] if there is none, or more than one, [`Error::Damaged`] if the manifest is
-    /// damaged, [`Error::OtherKind`] if there are links or files in place of directories,
-    /// [`Error::Io`].
+    /// [`Error::NoTree`] if there is none, or more than one, [`Error::InUse`] if a writer keeps it
+    /// locked for a minute, [`Error::Damaged`] if the manifest is damaged, [`Error::OtherKind`] if
+    /// there are links or files in place of directories, [`Error::Io`].
     pub fn open(dir: &Path, limits: TreeLimits) -> Result<SessionTree> {
         SessionTree::open_root(locate(dir)?, limits)
     }

@@ -36,7 +36,7 @@
 //!
 //! # Schedule
 //!
-//! [`SchedulingState`] lists each task that has not ended exactly once:
+//! Each task that has not ended appears exactly once in [`SchedulingState`]:
 //!
 //! | state of the task | place in the schedule |
 //! |---|---|
