@@ -19,7 +19,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Only 127.0.0.1 is bound, and no path is answered without the token.
+//! 1. Only 127.0.0.1 is bound, and every request without the token is refused.
 //! 2. A session is named by its id, and a file of the pages by its name in a table: no input from a
 //!    client becomes a path.
 //! 3. The server writes nothing into a store and reads no body of a request.
