@@ -298,8 +298,9 @@ impl Verb {
 /// Runs the binary with `arguments`, of which the first is the program's name, and returns its exit
 /// code.
 ///
-/// The exit code is 0 on success, 1 if a log is damaged or diverged, and 2 for wrong usage and
-/// unreadable input. Errors are written to `output.stderr`, with the next step.
+/// The exit code is 0 on success, 1 if the data that a verb checks does not hold
+/// ([`DOES_NOT_HOLD`](crate::failure::DOES_NOT_HOLD)), and 2 for wrong usage and unreadable input.
+/// Errors are written to `output.stderr`, with the next step.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_>) -> u8 {
     let arguments = remote::join_session_url(arguments.into_iter().collect());
     let typed = TypedUrls::from_arguments(&arguments);

@@ -13,7 +13,9 @@ pub type Result<T, E = CommandError> = std::result::Result<T, E>;
 
 /// Exit code of success.
 pub const HOLDS: u8 = 0;
-/// Exit code if a log is damaged or diverged.
+/// Exit code if checked data does not hold: a log, captures of workspaces, a checkpoint, a tree of
+/// files or the data of a place is damaged or incomplete, a replay diverges from its log, or
+/// `validate` finds a critical issue.
 pub const DOES_NOT_HOLD: u8 = 1;
 /// Exit code for wrong usage and unreadable input.
 pub const UNUSABLE: u8 = 2;

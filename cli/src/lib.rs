@@ -29,8 +29,9 @@
 //! 2. Only `run`, `recover`, `restore`, `rewind`, `settle`, `compact`, `push`, `takeover` and
 //!    `validate --repair` write into an existing session; `run`, `import`, `salvage` and `demo`
 //!    write new ones, and `backup` and `pull` write copies.
-//! 3. The exit code is 0 on success, 1 if a log is damaged or diverged, and 2 for wrong usage, for
-//!    unreadable input and for a run without an answer.
+//! 3. The exit code is 0 on success, 1 if checked data does not hold (a log, captures or a tree of
+//!    files are damaged or incomplete, a replay diverges, or a state is invalid), and 2 for wrong
+//!    usage, for unreadable input and for a run without an answer.
 //! 4. A reader that closes the pipe early is no error.
 //! 5. Nothing from a log, a file name or the system reaches a terminal or JSON unescaped.
 //! 6. No password and no key reaches a terminal or JSON, whether it comes from the environment, a

@@ -5,8 +5,9 @@
 //! `verbs/tail/remote.rs`). `verify` checks every session of a place, each in a temporary copy. The
 //! other verbs need random access to a log, so they receive a copy of that one session. The copy is
 //! in a directory that only this user can read, and it is removed when the verb ends, also by a
-//! signal. (If a SIGKILL leaves a temporary directory, the next reader removes it.) No verb claims
-//! a session, and only `gc` writes into a place: it removes redundant copies.
+//! signal. (If a SIGKILL leaves a temporary directory, the next reader removes it.) None of these
+//! verbs claims a session or writes into a place. Only `gc`, which accepts the URL of a place too,
+//! removes redundant copies from it; `push` and `takeover` are in `verbs/replica`.
 //!
 //! All this needs the feature `object-store`. Without it, a URL is refused with the command that
 //! builds it in.

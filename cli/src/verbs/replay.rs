@@ -4,7 +4,7 @@
 //!    seals match.
 //! 2. Rollback equivalence: STATE after a rollback to `n` equals STATE of a new fold along the path
 //!    that was live at `n`, byte for byte. A rollback cannot be checked if a compaction has dropped
-//!    the slices' contents after it or at `n`.
+//!    the slices' contents at `n`, or right after the rollback.
 //! 3. Lineage: the part that a fork shares with its parent equals the parent's, if the parent is in
 //!    the same store.
 //! 4. LOG only grows: at each checked rollback, a LOG slice still contains everything it contained

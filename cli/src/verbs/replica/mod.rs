@@ -1,5 +1,5 @@
-//! `foldlog pull`, `push` and `takeover`: move sessions between a store and the bucket that
-//! replicates them.
+//! `foldlog pull`, `push` and `takeover`: copy sessions from a bucket, replicate them to it, and
+//! take them over from it.
 //!
 //! All three need the feature `object-store`. Without it they report the command that builds it in.
 
