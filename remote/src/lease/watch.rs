@@ -29,7 +29,8 @@ type LeaseVersion = (u64, Uuid, u64);
 pub enum LeaseStanding {
     /// There is no lease: the session was closed, or its writer keeps none.
     None,
-    /// It is unknown whether its worker lives. It will run out, unless it is renewed before.
+    /// It is unknown whether its worker lives. The lease runs out after `left`, unless it is
+    /// renewed before.
     Watched {
         /// Remaining time by the watcher's clock.
         left: Duration,
