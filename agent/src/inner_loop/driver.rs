@@ -99,7 +99,7 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
         Ok(self.evaluation.note_reply(self.provider.limited_as(), sent))
     }
 
-    /// Waits. Fails at a cancellation, or at once if the deadline passes first.
+    /// Waits. Fails at a cancellation, or at once if the wait would end after the deadline.
     fn sleep(&self, time: Duration) -> Result<()> {
         if self.evaluation.replayed_session().is_some() {
             return Ok(());

@@ -211,7 +211,7 @@ async fn given_up<T>(deadline: Option<Instant>, cancel: &CancelToken) -> Result<
     Err(ProviderError::new(kind, message))
 }
 
-/// Waits. Fails at a cancellation, or at once if the deadline passes first.
+/// Waits. Fails at a cancellation, or at once if the wait would end after the deadline.
 async fn sleep(evaluation: &Evaluation, time: Duration) -> Result<()> {
     if time.is_zero() || evaluation.replayed_session().is_some() {
         return Ok(());
