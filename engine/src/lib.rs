@@ -3,7 +3,6 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod background;
-mod changes;
 mod clock;
 pub mod conversation;
 mod divergence;
@@ -34,6 +33,7 @@ mod store;
 pub mod testkit;
 pub mod tools;
 mod types;
+mod wakeups;
 
 /// Crates whose types appear in public signatures, so that a host need not name their versions.
 pub use {schemars, serde_json, uuid};
@@ -41,7 +41,7 @@ pub use {schemars, serde_json, uuid};
 pub use clock::{Clock, FixedClock, SystemClock};
 pub use divergence::{Divergence, DivergenceKind, LaneName, LeaveOut, OtherRecord};
 pub use error::{Blocker, Corruption, Error, Holder, Result};
-pub use fold::path::Path as LivePath;
+pub use fold::live_path::Path as LivePath;
 pub use fold::questions::PendingQuestion;
 /// Describes how bytes violate the log's format. [`Value::decode`] and [`Record::to_json`] return
 /// it, and [`Error::Format`] wraps it.

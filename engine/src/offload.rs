@@ -17,8 +17,8 @@ use blocking::{Task, unblock};
 use futures_timer::Delay;
 use parking_lot::Mutex;
 
-use crate::changes::{Listener, Wakers};
 use crate::clock;
+use crate::wakeups::{Listener, Wakers};
 
 pub(crate) type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 

@@ -10,13 +10,13 @@
 //!    listed chunks of that range are removed, the oldest range first.
 //!
 //! 4. If the session's writer recorded that a compaction has dropped bodies, volumes of ranges that
-//!    have their marks are rewritten without them ([`compact`](crate::compact)).
+//!    have their marks are rewritten without them ([`body_removal`](crate::body_removal)).
 //!
 //! 5. Leftovers of earlier killed processes are removed: objects that were put to read the store's
 //!    time.
 //!
 //! 6. Payloads and packs that no chunk of the chain names any more are withdrawn, and removed by a
-//!    later collection ([`withdraw`](crate::withdraw)).
+//!    later collection ([`withdraw`](crate::payload_removal)).
 //!
 //! If a list lacks a chunk, the chunk remains until the next collection. A listed chunk is removed
 //! only if rules 1 to 3 permit it. A crash leaves a mark and some of the chunks, and the next
@@ -33,18 +33,18 @@ use chrono::{DateTime, Utc};
 use object_store::ObjectMeta;
 use uuid::Uuid;
 
+use crate::body_removal::{self, Ranges};
 use crate::bucket::{Bucket, age_at};
 use crate::chunk::Chunk;
-use crate::compact::{self, Ranges};
 use crate::dropped_bodies::DroppedBodiesTracker;
 use crate::error::Result;
+use crate::payload_removal::PayloadListing;
 use crate::place::{CollectOptions, CollectReport};
 use crate::reader::ChunkReader;
 use crate::referenced_payloads::ReferencedPayloads;
 use crate::remote::Remote;
 use crate::volume::{Extent, MIN_AGE};
 use crate::volume_builder::{self, VolumeOutcome};
-use crate::withdraw::PayloadListing;
 
 const COLLECT: &str = "remove collected chunks";
 
@@ -108,7 +108,7 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     }
     needed.extend(compaction.iter().map(|compaction| compaction.known));
     let ranges = Ranges { collected: &old, long: &long };
-    let compacted = compact::compact(&mut collection, dropped_bodies, compaction, ranges).await?;
+    let compacted = body_removal::compact(&mut collection, dropped_bodies, compaction, ranges).await?;
     if let Some(compaction) = &compacted {
         for (extent, _) in long.iter().filter(|(extent, _)| compaction.touches(*extent)) {
             collection.remove(*extent).await?;

@@ -32,15 +32,15 @@
 //! | [`chain`] | the rules by which chunks form a log; no I/O |
 //! | `bucket` | requests to a store, bounded in time, size and number |
 //! | [`volume`] | the bytes of a volume |
-//! | `volumes`, `clock` | finding the chunk with a number, and whether it counts |
+//! | `volume_lookup`, `clock` | finding the chunk with a number, and whether it counts |
 //! | `reader` | reading a chain without a list |
 //! | `writer` | claiming and appending, and resolving a lost answer |
 //! | `volume_builder`, `collect` | putting volumes, and removing the chunks in them ([`Remote::collect`]) |
 //! | [`compaction`] | the bytes that record which compacted volumes replace which chunks |
-//! | `dropped_bodies`, `compact` | the bodies that a compaction dropped, from the session's records; putting compacted volumes, and removing the objects that they replace |
+//! | `dropped_bodies`, `body_removal` | the bodies that a compaction dropped, from the session's records; putting compacted volumes, and removing the objects that they replace |
 //! | `payloads`, [`withdrawal`] | putting and reading payloads and packs, and the bytes that record which of their names no writer uses any more |
 //! | `fields`, `numbered_objects` | the fields of these bytes, and the common parts of objects that a session numbers |
-//! | `referenced_payloads`, `withdraw` | the payloads that the log names, and removal of the others |
+//! | `referenced_payloads`, `payload_removal` | the payloads that the log names, and removal of the others |
 //! | `lease` | when to take a session over: [`wait_for_lease`] |
 //! | `confirmations` | the time since the place confirmed a claim, which is checked before a tool starts |
 //! | `runtime`, `remote` | a thread of its own, and the blocking API |
@@ -85,6 +85,8 @@
 #![deny(clippy::indexing_slicing)]
 
 #[cfg(feature = "object-store")]
+mod body_removal;
+#[cfg(feature = "object-store")]
 mod bucket;
 #[cfg(feature = "object-store")]
 mod buckets;
@@ -94,8 +96,6 @@ pub mod chunk;
 mod clock;
 #[cfg(feature = "object-store")]
 mod collect;
-#[cfg(feature = "object-store")]
-mod compact;
 pub mod compaction;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod confirmations;
@@ -116,6 +116,8 @@ mod log_end;
 #[cfg(feature = "network")]
 mod network;
 mod numbered_objects;
+#[cfg(feature = "object-store")]
+mod payload_removal;
 #[cfg(feature = "object-store")]
 mod payloads;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
@@ -140,9 +142,7 @@ pub mod volume;
 #[cfg(feature = "object-store")]
 mod volume_builder;
 #[cfg(feature = "object-store")]
-mod volumes;
-#[cfg(feature = "object-store")]
-mod withdraw;
+mod volume_lookup;
 pub mod withdrawal;
 #[cfg(feature = "object-store")]
 mod writer;

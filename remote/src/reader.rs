@@ -8,7 +8,7 @@ use crate::chain::{Chain, TakenChunk};
 use crate::chunk::Chunk;
 use crate::error::{Error, GapEnd, Result};
 use crate::log_end;
-use crate::volumes::{ChunkBytes, Shelf, has};
+use crate::volume_lookup::{ChunkBytes, Shelf, has};
 
 /// Maximum number of chunks of a volume that are passed on at once.
 const BATCH: usize = 256;

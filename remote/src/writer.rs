@@ -7,7 +7,7 @@
 //! the outcome is known:
 //!
 //! 1. The store reports that it created the object, and the number was not collected before
-//!    ([`volumes`](crate::volumes) describes how that is known; mostly it takes no request). The
+//!    ([`volumes`](crate::volume_lookup) describes how that is known; mostly it takes no request). The
 //!    chunk is in the chain, and its records are acknowledged. If more than half of
 //!    [`MIN_AGE`](crate::MIN_AGE) has passed since the previous chunk was put, that one is read
 //!    back too.
@@ -49,7 +49,7 @@ use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkEncoder, ChunkHash, ChunkHead, E
 use crate::error::{Error, Reason, RemoteFailure, Result};
 use crate::reader::ChunkReader;
 use crate::volume_builder::Makers;
-use crate::volumes::ChunkBytes;
+use crate::volume_lookup::ChunkBytes;
 
 /// Maximum number of puts of a claim before it counts as contended.
 const CLAIM_ROUNDS_MAX: u32 = 100;

@@ -12,7 +12,6 @@ use serde_json::json;
 
 use super::approvals::{self, ApprovedCalls};
 use super::arrival::{Arrival, Arrivals, ClientFailure};
-use super::begin::{self, ProgramSession, RunOrigin, close_open};
 use super::calls::{CallRunner, RESPOND};
 use super::config::OutputBy;
 use super::conversation::{Recorder, Recorders};
@@ -22,6 +21,7 @@ use super::logs;
 use super::own_tools;
 use super::recovery::{self, MARK, end_left};
 use super::run::ProgramRun;
+use super::start_or_resume::{self, ProgramSession, RunOrigin, close_open};
 use super::sub_agents::SubAgentCleanup;
 use super::transcript::{self, Lineage, Transcripts};
 use super::{ClaudeAgentSDKAdapter, StatefulSession};
@@ -353,7 +353,7 @@ impl ClaudeAgentSDKAdapter {
                     with.variables.set(MARK, recovery::mark(session));
                     ready.provided.resumes.iter().for_each(|id| logs::report_resume(id));
                     logs::start(&prompt.name(), self.model.name(), self.is_stateful, tools.len());
-                    self.drive(&mut run, &with, tools, &begin::to_say(&ready.messages, is_resumed))
+                    self.drive(&mut run, &with, tools, &start_or_resume::to_say(&ready.messages, is_resumed))
                 }
                 Err(Error::PromptEvaluation { reason, .. }) => {
                     run.arrivals.record_start(|| None)?;
@@ -395,7 +395,7 @@ impl ClaudeAgentSDKAdapter {
             Some(all) => all,
             None => transcript::transcripts(ready.session)?,
         };
-        let results = begin::results(&ready.messages);
+        let results = start_or_resume::results(&ready.messages);
         let file = transcript::file_of(config, &directories.cwd, id);
         transcript::write_back(&file, all, id, &ready.lineage, &results, &prompt.name())
     }

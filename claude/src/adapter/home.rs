@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use super::begin::ProgramSession;
 use super::config::ProgramHome;
+use super::start_or_resume::ProgramSession;
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
 
 /// Permissions of directories with transcripts and possibly credentials.

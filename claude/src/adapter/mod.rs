@@ -14,7 +14,7 @@
 //! | `approvals` | calls that a person has to approve before they run |
 //! | `run` | one run, from the prompt to its result |
 //! | `evaluate` | the nine steps of an evaluation |
-//! | `begin` | the start of an evaluation: in a fresh session of the program, or in a resumed one |
+//! | `start_or_resume` | the start of an evaluation: in a fresh session of the program, or in a resumed one |
 //! | `transcript` | restores the program's transcript from the log |
 //! | `recovery` | recovers from an earlier process: its program, and the open calls |
 //! | `home` | the directories of a run |
@@ -57,7 +57,6 @@
 mod approvals;
 mod arrival;
 mod asked_calls;
-mod begin;
 mod calls;
 mod config;
 mod conversation;
@@ -69,6 +68,7 @@ mod logs;
 mod own_tools;
 mod recovery;
 mod run;
+mod start_or_resume;
 mod sub_agents;
 mod tool_outcome;
 mod transcript;
@@ -94,11 +94,11 @@ pub use self::recovery::{ProgramRecovery, end_programs};
 pub use self::tool_outcome::is_unclear;
 
 use self::arrival::{POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE};
-use self::begin::ProgramSession;
 use self::calls::{RESPOND, SERVER, STRUCTURED_OUTPUT};
 use self::config::{canonical, is_of_server};
 use self::home::Directories;
 use self::recovery::OrphanSearchProgress;
+use self::start_or_resume::ProgramSession;
 use crate::{BridgedTool, ClientOptions, EnvironmentVariables, HookMatcher, PermissionMode, SystemPrompt};
 use foldlog_agent::adapter_state::AdapterStateOptions;
 use foldlog_agent::deadline::Deadline;
@@ -256,7 +256,7 @@ impl ClaudeAgentSDKAdapter {
     pub fn fork_session(&self) -> Option<String> {
         let mut kept = self.kept.lock();
         let kept = kept.as_mut()?;
-        let copy = begin::derived_id(kept.session, kept.position, &kept.id);
+        let copy = start_or_resume::derived_id(kept.session, kept.position, &kept.id);
         Some(kept.fork.insert(copy).clone())
     }
 

@@ -28,8 +28,8 @@ use serde_json::Value;
 
 use super::approvals;
 use super::arrival::{ARRIVED, Arrival, STARTED, TimedArrival, message_of};
-use super::begin::close_open;
 use super::conversation::{Recorder, of_sub_agent};
+use super::start_or_resume::close_open;
 use super::transcript::SYNTHETIC;
 use crate::{Assistant, ClaudeBlock, ClaudeMessageBody};
 use foldlog_agent::deadline::Deadline;

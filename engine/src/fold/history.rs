@@ -9,8 +9,8 @@ use foldlog_codec::body::Rollback;
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
 use super::live::{FoldSources, LiveState};
+use super::live_path::Path;
 use super::memory::Watch;
-use super::path::Path;
 use super::projection::{DecodedValues, FoldContext, LogSlices, Projection};
 use super::record_body::RecordBody;
 use crate::error::Result;

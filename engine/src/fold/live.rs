@@ -18,8 +18,8 @@ use std::sync::Arc;
 use foldlog_codec::body::{Dispatch, Rollback};
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
+use super::live_path::Path;
 use super::memory::{KeptFor, Watch};
-use super::path::Path;
 use super::positions::Positions;
 use super::projection::{AppliedEvent, DecodedValues, FoldContext, LogSlices, Projection};
 use super::record_body::RecordBody;

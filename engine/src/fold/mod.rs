@@ -13,12 +13,12 @@
 //! | `projection` | [`Projection::apply`], the only code that changes a projection, and rollbacks |
 //! | `history` | folds of a part of a log |
 //! | `pipeline` | folding a log while it is read, with a second thread if it is long |
-//! | `restore` | from a projection to an image and back |
+//! | `image_conversion` | from a projection to an image and back |
 //! | `unread` | items whose bodies stay in the log |
 //! | `memory` | the memory limit of a fold |
 //! | `live` | projection, positions, rollbacks and live path, changed by one `apply` |
 //! | `positions` | projections at earlier positions, for rollbacks |
-//! | `path` | live records at a position |
+//! | `live_path` | live records at a position |
 //!
 //! # Invariants
 //!
@@ -33,17 +33,17 @@ pub(crate) mod conversation_resume;
 pub(crate) mod conversations;
 mod declarations;
 pub(crate) mod history;
+pub(crate) mod image_conversion;
 pub(crate) mod item_reading;
 pub(crate) mod live;
+pub(crate) mod live_path;
 pub(crate) mod log_source;
 pub(crate) mod memory;
 pub(crate) mod operations;
-pub(crate) mod path;
 pub(crate) mod pipeline;
 pub(crate) mod positions;
 pub(crate) mod projection;
 pub(crate) mod questions;
 pub(crate) mod record_body;
-pub(crate) mod restore;
 pub(crate) mod suspensions;
 pub(crate) mod unread;

@@ -16,8 +16,8 @@ use foldlog_codec::body::{Decision, SuspensionForm};
 use foldlog_codec::image::SuspensionDecision;
 use foldlog_codec::{OperationId, SequenceNumber};
 
+use super::live_path::Path;
 use super::operations::Operations;
-use super::path::Path;
 use crate::operation::SuspendedOperation;
 use crate::sabotage::{self, Breakage};
 

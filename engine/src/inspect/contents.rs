@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 
 use super::LogReader;
 use crate::error::{Error, Result};
-use crate::log::compaction::Compaction;
+use crate::log::dropped_ranges::Compaction;
 use crate::log::objects::Objects;
 use crate::session::Session;
 use crate::types::{Event, read_event};

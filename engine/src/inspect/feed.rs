@@ -26,15 +26,15 @@ use uuid::Uuid;
 use super::LogReader;
 use super::contents::{ContentReading, RecordedContent, RecordedEvent};
 use super::follow::{Follower, LogUpdate};
-use crate::changes::ChangeNotifier;
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::fold::path::Path as LivePath;
+use crate::fold::live_path::Path as LivePath;
 use crate::log::chain;
-use crate::log::compaction::Compaction;
+use crate::log::dropped_ranges::Compaction;
 use crate::log::objects::Objects;
 use crate::session::{Session, SubscriptionGuard};
 use crate::storage::{FileStorage, Storage};
+use crate::wakeups::ChangeNotifier;
 
 /// Maximum number of events and rollbacks that a feed reads ahead.
 const BATCH: usize = 256;

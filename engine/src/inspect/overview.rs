@@ -16,9 +16,9 @@ use crate::conversation::ResumePoint;
 use crate::error::{Error, Holder, Result};
 use crate::fold::conversation_resume::resume_of;
 use crate::fold::conversations::Conversations;
-use crate::fold::path::Path as LivePath;
+use crate::fold::image_conversion;
+use crate::fold::live_path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
-use crate::fold::restore;
 use crate::fold::suspensions::Standings;
 use crate::log::fence::SessionFence;
 use crate::log::objects::Objects;
@@ -211,7 +211,7 @@ fn read_behind_image(source: OutlineSource<'_>, dir: &Path) -> Option<OverviewSc
         let bytes = image_files::read(storage.as_ref(), &path).unwrap_or_default();
         let Ok(image) = Image::decode(&bytes) else { continue };
         let mut scanner = Scanner::new(storage.as_ref(), dir).ok()?;
-        let (Ok(Some(_)), Ok(begun)) = (scanner.go_on_from(&image), restore::outline(&image)) else {
+        let (Ok(Some(_)), Ok(begun)) = (scanner.go_on_from(&image), image_conversion::outline(&image)) else {
             continue;
         };
         return read(source, dir, &begun, |visit| scanner.run(visit)).ok();

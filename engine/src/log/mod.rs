@@ -8,8 +8,8 @@
 //! | `seal_check` | checking the seals of finished segments against their records |
 //! | `reader` | reading records by position |
 //! | `follow` | reading records as another process writes them |
-//! | `compact` | replacing a segment by a compacted one |
-//! | `compaction` | the format of a compacted segment, and the result of compactions |
+//! | `segment_replacement` | replacing a segment by a compacted one |
+//! | `dropped_ranges` | the format of a compacted segment, and the result of compactions |
 //! | `compressed` | compressed segments: their format, reading them, and converting segments to either form |
 //! | `rebuild` | building a log from records that are stored elsewhere, including those of forks and compacted sessions |
 //! | `copy` | copying a log that is being written, for a backup |
@@ -27,11 +27,10 @@
 #![deny(clippy::indexing_slicing)]
 
 pub(crate) mod chain;
-pub(crate) mod compact;
-pub(crate) mod compaction;
 pub(crate) mod compressed;
 pub(crate) mod copy;
 pub(crate) mod decisions;
+pub(crate) mod dropped_ranges;
 pub(crate) mod exposure;
 pub(crate) mod fence;
 pub(crate) mod follow;
@@ -47,6 +46,7 @@ pub(crate) mod reader;
 pub(crate) mod rebuild;
 pub(crate) mod scan;
 pub(crate) mod seal_check;
+pub(crate) mod segment_replacement;
 mod window;
 pub(crate) mod writer;
 

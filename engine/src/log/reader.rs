@@ -10,7 +10,7 @@ use foldlog_codec::segment::HEADER_LEN;
 use foldlog_codec::{Record, SequenceNumber};
 
 use super::chain::{self, Segment};
-use super::compaction::Compaction;
+use super::dropped_ranges::Compaction;
 use super::scan::{self, Location};
 use super::window::Window;
 use crate::error::{Error, Result};

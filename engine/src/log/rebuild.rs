@@ -35,9 +35,9 @@ use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
-use super::compact::SegmentRewrite;
-use super::compaction::go_on;
+use super::dropped_ranges::go_on;
 use super::reader::FrameLocation;
+use super::segment_replacement::SegmentRewrite;
 use super::writer::{AppendBody, AppendContext, LogEnvironment, LogIdentity, LogWriter};
 use crate::error::Result;
 

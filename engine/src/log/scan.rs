@@ -47,8 +47,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::chain::{self, Chain, Segment};
-use super::compaction::Compaction;
 use super::compressed;
+use super::dropped_ranges::Compaction;
 use super::layout;
 use super::reader::{Index, RecordLocator};
 use super::window::Window;

@@ -23,7 +23,7 @@ use foldlog_codec::body::{DROPPED_BODIES, DroppedBodies, ObjectId, Observed, Pay
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
-use super::replica::replica_error;
+use super::replica_feed::replica_error;
 use super::write::PendingRecord;
 use super::{SessionInner, WriterState};
 use crate::error::{Error, Result};

@@ -5,7 +5,7 @@
 #[cfg(feature = "async")]
 use std::sync::Arc;
 
-use super::replica::{Replica, replica_error};
+use super::replica_feed::{Replica, replica_error};
 use super::{Session, SessionInner};
 use crate::error::{Error, Result};
 use crate::log::fence::SessionFence;

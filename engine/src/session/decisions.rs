@@ -22,13 +22,13 @@ use super::replay::Waits;
 use super::settle::{RecordedSettlement, Settlement, waits_for};
 use super::subscribers::SubscriptionGuard;
 use super::{Session, SessionInner};
-use crate::changes::ChangeNotifier;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::log::decisions::{self, DecisionOutcome, LeftBody};
 use crate::log::layout;
 use crate::storage::{DirectoryWatch, Storage};
+use crate::wakeups::ChangeNotifier;
 
 /// Lane of the records of decisions that other processes left.
 const LANE: &str = "foldlog.decisions";

@@ -95,7 +95,7 @@ mod holding {
     use crate::sabotage::{self, Breakage};
     use crate::session::child_captures;
     use crate::session::operation_records::captures_named_by;
-    use crate::session::replica::replica_error;
+    use crate::session::replica_feed::replica_error;
     use crate::storage::Storage;
 
     /// Maximum number of captures that an opening reads.

@@ -44,9 +44,9 @@ use uuid::Uuid;
 use super::{SessionInner, WriterState};
 use crate::background::{Background, Rank, RemainingWork};
 use crate::error::{Error, Result};
+use crate::fold::image_conversion;
 use crate::fold::log_source::LogSource;
 use crate::fold::projection::{FrozenProjection, Projection};
-use crate::fold::restore;
 use crate::items::row::RowRef;
 use crate::log::image_files::{Building, UnfinishedImage};
 use crate::sabotage::{self, Breakage};
@@ -180,14 +180,14 @@ impl ImageContent {
                 .collect(),
             begun,
             conversations: self.projection.conversations.image(),
-            slices: restore::slices(&self.projection),
+            slices: image_conversion::slices(&self.projection),
         }
     }
 
     /// Estimates the size of the items in bytes, by measuring some of them.
     fn items_estimated(&self, heads: &[BegunImage<'_>]) -> Result<u64> {
         let (mut bytes, mut unknown) = (0, 0_usize);
-        for (_, rows) in restore::items_apart(&self.projection, &self.begun, heads) {
+        for (_, rows) in image_conversion::items_apart(&self.projection, &self.begun, heads) {
             for row in rows {
                 bytes += ItemImage::HEAD_LEN + row.bytes().map_or(0, |bytes| bytes.len() as u64);
                 unknown += usize::from(row.bytes().is_none());
@@ -200,7 +200,7 @@ impl ImageContent {
         let apart = unknown.div_ceil(SAMPLE);
         let mut some: Vec<(ItemId, u32)> = Vec::with_capacity(SAMPLE);
         let mut left = 0;
-        for (slice, rows) in restore::items_apart(&self.projection, &self.begun, heads) {
+        for (slice, rows) in image_conversion::items_apart(&self.projection, &self.begun, heads) {
             for row in rows.filter(|row| row.bytes().is_none()) {
                 if left == 0 {
                     some.push((row.id, slice));
@@ -220,7 +220,7 @@ impl ImageContent {
     /// gives the image up.
     fn make(&self, session: &Arc<SessionInner>, goes_on: &dyn Fn() -> bool) -> Result<ImageOutcome> {
         let next_sequence = self.projection.next_sequence();
-        let heads = restore::begun_images(&self.projection, &self.begun);
+        let heads = image_conversion::begun_images(&self.projection, &self.begun);
         let storage = &session.store.options.storage;
         let unsealed = self.source.places.unsealed_segments(storage.as_ref(), self.opened_at)?;
         let head = self.head(heads.clone(), unsealed).head();
@@ -239,7 +239,7 @@ impl ImageContent {
         let mut building =
             Building::begin(storage, &session.dir, next_sequence, &self.unfinished).map_err(failed)?;
         building.write(|into| into.extend(head)).map_err(failed)?;
-        for (slice, rows) in restore::items_apart(&self.projection, &self.begun, &heads) {
+        for (slice, rows) in image_conversion::items_apart(&self.projection, &self.begun, &heads) {
             let mut rows = rows.peekable();
             let mut step = STEP_ITEMS / 64;
             while rows.peek().is_some() {

@@ -24,12 +24,12 @@
 //! | `shared_prefix` | the records that a fork shares with its parent |
 //! | `subscribers` | notifications of records |
 //! | `child_captures` | the place of a child session's captures |
-//! | `replica`, `fetch` | feeds the store's replicator, and opens sessions from its records |
+//! | `replica_feed`, `fetch` | feeds the store's replicator, and opens sessions from its records |
 //! | `rebuilt_log` | verifies a log that was rebuilt from the replicator, before the claim |
 //! | `lag` | how far the replicator is behind |
 //! | `held_captures` | files that captures of workspaces need, replicated with the records that name them |
 //! | `open_store` | the state that sessions of one store share |
-//! | `replay`, `recorded_log`, `compare` | runs a host again over its log |
+//! | `replay`, `recorded_log`, `replay_comparison` | runs a host again over its log |
 //! | `rejected_writes`, `replayed_calls`, `notifications` | a replay's refused writes, calls and subscribers |
 //!
 //! # Invariants: the order of a write
@@ -44,7 +44,6 @@
 
 mod child_captures;
 mod compaction_notice;
-mod compare;
 mod confirm;
 mod conversation_follower;
 mod conversations;
@@ -75,8 +74,9 @@ mod recorded_replies;
 mod recovery_report;
 mod rejected_writes;
 pub(crate) mod replay;
+mod replay_comparison;
 mod replayed_calls;
-mod replica;
+mod replica_feed;
 pub(crate) mod rewind;
 pub(crate) mod schedule;
 pub(crate) mod settle;
@@ -102,7 +102,6 @@ use uuid::Uuid;
 
 use self::open_store::OpenStore;
 use crate::background::Background;
-use crate::changes::ChangeNotifier;
 use crate::error::{Error, Result};
 use crate::fold::live::LiveState;
 use crate::log::lock::WriterLock;
@@ -112,6 +111,7 @@ use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
+use crate::wakeups::ChangeNotifier;
 
 pub use conversation_follower::ConversationFollower;
 pub use decisions::{DecisionWait, DecisionsTaken, RefusedDecision, TakenDecision};
@@ -123,7 +123,7 @@ pub use queries::{SliceState, State, StoredItem};
 pub(crate) use rebuilt_log::MadeLog;
 pub use recorded_replies::RecordedReply;
 pub use recovery_report::RecoveryReport;
-pub(crate) use replica::{ReplicaClaim, replica_error};
+pub(crate) use replica_feed::{ReplicaClaim, replica_error};
 pub use settle::Settlement;
 pub(crate) use subscribers::SubscriptionGuard;
 pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
@@ -210,7 +210,7 @@ pub(crate) struct SessionInner {
     taking: Mutex<()>,
     gate: SyncGate<Error>,
     /// Feed of the replicator; `None` if the store has none, or for a handle without writes.
-    replica: Option<replica::Replica>,
+    replica: Option<replica_feed::Replica>,
     /// Record of the bodies that a replica may have dropped, read once on demand; see
     /// [`compaction_notice`].
     said_dropped: OnceLock<Option<Arc<DroppedBodies>>>,
@@ -316,7 +316,7 @@ impl Session {
     /// claims before. Returns `None` without a replicator, and for a session that was opened for
     /// reading.
     pub fn epoch(&self) -> Option<u64> {
-        self.inner.replica.as_ref().map(replica::Replica::epoch)
+        self.inner.replica.as_ref().map(replica_feed::Replica::epoch)
     }
 
     /// Returns the log's record about the replica of the session; `None` if the session is not

@@ -23,21 +23,20 @@ use super::rebuilt_log::{Digests, MadeLog};
 use super::recorded_log::ReplayLog;
 use super::recovery_report::RecoveryReport;
 use super::replay::ReplayClock;
-use super::replica::{Replica, ReplicaClaim};
+use super::replica_feed::{Replica, ReplicaClaim};
 use super::schedule::{RunningCalls, WriteScope};
 use super::write::{PendingRecord, SyncRequest};
 use super::{Session, SessionInner, WriterState};
-use crate::changes::ChangeNotifier;
 use crate::error::{Error, Result};
 use crate::fold::history::History;
+use crate::fold::image_conversion::{self, LoadedImage};
 use crate::fold::live::{FoldSources, LiveState};
+use crate::fold::live_path::Path;
 use crate::fold::memory::Watch;
-use crate::fold::path::Path;
 use crate::fold::pipeline::{Fold, fold_while_reading};
 use crate::fold::positions::Positions;
 use crate::fold::projection::{FrozenProjection, LogSlices, Projection};
 use crate::fold::record_body::RecordBody;
-use crate::fold::restore::{self, LoadedImage};
 use crate::log::TornTail;
 use crate::log::exposure;
 use crate::log::image_files;
@@ -53,6 +52,7 @@ use crate::options::{Durability, MemoryLimit, StoreOptions};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
+use crate::wakeups::ChangeNotifier;
 
 pub(crate) struct SessionSeed {
     pub(crate) opened: SessionOpening,
@@ -309,8 +309,10 @@ impl Images {
                     scanner = Scanner::new(storage.as_ref(), dir)?;
                     continue;
                 }
-                let ground = restore::TailSource { storage, places, objects };
-                if let Ok(LoadedImage { projection, begun }) = restore::projection(image, types, ground) {
+                let ground = image_conversion::TailSource { storage, places, objects };
+                if let Ok(LoadedImage { projection, begun }) =
+                    image_conversion::projection(image, types, ground)
+                {
                     self.next_sequence = Some(image.next_sequence);
                     (self.projection, self.begun) = (Some(projection), begun);
                     self.rollbacks = image.rollbacks.iter().copied().collect();

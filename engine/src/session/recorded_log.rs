@@ -9,7 +9,7 @@ use foldlog_codec::body::{Decision, Declare, Lane, ObjectId, Observed, Settle, T
 use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
 use parking_lot::Mutex;
 
-use super::compare::RecordComparison;
+use super::replay_comparison::RecordComparison;
 use crate::divergence::{Divergence, LaneName, LeaveOut};
 use crate::error::{Error, Result};
 use crate::log::reader::RecordLocator;

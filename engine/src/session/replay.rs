@@ -35,9 +35,9 @@ use foldlog_codec::body::{Declare, Lane, ObjectId, ToolBegin};
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 
-use super::compare::RecordComparison;
 use super::recorded_log::{RecordProducer, ReplayLog};
 use super::rejected_writes::Attempt;
+use super::replay_comparison::RecordComparison;
 use super::{Session, SessionInner, WriterState};
 use crate::clock;
 use crate::divergence::{Difference, Divergence, LaneName, OtherRecord, shown_name};

@@ -44,11 +44,11 @@ use uuid::Uuid;
 use super::recorded_log::RecordProducer;
 use super::wait::{Asker, Patience};
 use super::{Session, WriterState};
-#[cfg(feature = "async")]
-use crate::changes::{Listener, Wakers};
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
 use crate::sabotage::{self, Breakage};
+#[cfg(feature = "async")]
+use crate::wakeups::{Listener, Wakers};
 
 /// Slices that a write changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

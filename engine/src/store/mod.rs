@@ -8,7 +8,7 @@
 mod backup;
 mod building;
 mod collect;
-mod compact;
+mod compaction;
 mod conversations;
 mod decisions;
 mod export;
@@ -47,7 +47,7 @@ use crate::types::SessionTypes;
 
 pub use backup::{BackupOptions, BackupReport, CapturesElsewhere, DamagedCapture};
 pub use collect::{CapturesInUse, CollectOptions, CollectReport, CollectedFiles, LeftAlone};
-pub use compact::{CompactReport, CompressReport};
+pub use compaction::{CompactReport, CompressReport};
 pub use decisions::{LeftDecision, LeftFate};
 pub use export::ImportOptions;
 pub use retention::StoreCompactReport;

@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! 1. A directory whose tree is the same on both sides is not read, unless the snapshots differ in
-//!    their other data about a path below it (`comparison.rs`).
+//!    their other data about a path below it (`snapshot_comparison.rs`).
 //! 2. Nothing is allocated because an object claims it, before it is present. Memory in use is
 //!    bounded: trees of at most [`TREE_BYTES_MAX`], at most [`CHANGES_BYTES_MAX`] of changes.
 //! 3. An object's content is returned only after it proved to match its name. A file's length is
@@ -18,10 +18,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::comparison::{CaptureComparison, ComparedCapture, HeldTrees};
 use super::manifest::BlobForm;
 use super::objects::{ObjectKind, Objects, len};
 use super::snapshot::{FilesystemSnapshot, named_object};
+use super::snapshot_comparison::{CaptureComparison, ComparedCapture, HeldTrees};
 use super::sparse::Sparse;
 use crate::error::{Error, Result};
 use crate::{ChangeKind, FileKind};

@@ -9,8 +9,8 @@
 //! | `scratch` | a temporary copy of a snapshot in its own directory |
 //! | `audit` | verifying that the store has every object that snapshots need, intact |
 //! | `changes` | reading snapshots from their store alone: differences, files, contents |
-//! | `merge` | combining a snapshot with later changes by hand, for a rewind |
-//! | `comparison` | the walk through two snapshots in parallel |
+//! | `rewind_merge` | combining a snapshot with later changes by hand, for a rewind |
+//! | `snapshot_comparison` | the walk through two snapshots in parallel |
 //! | `packs` | the objects of snapshots as bytes for another machine, and their import there |
 //! | `pool` | one file for equal objects of several stores |
 //! | `collect` | removing objects from the store that no snapshot needs |
@@ -45,7 +45,7 @@
 //! | `plan` | the differences between a snapshot and a workspace |
 //! | `checked_objects` | reading every object that a restore needs, before anything is changed |
 //! | `pre_restore_removal` | removals of a restore before it writes |
-//! | `aside` | moving entries aside that a restore would replace and that cannot be captured |
+//! | `set_aside` | moving entries aside that a restore would replace and that cannot be captured |
 //! | `restorer` | carrying a plan out |
 //! | `repositories` | the state of git repositories: copying it, and bringing it back |
 //!
@@ -64,14 +64,12 @@
 //!    restored](Error::NotRestored). Otherwise the mount stays, with its parent directories. Tools'
 //!    own operations pass through mounts, but delete none.
 
-mod aside;
 mod attributes;
 mod audit;
 mod cache;
 mod changes;
 mod checked_objects;
 mod collect;
-mod comparison;
 mod content;
 mod deep_directories;
 mod directory_check;
@@ -81,7 +79,6 @@ mod leave_out;
 mod listing;
 mod manifest;
 mod mark;
-mod merge;
 mod metadata;
 mod object_files;
 mod objects;
@@ -97,10 +94,13 @@ mod repositories;
 mod resolve;
 mod restore;
 mod restorer;
+mod rewind_merge;
 mod root;
 mod rules;
 mod scratch;
+mod set_aside;
 mod snapshot;
+mod snapshot_comparison;
 mod sparse;
 mod state;
 mod step;
@@ -120,20 +120,20 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use crate::error::{Error, Result};
-pub(crate) use aside::SET_ASIDE;
 pub use audit::{DamagedObject, SnapshotsAudited, audit_snapshots, damage_of_object, keeps_any};
 pub use changes::{FileChange, FileFacts, FileForm, SnapshotReader};
 pub use collect::{CaptureCollectOptions, Collection, collect_snapshots, remember_collected};
 pub use directory_check::{Rebind, WorkspaceNotice};
 pub use lease::WorkspaceLease;
 pub use mark::WorkspaceMark;
-pub use merge::{RewindMerge, RewindMergeInputs};
 use objects::Objects;
 pub use options::{CaptureProgress, HostFilesystemOptions};
 pub use packs::{PACK_BYTES_MAX, PackReceiver, SnapshotPacker};
 pub use pool::{collect_pool, unpool};
 pub use restore::WorkspaceRestoreReport;
+pub use rewind_merge::{RewindMerge, RewindMergeInputs};
 use root::Root;
+pub(crate) use set_aside::SET_ASIDE;
 pub use snapshot::FilesystemSnapshot;
 use state::WorkspaceState;
 pub use uncapturable::Uncapturable;
@@ -178,8 +178,8 @@ use unsynced_snapshots::CaptureSyncQueue;
 /// | times of the last change of content | as before if only `.git` and `.aca` are left out of snapshots and `times` is not turned off; otherwise those of the restore |
 /// | other times, attributes of symbolic links | those of the restore |
 /// | a file that others append to while it is captured | as the tool left it, and reported; the capture has the content up to its length at the start |
-/// | paths that the host leaves out | as the tool left them. The same applies in the root to the directory `.aca`, which contains exports of sessions, unless the host includes it, and to the directory `.foldlog-aside`, which receives entries that a rollback replaces and that cannot be captured |
-/// | `.git` | `HEAD`, refs, logs, index, config, hooks and the state of merges and rebases as before. Git objects stay. A commit that is no longer referenced gets a ref under `refs/foldlog/lost` and is reported, or is only reported if the refs are in the format reftable. A repository that the tool created is moved to `.foldlog-aside`, like the repository of a submodule. A repository that the tool removed is reported, and so are links to the outside |
+/// | paths that the host leaves out | as the tool left them. The same applies in the root to the directory `.aca`, which contains exports of sessions, unless the host includes it, and to the directory `.foldlog-set_aside`, which receives entries that a rollback replaces and that cannot be captured |
+/// | `.git` | `HEAD`, refs, logs, index, config, hooks and the state of merges and rebases as before. Git objects stay. A commit that is no longer referenced gets a ref under `refs/foldlog/lost` and is reported, or is only reported if the refs are in the format reftable. A repository that the tool created is moved to `.foldlog-set_aside`, like the repository of a submodule. A repository that the tool removed is reported, and so are links to the outside |
 /// | mounts | as the tool left them, and reported |
 /// | pipes, sockets, devices | removed if the tool created them; no tool starts if there are any |
 /// | nested directories | as before down to 256 levels, removed at any depth |

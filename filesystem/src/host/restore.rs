@@ -9,7 +9,6 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::sys::stat::{Mode, fchmod};
 
-use super::aside::{self, Aside};
 use super::checked_objects::CheckedObjects;
 use super::deep_directories::Reach;
 use super::directory_check;
@@ -21,6 +20,7 @@ use super::repositories::{Look, Repositories, RepositoryRestore, RepositoryStatC
 use super::restorer::{RestoreContext, Restorer};
 use super::root::Root;
 use super::rules::{Gitignore, Rules};
+use super::set_aside::{self, Aside};
 use super::state::{Last, UNSAVED_FILES, UNSAVED_PART, WorkspaceState};
 use super::step::{OPEN_DIRECTORY, open_at, set_permissions, stat_at};
 use super::trees::Commit;
@@ -140,7 +140,7 @@ impl HostFilesystem {
         })
     }
 
-    /// Restores a snapshot; with `aside`, moves the entries to be replaced aside, and restores
+    /// Restores a snapshot; with `set_aside`, moves the entries to be replaced aside, and restores
     /// nothing.
     fn restore_for(
         &self,
@@ -242,7 +242,7 @@ impl HostFilesystem {
                 plan.collect_touched(b"", &mut touched);
                 paths.moved.append(&mut touched.contents);
             }
-            aside::set_all(&root, &self.root, call, &paths)?;
+            set_aside::set_all(&root, &self.root, call, &paths)?;
             return Ok(WorkspaceRestoreReport::default());
         }
         let (mut restored, now) = match planned {
@@ -302,12 +302,12 @@ impl HostFilesystem {
         inexact.append(&mut restored.inexact);
         restored.inexact = inexact;
         if let Some((call, names)) =
-            call.map(|call| (call, aside::names(&root, call))).filter(|(_, names)| !names.is_empty())
+            call.map(|call| (call, set_aside::names(&root, call))).filter(|(_, names)| !names.is_empty())
         {
-            let (names, directory) = (names.join(", "), aside::directory_of(call));
+            let (names, directory) = (names.join(", "), set_aside::directory_of(call));
             let mut reason =
                 format!("{names} was moved there, since no capture holds it: `mv` brings it back");
-            for path in aside::parts(&root, call, repositories.roots())
+            for path in set_aside::parts(&root, call, repositories.roots())
                 .into_iter()
                 .map(|path| manifest::display_path(path))
             {

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::items::SliceItems;
 use crate::items::row::SliceRow;
 use crate::items::rows::Rows;
-use crate::log::compaction::Compaction;
+use crate::log::dropped_ranges::Compaction;
 
 /// The state of a fold for the compacted ranges that it has not passed.
 #[derive(Clone, Debug)]

@@ -17,8 +17,8 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
-use crate::log::compact::replace;
 use crate::log::layout;
+use crate::log::segment_replacement::replace;
 use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, StorageFile};

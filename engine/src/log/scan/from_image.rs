@@ -25,7 +25,7 @@ use foldlog_codec::{RecordKind, SequenceNumber};
 use super::{ChainWalk, Location, LogScan, Scanner};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
-use crate::log::compaction::Compaction;
+use crate::log::dropped_ranges::Compaction;
 use crate::log::reader::{Index, RecordLocator};
 use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};

@@ -20,10 +20,10 @@ use super::context::ToolContext;
 use super::interruption::InterruptedCall;
 use super::tool::{AnyTool, parameters, schema_of};
 use super::verify::CallVerification;
-use crate::changes::Listener;
 use crate::error::Error;
 use crate::offload::{Alarm, BoxedFuture, wait_for};
 use crate::session::schedule::inside_call;
+use crate::wakeups::Listener;
 
 /// Future of a tool's encoded answer, or of its panic.
 pub(in crate::tools) type ToolFuture = BoxedFuture<thread::Result<Result<EncodedToolResult, ToolError>>>;

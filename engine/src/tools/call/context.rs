@@ -229,7 +229,7 @@ impl ToolContext {
     /// Returns futures, one of which completes when the call should stop: when it or an enclosing
     /// call is cancelled, or when it ends.
     #[cfg(feature = "async")]
-    pub(in crate::tools) fn listen_for_stop(&self) -> Vec<crate::changes::Listener> {
+    pub(in crate::tools) fn listen_for_stop(&self) -> Vec<crate::wakeups::Listener> {
         self.running.begun.within.listen()
     }
 

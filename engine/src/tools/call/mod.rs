@@ -9,9 +9,9 @@
 //! | `info` | [`ToolCall`], [`ExecuteOptions`], and the facts that both start and end record contain | |
 //! | `answer` | [`ToolResult`], [`ToolError`] | |
 //! | `report` | [`ToolReport`] | |
-//! | `end` | outcome of a call, before the end is recorded | `answer` |
-//! | `programs` | the programs of a call: how they are found and terminated when it ends | `answer`, `process` |
-//! | `run` | the state of a running call, shared by its operation and its tool | `info`, `programs` |
+//! | `outcome` | outcome of a call, before the end is recorded | `answer` |
+//! | `program_owner` | the programs of a call: how they are found and terminated when it ends | `answer`, `process` |
+//! | `run` | the state of a running call, shared by its operation and its tool | `info`, `program_owner` |
 //! | `command` | [`ToolCommand`]: a program that a tool starts | `run` |
 //! | `context` | [`ToolContext`]: the interface of a tool to its call; [`FencingToken`] | `command`, `run` |
 //! | `interruption` | [`InterruptedCall`]: facts of the interrupted call that a tool undoes or verifies | |
@@ -36,11 +36,11 @@ mod async_tool;
 mod command;
 mod context;
 mod dynamic_tool;
-mod end;
 mod info;
 mod interruption;
 mod operation;
-mod programs;
+mod outcome;
+mod program_owner;
 mod report;
 mod run;
 mod tool;
@@ -62,8 +62,8 @@ pub use verify::CallVerification;
 pub(super) use answer::EncodedToolResult;
 #[cfg(feature = "async")]
 pub(super) use async_tool::ToolFuture;
-pub(super) use end::CallEnd;
 pub(super) use info::{CallInfo, RestoreScope};
-pub(super) use programs::recorded_groups;
+pub(super) use outcome::CallEnd;
+pub(super) use program_owner::recorded_groups;
 pub(super) use tool::AnyTool;
 pub(super) use verify::RecordedVerification;

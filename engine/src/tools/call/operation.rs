@@ -35,8 +35,8 @@ use serde::Serialize;
 
 use super::answer::{EncodedToolResult, ToolError, ToolResult};
 use super::context::ToolContext;
-use super::end::{CallEnd, Wait};
 use super::info::{CallInfo, RestoreScope};
+use super::outcome::{CallEnd, Wait};
 use super::report::ToolReport;
 use super::run::{CallEndState, RunningCall};
 use crate::conversation::text_payload;

@@ -33,7 +33,6 @@ use nix::fcntl::{OFlag, renameat};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-use super::super::aside::{self, Aside};
 use super::super::attributes::{Target, WantedAttributes};
 use super::super::known_objects::doubt;
 use super::super::manifest::{ManifestKind, display_path, escape_path, join};
@@ -41,6 +40,7 @@ use super::super::objects::{ObjectId, ObjectKind, Objects};
 use super::super::plan::stat_of;
 use super::super::removal::Removal;
 use super::super::rules::{Rules, TEMPORARY};
+use super::super::set_aside::{self, Aside};
 use super::super::step::{OPEN_DIRECTORY, open_around, open_at, open_file, stat_at};
 use super::lost_commits::{self, LostCommitRefs, is_head_or_ref, is_kept_ref, is_of_worktree};
 use super::reftable;
@@ -108,7 +108,7 @@ impl<'a> RepositoryRestore<'a> {
 
     fn move_aside(&mut self, path: &[u8], call: &str) {
         let paths = Aside { moved: vec![path.to_owned()], linked: Vec::new() };
-        match aside::set_all(self.root, self.place, call, &paths) {
+        match set_aside::set_all(self.root, self.place, call, &paths) {
             Ok(()) => self.changed += 1,
             Err(error) => self.tell(path, error.to_string()),
         }
@@ -151,7 +151,7 @@ impl<'a> RepositoryRestore<'a> {
 
     /// Reports a repository whose objects are missing, and one that was moved aside from its place.
     fn tell_of_missing(&mut self, repository: &[u8], reason: &str) {
-        let aside = aside::find(self.root, repository);
+        let aside = set_aside::find(self.root, repository);
         let aside =
             aside.map_or_else(String::new, |aside| format!("; {aside} may be it: `mv` brings it back"));
         self.tell(repository, format!("{reason}{aside}"));

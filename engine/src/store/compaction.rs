@@ -43,7 +43,7 @@
 //! | a reader | the log as it was when opened, since it holds the files open ([`crate::inspect::LogReader`]); beyond its maximum of open files, and in a session's views, each segment in its old or new form, and data from a segment that was replaced during the read is read again |
 //! | a follower | each segment in its old or new form |
 //! | a fork that was made earlier | its own names of the old files |
-//! | a process that opens the session after a kill | a partly compacted session, from some segment on ([`crate::log::compaction`]); for each segment, its plain or its compressed file |
+//! | a process that opens the session after a kill | a partly compacted session, from some segment on ([`crate::log::dropped_ranges`]); for each segment, its plain or its compressed file |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -65,14 +65,14 @@ use compress::{TargetCompression, is_worth_finishing};
 
 use crate::error::{Error, Result};
 use crate::fold::history::History;
-use crate::fold::path::Path as LivePath;
+use crate::fold::live_path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::SliceItems;
 use crate::log::chain::Segment;
-use crate::log::compact::{self, SegmentRewrite};
 use crate::log::image_files;
 use crate::log::objects::Objects;
 use crate::log::reader::RecordLocator;
+use crate::log::segment_replacement::{self, SegmentRewrite};
 use crate::names::DeclaredNames;
 use crate::operation::{RESTORE, RestoreArguments};
 use crate::options::CompactOptions;
@@ -380,7 +380,7 @@ impl Store {
         let (mut gained, mut spent) = (plan.bytes, 0);
         for SegmentReplacement { segment, bases, .. } in plan.replaces(&scan.segments) {
             gained += before.map_or(0, |before| before.head_bytes(segment));
-            spent += compact::head_bytes(&bases);
+            spent += segment_replacement::head_bytes(&bases);
         }
         let bytes = gained.saturating_sub(spent);
         Ok((bytes > 0 || plan.object_bytes > 0).then_some(CompactionPlan { bytes, ..plan }))

@@ -28,7 +28,7 @@ use super::{SessionInner, WriterState};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fold::record_body::RecordBody;
-use crate::log::compaction::Compaction;
+use crate::log::dropped_ranges::Compaction;
 use crate::log::fence::{self, SessionFence};
 #[cfg(feature = "host-filesystem")]
 use crate::log::objects::Objects;

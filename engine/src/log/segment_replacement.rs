@@ -17,8 +17,8 @@ use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
 use foldlog_codec::{RecordKind, SequenceNumber};
 
 use super::chain::Segment;
-use super::compaction::split_bases;
 use super::copy::{Spot, check};
+use super::dropped_ranges::split_bases;
 use super::layout;
 use crate::error::{Corruption, Error, Result};
 use crate::generator::Generator;

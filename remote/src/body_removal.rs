@@ -20,7 +20,7 @@
 //! | 4. Ranges that had bare volumes get their marks; volumes of these ranges, compacted ones of earlier compactions, and unreferenced ones are removed, in any order | some of them. The next collection continues |
 //!
 //! A reader that is active at that time finds the old objects or the new ones
-//! ([`volumes`](crate::volumes)).
+//! ([`volumes`](crate::volume_lookup)).
 //!
 //! # Rules
 //!
@@ -34,7 +34,7 @@
 //!    record in the range of the compaction. Positions in that object may need bodies that were
 //!    dropped since.
 //! 4. Payloads that are named only by dropped bodies are removed by another rule
-//!    ([`withdraw`](crate::withdraw)), since a writer may be about to name one again.
+//!    ([`withdraw`](crate::payload_removal)), since a writer may be about to name one again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ use crate::dropped_bodies::DroppedBodiesTracker;
 use crate::error::{Error, Result};
 use crate::payloads::Payloads;
 use crate::volume::{Extent, VOLUME_BYTES_MAX, VolumeEncoder, VolumeForm, encoded_len};
-use crate::volumes::{OpenVolume, Shelf, is_marked};
+use crate::volume_lookup::{OpenVolume, Shelf, is_marked};
 
 /// Length of the chunks of a compacted volume in bytes at which no further range is added.
 const VOLUME_BYTES: usize = 8 << 20;
