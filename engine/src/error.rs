@@ -129,8 +129,8 @@ pub enum Error {
         /// Missing or unexpected contents of the directory.
         reason: String,
     },
-    /// The path of a regular file of a session or store has another kind. It was not read, and no
-    /// link was followed.
+    /// The path of a file of a session or store leads to something other than a regular file. It
+    /// was not read, and no link was followed.
     #[error("{} is {found}, where a regular file should be", escape::path(path))]
     NotAFile {
         /// Path of the file.
@@ -431,14 +431,14 @@ pub enum Error {
         session: Uuid,
     },
     /// The log binds events to reducers that the host did not declare; the error lists all of them.
-    /// A host lists events with intentionally removed reducers with
+    /// If a host has removed a reducer on purpose, it declares that with
     /// [`retired`](crate::SessionTypesBuilder::retired).
     #[error("{}", unregistered_text(.0))]
     NotRegistered(Vec<UnregisteredEvent>),
     /// An import contains slices that the host did not declare; the error lists their names.
     #[error("Slice types not registered: {}", escape::text(&.0.join(", ")))]
     SlicesNotRegistered(Vec<String>),
-    /// The policies of a slice's declaration and its first declaration differ.
+    /// A slice is declared with another policy than in its first declaration.
     #[error("slice `{}` is declared as {declared}, but was first declared as {recorded}", escape::text(slice), declared = .declared.name(), recorded = .recorded.name())]
     PolicyMismatch {
         /// Name of the slice.
@@ -495,7 +495,7 @@ pub enum Error {
         /// Most similar declared name; `None` if no event is declared.
         nearest: Option<String>,
     },
-    /// A slice has no keys of the type of a lookup.
+    /// A lookup in a slice used a key of a type that the slice is not keyed by.
     #[error("the slice has no keys of type `{key}`: declare it with `keyed_by` or `upsert_by`")]
     NotKeyed {
         /// Rust type of the key.
@@ -704,8 +704,8 @@ pub enum Error {
         /// Reason why the handle was revoked.
         reason: &'static str,
     },
-    /// A tool that was declared to only read, or to act only outside, tried to change STATE or a
-    /// resource.
+    /// A tool that was declared to only read, or to act only outside, tried to change STATE, to run
+    /// a tool that may change something, or to start a program.
     #[error("operation {operation} was declared to change neither STATE nor resources, and tried to {tried}")]
     ReadsOnly {
         /// Operation of the tool.

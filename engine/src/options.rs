@@ -111,8 +111,8 @@ pub struct StoreOptions {
     /// [handle](crate::Session::waiting_at_most) or a [call](crate::tools::ExecuteOptions::wait)
     /// may have its own limit.
     pub wait: Duration,
-    /// Treatment of undeclared event names by
-    /// [`Session::dispatch_value`](crate::Session::dispatch_value).
+    /// Treatment of events that the host dispatches without a declaration, by a Rust type or by
+    /// name.
     pub undeclared_events: UndeclaredEvents,
     /// Limits the memory for reading a session's log when the session is opened, forked, compacted,
     /// collected or salvaged. Beyond the limit these fail with
@@ -197,7 +197,7 @@ impl KeptSnapshots {
 /// Contains the options of a compaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompactOptions {
-    /// Snapshots that are kept.
+    /// Snapshots whose positions are kept.
     pub snapshots: KeptSnapshots,
     /// Additional positions that are kept.
     pub positions: BTreeSet<SequenceNumber>,

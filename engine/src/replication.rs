@@ -46,8 +46,8 @@
 //! to 8 MiB, each under its hash like a payload, and a last pack of up to 1 MiB, next to the
 //! records in the same [append](Replicator::append). The appended data therefore determines the
 //! packs that a takeover fetches, and no listing of a store is needed. A call with few changes
-//! needs no separate put. The packs of a child session's calls contain only objects that its parent
-//! session's captures lack.
+//! needs no separate put. The packs of a child session's calls contain only objects that the
+//! replicated captures of the sessions for which it works lack.
 //!
 //! # Compacted sessions
 //!

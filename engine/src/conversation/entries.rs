@@ -560,8 +560,8 @@ pub(super) fn closed_call(entry: &ConversationRecord) -> Option<(CallOrigin, Clo
                 _ => None,
             };
             let shown = fixed.or_else(|| shown.clone());
-            // Providers mark the output of a command with a nonzero exit code as an error, although
-            // the call did not fail.
+            // A program that drives a model marks the output of a command with a nonzero exit code
+            // as an error, although the call did not fail.
             let is_error = *outcome != Outcome::Committed || exit_code.is_some_and(|code| code != 0);
             let name = Some(tool.clone());
             Some((*origin, Closed { shown, is_error, name, call_id: call_id.clone(), ..at }))

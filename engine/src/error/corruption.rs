@@ -8,7 +8,7 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Corruption {
-    /// Session that the log belongs to; `None` if no valid header names it.
+    /// Session that the log belongs to; `None` if no intact header names it.
     pub session: Option<Uuid>,
     /// Path of the segment file.
     pub segment: PathBuf,

@@ -257,7 +257,7 @@ impl<'a> Replay<'a> {
 
     /// Makes the replay continue after a divergence, from the recorded state, and list all
     /// divergences, at most 10,000 for each process. If the host gets an error for an extra call or
-    /// observation and stops, it does not continue.
+    /// observation and stops there, its later records are listed as missing.
     pub fn all(mut self) -> Replay<'a> {
         self.rules.all = true;
         self
@@ -317,7 +317,8 @@ impl<'a> Replay<'a> {
     /// - [`Error::NoSuchPosition`] if the log does not contain the starting position, if that is in
     ///   the part that a fork shares with its parent, or if the end is before the start or after
     ///   the log's end.
-    /// - [`Error::Compacted`] if a compaction dropped records that the starting position needs.
+    /// - [`Error::Compacted`] if the starting position is before the end of a compacted range: the
+    ///   bodies of all later records are needed.
     /// - [`Error::NotRegistered`], [`Error::PolicyMismatch`] or [`Error::NewerVersion`] if the
     ///   host's types do not fit the log.
     /// - [`Error::Poisoned`] with the reason if a copy of a resource cannot be made.

@@ -4,7 +4,7 @@
 //! before. It must not drop them by itself, because a different writer could go back to a position
 //! that needs them. So the session's writer records the dropped bodies ([`DroppedBodies`]): when
 //! the session is opened for writing and the replica has bodies that the log lacks, and when an
-//! open session is compacted. Every later claim of the session includes that record.
+//! open session is compacted. Every writer that claims the session later has that record.
 //!
 //! 1. No writer after that record goes back to a position that it hides ([`DroppedBodies::hides`]),
 //!    even if its log has all bodies: after a takeover, or in an older copy of the log. A store

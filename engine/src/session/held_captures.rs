@@ -7,11 +7,12 @@
 //! elsewhere, or it was collected. A damaged capture fails the feed, so that no record is
 //! acknowledged that a takeover could not restore.
 //!
-//! For this reason, a new log from the replicator may name captures that no pack contains. If packs
-//! contain other captures of the same workspace, the missing ones were collected by the earlier
-//! worker: the new directory of captures remembers them as collected ([`Error::Collected`]), and
-//! not as damaged. This does not apply to an existing log, which may have lost captures locally,
-//! nor to a child session: its parent may have replicated its captures.
+//! Because missing captures are skipped, the records of a replica may name captures that no pack
+//! contains. When a new log is created from a replica, and packs contain other captures of the same
+//! workspace, the worker that replicated them had collected the missing ones. The new directory of
+//! captures therefore marks them as collected ([`Error::Collected`]), so that they do not count as
+//! damaged. Captures that an existing log names are not marked, because they may have been lost
+//! here; nor are those of a child session, because its parent's packs may contain them.
 //!
 //! The set of replicated files is cached in the process that put them. A process that opens the
 //! session starts from the last replicated captures; files of older captures are put again if they

@@ -409,9 +409,8 @@ impl Session {
         })
     }
 
-    /// Returns the last live run of the call of an origin that has ended, with its end record. A
-    /// run that was interrupted counts regardless of later rollbacks, any other one if its end is
-    /// live now.
+    /// Returns the last ended run of the call of an origin that counts, with its end record. An
+    /// interrupted run counts regardless of later rollbacks, any other one if its end is live now.
     pub(crate) fn last_ended(&self, origin: CallOrigin) -> Result<Option<(SequenceNumber, ToolInvoked)>> {
         let ended = {
             let mut state = self.inner.state.lock();
@@ -494,8 +493,8 @@ impl Session {
     }
 }
 
-/// Searches for the last live run of the call of an origin that has ended, if the answer is no
-/// record of a conversation.
+/// Searches for the last ended run of the call of an origin that counts, as
+/// [`last_ended`](Session::last_ended) does, if the answer is no record of a conversation.
 fn last_ended_in(
     log: &LogView<ToolInvoked>,
     origin: CallOrigin,

@@ -389,8 +389,8 @@ impl ActiveCall {
         Session { inner, _handles: None, within, lane: None, wait: None }
     }
 
-    /// Sets the function that ends the operation when a blocked call needs that, since the owner
-    /// drops the operation.
+    /// Sets the function that ends the operation, since its owner drops it. The next call that
+    /// would wait for the operation calls it.
     pub(crate) fn abandon(&self, abandon: Abandon) {
         let inner = &self.inner;
         let mut state = inner.state.lock();
@@ -412,7 +412,7 @@ impl ActiveCall {
         drop(offload(move || end_abandoned(&inner)));
     }
 
-    /// Notes that a thread ends the operation, even without a blocked call.
+    /// Notes that a thread ends the operation, even if no call waits for that.
     #[cfg(feature = "async")]
     pub(crate) fn ends_soon(&self) {
         let mut state = self.inner.state.lock();
@@ -483,8 +483,8 @@ impl ActiveCall {
             let operation = admitted.operation().unwrap_or_default();
             if let Some(abandon) = admitted.abandon.take() {
                 drop(state);
-                // A failed restore is reported to later users of the resource. The call is over
-                // now, or left open.
+                // The call is over now, or left open. If it is left open, later writes report
+                // that.
                 let _ = abandon();
                 state = inner.state.lock();
                 continue;

@@ -22,7 +22,7 @@ pub struct RecoveryReport {
     pub torn: Option<TornTail>,
     /// Files that a crash left without any record of the log in them.
     pub leftovers: Vec<PathBuf>,
-    /// Number of valid records at the end that are not attested as durable. They are retained; the
+    /// Number of intact records at the end that are not attested as durable. They are retained; the
     /// first append writes them again, into a new segment.
     pub unattested: u64,
     /// Whether the last writer closed the session and left no operation open. A writer whose disk

@@ -2,8 +2,8 @@
 //! [`crate::replication`] describes times and order.
 //!
 //! The records are read back from the log, starting after the last replicated one, so an append
-//! does not depend on all this. One thread feeds at a time, for all blocked calls, as one thread
-//! syncs for all ([`SyncGate`]). Records without a blocked call are fed by a thread of the session,
+//! does not depend on all this. One thread feeds at a time, for all calls that wait, as one thread
+//! syncs for all ([`SyncGate`]). Records that no call waits for are fed by a thread of the session,
 //! so that a slow replicator delays neither writers nor the store's background.
 
 use std::ops::ControlFlow;
@@ -66,8 +66,8 @@ pub(super) struct Replica {
     captures_from: SequenceNumber,
     /// Replicated captures; locked by the one thread that feeds.
     captures: Mutex<ReplicatedCaptures>,
-    /// Compaction with replicated positions of slices, from its first dropped record that was fed
-    /// since.
+    /// Compaction whose known positions of slices are replicated, with the first record that it
+    /// dropped and that was fed after it.
     compaction: Mutex<Option<Arc<Compaction>>>,
     dropped: Mutex<DroppedBodiesNotice>,
 }
@@ -81,7 +81,7 @@ struct DroppedBodiesNotice {
     is_to_say: bool,
 }
 
-/// Wakes the thread that feeds records without a blocked call.
+/// Wakes the thread that feeds the records that no call waits for.
 #[derive(Debug, Default)]
 struct FeederWakeup {
     asked: Mutex<FeedRequest>,
@@ -334,7 +334,8 @@ impl Replica {
         self.feeding.changed.notify_one();
     }
 
-    /// Starts the session's thread. Without one, the next blocked call feeds all records.
+    /// Starts the session's thread. Without one, records that no call waits for are fed by the next
+    /// call that waits.
     pub(super) fn start(&self, session: Weak<SessionInner>) {
         let feeding = Arc::clone(&self.feeding);
         let feed = move || {

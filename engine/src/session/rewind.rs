@@ -1,5 +1,5 @@
-//! Reads the log for a rewind: the valid captures at a position, the resulting changes, and the
-//! last rewind.
+//! Reads the log for a rewind: the captures at a position, the resulting changes, and the last
+//! rewind.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,8 @@ pub(crate) struct LoggedCaptures {
 /// Returns whether a recorded capture of the resource of this name belongs to a different place.
 type IsElsewhere<'a> = Box<dyn Fn(&str, &[u8]) -> bool + 'a>;
 
-/// Resources to find captures for, and the captures to skip.
+/// Resources to find captures for. In a fork, captures in records that it shares with its parent
+/// are skipped if they are of another place.
 pub(crate) struct Sought<'a> {
     pub(crate) names: BTreeSet<String>,
     /// Last record that a fork shares with its parent.
@@ -114,9 +115,9 @@ pub(crate) struct ConversationBeside {
 }
 
 impl Session {
-    /// Returns the captures of these resources that are valid at a position, left by the last call
-    /// that ended before. For a resource without one, returns the capture of the first start record
-    /// after the position that continues from it.
+    /// Returns the captures of these resources at a position: those left by the last call that had
+    /// ended by then. For a resource without one, returns the first capture in a later start record
+    /// that has the position on its live path.
     pub(crate) fn captures_at(
         &self,
         to: SequenceNumber,
@@ -162,8 +163,9 @@ impl Session {
         Ok(wanted_captures(names, LoggedCaptures { record: end, is_end: true, captured }))
     }
 
-    /// Returns the captures of these resources before the rollback of a call, if it replaced
-    /// contents in them. If the log records it, they show the state before the first attempt.
+    /// Returns the captures that the rollback of a call found, for those of these resources in
+    /// which it replaced contents. If the log records what the first attempt found, returns that;
+    /// otherwise the captures in the end record.
     pub(crate) fn captures_of_rollback(
         &self,
         begin: SequenceNumber,
@@ -286,7 +288,7 @@ impl Session {
     }
 
     /// Passes the conversation of each evaluation as it is now, and as it was at a position, to
-    /// `visit`. Each needs no more memory than the rest of the budget at that time.
+    /// `visit`. Each may use at most the memory that is left of the budget at that time.
     pub(crate) fn conversations_beside(
         &self,
         to: SequenceNumber,

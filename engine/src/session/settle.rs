@@ -41,8 +41,8 @@ impl Settlement {
         Settlement { decision, result: None, shown: None, arguments: None, until: None }
     }
 
-    /// States that the operation finished its work, with this result. For an operation that needs
-    /// its result, this provides it.
+    /// States that the operation finished its work, with this result. For a suspended operation
+    /// that awaits its result, this is the result.
     pub fn committed(result: Option<Value>) -> Settlement {
         Settlement { result, ..Settlement::new(Decision::Committed) }
     }
@@ -290,7 +290,7 @@ impl Session {
         due.collect()
     }
 
-    /// Records that a suspended operation has expired, unless it is settled now.
+    /// Records that a suspended operation has expired, unless it was settled in the meantime.
     pub(crate) fn expire(&self, operation: OperationId, settlement: &Settlement, by: &str) -> Result<()> {
         let state = self.in_turn(self.inner.settleable()?)?;
         let standings = self.inner.standings(&state);

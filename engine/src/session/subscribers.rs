@@ -80,8 +80,8 @@ impl RecordNotification {
         self.event.as_ref()?.downcast_ref()
     }
 
-    /// Returns the event as a value, if the record dispatched one without a Rust type, here and in
-    /// the declaration.
+    /// Returns the event as a value, if neither the dispatch nor the declaration of the event gave
+    /// it a Rust type.
     pub fn event_value(&self) -> Option<&Value> {
         self.event.as_ref()?.downcast_ref()
     }

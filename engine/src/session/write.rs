@@ -110,7 +110,7 @@ pub(super) enum WriteRefusal {
     ReplicaBehind(ReplicaLag),
 }
 
-/// Action of a writer for a sync without a blocked call.
+/// Action of a writer for a sync that no call waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     /// None: the sync is not due, or was requested already.
@@ -177,8 +177,8 @@ fn is_late(first_unsynced_us: &mut Option<i64>, now_us: i64) -> bool {
     now_us.saturating_sub(first_us) >= UNSYNCED_US_MAX
 }
 
-/// Syncs records without a blocked call in time: by `sync_now` if the writer syncs itself, and
-/// otherwise by the task that `sync` returns, if one is needed.
+/// Syncs records that no call waits for, within the time limit: by `sync_now` if the writer syncs
+/// itself, and otherwise by the task that `sync` returns, if one is needed.
 pub(crate) fn sync_in_time<T: FnMut() -> RemainingWork + Send + 'static>(
     background: &Background,
     session: Uuid,
@@ -503,7 +503,7 @@ impl SessionInner {
         Ok(sequence)
     }
 
-    /// Syncs records without a blocked call in time.
+    /// Syncs records that no call waits for, within the time limit.
     fn sync_in_background(self: &Arc<Self>, due: Due, target: SequenceNumber) -> Result<()> {
         let task = || {
             let session = Arc::downgrade(self);

@@ -251,7 +251,8 @@ impl CaptureSet {
 
     /// Restores the resources to these captures: all of them with `all`, otherwise only resources
     /// that are rolled back with a failed tool. If some cannot be restored, the rest are, and the
-    /// error lists both. With `durable`, the changes are durable when this returns.
+    /// error lists both. Returns the changes that the restore could not undo, and the contents that
+    /// it replaced. With `durable`, the changes are durable when this returns.
     pub(crate) fn restore(&self, resources: &ResourceRegistry, all: bool, durable: bool) -> Result<PutBack> {
         self.each(resources, all, |resource, snapshot| {
             let told = resource.restore(snapshot, self.undoes)?;
@@ -273,7 +274,7 @@ impl CaptureSet {
         self.each(resources, all, set_aside).map(drop)
     }
 
-    /// Returns the recorded captures of the resources that are shared with other sessions, if they
+    /// Returns the recorded captures of the resources that others than this run may change, if they
     /// differ from `before`.
     pub(super) fn shared_beside<'a>(
         &'a self,
@@ -290,10 +291,10 @@ impl CaptureSet {
         })
     }
 
-    /// Returns these captures, modified to preserve later changes. Such a change was made after an
-    /// earlier attempt to restore them had started, which had found `earlier`; its content stays as
-    /// in `present`. Adds the preserved changes and the contents that all attempts replace to
-    /// `told`. A resource that cannot distinguish this is restored whole.
+    /// Returns the captures for another attempt to restore these. `earlier` contains the captures
+    /// from before the first attempt. Content that was changed since then, and not by an attempt,
+    /// stays as in `present`. Adds to `told` the content that is kept, and the content that all
+    /// attempts together replace. A resource that cannot determine such changes is restored whole.
     pub(super) fn beside_changes(
         &self,
         resources: &ResourceRegistry,
@@ -307,7 +308,7 @@ impl CaptureSet {
                 let target = captured.snapshot.as_ref()?;
                 let last = resource.recall(earlier.get(&*captured.name)?.as_deref()?).ok()?;
                 let present = present.get(&captured.name)?.snapshot.as_ref()?;
-                // In another directory, missing content was not removed.
+                // Content that is missing in another directory was not removed by anyone.
                 if !resource.is_of_place_of(&last, present) {
                     return None;
                 }
@@ -321,7 +322,7 @@ impl CaptureSet {
                     after_restore: true,
                 };
                 let Rewound { to, kept, .. } = resource.rewind(&asked).ok()?;
-                // Content at the start of the first attempt that is replaced.
+                // The content from before the first attempt that all attempts together replace.
                 let whole = RewindRequest { target: &to, present: &last, overwrite: true, ..asked };
                 let Rewound { files, .. } = resource.rewind(&whole).ok()?;
                 Some((to, kept, files))
@@ -497,7 +498,7 @@ pub(super) type RewindFileReport = (Vec<FileRewound>, Vec<KeptFile>, Vec<FileUnk
 pub(super) struct RewindPolicy {
     /// Whether the rewind overwrites them.
     pub(super) overwrite: bool,
-    /// Whether the restore is refused if the resource has changed since.
+    /// Whether the restore is refused if the resource has changed since its present capture.
     pub(super) unless_changed: bool,
 }
 

@@ -637,8 +637,9 @@ impl ExecutionState {
     }
 
     /// Restores resources to `captures`: all of them with `all`, otherwise only resources that are
-    /// rolled back with a failed tool. The changes are durable when this returns, unless the
-    /// session's durability is [`Durability::Process`].
+    /// rolled back with a failed tool. Returns the changes that the restore could not undo, and the
+    /// contents that it replaced. The changes are durable when this returns, unless the session's
+    /// durability is [`Durability::Process`].
     pub(crate) fn put_back(&self, captures: &CaptureSet, all: bool) -> Result<PutBack> {
         let durable =
             self.session().durability() != Durability::Process && !sabotage::is(Breakage::RestoreUnsynced);

@@ -70,8 +70,8 @@
 //! 4. A call that runs again finds the same children, as long as it gives them the same numbers.
 //!    Their committed calls do not run again.
 //! 5. Before a child first changes the resources in a run of the call, or continues after another
-//!    child changed them, a record in the parent's log lists the changes that the resources contain
-//!    at that time. With [`Durability::Boundary`](crate::Durability::Boundary) and
+//!    child changed them, a record in the parent's log names the children whose changes the
+//!    resources contain then. With [`Durability::Boundary`](crate::Durability::Boundary) and
 //!    [`Durability::Every`](crate::Durability::Every) it is durable before the child's own records
 //!    are. A restore to the state after one child therefore never loses changes of another: the
 //!    call is refused instead.

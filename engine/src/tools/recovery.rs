@@ -78,7 +78,7 @@ pub enum Recovery {
     /// work, and did not run again. The report contains the result, with which the operation is
     /// settled.
     Verified(ToolReport),
-    /// The tool could not undo the effects of the interrupted call, and did not run again. The next
+    /// The tool could not undo the possible effects of the call, and did not run again. The next
     /// recovery tries again. The report is that of the attempt to undo.
     NotUndone(ToolReport),
     /// The tool did not run again: the operation has to be [settled](crate::Session::settle). The
@@ -161,10 +161,10 @@ impl ToolRunner {
     /// [`Compensate`](Idempotency::Compensate) tool once it has undone its work, and any tool whose
     /// operation was [settled](crate::Session::settle) that way. The operation of a
     /// [`Manual`](Idempotency::Manual) tool, or of a tool that this runner does not have, waits
-    /// until it is settled. The same applies to a call whose answer was rolled back. A decision to
-    /// run a call again becomes invalid if the session is rolled back to before that call: the call
-    /// has to be settled again. A tool that [verifies](crate::tools::Tool::verifies) first
-    /// determines the effects of its call.
+    /// until it is settled. The same applies to a call if the host has rolled back to before the
+    /// model's answer that requested it. A decision to run a call again becomes invalid if the
+    /// session is rolled back to before that call: the call has to be settled again. A tool that
+    /// [verifies](crate::tools::Tool::verifies) first determines the effects of its call.
     ///
     /// Returns a report for each unsettled operation, even if the recovery of another one failed. A
     /// host may call this at any time, and again after a failure. The ends are durable when this

@@ -42,7 +42,8 @@ impl Question {
 /// Contains a tool's answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolResult<T> {
-    /// Whether the call succeeded. If not, the call fails and its changes are rolled back.
+    /// Whether the tool did what the call requested. If not, the call fails and its changes are
+    /// rolled back.
     pub success: bool,
     /// Text that the model sees.
     pub message: String,

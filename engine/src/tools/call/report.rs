@@ -32,7 +32,7 @@ pub struct ToolReport {
     pub message: String,
     /// The tool's answer; `None` if it has no value.
     pub value: Option<Value>,
-    /// Known effects outside of STATE and resources, which no rollback undoes.
+    /// Effects outside of STATE and resources, as far as they are known. No rollback undoes them.
     pub outside: ExternalEffects,
     /// Changes of resources that the rollback of a failed call could not undo, such as the owner of
     /// a file that this process may not change. The end record contains them, and `foldlog ledger`

@@ -1,8 +1,8 @@
 //! The state of one running call, shared by its [`Operation`](super::Operation), its
 //! [`ToolContext`](super::ToolContext) and its commands.
 //!
-//! Ending the call takes its [`CallEndState`] exactly once. Later attempts find none and have no
-//! effect.
+//! Ending the call takes its [`CallEndState`] exactly once. Later attempts to end it find none and
+//! fail.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -214,8 +214,8 @@ pub trait Snapshotable: Send + Sync + 'static {
     }
 
     /// Returns whether the resource is rolled back with a failed tool; `true` by default. Return
-    /// `false` for resources such as spent money: the engine then captures the resource for the
-    /// record, and restores it only if a host restores a whole snapshot with
+    /// `false` for what cannot be given back, such as spent money: the engine then captures it for
+    /// the record, and restores it only if a host restores a whole snapshot with
     /// [`ExecutionState::restore`](crate::ExecutionState::restore).
     fn rolls_back(&self) -> bool {
         true

@@ -30,8 +30,9 @@ use crate::session::rewind::{LoggedCapture, LoggedCaptures, Sought, take};
 use crate::types::ToolInvoked;
 
 impl ExecutionState {
-    /// Returns the captures that show changes by hand, by the names of these resources, and the
-    /// names of those that a rewind restored to a capture of a different place.
+    /// Returns the state in which tools left these resources, as captures by resource name:
+    /// differences from them are changes by hand. Also returns the names of the resources that a
+    /// rewind restored to a capture of a different place.
     pub(super) fn captures_by_tools(
         &self,
         names: &BTreeSet<String>,

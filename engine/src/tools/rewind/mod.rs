@@ -9,7 +9,7 @@
 //! | resource | returns to |
 //! |---|---|
 //! | one that a call had captured by the position | the capture after the last of these calls, on the live path of the position: that of its end record, or of its start record if its changes were rolled back |
-//! | one that was captured only later | the capture of the first start record after the position that continues from it |
+//! | one that was captured only later | the first capture in a start record after the position, on a live path through the position |
 //! | a fork's own directory, if the capture that a call had taken by the position is of the parent's | the capture of the fork's first start record after the position; it is unchanged, and listed, if no call of the fork has captured it |
 //! | one without a recorded capture that outlives its process, such as files in memory | unchanged, and listed |
 //! | one that is not rolled back with a failed tool, such as a budget | unchanged, and listed |
@@ -28,10 +28,10 @@
 //! a file between that comparison and its own restore is overwritten, and no undo restores it.
 //! Other programs should not write into the workspace during a rewind.
 //!
-//! If a workspace was rebound, the last capture is of another directory. Until a rewind has worked
-//! in the new one, changes by hand are unknown there: existing files are kept, missing files remain
-//! missing, and both are listed as *unknown*. The last capture of a fork in its own directory is of
-//! another directory until a call or a rewind of the fork has worked there.
+//! After a workspace is rebound, the last capture is of another directory. Until a call or a rewind
+//! has worked in the present directory, changes by hand are unknown there: existing files are kept,
+//! missing files remain missing, and both are listed as *unknown*. The same applies to a fork in its
+//! own directory, until a call or a rewind of the fork has worked there.
 //!
 //! # Undo
 //!
@@ -297,8 +297,9 @@ impl ExecutionState {
                     true => Goal { to: last, undoes: Some(begin), files: Some(FilesUndo::Undo(end)), fills },
                     false => Goal { to: begin.saturating_sub(1), undoes: Some(begin), files: None, fills },
                 });
-            // A failed restore needs no undo, unless it was killed and others may have worked
-            // since. For a killed undo of a rollback, the rollback before it has all captures.
+            // A restore that failed is undone only if it is named, or if its process was killed:
+            // others may have worked on the resources before its recovery. A killed undo of a
+            // rollback is passed over, because the record of that rollback names all captures.
             } else if (call.tool != RESTORE || of.is_some() || self.is_worked_on_behind(call)?)
                 && !session.captures_replaced_at(end)?.is_empty()
             {
@@ -318,8 +319,8 @@ impl ExecutionState {
         found.ok_or_else(none)
     }
 
-    /// Returns whether others may have worked on the resources after a restore was killed. `false`
-    /// for an undo of a rollback.
+    /// Returns whether a restore was killed, so that others may have worked on the resources since,
+    /// and is no undo of a rollback.
     fn is_worked_on_behind(&self, restore: &ToolInvoked) -> Result<bool> {
         if restore.cause != Some(Cause::Dropped) {
             return Ok(false);

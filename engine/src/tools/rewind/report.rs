@@ -153,7 +153,7 @@ pub struct SkippedResource {
     pub reason: String,
 }
 
-/// Contains the numbers of changed items of a slice.
+/// Contains the numbers of items of a slice before and after a rewind, and of those that change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceRewound {
     /// Name of the slice.
@@ -170,7 +170,7 @@ pub struct SliceRewound {
     pub added: u64,
 }
 
-/// Contains the numbers of changed messages and turns of a conversation.
+/// Contains the numbers of messages and turns of a conversation before and after a rewind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConversationRewound {
     /// Id of the evaluation.
