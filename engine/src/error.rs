@@ -73,8 +73,8 @@ pub enum Error {
         /// Error that the system returned.
         source: Arc<std::io::Error>,
     },
-    /// The check fails for bytes that a frame attests or that were written in the same boot. This
-    /// is damage, not a torn tail. No changes were made.
+    /// Bytes of the log fail their check, although a frame attests them or they were written in the
+    /// same boot. This is damage, not a torn tail. No changes were made.
     #[error("{0}")]
     Corrupt(Box<Corruption>),
     /// A segment is intact up to a place where it is older than the frames that follow. The

@@ -16,7 +16,8 @@ impl Error {
         Error::Io { op, path: path.into(), source: Arc::new(source) }
     }
 
-    /// Returns [`Error::NotAFile`] if `path` is not a regular file, and [`Error::Io`] otherwise.
+    /// Returns the error of a failed access to a file: [`Error::NotAFile`] if it was refused
+    /// because `path` is not a regular file, and [`Error::Io`] otherwise.
     pub(crate) fn access_failed(
         op: &'static str,
         storage: &dyn Storage,

@@ -1,5 +1,5 @@
-//! The mark of a call's programs: a string in their environment by which all of them are found, wherever they
-//! have moved.
+//! The mark of a call's programs: a string in their environment by which all of them are found,
+//! wherever they have moved.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,25 +14,27 @@ use crate::clock;
 use crate::generator::Generator;
 use crate::sabotage::{self, Breakage};
 
-/// Variable in the environment of every program of a call. Its value is the marks of the call and of the calls
-/// around it, of any session and process, separated by commas.
+/// Variable in the environment of every program of a call. Its value is the marks of the call and
+/// of the calls around it, of any session and process, separated by commas.
 pub(crate) const VARIABLE: &str = "FOLDLOG_CALL";
 
-/// Marks the programs of one run of a call: the session's id, the sequence number of the start record and a
-/// random number in 16 hexadecimal digits, separated by colons. A re-run of the call has another mark.
+/// Marks the programs of one run of a call: the session's id, the sequence number of the start
+/// record and a random number in 16 hexadecimal digits, separated by colons. A re-run of the call
+/// has another mark.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct ProgramMark(String);
 
 impl ProgramMark {
-    /// Draws a mark. `call` is the session's id and the sequence number of the start record, separated by a colon.
+    /// Draws a mark. `call` is the session's id and the sequence number of the start record,
+    /// separated by a colon.
     pub(super) fn draw(call: &str) -> ProgramMark {
         let drawn = Generator::from_entropy().next_u64();
         ProgramMark(format!("{call}:{drawn:016x}"))
     }
 
-    /// Returns whether the mark has the form that [`draw`](ProgramMark::draw) gives it. A log can come from
-    /// anywhere, and a mark of another form could match unrelated processes.
+    /// Returns whether the mark has the form that [`draw`](ProgramMark::draw) gives it. A log can
+    /// come from anywhere, and a mark of another form could match unrelated processes.
     pub(super) fn is_valid(&self) -> bool {
         let parts: Vec<&str> = self.0.split(':').collect();
         let [session, start, drawn] = parts[..] else { return false };
@@ -42,8 +44,8 @@ impl ProgramMark {
             && u64::from_str_radix(drawn, 16).is_ok()
     }
 
-    /// Returns the value of [`VARIABLE`] for a program: the mark, after those of this process itself if it is a
-    /// program of another call.
+    /// Returns the value of [`VARIABLE`] for a program: the mark, after those of this process
+    /// itself if it is a program of another call.
     pub(super) fn for_environment(&self) -> OsString {
         let Some(mut marks) = std::env::var_os(VARIABLE) else { return OsString::from(&self.0) };
         marks.push(",");
@@ -56,7 +58,8 @@ impl ProgramMark {
         format!("foldlog-{}", self.0.replace(':', "-"))
     }
 
-    /// Returns whether an environment contains the mark. In the form of `/proc`, each variable ends with a NUL.
+    /// Returns whether an environment contains the mark. In the form of `/proc`, each variable ends
+    /// with a NUL.
     fn is_in(&self, environment: &[u8]) -> bool {
         let variables = environment.split(|byte| *byte == 0);
         let own =
@@ -75,8 +78,8 @@ impl ProgramMark {
     }
 }
 
-/// Kills the processes that have the mark or are in the control group, and waits until they have ended or
-/// `until` has passed. Returns `false` if one remains.
+/// Kills the processes that have the mark or are in the control group, and waits until they have
+/// ended or `until` has passed. Returns `false` if one remains.
 pub(super) fn end_marked(mark: &ProgramMark, cgroup: Option<&Cgroup>, until: Instant) -> bool {
     if sabotage::is(Breakage::ProgramsLeftBehind) {
         return true;

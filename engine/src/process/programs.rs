@@ -1,8 +1,9 @@
-//! The programs of a call: starts them so that all can be found, and terminates them, in the process that
-//! started them or in the one that recovers the call.
+//! The programs of a call: starts them so that all can be found, and terminates them, in the
+//! process that started them or in the one that recovers the call.
 //!
-//! A call's *leader* is a shell that starts before the call's first program and names the process group; it
-//! terminates the group when this process ends. A call's *mark* is a string in the environment of its programs.
+//! A call's *leader* is a shell that starts before the call's first program and names the process
+//! group; it terminates the group when this process ends. A call's *mark* is a string in the
+//! environment of its programs.
 //!
 //! | a program is found by | a program escapes if it | and is terminated by |
 //! |---|---|---|
@@ -12,20 +13,22 @@
 //!
 //! # Invariants
 //!
-//! 1. Every process with a call's mark is terminated before the call, or a recovery of it, restores its
-//!    resources.
-//! 2. No process is killed by its number alone, since the system reuses numbers: after a handle of the process
-//!    is opened, its environment is read again. A process group that a log names is signalled only within
-//!    the boot and the process namespace in which it was recorded, and only while its leader is the recorded
-//!    process.
-//! 3. The engine changes nothing of this process itself: it adopts no children and leaves its own groups alone.
+//! 1. Every process with a call's mark is terminated before the call, or a recovery of it, restores
+//!    its resources.
+//! 2. No process is killed by its number alone, since the system reuses numbers: after a handle of
+//!    the process is opened, its environment is read again. A process group that a log names is
+//!    signalled only within the boot and the process namespace in which it was recorded, and only
+//!    while its leader is the recorded process.
+//! 3. The engine changes nothing of this process itself: it adopts no children and leaves its own
+//!    groups alone.
 //!
 //! # Limits
 //!
-//! A program is not found if it is in no control group of the call, because none can be created or the program
-//! left it, **and** does not show the variable, because its environment is cleared or the system does not let
-//! this process read it. If the system does not end a program within ten seconds, because it waits for a
-//! device, the call fails, and a recovery reports the operation as [stuck](crate::Error::Stuck).
+//! A program is not found if it is in no control group of the call, because none can be created or
+//! the program left it, **and** does not show the variable, because its environment is cleared or
+//! the system does not let this process read it. If the system does not end a program within ten
+//! seconds, because it waits for a device, the call fails, and a recovery reports the operation as
+//! [stuck](crate::Error::Stuck).
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -48,7 +51,8 @@ use crate::error::{Error, Result as EngineResult};
 
 /// The call that programs belong to.
 pub(crate) trait ProgramOwner {
-    /// Returns the session's id and the sequence number of the call's start record, separated by a colon.
+    /// Returns the session's id and the sequence number of the call's start record, separated by a
+    /// colon.
     fn label(&self) -> String;
 
     /// Returns whether the call is cancelled or past its deadline: it starts no further program.
@@ -82,8 +86,8 @@ impl From<io::Error> for ProgramError {
     }
 }
 
-/// Describes the programs of a call, as the log records them before the first one starts. From this record, a
-/// process that recovers the session learns what to terminate and wait for.
+/// Describes the programs of a call, as the log records them before the first one starts. From this
+/// record, a process that recovers the session learns what to terminate and wait for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProgramGroup {
     /// Process group: the leader's process id.
@@ -105,7 +109,8 @@ pub(crate) struct ProgramGroup {
 }
 
 impl ProgramGroup {
-    /// Describes the group of a running leader. Returns `None` if the system does not report its start time.
+    /// Describes the group of a running leader. Returns `None` if the system does not report its
+    /// start time.
     fn from_leader(leader: &Child, tracker: &ProgramTracker) -> Option<ProgramGroup> {
         let group = i32::try_from(leader.id()).ok()?;
         let (boot, namespace) = boot_and_namespace();
@@ -114,8 +119,8 @@ impl ProgramGroup {
         Some(ProgramGroup { group, started: start_time(group)?, boot, namespace, mark, cgroup })
     }
 
-    /// Terminates the programs, and waits up to [`GONE_WITHIN`] until none runs any more. A process that only
-    /// has the same number is left alone. Returns `false` if a program does not end.
+    /// Terminates the programs, and waits up to [`GONE_WITHIN`] until none runs any more. A process
+    /// that only has the same number is left alone. Returns `false` if a program does not end.
     pub(crate) fn is_gone(&self) -> bool {
         let (boot, namespace) = boot_and_namespace();
         if self.boot.is_none() || self.boot != boot {
@@ -123,8 +128,8 @@ impl ProgramGroup {
             return true;
         }
         let until = clock::after(GONE_WITHIN);
-        // In another namespace the process ids mean other processes; programs that this namespace shows have
-        // the mark.
+        // In another namespace the process ids mean other processes; programs that this namespace
+        // shows have the mark.
         let is_group_gone = self.namespace != namespace || self.is_group_gone(until);
         let Some(mark) = self.mark.as_ref().filter(|mark| mark.is_valid()) else { return is_group_gone };
         let cgroup =
@@ -132,15 +137,15 @@ impl ProgramGroup {
         end_marked(mark, cgroup.as_ref(), until) && is_group_gone
     }
 
-    /// Kills the process group, and returns whether it has ended by `until`. Its leader kills it too once the
-    /// process that started it has ended.
+    /// Kills the process group, and returns whether it has ended by `until`. Its leader kills it
+    /// too once the process that started it has ended.
     fn is_group_gone(&self, until: Instant) -> bool {
         let (group, since) = (self.group, self.started);
         if start_time(group) == Some(since) {
             let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
         }
-        // If another process has the leader's number, the whole group has ended: the system does not reuse the
-        // number of a group that has members.
+        // If another process has the leader's number, the whole group has ended: the system does
+        // not reuse the number of a group that has members.
         let is_gone = || start_time(group).is_some_and(|now| now != since) || !is_any_left(group);
         poll(|| is_gone() || clock::is_past(until));
         is_gone()
@@ -170,8 +175,8 @@ pub(crate) struct Programs {
 
 #[derive(Default)]
 struct State {
-    /// Leader of the process group. It waits for the end of its input, which comes when this process ends, and
-    /// then kills the group.
+    /// Leader of the process group. It waits for the end of its input, which comes when this
+    /// process ends, and then kills the group.
     leader: Option<Child>,
     /// Set once the leader starts.
     tracker: Option<ProgramTracker>,
@@ -184,15 +189,15 @@ struct State {
 }
 
 impl State {
-    /// Terminates the programs, and waits up to [`GONE_WITHIN`] until all have ended. Returns `false` if one
-    /// has not.
+    /// Terminates the programs, and waits up to [`GONE_WITHIN`] until all have ended. Returns
+    /// `false` if one has not.
     fn end(&mut self) -> bool {
         // Nearly every tool starts no program; no clock is read then.
         let Some(mut leader) = self.leader.take() else { return !self.remains };
         let until = clock::after(GONE_WITHIN);
         let Ok(group) = i32::try_from(leader.id()) else { return false };
-        // Until the leader is waited for, no other process can have its number, so the signal reaches the right
-        // group.
+        // Until the leader is waited for, no other process can have its number, so the signal
+        // reaches the right group.
         let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
         for mut child in self.background.drain(..) {
             self.remains |= !end_child(&mut child, until);
@@ -225,8 +230,8 @@ impl Programs {
         self.state.lock().tracker.is_some()
     }
 
-    /// Starts a program of the call, with the call's mark, in its process group and its control group. Starts
-    /// the leader before the first program.
+    /// Starts a program of the call, with the call's mark, in its process group and its control
+    /// group. Starts the leader before the first program.
     ///
     /// # Errors
     ///
@@ -243,8 +248,8 @@ impl Programs {
         if state.over || owner.is_cancelled() {
             return Err(ProgramError::Stopped);
         }
-        // Without its leader, the group would outlive this process. The old group ends before there is a new
-        // one.
+        // Without its leader, the group would outlive this process. The old group ends before there
+        // is a new one.
         if state.leader.as_ref().is_some_and(has_ended) && !state.end() {
             return Err(ProgramError::Remains);
         }
@@ -278,8 +283,8 @@ impl Programs {
         Ok(())
     }
 
-    /// Waits for a program of the call, and calls `pause` between two checks of its status. If the call is
-    /// cancelled or late before the program ends, terminates all programs of the call.
+    /// Waits for a program of the call, and calls `pause` between two checks of its status. If the
+    /// call is cancelled or late before the program ends, terminates all programs of the call.
     ///
     /// # Errors
     ///
@@ -307,8 +312,8 @@ impl Programs {
         Err(ProgramError::Stopped)
     }
 
-    /// Terminates all programs, lets no more start, and waits up to [`GONE_WITHIN`] until they have ended.
-    /// Returns `false` if one has not.
+    /// Terminates all programs, lets no more start, and waits up to [`GONE_WITHIN`] until they have
+    /// ended. Returns `false` if one has not.
     pub(crate) fn end(&self) -> bool {
         let mut state = self.state.lock();
         state.over = true;

@@ -66,7 +66,7 @@ pub(super) struct CaptureSources<'a> {
     pub(super) session: &'a SessionInner,
 }
 
-/// Packs with the additions of captures, in the form of an append.
+/// Packs with the objects that captures add, in the form that an append takes.
 #[derive(Debug, Default)]
 pub(super) struct AppendedPacks {
     pub(super) packs: Vec<ObjectId>,

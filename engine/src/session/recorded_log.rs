@@ -116,8 +116,8 @@ impl ReplayRecord {
         Record { sequence, kind, time_us, body: &self.body }.objects()
     }
 
-    /// Returns whether this is an observation with the name of the produced one: a replay produces
-    /// no more of it.
+    /// Returns whether this is an observation with the name of the produced one. A replay produces
+    /// only the name of an observation, and no data.
     pub(super) fn is_observed_as(&self, kind: RecordKind, body: &[u8]) -> bool {
         let name = |body| Observed::decode(body).ok().map(|observed| observed.name);
         self.kind == kind && kind == RecordKind::OBSERVED && name(&self.body) == name(body)

@@ -396,7 +396,7 @@ impl RunningCalls {
 
     /// Returns the next time to check whether the stopping operations have ended. An operation is
     /// stopping if it is being ended, or has got the order to stop and is not stuck yet. `None` if
-    /// no other thread has one. A starting operation is checked again shortly.
+    /// no other thread has to end one. A starting operation is checked again shortly.
     #[cfg(feature = "async")]
     pub(super) fn next_stop_check(&self, grace: Duration) -> Option<Instant> {
         const BEGINS_WITHIN: Duration = Duration::from_millis(2);

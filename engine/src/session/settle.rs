@@ -47,8 +47,8 @@ impl Settlement {
         Settlement { result, ..Settlement::new(Decision::Committed) }
     }
 
-    /// States that the operation has not finished its work, and is not to run again. For an
-    /// operation that needs an approval, this refuses it.
+    /// States that the operation has not finished its work, and is not to run again. If the
+    /// operation asked for an approval, this is a refusal.
     pub fn failed() -> Settlement {
         Settlement::new(Decision::Failed)
     }

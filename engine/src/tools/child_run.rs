@@ -112,8 +112,8 @@ impl ToolContext {
         Ok(state)
     }
 
-    /// Reads the stints of the children before this run of the call. Returns whether this is a
-    /// re-run, and opens the child for the first time.
+    /// Reads the stints of the children before this run of the call. Returns whether this run is a
+    /// re-run that opens the child for the first time.
     fn read_stints(&self, children: &mut Children, ordinal: u32) -> Result<bool> {
         if self.running.info.again.is_none() {
             return Ok(false);
@@ -146,7 +146,8 @@ impl ToolContext {
         let left_open = session.changing_operation();
         let left = if is_first && left_open.is_none() { session.captures_left()? } else { BTreeMap::new() };
         let leaves = left_open.is_some() || !left.is_empty();
-        // Stints that the resources contain after the restore; `None` if no restore is needed.
+        // Stints that the resources contain once the child's captures are restored; `None` if these
+        // are not restored.
         let holds = {
             let children = children.lock();
             let before = children.before.as_ref().and_then(|before| before.get(&ordinal)).cloned();

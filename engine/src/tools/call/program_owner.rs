@@ -44,10 +44,10 @@ impl RunningCall {
     /// # Errors
     ///
     /// - [`ToolError::Cancelled`] if the call is cancelled or over.
-    /// - [`ToolError::Engine`] with [`Error::DeadlineExceeded`] if its deadline has passed, or if the programs
-    ///   cannot be recorded.
-    /// - [`ToolError::Failed`] if the program or its leader cannot be started, or if a program of a leader that
-    ///   has died does not end.
+    /// - [`ToolError::Engine`] with [`Error::DeadlineExceeded`] if its deadline has passed, or if
+    ///   the programs cannot be recorded.
+    /// - [`ToolError::Failed`] if the program or its leader cannot be started, or if a program of a
+    ///   leader that has died does not end.
     pub(super) fn spawn_program(&self, command: &mut Command) -> Result<Child, ToolError> {
         self.programs.spawn(&self.begun, command).map_err(|error| self.program_error(error))
     }
@@ -61,8 +61,8 @@ impl RunningCall {
         self.programs.start_in_background(&self.begun, command).map_err(|error| self.program_error(error))
     }
 
-    /// Waits for a program of the call, and calls `pause` between two checks of its status. If the call is
-    /// cancelled or late before the program ends, terminates all programs of the call.
+    /// Waits for a program of the call, and calls `pause` between two checks of its status. If the
+    /// call is cancelled or late before the program ends, terminates all programs of the call.
     ///
     /// # Errors
     ///

@@ -303,7 +303,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     }
 
     /// Returns whether a capture was taken of the same place as `present`; `true` by default. A
-    /// capture of a different place does not show a rewind which changes were made by hand.
+    /// rewind cannot derive changes by hand from a capture of a different place.
     fn is_of_place_of(snapshot: &Self::Snapshot, present: &Self::Snapshot) -> bool {
         let _ = (snapshot, present);
         true

@@ -30,8 +30,8 @@
 //!
 //! After a workspace is rebound, the last capture is of another directory. Until a call or a rewind
 //! has worked in the present directory, changes by hand are unknown there: existing files are kept,
-//! missing files remain missing, and both are listed as *unknown*. The same applies to a fork in its
-//! own directory, until a call or a rewind of the fork has worked there.
+//! missing files remain missing, and both are listed as *unknown*. The same applies to a fork in
+//! its own directory, until a call or a rewind of the fork has worked there.
 //!
 //! # Undo
 //!
