@@ -817,8 +817,8 @@ pub enum Error {
     /// The session has no checkpoint for a tool call; the error contains the call's id.
     #[error("No checkpoint for tool call: {}", escape::text(.0))]
     NoCheckpoint(String),
-    /// An undo has no target: the session has no rewind on its live path, and no rollback of a call
-    /// that replaced files.
+    /// An undo has no target: the session's live path has no rewind, and no rollback of a call that
+    /// replaced files and recorded their captures.
     #[error("session {0} has no rewind and no rollback to be undone")]
     NoRewind(Uuid),
     /// A provider's id of a tool call belongs to several operations.

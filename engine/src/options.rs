@@ -86,8 +86,8 @@ pub struct StoreOptions {
     /// fold all records. If twice the size of the last image is larger, that is the limit. Growth
     /// is counted over all openings of the session, however short each is.
     pub image_bytes_min: u64,
-    /// Options of [`Store::compact_old`](crate::Store::compact_old) for each session. `None` keeps
-    /// all records.
+    /// Options of [`Store::compact_old`](crate::Store::compact_old) for each session. With `None`,
+    /// it changes no session.
     pub retention: Option<CompactOptions>,
     /// Replication of the sessions' records to another place. `None` disables replication.
     pub replication: Option<Replication>,

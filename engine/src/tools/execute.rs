@@ -154,8 +154,10 @@ impl ToolRunner {
     }
 
     /// Starts a call of a tool that runs elsewhere; the host ends it through the [`Operation`]. If
-    /// the runner has a tool of that name, its declared idempotency and
-    /// [`reads_only`](crate::tools::Tool::reads_only) apply. Any other tool counts as
+    /// the runner has a tool of that name, its declarations apply:
+    /// [`idempotency`](crate::tools::Tool::idempotency),
+    /// [`reads_only`](crate::tools::Tool::reads_only) and
+    /// [`outside_only`](crate::tools::Tool::outside_only). Any other tool counts as
     /// [`Manual`](crate::Idempotency::Manual) and as one that may make changes.
     ///
     /// Waits like [`execute`](ToolRunner::execute). Until the operation is ended or [handed

@@ -10,7 +10,8 @@
 //!
 //! An attempt may find content that is neither in the captures of the first attempt nor a result of
 //! the rollback. Such content was changed after the programs of the call had ended: it remains
-//! unchanged, and is reported. The comparison is by file content.
+//! unchanged, and is reported. This protects only files that exist: a missing file may have been
+//! removed by an earlier attempt, so it is restored.
 //!
 //! # Content that cannot be captured
 //!

@@ -44,8 +44,8 @@ impl RunningCall {
     /// # Errors
     ///
     /// - [`ToolError::Cancelled`] if the call is cancelled or over.
-    /// - [`ToolError::Engine`] with [`Error::DeadlineExceeded`] if its deadline has passed, or if
-    ///   the programs cannot be recorded.
+    /// - [`ToolError::Engine`] with [`Error::DeadlineExceeded`] if its deadline has passed; with
+    ///   the log's error if the programs cannot be recorded.
     /// - [`ToolError::Failed`] if the program or its leader cannot be started, or if a program of a
     ///   leader that has died does not end.
     pub(super) fn spawn_program(&self, command: &mut Command) -> Result<Child, ToolError> {
