@@ -20,7 +20,7 @@
 //! | 4. Ranges that had bare volumes get their marks; volumes of these ranges, compacted ones of earlier compactions, and unreferenced ones are removed, in any order | some of them. The next collection continues |
 //!
 //! A reader that is active at that time finds the old objects or the new ones
-//! ([`volumes`](crate::volume_lookup)).
+//! ([`volume_lookup`](crate::volume_lookup)).
 //!
 //! # Rules
 //!
@@ -34,7 +34,7 @@
 //!    record in the range of the compaction. Positions in that object may need bodies that were
 //!    dropped since.
 //! 4. Payloads that are named only by dropped bodies are removed by another rule
-//!    ([`withdraw`](crate::payload_removal)), since a writer may be about to name one again.
+//!    ([`payload_removal`](crate::payload_removal)), since a writer may be about to name one again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

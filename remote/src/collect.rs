@@ -16,7 +16,7 @@
 //!    time.
 //!
 //! 6. Payloads and packs that no chunk of the chain names any more are withdrawn, and removed by a
-//!    later collection ([`withdraw`](crate::payload_removal)).
+//!    later collection ([`payload_removal`](crate::payload_removal)).
 //!
 //! If a list lacks a chunk, the chunk remains until the next collection. A listed chunk is removed
 //! only if rules 1 to 3 permit it. A crash leaves a mark and some of the chunks, and the next
