@@ -140,7 +140,7 @@ impl HostFilesystem {
         })
     }
 
-    /// Restores a snapshot; with `set_aside`, moves the entries to be replaced aside, and restores
+    /// Restores a snapshot; with `aside`, moves the entries to be replaced aside, and restores
     /// nothing.
     fn restore_for(
         &self,

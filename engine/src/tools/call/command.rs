@@ -1,6 +1,6 @@
 //! Programs that a tool runs, and their output.
 //!
-//! [`programs`](super::program_owner) finds and terminates the programs of a call.
+//! [`programs`](crate::process::programs) finds and terminates the programs of a call.
 
 use std::ffi::OsStr;
 use std::fmt;

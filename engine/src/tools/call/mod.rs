@@ -10,7 +10,7 @@
 //! | `answer` | [`ToolResult`], [`ToolError`] | |
 //! | `report` | [`ToolReport`] | |
 //! | `outcome` | outcome of a call, before the end is recorded | `answer` |
-//! | `program_owner` | the programs of a call: how they are found and terminated when it ends | `answer`, `process` |
+//! | `program_owner` | a call as the owner of its programs, and their errors | `answer`, `process` |
 //! | `run` | the state of a running call, shared by its operation and its tool | `info`, `program_owner` |
 //! | `command` | [`ToolCommand`]: a program that a tool starts | `run` |
 //! | `context` | [`ToolContext`]: the interface of a tool to its call; [`FencingToken`] | `command`, `run` |

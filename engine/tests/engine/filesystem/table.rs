@@ -12,7 +12,7 @@ use nix::unistd::Uid;
 
 use super::{Bench, exact, limits, mounts};
 
-const HEAD: &str = "| of a workspace | after a tool that failed |";
+const HEAD: &str = "| part of a workspace | state after a failed tool |";
 
 /// The rows of the table below its head, whatever stands before each line.
 fn rows(text: &str, before: &str) -> Vec<(String, String)> {
@@ -158,7 +158,7 @@ const TRIED: &[(&str, fn())] = &[
         "extended attributes, access lists and capabilities, of files and directories",
         exact::extended_attributes_come_back_with_capabilities_and_access_lists,
     ),
-    ("which names are one file, inside", names_inside),
+    ("names of the same file, inside", names_inside),
     ("a file that has other names outside", names_outside),
     ("holes", holes),
     ("times of the last change of content", times),
@@ -167,11 +167,11 @@ const TRIED: &[(&str, fn())] = &[
         "a file that others append to while it is captured",
         limits::a_log_that_others_append_to_is_captured_as_far_as_it_was_and_never_restored,
     ),
-    ("what the host leaves out", left_out),
+    ("paths that the host leaves out", left_out),
     ("`.git`", repositories),
     ("mounts", mounts::what_a_tool_mounted_is_reported_and_neither_entered_nor_emptied),
     ("pipes, sockets, devices", special),
-    ("directories in one another", depth),
+    ("nested directories", depth),
 ];
 
 #[test]
