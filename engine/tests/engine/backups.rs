@@ -1,5 +1,5 @@
-//! Backups: copies that are taken while a session is written, that go on from an older copy, that a kill at any moment leaves
-//! as they were, and that are restored by opening them.
+//! Backups. They are taken while a session is written, extend older copies, survive a kill at any
+//! step, and are restored by opening them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use foldlog_test_support::crash::{BOOT, CHANGES, Machine, large_note, step, writ
 use foldlog_test_support::host::{Plan, types};
 use uuid::Uuid;
 
-/// Directory of the store of the copies, on the same disk.
+/// The store of the copies, on the same disk.
 const COPIES: &str = "/mnt/copies";
 
 fn copies(machine: &Machine) -> Store {
@@ -33,7 +33,7 @@ fn copy_of(machine: &Machine, id: Uuid) -> Result<LogReader> {
     LogReader::open_on(Arc::new(machine.disk.clone()), copies(machine).session_dir(id))
 }
 
-/// Checks that what a reader holds is the first records of another, and returns how many there are.
+/// Checks that the records of `copy` are the first ones of `whole`, and returns their number.
 fn begins(copy: &LogReader, whole: &LogReader) -> u64 {
     let last = copy.last_position();
     assert!(copy.report().torn.is_none(), "{:?}", copy.report());
@@ -43,7 +43,6 @@ fn begins(copy: &LogReader, whole: &LogReader) -> u64 {
     copy.records_len()
 }
 
-/// Writes steps and large notes, over several segments.
 fn write_more(session: &Session, steps: u64) {
     for n in 0..steps {
         session.dispatch(step(n)).unwrap();
@@ -57,7 +56,7 @@ fn files(machine: &Machine, below: impl AsRef<Path>) -> BTreeMap<PathBuf, Vec<u8
     machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(&below)).collect()
 }
 
-/// The segments of a copy, each with the number of its file, which is another one whenever it is written anew.
+/// Returns the segments of a copy with their inode numbers, which change if a file is rewritten.
 fn numbers(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, u64> {
     let dir = copies(machine).session_dir(id);
     let paths = machine.disk.files().into_iter().filter(|path| {
@@ -66,7 +65,7 @@ fn numbers(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, u64> {
     paths.map(|path| (path.clone(), machine.disk.file_number(&path).unwrap())).collect()
 }
 
-/// Number of steps that eight threads write together while one backup is taken.
+/// Steps that eight threads write together while one backup is taken.
 const STEPS: u64 = 800;
 
 #[test]
@@ -99,13 +98,13 @@ fn what_eight_threads_write_meanwhile_is_restored_elsewhere() {
             });
         }
         for n in 0..6_u64 {
-            // They have this much to write while the backup is taken, and have begun.
+            // The writers have started, and write this many more steps during the backup.
             let begun = quota.fetch_add(STEPS, Ordering::Relaxed) + STEPS / 8;
             while written.load(Ordering::Relaxed) < begun {
                 std::thread::yield_now();
             }
             let told = session.position().unwrap();
-            // Half of them as another process takes them, which knows nothing of the writer.
+            // Every second backup uses a reader, as a process does that does not know the writer.
             let report = match n % 2 {
                 0 => store.backup(id, &to, BackupOptions::default()).unwrap(),
                 _ => {
@@ -152,7 +151,7 @@ fn a_later_backup_copies_what_is_new_and_no_finished_segment_again() {
     assert!(first.segments > 4 && first.objects == 10 && first.verified == first.records, "{first:?}");
     let before = numbers(&machine, id);
 
-    // Nothing new: nothing is written.
+    // Without new records, nothing is written.
     let idle = files(&machine, COPIES);
     let again = back_up(&machine, id).unwrap();
     assert_eq!((again.segments, again.objects, again.bytes, again.records), (0, 0, 0, first.records));
@@ -165,14 +164,14 @@ fn a_later_backup_copies_what_is_new_and_no_finished_segment_again() {
         second.objects == 3 && second.bytes < first.bytes / 2 && second.verified < first.records,
         "{second:?}"
     );
-    // Neither is the last segment written anew: its new records are appended to it.
+    // The last segment is not rewritten either: its new records are appended.
     let after = numbers(&machine, id);
     assert!(after.len() > before.len() && before.iter().all(|(path, number)| after[path] == *number));
     session.close().unwrap();
     back_up(&machine, id).unwrap();
     let whole = machine.audit(id).unwrap();
     assert_eq!(begins(&copy_of(&machine, id).unwrap(), &whole), whole.records_len());
-    // The seals came with the segments, or after them.
+    // Seals are copied with their segments or later.
     let sealed = |reader: &LogReader| reader.check_seals().unwrap();
     assert_eq!(sealed(&copy_of(&machine, id).unwrap()), sealed(&whole));
 }
@@ -187,7 +186,6 @@ fn in_one_segment() -> (Machine, Session) {
     (machine, session)
 }
 
-/// Whatever the length of its last segment, a later backup copies the records that are new.
 #[test]
 fn what_was_added_to_the_last_segment_is_all_that_is_copied_of_it() {
     let (machine, session) = in_one_segment();
@@ -203,7 +201,8 @@ fn what_was_added_to_the_last_segment_is_all_that_is_copied_of_it() {
     assert_eq!(begins(&copy_of(&machine, id).unwrap(), &machine.audit(id).unwrap()), second.records);
 }
 
-/// A recovery writes again what no frame had attested, in a segment of its own, and says that the one before ends earlier.
+/// A recovery rewrites unattested records into a new segment, and records that the segment before
+/// it ends earlier.
 #[test]
 fn a_copy_that_was_taken_before_a_recovery_is_gone_on_with() {
     for kind in [CrashKind::Process, CrashKind::PowerLosingAll] {
@@ -214,7 +213,7 @@ fn a_copy_that_was_taken_before_a_recovery_is_gone_on_with() {
         session.sync().unwrap();
         session.dispatch(step(1)).unwrap();
         session.dispatch(step(2)).unwrap();
-        // What a power cut is to take is not yet in the copy.
+        // The copy must not contain records that the power cut is to take.
         let copied = if kind == CrashKind::Process { back_up(&machine, id).unwrap().records } else { 0 };
         machine.crash(kind);
         drop(session);
@@ -228,7 +227,7 @@ fn a_copy_that_was_taken_before_a_recovery_is_gone_on_with() {
     }
 }
 
-/// A session, an older copy of it, and what the session holds since.
+/// Returns a session, an older copy of it, and the number of records that the session has since.
 fn with_older_copy() -> (Machine, Uuid, u64) {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
@@ -240,8 +239,8 @@ fn with_older_copy() -> (Machine, Uuid, u64) {
     (machine.copied(BOOT), id, older)
 }
 
-/// A disk that refuses, or a process that dies, at any step, and the power that goes with it: the older copy is there, with
-/// some of what is new or without, and the next backup completes it.
+/// At each step the disk refuses, the process dies, or the power fails. The older copy stays, with
+/// or without some of the new records, and the next backup completes it.
 #[test]
 fn a_backup_that_is_killed_at_any_step_leaves_the_older_copy() {
     let (whole, id, older) = with_older_copy();
@@ -267,15 +266,15 @@ fn a_backup_that_is_killed_at_any_step_leaves_the_older_copy() {
     whole.killed_at_each_step(crashes, act, |machine, killed| {
         *steps.entry(look(machine, killed)).or_insert(0) += 1;
     });
-    // Before the first segment got its name, which brings the end of the one before too, between any two of them, and after
-    // the last.
+    // The steps include those before the first segment is renamed, which also brings the end of the
+    // segment before it, and those after the last.
     assert!(steps.len() > 3, "{steps:?}");
     whole.refused_at_each_step(&CHANGES, 5, act, |machine, refused| {
         look(machine, refused);
     });
 }
 
-/// Checks that a copy can be restored: somebody opens it, goes on with it, and finds all of it again.
+/// Checks that a copy can be restored: it opens, takes new records, and all of them are read again.
 fn goes_on(machine: &Machine, id: Uuid, killed: &str) {
     let session =
         copies(machine).open_session(id, &types()).unwrap_or_else(|error| panic!("{killed}: {error}"));
@@ -286,7 +285,8 @@ fn goes_on(machine: &Machine, id: Uuid, killed: &str) {
     assert_eq!(Some(copy.last_position()), position, "{killed}");
 }
 
-/// The step at which new records are appended to the last segment of an older copy, of which the disk keeps any part.
+/// Kills the step that appends new records to the last segment of an older copy. The disk keeps any
+/// part of them.
 #[test]
 fn a_backup_that_is_killed_while_it_appends_leaves_the_older_copy() {
     let (whole, id, older) = with_older_copy();
@@ -318,7 +318,7 @@ fn a_backup_that_is_killed_while_it_appends_leaves_the_older_copy() {
     assert!(partly > 5, "{partly}");
 }
 
-/// Behind the end that a killed backup marked, a disk may have kept more than the session holds by now.
+/// After the end that a killed backup marked, a disk may keep more bytes than the session now has.
 #[test]
 fn what_a_killed_backup_left_behind_the_end_of_a_copy_is_no_part_of_it() {
     let (whole, session) = in_one_segment();
@@ -348,10 +348,8 @@ fn what_a_killed_backup_left_behind_the_end_of_a_copy_is_no_part_of_it() {
     assert!(partly > 2, "{partly}");
 }
 
-/// A host may call its files as it likes, and an earlier backup that was killed may have named some of them only just: they
-/// are copied, and durable.
-///
-/// Files `*.lock` and `*.new` were left out, and names that a killed backup had given were never made durable.
+/// Files named `*.lock` and `*.new` were missing from backups, and names that a killed backup had
+/// given were never made durable.
 #[test]
 fn what_a_host_keeps_beside_the_log_is_in_the_copy_and_durable() {
     let machine = Machine::default();
@@ -414,7 +412,7 @@ fn a_first_backup_that_is_killed_at_any_step_leaves_a_whole_copy_or_none() {
     assert!(left[0] > 10, "{left:?}");
 }
 
-/// Checks that a backup is refused with these words, and that it changes nothing.
+/// Checks that a backup is refused with these words, and changes nothing.
 fn is_refused(machine: &Machine, id: Uuid, words: &str) {
     let before = files(machine, COPIES);
     let error = back_up(machine, id).unwrap_err();
@@ -434,7 +432,7 @@ fn is_refused(machine: &Machine, id: Uuid, words: &str) {
 
 #[test]
 fn a_copy_that_is_not_the_beginning_of_the_session_is_refused_and_kept() {
-    // Somebody restored the copy where it stands, and went on with it.
+    // The copy was opened in place and written to.
     let (machine, id, older) = with_older_copy();
     let restored = copies(&machine).open_session(id, &types()).unwrap();
     restored.dispatch(step(77)).unwrap();
@@ -445,7 +443,7 @@ fn a_copy_that_is_not_the_beginning_of_the_session_is_refused_and_kept() {
     restored.close().unwrap();
     is_refused(&machine, id, &format!("its record {older} is not the session's"));
 
-    // The session itself was put back to what it was earlier, and has lost what the copy holds.
+    // The session itself was reset to an earlier state, and lacks records of the copy.
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     let id = session.id();
@@ -466,7 +464,7 @@ fn a_copy_that_is_not_the_beginning_of_the_session_is_refused_and_kept() {
         &format!("it holds records {lost_from} through {through}, which the session does not"),
     );
 
-    // Another session of the same id.
+    // Another session with the same id.
     let (machine, id, _) = with_older_copy();
     machine.process(Durability::Boundary).delete(id).unwrap();
     let store = Store::open_with(
@@ -503,21 +501,22 @@ fn a_damaged_session_is_not_copied_over_a_sound_one() {
     for machine in [machine, without_object] {
         let error = back_up(&machine, id).unwrap_err();
         assert!(error.is_damage(), "{error}");
-        // It is the session that is damaged, and the file to look at is the session's.
+        // The session is damaged, so the error names the session's file.
         let dir = machine.dir(id).display().to_string();
         assert!(error.to_string().contains(&dir) && !error.to_string().contains(".new"), "{error}");
         assert_eq!(copy_of(&machine, id).unwrap().records_len(), older);
     }
 }
 
-/// Damage that is only found in what was copied was reported by a temporary name, which is gone by then.
+/// Damage found only while copying was reported under a temporary file name, which no longer
+/// existed.
 #[test]
 fn damage_is_reported_by_the_name_of_the_sessions_own_file() {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     let id = session.id();
     write_more(&session, 10);
-    // What later segments attest is looked at only once it is copied.
+    // Attestations in later segments are checked only once they are copied.
     session.sync().unwrap();
     write_more(&session, 10);
     session.close().unwrap();
@@ -534,8 +533,8 @@ fn damage_is_reported_by_the_name_of_the_sessions_own_file() {
     assert!(fresh.session_ids().unwrap().is_empty());
 }
 
-/// A fork shares its parent's segments, and a call's child session is a session of its own: the copy of a store has all of
-/// them, and the copy of a fork stands alone.
+/// A fork shares its parent's segments, and a child session is a session of its own. The copy of a
+/// store contains all of them, and the copy of a fork is self-contained.
 #[test]
 fn forks_and_children_are_copied_with_what_they_share() {
     let machine = Machine::default();
@@ -581,7 +580,7 @@ fn forks_and_children_are_copied_with_what_they_share() {
     fork.dispatch(step(1)).unwrap();
 }
 
-/// The newest image comes along where that is asked for, and the copy opens with it.
+/// If requested, the newest image is copied too, and the copy opens with it.
 #[test]
 fn images_come_along_where_they_are_asked_for() {
     let machine = Machine::default().with_images();
@@ -603,7 +602,7 @@ fn images_come_along_where_they_are_asked_for() {
     assert_eq!(restored.state().unwrap().slices, machine.audit(id).unwrap().state().unwrap().slices);
 }
 
-/// The copy has no images that the session has dropped: it kept each one that it ever got.
+/// The copy used to keep every image that it had ever received.
 #[test]
 fn images_that_the_session_has_dropped_are_dropped_from_the_copy() {
     let machine = Machine::default().with_images();
@@ -623,7 +622,7 @@ fn images_that_the_session_has_dropped_are_dropped_from_the_copy() {
             .unwrap();
         let (ours, theirs) = (images(copied.dir), images(machine.dir(id)));
         assert!(!ours.is_empty() && ours.is_subset(&theirs), "{ours:?} of {theirs:?}");
-        // A writer drops the older ones, and a full disk all.
+        // A writer drops older images, and a full disk all of them.
         for dropped in theirs {
             let path = machine.dir(id).join("snapshots").join(dropped);
             foldlog::storage::Storage::remove_file(&machine.disk, &path).unwrap();
@@ -631,7 +630,6 @@ fn images_that_the_session_has_dropped_are_dropped_from_the_copy() {
     }
 }
 
-/// Where there is nothing to copy, nothing is made.
 #[test]
 fn what_is_no_session_is_not_copied() {
     let directory = tempfile::tempdir().unwrap();
@@ -640,7 +638,8 @@ fn what_is_no_session_is_not_copied() {
     let session = store.create(&types()).unwrap();
     let missing = store.backup(Uuid::nil(), directory.path().join("copies"), BackupOptions::default());
     assert!(matches!(missing, Err(Error::NoSuchSession { .. })), "{missing:?}");
-    // Copies among a store's sessions were taken for sessions of it, and those within a session were made before they were refused.
+    // Copies within a store's `sessions` directory were taken for sessions of that store. Copies
+    // within a session were created before they were refused.
     let sessions = store.session_dir(session.id()).parent().unwrap().to_owned();
     for within in [
         store.session_dir(session.id()).join("copies"),

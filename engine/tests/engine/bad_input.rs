@@ -1,5 +1,5 @@
-//! What a host may meet that is no damage of the log: other processes, disks that take no writes, directories that
-//! are no sessions. Each has an error of its own, and nothing is lost.
+//! Problems that are not damage of the log: other processes, disks that take no writes, directories
+//! that are not sessions. Each has its own error, and nothing is lost.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ fn store_at(path: &Path, durability: Durability) -> Store {
     Store::open_with(path, StoreOptions { durability, ..StoreOptions::default() }).unwrap()
 }
 
-/// The child's part: opens the session, says so, and waits for its end.
+/// The child: opens the session, reports it, and waits to be killed.
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_holds_a_session() {
@@ -55,22 +55,22 @@ fn a_session_that_another_process_writes_is_locked_and_says_by_whom() {
         other => panic!("{other:?}"),
     }
     assert!(matches!(store.delete(id), Err(Error::Locked { .. })));
-    // Readers need no lock, and see what the writer has written.
+    // Readers need no lock, and see the writer's records.
     let reader = store.open_read_only(id, &types()).unwrap();
     assert_eq!(reader.position(), Some(position.into()));
     assert_eq!(reader.view::<Plan>().unwrap().len(), 2);
     assert!(matches!(reader.dispatch(step("no")), Err(Error::ReadOnly { .. })));
-    // Other sessions of the store are nobody's.
+    // Other sessions of the store are not locked.
     store.create(&types()).unwrap().dispatch(step("elsewhere")).unwrap();
 
-    // A killed holder holds nothing, and what it wrote is there.
+    // A killed process holds no lock, and its records are there.
     process.kill();
     let session = store.open_session(id, &types()).unwrap();
     assert_eq!(session.view::<Plan>().unwrap().len(), 2);
     assert!(!session.recovery().closed);
 }
 
-/// The child's part: a process without rights opens a store that it can read and not write.
+/// The child: a process without write permission opens a store that it can read.
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_without_rights() {
@@ -167,7 +167,7 @@ fn links_in_a_session_are_never_followed() {
         matches!(&error, Error::NotAFile { path, found: EntryKind::Link } if *path == segment),
         "{error}"
     );
-    // Nor is a session begun beside one, whatever it leads to.
+    // Nor is a session created next to a link, whatever its target.
     fs::write(&outside, b"").unwrap();
     let options = SessionOptions { id: Some(id), ..SessionOptions::default() };
     assert!(matches!(store.create_with(&types(), options), Err(Error::SessionExists { .. })));
@@ -175,7 +175,7 @@ fn links_in_a_session_are_never_followed() {
 
 #[test]
 fn a_file_that_bears_the_last_name_of_all_segments_is_told_of_where_the_next_one_is_needed() {
-    // The name of the segment behind it overflowed.
+    // The name of the next segment overflowed.
     let directory = tempfile::tempdir().unwrap();
     let store = store_at(directory.path(), Durability::Process);
     let session = store.create(&types()).unwrap();
@@ -194,7 +194,7 @@ fn a_file_that_bears_the_last_name_of_all_segments_is_told_of_where_the_next_one
     );
     let kept = session.view::<Plan>().unwrap().len();
     session.close().unwrap();
-    // Without it all goes on, and nothing is missing.
+    // Without that file writing continues, and nothing is missing.
     fs::remove_file(&last).unwrap();
     let session = store.open_session(id, &types()).unwrap();
     assert_eq!(session.view::<Plan>().unwrap().len(), kept);

@@ -1,5 +1,5 @@
-//! Collection: a store gives up what nothing needs, and nothing else, whoever is killed or works beside it. What of the captures of
-//! workspaces stays, [`crate::tools`] shows.
+//! Collection: a store removes only files that nothing needs, also if processes are killed or work
+//! at the same time. [`crate::tools`] shows which captures of workspaces stay.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ const KEEPING_ALL: CollectOptions = CollectOptions {
     dry_run: false,
 };
 
-/// Writes a draft over and over that is an object each time, and notes that are objects and stay.
+/// Rewrites a draft, each time as a new object, and adds notes that are objects and stay.
 fn write(session: &Session, edits: u64) {
     for n in 0..edits {
         let line = format!("{n} of {}: {}", session.id(), "a long story ".repeat(80));
@@ -36,7 +36,7 @@ fn collect(machine: &Machine) -> foldlog::Result<CollectReport> {
     machine.process(Durability::Boundary).collect(&CollectOptions::default())
 }
 
-/// A closed session of which a compaction has dropped bodies that were objects.
+/// Returns a closed session whose compaction dropped bodies that were objects.
 fn compacted() -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
@@ -78,7 +78,8 @@ fn objects_that_no_record_names_any_more_go_and_all_others_stay() {
     assert_eq!(collect(&machine).unwrap(), CollectReport::default());
 }
 
-/// A log that was never compacted needs each object that it names, also of records that rollbacks have abandoned.
+/// A log that was never compacted needs every object that it names, also in records that rollbacks
+/// have abandoned.
 #[test]
 fn what_an_abandoned_record_names_stays() {
     let machine = Machine::default();
@@ -98,7 +99,7 @@ fn what_an_abandoned_record_names_stays() {
     assert!(states(&machine) == before);
 }
 
-/// A fork has names of its own for what its parent gives up.
+/// A fork has its own hard links to the files that its parent gives up.
 #[test]
 fn a_fork_keeps_what_its_parent_gives_up() {
     let machine = Machine::default();
@@ -149,7 +150,8 @@ fn a_session_that_is_open_or_damaged_is_skipped_with_the_reason() {
     assert_eq!(objects(&damaged, id), there);
 }
 
-/// Whatever a killed process was making is named as such, and goes; what a host keeps there, and evidence of damage, stays.
+/// Unfinished files of killed processes have recognizable names and are removed. A host's own files
+/// and evidence of damage stay.
 #[test]
 fn what_crashes_have_left_goes_and_what_others_made_stays() {
     let (machine, id) = compacted();
@@ -188,7 +190,8 @@ fn what_crashes_have_left_goes_and_what_others_made_stays() {
     assert_eq!(stay.iter().filter(|path| !files.contains(path)).collect::<Vec<_>>(), [] as [&PathBuf; 0]);
 }
 
-/// A directory in which a killed creation left no record is no session, and nobody was told of it.
+/// A killed creation may leave a directory without a record. It is not a session, and was never
+/// reported as one.
 #[test]
 fn a_creation_that_was_killed_before_its_first_record_goes() {
     let mut kills = 0;
@@ -212,7 +215,6 @@ fn a_creation_that_was_killed_before_its_first_record_goes() {
     assert!(kills > 2, "{kills}");
 }
 
-/// Each change of the disk may be the last one.
 #[test]
 fn a_collection_that_is_killed_at_any_step_is_done_by_the_next() {
     let (whole, id) = compacted();
@@ -237,8 +239,9 @@ fn a_collection_that_is_killed_at_any_step_is_done_by_the_next() {
     assert_eq!(read_all(&machine, id), all);
 }
 
-/// A compaction was killed when its file had the segment's name, which was not durable. A collection removed the objects of the bodies
-/// that it dropped, and a power cut brought the old file back, which names them.
+/// A compaction was killed after its file had taken the segment's name, before the name was
+/// durable. A collection removed the objects of the dropped bodies. A power cut then brought back
+/// the old file, which names them.
 #[test]
 fn a_power_cut_behind_a_killed_compaction_takes_no_object() {
     let machine = Machine::default();
@@ -272,8 +275,8 @@ fn a_power_cut_behind_a_killed_compaction_takes_no_object() {
     assert!(collected > 0);
 }
 
-/// A power cut took the header of a segment which the seal of the one before it names. What was left of the file was collected, and the
-/// log was damaged from then on: a segment was missing.
+/// A power cut took the header of a segment that the previous segment's seal names. The rest of the
+/// file was collected, and the log was damaged from then on: a segment was missing.
 #[test]
 fn a_file_that_a_seal_names_stays_though_a_power_cut_emptied_it() {
     let machine = Machine::default();
@@ -294,7 +297,7 @@ fn a_file_that_a_seal_names_stays_though_a_power_cut_emptied_it() {
     machine.audit(id).unwrap().check_seals().unwrap();
 }
 
-/// Nobody who works meanwhile loses anything: a writer, readers, and forks of a session that is compacted and collected.
+/// A session is compacted and collected while a writer, readers and forks work on it.
 #[test]
 fn who_works_while_a_store_is_collected_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -315,14 +318,14 @@ fn who_works_while_a_store_is_collected_loses_nothing() {
                 let at = store.read_log(old).unwrap().last_position();
                 let fork = match store.fork(old, at, &types(), SessionOptions::default()) {
                     Ok(fork) => fork,
-                    // A compaction went beyond it since.
+                    // A later compaction has dropped this position.
                     Err(Error::Compacted { position, .. }) if position == at => continue,
                     Err(error) => panic!("{error}"),
                 };
                 let id = fork.id();
                 fork.close().unwrap();
                 store.read_log(id).unwrap().state().unwrap();
-                // A collection may have the lock.
+                // A collection may hold the lock.
                 while let Err(error) = store.delete(id) {
                     assert!(matches!(error, Error::Locked { .. }), "{error}");
                 }
@@ -339,7 +342,7 @@ fn who_works_while_a_store_is_collected_loses_nothing() {
                 write(&session, 3);
                 session.dispatch(step(round)).unwrap();
                 session.close().unwrap();
-                // A collection may have the lock.
+                // A collection may hold the lock.
                 match store.compact(old, &CompactOptions::default()) {
                     Ok(_) | Err(Error::Locked { .. }) => {}
                     Err(error) => panic!("{error}"),
@@ -360,7 +363,8 @@ fn pool(machine: &Machine) -> Vec<PathBuf> {
     machine.disk.files().into_iter().filter(|path| path.parent() == Some(&dir)).collect()
 }
 
-/// Sessions of one store that hold the same payload hold it in one file, and none loses it with another.
+/// Sessions of one store share one file for equal payloads, and deleting one session leaves it to
+/// the others.
 #[test]
 fn what_sessions_hold_alike_is_kept_once() {
     let machine = Machine::default();
@@ -397,7 +401,6 @@ fn what_sessions_hold_alike_is_kept_once() {
     );
 }
 
-/// A deletion that was killed leaves nothing of the session in the pool either, once the store is collected.
 #[test]
 fn a_killed_deletion_leaves_nothing_in_the_pool() {
     for nth in 1..14 {
@@ -418,7 +421,7 @@ fn a_killed_deletion_leaves_nothing_in_the_pool() {
     }
 }
 
-/// Nothing depends on the pool: a wrong file in it is no one's object, and links that cannot be made are not missed.
+/// The pool is only an optimization: a wrong file in it belongs to no session, and links may fail.
 #[test]
 fn a_damaged_pool_or_none_at_all_changes_nothing() {
     let machine = Machine::default();
@@ -435,7 +438,7 @@ fn a_damaged_pool_or_none_at_all_changes_nothing() {
     let pooled = pool(&machine).remove(0);
     let bytes = machine.disk.dump().into_iter().find(|(path, _)| *path == pooled).unwrap().1;
     for damaged in [b"other".to_vec(), vec![0; bytes.len()], Vec::new()] {
-        // A file of its own, so that the sessions keep theirs.
+        // A new file, so that the sessions keep theirs.
         machine.disk.remove_file(&pooled).unwrap();
         machine.disk.write_file(&pooled, &damaged).unwrap();
         write();
@@ -452,7 +455,6 @@ fn a_damaged_pool_or_none_at_all_changes_nothing() {
     }
 }
 
-/// Forks of a session with many large payloads take no room for them.
 #[test]
 fn forks_take_no_room_for_what_they_share() {
     use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,5 @@
-//! The tests of the engine, by its public API. `tests/README.md` says which behaviour each of them shows.
+//! Tests of the engine through its public API. `tests/README.md` lists the behaviour that each of
+//! them shows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(clippy::redundant_clone, clippy::semicolon_if_nothing_returned)]
 

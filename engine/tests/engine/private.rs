@@ -1,4 +1,4 @@
-//! Who may read what a store keeps.
+//! Permissions of the files in a store.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +25,8 @@ fn access_of(name: &str) -> StoreAccess {
     all.into_iter().find(|access| format!("{access:?}") == name).unwrap()
 }
 
-/// The child's part, since a umask is its whole process's: makes one of everything that a store holds.
+/// The child, since a umask applies to a whole process: creates one of each kind of file in a
+/// store.
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_with_a_umask() {
@@ -62,8 +63,8 @@ fn each_below(directory: &Path, show: &mut dyn FnMut(&Path, bool, u32)) {
     }
 }
 
-/// Directories were made with 0755 and files with 0644 under the usual umask, so that any user of the machine could read in a
-/// store what the agent had read in files that were its own.
+/// Under the usual umask directories were created with 0755 and files with 0644. Any user of the
+/// machine could read in a store what the agent had read in private files.
 #[test]
 fn whatever_a_store_makes_is_for_its_users_alone_whatever_the_umask_is() {
     for (bits, access) in [
@@ -81,10 +82,11 @@ fn whatever_a_store_makes_is_for_its_users_alone_whatever_the_umask_is() {
         let (mut directories, mut files) = (0, Vec::new());
         each_below(directory.path(), &mut |path, is_directory, mode| {
             let expected = if is_directory { access.directory_mode() } else { access.file_mode() };
-            // The background may be about to write an image, which nobody else reads until it is whole.
+            // The background may be about to write an image, which no other user reads until it is
+            // complete.
             let is_unfinished = path.extension().is_some_and(|extension| extension == "new");
             let mut found = if is_unfinished { mode | expected } else { mode };
-            // It may also be about to open a directory to others that it has just made for itself alone.
+            // It may also be about to open a new private directory to others.
             let began = Instant::now();
             while is_directory && found != expected && began.elapsed() < Duration::from_secs(10) {
                 std::thread::yield_now();
@@ -97,7 +99,8 @@ fn whatever_a_store_makes_is_for_its_users_alone_whatever_the_umask_is() {
             }
         });
         process.kill();
-        // The store, its sessions, its writers, four sessions, objects and images: nothing was left out.
+        // The store, its sessions, its writers, four sessions, objects and images: nothing was left
+        // out.
         assert!(directories >= 9, "{directories}");
         for kind in ["seg", "lock", "json", "image", ""] {
             assert!(files.iter().any(|extension| extension == kind), "{kind:?} of {files:?}");
@@ -109,7 +112,7 @@ fn whatever_a_store_makes_is_for_its_users_alone_whatever_the_umask_is() {
 fn a_store_that_others_can_read_is_told_of_where_it_is_opened() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("store");
-    // Whoever may come as far as the store is to be kept out by the store itself.
+    // The store itself has to exclude users who can reach it.
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
     let store = Store::open_with(&root, options(StoreAccess::Private)).unwrap();
     let session = store.create(&types()).unwrap();

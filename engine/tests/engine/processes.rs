@@ -1,5 +1,5 @@
-//! Several processes at one session: they write it one after the other, however they end, and whoever reads meanwhile
-//! reads what was written.
+//! Several processes with one session: they write one after the other, however they end, and
+//! concurrent readers read what was written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use foldlog_test_support::competing::{Mark, store_at, take_turns};
 use foldlog_test_support::crash::Chance;
 use foldlog_test_support::host::{Noted, Notes, Plan, StepAdded, types};
 
-/// The child's part: opens the session whenever nobody else has it, writes a few notes, closes it or lets it fall.
+/// The child: opens the session whenever it is free, writes a few notes, and closes or drops it.
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_competes() {
@@ -22,7 +22,7 @@ fn part_of_a_child_that_competes() {
     take_turns(&argument);
 }
 
-/// Reads as every reader does, until it is told to stop: what was there once stays, and nothing is ever damaged.
+/// Reads like any reader until it is stopped: records never disappear, and nothing is ever damaged.
 fn read_on(dir: &Path, writing: &AtomicBool) -> u64 {
     let mut follower = Follower::open(dir, 0).unwrap();
     let (mut followed, mut looks) = (Vec::new(), 0);
@@ -69,7 +69,7 @@ fn read_on(dir: &Path, writing: &AtomicBool) -> u64 {
     }
 }
 
-/// What a child said that it had kept, as far as it said so whole.
+/// Reads the notes that a child reported as kept, ignoring an incomplete line.
 fn hear(child: &mut Started, kept: &mut BTreeSet<Mark>, at_most: u64) -> bool {
     for _ in 0..at_most {
         let Some(said) = child.hear("kept") else { return false };
@@ -80,8 +80,8 @@ fn hear(child: &mut Started, kept: &mut BTreeSet<Mark>, at_most: u64) -> bool {
     true
 }
 
-/// Lets so many processes compete for one session; so many times one of them is killed while it may be writing, and
-/// another takes its place.
+/// Lets processes compete for one session. This many times one of them is killed, possibly while it
+/// writes, and replaced.
 fn compete(processes: u64, openings: u64, kills: u64) {
     let directory = tempfile::tempdir().unwrap();
     let store = store_at(directory.path(), Durability::Boundary);
@@ -101,7 +101,7 @@ fn compete(processes: u64, openings: u64, kills: u64) {
         for kill in 0..kills {
             let at = chance.below(processes);
             let child = &mut children[at as usize];
-            // It has written, and is at any place of its next notes by the time that it is killed.
+            // It has written, and is anywhere in its next notes when it is killed.
             hear(child, &mut kept, 1 + chance.below(8));
             child.kill();
             hear(child, &mut kept, u64::MAX);
@@ -125,8 +125,8 @@ fn segments(dir: &Path) -> usize {
     names.filter(|path| path.extension().is_some_and(|extension| extension == "seg")).count()
 }
 
-/// Checks the log: the notes of an opening stand side by side in their order, what was said to be kept is there, and
-/// between two frames that say who opens the session there is nobody else's note.
+/// Checks the log: the notes of an opening are contiguous and in order, those reported as kept are
+/// there, and no other process's note is between two frames that record openings.
 fn one_after_the_other(dir: &Path, kept: &BTreeSet<Mark>) {
     let mut marks: Vec<Mark> = Vec::new();
     let reader = LogReader::open(dir).unwrap();
@@ -151,8 +151,8 @@ fn one_after_the_other(dir: &Path, kept: &BTreeSet<Mark>) {
         before = Some(mark.clone());
     }
 
-    // By the frames: behind the one that says who opened the session stand, with their own earlier times, records that
-    // a recovery wrote once more, and then those of one writer alone.
+    // By frames: a frame that records an opening is followed by records that a recovery rewrote,
+    // with their earlier times, and then by those of one writer alone.
     let items: Vec<SequenceNumber> =
         reader.state().unwrap().slices["notes"].items.iter().map(|item| item.sequence).collect();
     let marks: BTreeMap<SequenceNumber, Mark> = items.into_iter().zip(marks).collect();
@@ -190,8 +190,9 @@ fn processes_that_are_killed_while_they_compete_leave_a_log_that_others_go_on_wi
     compete(if openings > 6 { 8 } else { 3 }, openings, openings);
 }
 
-/// The lock stands in the store: through another store that a link leads to the same sessions, or once somebody removed the
-/// lock's file, a second writer was let in, and what both had been told is durable could not be opened any more.
+/// The lock is in the store. Through another store with a link to the same sessions, or after the
+/// lock's file was removed, a second writer was admitted, and records acknowledged as durable could
+/// not be opened any more.
 #[test]
 fn a_session_that_two_stores_lead_to_has_one_writer() {
     let directory = tempfile::tempdir().unwrap();
@@ -210,7 +211,8 @@ fn a_session_that_two_stores_lead_to_has_one_writer() {
     is_locked(&first);
     created.dispatch(Noted { text: "the only writer".to_owned() }).unwrap();
     created.close().unwrap();
-    // So has one that was opened and not made here, and who closes it lets the next one in.
+    // The same applies to a session that was opened rather than created here; closing it admits the
+    // next writer.
     let opened = store_at(&other, Durability::Every).open_session(id, &types).unwrap();
     is_locked(&first);
     opened.close().unwrap();

@@ -1,5 +1,5 @@
-//! Sessions that a replica holds, killed at every step in which a log says so, gets back what it has lost, or is made of what is held.
-//! What a bucket does to all that is tested beside the crate `foldlog-remote`.
+//! Replicated sessions: killed at each step that records replication, restored after a loss of
+//! records, or rebuilt from the replica. Buckets are tested in the crate `foldlog-remote`.
 
 use foldlog::storage::{CrashKind, Storage};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
@@ -30,7 +30,7 @@ fn digest(machine: &Machine, id: Uuid) -> ([u8; 32], u64) {
     (log.digest_through(log.last_position()).unwrap(), log.records_len())
 }
 
-/// Returns a session of one machine, of which a copy from before its last records is on the other.
+/// Returns a session on one machine, and on another a copy from before its last records.
 fn lost(replica: &MemoryReplica) -> (Machine, Machine, Uuid) {
     let machine = Machine::default();
     let session = store(&machine, replica).create(&types()).unwrap();
@@ -63,7 +63,7 @@ fn a_log_that_gets_back_what_it_lost_holds_a_part_of_it_wherever_it_is_killed() 
             kills += 1;
             let (_, records) = digest(machine, id);
             assert!(records >= before && records <= all.1, "{how}: {records}");
-            // Whoever has no replicator is refused all the while.
+            // An opening without a replicator is refused throughout.
             let refused = plain(machine).open_session(id, &types());
             assert!(matches!(refused, Err(Error::Replicated { .. })), "{how}: {refused:?}");
             let session = store(machine, &replica).open_session(id, &types()).unwrap();
@@ -75,8 +75,8 @@ fn a_log_that_gets_back_what_it_lost_holds_a_part_of_it_wherever_it_is_killed() 
     assert!(kills > 20, "{kills}");
 }
 
-/// What was read of the log to go on with it keeps nothing of most positions: a rollback to one of these was called corrupt, and the
-/// log held a part of what was fetched.
+/// The state read for resuming a log omits most positions. A rollback to one of them was reported
+/// as corruption, and the log kept part of the fetched records.
 #[test]
 fn a_log_gets_back_rollbacks_to_before_what_it_lost() {
     let replica = MemoryReplica::new("one");
@@ -103,7 +103,8 @@ fn a_log_gets_back_rollbacks_to_before_what_it_lost() {
     assert_eq!(digest(&older, id), all);
 }
 
-/// Whoever mistyped the bucket, or its prefix, had a superseded session go on in an empty one: a second writer, whose epochs began anew.
+/// With a mistyped bucket or prefix, a superseded session continued in an empty one: a second
+/// writer, whose epochs started again.
 #[test]
 fn a_session_goes_on_in_no_other_place_than_the_one_that_holds_it() {
     let (machine, first, other) = (Machine::default(), MemoryReplica::new("one"), MemoryReplica::new("one"));
@@ -126,7 +127,7 @@ fn a_session_goes_on_in_no_other_place_than_the_one_that_holds_it() {
     assert_eq!((digest(&machine, id), other.records_len(id)), (before, 0));
     asks(&first).open_session(id, &types()).unwrap().close().unwrap();
 
-    // Whoever says so moves it, as the options of these machines do.
+    // An explicit option moves it, as the options of these machines do.
     store(&machine, &other).open_session(id, &types()).unwrap().close().unwrap();
     assert_eq!(other.records_len(id), machine.audit(id).unwrap().records_len());
     asks(&other).open_session(id, &types()).unwrap().close().unwrap();
@@ -145,7 +146,7 @@ fn a_session_that_is_held_from_now_on_is_refused_from_the_moment_that_somebody_w
         |_| CRASHES.to_vec(),
         |machine| {
             let session = store_of(machine, &MemoryReplica::new("one"))?.open_session(id, &types())?;
-            // It was told: a power cut takes nothing back.
+            // The epoch was acknowledged: a power cut takes nothing back.
             machine.crash(CrashKind::PowerLosingAll);
             drop(session);
             let refused = plain(machine).open_session(id, &types());
@@ -204,7 +205,7 @@ fn a_copy_is_brought_up_to_what_is_held_and_another_history_is_left_alone() {
     let puller = store(&copy, &replica.named("a reader"));
     assert_eq!(puller.pull(id).unwrap().new, all.1);
     assert_eq!((digest(&copy, id), puller.pull(id).unwrap().new), (all, 0));
-    // Nobody was fenced by that.
+    // No writer was fenced by that.
     let session = store(&machine, &replica).open_session(id, &types()).unwrap();
     write_steps(&session, 3);
     session.close().unwrap();
@@ -256,7 +257,7 @@ fn a_rollback_to_before_a_session_was_held_leaves_it_held() {
     assert!(session.replicated_record().is_some());
     session.close().unwrap();
     let last = machine.audit(id).unwrap().last_position();
-    // Read by an image, by all records, and along what is live.
+    // Read from an image, from all records, and along the live path.
     for images in [true, false] {
         let machine = machine.copied(BOOT);
         if !images {

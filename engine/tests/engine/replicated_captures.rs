@@ -1,4 +1,4 @@
-//! Captures of workspaces of sessions that a replica holds, over one in memory.
+//! Captures of workspaces of replicated sessions, over a replica in memory.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn store(directory: &Path, replica: &MemoryReplica, durability: Durability) -> S
     Store::open_with(directory, options).unwrap()
 }
 
-/// Makes a run of a session on the directory, which takes the place of that of the captures if it has to.
+/// Creates a runner on the directory, which replaces that of the captures if `rebind` says so.
 fn runner(session: &Session, directory: &Path, rebind: Option<Rebind>) -> ToolRunner {
     fs::create_dir_all(directory).unwrap();
     let files = session.open_workspace(directory, HostFilesystemOptions::default()).unwrap();
@@ -41,7 +41,7 @@ fn a_handler_runs_behind_captures_that_are_held_and_another_machine_restores_the
             open.end(ToolResult::ok("sent", n)).unwrap();
             continue;
         }
-        // The machine is gone for the others.
+        // The first machine is lost to the others.
         let other = store(two.path(), &replica.named("two"), Durability::Boundary);
         let taken = other.take_over(id, &types()).unwrap();
         let audited = audit_captures(taken.dir()).unwrap();

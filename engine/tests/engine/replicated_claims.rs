@@ -1,4 +1,4 @@
-//! What a takeover finds out before it claims a session, and what its writer appends meanwhile.
+//! Checks of a takeover before it claims a session, and records that its writer appends meanwhile.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ fn store_over(machine: &Machine, replication: Option<Replication>) -> Store {
     Store::open_with("/home/store", options).unwrap()
 }
 
-/// Returns the digest of a session's records, how many there are, and its slices, after a check of all that an audit checks.
+/// Audits a session, and returns the digest and number of its records, and its slices.
 fn audited(machine: &Machine, id: Uuid) -> ([u8; 32], u64, String) {
     let log: LogReader = machine.audit(id).unwrap();
     log.check_seals().unwrap();
@@ -32,14 +32,15 @@ fn audited(machine: &Machine, id: Uuid) -> ([u8; 32], u64, String) {
     )
 }
 
-/// Asserts that a store has no session, and nothing of one in the making.
+/// Asserts that a store has no session, and no unfinished one.
 fn assert_nothing_left(machine: &Machine, store: &Store) {
     assert!(store.session_ids().unwrap().is_empty());
     let left = machine.disk.list("/home/store/sessions".as_ref()).unwrap();
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// The claim came first, and the check behind it: a session that nobody else could make anything of lost its writer to whoever tried.
+/// The claim came before the check: any attempt to take over an unreadable session took it from its
+/// writer.
 #[test]
 fn a_session_that_is_not_sound_is_refused_before_it_is_claimed() {
     let data = Payload::new(b"\xc0");
@@ -72,7 +73,7 @@ fn a_session_that_is_not_sound_is_refused_before_it_is_claimed() {
             assert!(reason.contains("not sound"), "{kind:?}: {reason}");
         }
         assert_nothing_left(&other, &second);
-        // Nobody was fenced.
+        // No writer was fenced.
         append(held.next + 1, RecordKind::SNAPSHOT, &[]).unwrap();
         assert_eq!(replica.read(id, &mut |_| {}).unwrap().epoch, held.epoch);
     }
@@ -109,7 +110,7 @@ fn a_session_that_the_hosts_types_do_not_fit_is_refused_before_it_is_claimed() {
     session.close().unwrap();
 }
 
-/// Has something happen in front of each claim, as long as there is something left.
+/// Runs one of the given actions before each claim.
 struct Meanwhile {
     replica: MemoryReplica,
     left: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
@@ -189,9 +190,9 @@ fn what_its_writer_appends_while_a_session_is_read_back_is_there_too() {
     session.sync().unwrap();
     type Act = Box<dyn Fn(&Session) + Send>;
     let acts: Vec<Act> = vec![
-        // More than the segment has room for that was written last.
+        // More than fits into the last segment.
         Box::new(|session| write_steps(session, 900)),
-        // To a position of which nothing was kept.
+        // To a position that was not kept.
         Box::new(|session| drop(session.rollback_to(40).unwrap())),
         Box::new(|session| assert!(session.dispatch(large_note(2)).is_ok())),
         Box::new(|session| write_steps(session, 1)),
@@ -211,7 +212,7 @@ fn what_its_writer_appends_while_a_session_is_read_back_is_there_too() {
     assert_eq!(count(&taken), count(&session));
     assert_eq!(taken.recovery().records, count(&session));
     assert!(taken.recovery().torn.is_none() && taken.recovery().unattested == 0);
-    // It goes on, and the other does not.
+    // It continues, and the other does not.
     taken.dispatch(StepAdded { title: "one more".to_owned(), part: 1 }).unwrap();
     taken.sync().unwrap();
     assert!(matches!(

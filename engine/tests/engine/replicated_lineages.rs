@@ -1,5 +1,5 @@
-//! Forks and compacted sessions that a replica holds, made anew of what is held: killed at every step of that, and with what is missing.
-//! What becomes of them then is tested beside the crate `foldlog-remote`.
+//! Forks and compacted sessions rebuilt from a replica: killed at every step, and with missing
+//! parts. What happens to them afterwards is tested in the crate `foldlog-remote`.
 
 use foldlog::replication::Replicator;
 use foldlog::storage::{CrashKind, Fault, Op};
@@ -20,7 +20,7 @@ fn store(machine: &Machine, replica: Option<&MemoryReplica>) -> Store {
     store_of(machine, replica).unwrap()
 }
 
-/// Records steps, some of which are rolled back, so that a compaction drops their bodies.
+/// Records steps and rolls some back, so that a compaction drops their bodies.
 fn write(session: &Session) {
     for part in 0..4 {
         session.dispatch(StepAdded { title: "stays".repeat(40), part }).unwrap();
@@ -33,7 +33,8 @@ fn write(session: &Session) {
     session.dispatch(large_note(1)).unwrap();
 }
 
-/// Returns a machine with a session that a replica holds all of: a fork of a fork, of which the first was compacted, or one session that was.
+/// Returns a machine with a completely replicated session: a fork of a fork, whose first was
+/// compacted, or one compacted session.
 fn held(replica: &MemoryReplica, forks: bool) -> (Machine, Uuid) {
     let machine = Machine::default();
     let first = store(&machine, None).create(&types()).unwrap();
@@ -57,7 +58,8 @@ fn held(replica: &MemoryReplica, forks: bool) -> (Machine, Uuid) {
     (machine, id)
 }
 
-/// Returns what a log holds: its records, where it comes from, and its state, at its end and at each position that is known.
+/// Returns the content of a log: its records, its origin, and its state at the end and at each
+/// known position.
 fn content(machine: &Machine, id: Uuid) -> (u64, [u8; 32], Vec<Option<[u8; 32]>>) {
     let log = machine.audit(id).unwrap();
     log.check_seals().unwrap();
@@ -88,7 +90,7 @@ fn a_session_of_any_lineage_that_is_made_anew_and_killed_is_whole_or_not_there()
                 session.close().unwrap();
                 let (_, made, states) = content(machine, id);
                 assert_eq!(made, digest, "{forks}, {how}");
-                // Before the first body that is missing it knows more.
+                // Before the first missing body, more positions are known than in the original.
                 let differs = known.iter().zip(&states).any(|(own, made)| own.is_some() && own != made);
                 assert!(!differs && states.iter().any(Option::is_none), "{forks}, {how}");
             },
@@ -97,8 +99,9 @@ fn a_session_of_any_lineage_that_is_made_anew_and_killed_is_whole_or_not_there()
     }
 }
 
-/// The `opened` record of a fork that has no other one began a segment twice, before the record and with it, and the one between them was
-/// empty: what a replica held of a fork of such a fork was never read back.
+/// The `opened` record of a fork without other records started a segment twice, before the record
+/// and with it, and the segment between was empty. The replica of a fork of such a fork could not
+/// be read back.
 #[test]
 fn a_fork_of_a_fork_that_has_no_record_but_its_first_is_made_anew() {
     for (is_compacted, forks, is_salvaged) in
@@ -156,7 +159,7 @@ fn a_compacted_session_of_which_not_all_is_held_is_not_made_of_it() {
     let kept = session.view::<Plan>().unwrap().len();
     assert_eq!(kept, 6);
     session.close().unwrap();
-    // A machine was lost while it brought the session there, within what was compacted.
+    // A machine was lost while it replicated the session, within the compacted range.
     let all = replica.records_len(id);
     let compacted = whole.audit(id).unwrap().compacted_ranges();
     let [range] = &compacted[..] else { panic!("{compacted:?}") };
@@ -169,7 +172,7 @@ fn a_compacted_session_of_which_not_all_is_held_is_not_made_of_it() {
             "{refused:?}"
         );
         assert!(store(&other, None).session_ids().unwrap().is_empty());
-        // Its writer, should it live, goes on.
+        // If its writer lives, it continues.
         assert_eq!(part.read(id, &mut |_| {}).unwrap().epoch, 0);
     }
     for held in [range.from.get(), range.through.get() + 1, all] {
@@ -182,13 +185,14 @@ fn a_compacted_session_of_which_not_all_is_held_is_not_made_of_it() {
             Ok(())
         );
     }
-    // What an earlier version held of one.
+    // As an earlier version replicated it.
     let other = Machine::default();
     let refused = store(&other, Some(&replica.without_objects(id).named("two"))).take_over(id, &types());
     assert!(matches!(&refused, Err(Error::ReplicaFailed { .. })), "{refused:?}");
 }
 
-/// A segment that was made ahead raced with the removal of what a takeover that failed had made, and the directory stayed.
+/// The preallocation of a segment raced with the cleanup of a failed takeover, and the directory
+/// stayed.
 #[test]
 fn nothing_is_made_any_more_in_the_directory_of_a_takeover_that_failed() {
     let mut made = 0;
@@ -201,7 +205,7 @@ fn nothing_is_made_any_more_in_the_directory_of_a_takeover_that_failed() {
         session.close().unwrap();
         let other = Machine::default();
         let taker = store(&other, Some(&replica.without_objects(id).named("two")));
-        // Whoever looks at what is to be removed.
+        // The cleanup itself fails.
         other.disk.inject(Fault::FailNth { op: Op::RemoveDirAll, nth: 1, error: std::io::ErrorKind::Other });
         assert!(matches!(taker.take_over(id, &types()), Err(Error::ReplicaFailed { .. })));
         other.disk.clear_faults();
@@ -211,14 +215,14 @@ fn nothing_is_made_any_more_in_the_directory_of_a_takeover_that_failed() {
             made += 1;
             assert!(other.disk.read_file(&path).unwrap().starts_with(b"FOLDLOG\n"), "{steps}: {path:?}");
         }
-        // The next one removes that.
+        // The next takeover removes it.
         store(&other, Some(&replica.named("two"))).take_over(id, &types()).unwrap().close().unwrap();
         assert_eq!(other.copied(BOOT).audit(id).unwrap().records_len(), replica.records_len(id));
     }
     assert!(made > 60, "{made}");
 }
 
-/// Returns what the observations of a log are called, and the records whose bodies it has not.
+/// Returns the names of a log's observations, and the records whose bodies are missing.
 fn said_and_dropped(machine: &Machine, id: Uuid) -> (Vec<String>, Vec<u64>) {
     let (mut said, mut dropped) = (Vec::new(), Vec::new());
     let log = machine.audit(id).unwrap();
@@ -258,11 +262,11 @@ fn what_a_compaction_dropped_of_what_is_held_is_said_and_nobody_goes_back_behind
         assert!(compacted.dropped >= 15, "{compacted:?}");
         let (said, dropped) = said_and_dropped(&machine, id);
         assert_eq!((said.len(), dropped.len() as u64), (1, compacted.dropped), "{is_open}");
-        // Once is enough.
+        // It is recorded once only.
         here.open_session(id, &types()).unwrap().close().unwrap();
         assert_eq!(said_and_dropped(&machine, id).0.len(), 1, "{is_open}");
 
-        // The replica has the bodies yet, and so has whoever takes the session over now.
+        // The replica still has the bodies, and so has a session that is taken over now.
         let other = Machine::default();
         let there = store(&other, Some(&replica.named("two")));
         let session = there.take_over(id, &types()).unwrap();
@@ -283,7 +287,7 @@ fn what_a_compaction_dropped_of_what_is_held_is_said_and_nobody_goes_back_behind
         }
         session.rollback_to(dropped[0] - 1).unwrap();
         session.close().unwrap();
-        // The next one knows it too, and an opening of the same.
+        // The next takeover knows it too, and so does reopening its session.
         let session = there.open_session(id, &types()).unwrap();
         assert!(matches!(session.rollback_to(dropped[0]), Err(Error::Compacted { .. })));
         session.close().unwrap();

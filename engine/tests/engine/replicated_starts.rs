@@ -1,4 +1,4 @@
-//! What a worker confirms before a tool starts, in each way in which one can start.
+//! What a worker confirms before a tool starts, for each way of starting one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use futures_lite::future::block_on;
 use serde::Deserialize;
 use uuid::Uuid;
 
-/// Has another worker take over each session whose begin was appended, before that is answered.
+/// After a start record is appended, another worker takes the session over before the append
+/// returns.
 struct TakenOver {
     replica: MemoryReplica,
-    /// Whether that happens.
     happens: AtomicBool,
-    /// How often the claim was asked for.
+    /// Number of confirmations of the claim.
     confirmed: AtomicU64,
 }
 
@@ -97,10 +97,9 @@ impl Replicator for TakenOver {
 #[derive(Deserialize, schemars::JsonSchema)]
 struct Nothing {}
 
-/// How often a tool has started.
 type Starts = Arc<AtomicU64>;
 
-/// A tool that runs on a thread, whose calls may run beside each other if it acts outside only.
+/// A tool that runs on a thread. Its calls may run in parallel if it only acts outside.
 struct Mail<const OUTSIDE: bool>(Starts);
 
 impl<const OUTSIDE: bool> Tool for Mail<OUTSIDE> {
@@ -122,7 +121,6 @@ impl<const OUTSIDE: bool> Tool for Mail<OUTSIDE> {
     }
 }
 
-/// A tool that is a future.
 struct SendAsync(Starts);
 
 impl AsyncTool for SendAsync {
@@ -175,7 +173,8 @@ fn is_fenced(error: &Error) -> bool {
     }
 }
 
-/// A worker that was stopped until another one had taken over started the tool all the same, once it had read that the begin is held.
+/// A worker that was suspended until another had taken over still started its tool, once it had
+/// learnt that the start record is replicated.
 #[test]
 fn a_tool_does_not_start_once_another_worker_has_taken_over() {
     type Start = fn(&ToolRunner) -> foldlog::Result<()>;
@@ -208,14 +207,14 @@ fn a_tool_does_not_start_once_another_worker_has_taken_over() {
     ];
     for (way, start) in ways {
         let world = world(Durability::Boundary);
-        // While nobody else claims the session, nothing is asked.
+        // Without a competing claim, no confirmation is requested.
         assert!(world.runner.execute(&call("send"), &OPTIONS).unwrap().success, "{way}");
         assert_eq!(world.replicator.confirmed.load(Ordering::SeqCst), 0, "{way}");
         world.replicator.happens.store(true, Ordering::SeqCst);
         let refused = start(&world.runner).unwrap_err();
         assert!(is_fenced(&refused), "{way}: {refused:?}");
         assert_eq!(world.starts.load(Ordering::SeqCst), 1, "{way}: a tool starts late");
-        // The begin is left open, for the other worker to recover.
+        // The start record stays open, for the other worker to recover.
         assert!(world.session.is_interrupted(), "{way}");
         assert!(is_fenced(&world.session.sync().unwrap_err()), "{way}");
     }

@@ -1,4 +1,4 @@
-//! The engine's tests notice what is broken on purpose: see `foldlog_test_support::sabotage`.
+//! Checks that the engine's tests notice deliberate faults: see `foldlog_test_support::sabotage`.
 
 use foldlog_test_support::sabotage::{Runner, assert_caught, assert_passing};
 

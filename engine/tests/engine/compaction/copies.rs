@@ -26,8 +26,8 @@ fn dir_of(id: Uuid) -> PathBuf {
     PathBuf::from("/mnt/copies/sessions").join(id.to_string())
 }
 
-/// Protects: a copy can be opened wherever the next backup dies. Where compacted segments were added to it, one after the other, it ended
-/// for a while in the middle of a range of which nobody knows what the slices held.
+/// Protects: a copy can be opened wherever the next backup dies. When compacted segments were added
+/// to it one by one, it ended for a while within a range in which the slices are unknown.
 #[test]
 fn a_copy_that_lacks_what_was_compacted_since_is_not_gone_on_with() {
     let machine = Machine::default();
@@ -47,22 +47,22 @@ fn a_copy_that_lacks_what_was_compacted_since_is_not_gone_on_with() {
     assert!(matches!(refused, Error::NotACopy { .. }), "{refused}");
     assert!(refused.to_string().contains("was compacted since"), "{refused}");
     assert!(before == machine.disk.dump(), "nothing was changed");
-    // Elsewhere it is a first copy, whole.
+    // In another store it is a first copy, and complete.
     let elsewhere = Store::open_with("/mnt/others", machine.options(Durability::Boundary)).unwrap();
     let copied = elsewhere.backup_from(machine.dir(id), BackupOptions::default()).unwrap();
     assert_eq!(copied.records, sound.records_len());
     assert_eq!(elsewhere.read_log(id).unwrap().check_seals().unwrap(), sound.check_seals().unwrap());
 }
 
-/// Protects: wherever a backup dies that adds seals to compacted segments, each of them has its whole seal or none, so that what is left
-/// of one always means damage.
+/// Protects: if a backup dies while it adds seals to compacted segments, each segment has a
+/// complete seal or none. A partial seal therefore always means damage.
 #[test]
 fn a_copy_whose_compacted_segments_lack_seals_gains_whole_ones() {
     let (machine, id) = written();
     compact(&machine, id).unwrap();
     back_up(&machine, id).unwrap();
     let (seals, state) = (copy(&machine, id).check_seals().unwrap(), copy(&machine, id).state().unwrap());
-    // As a backup leaves them that dies before it has added the last ones.
+    // The state after a backup that died before it added the last seals.
     let mut ends = BTreeMap::new();
     walk_on(&(Arc::new(machine.disk.clone()) as Arc<dyn Storage>), &dir_of(id), &mut |frame| {
         ends.insert(frame.segment.to_owned(), frame.offset + frame.bytes);
@@ -90,7 +90,8 @@ fn a_copy_whose_compacted_segments_lack_seals_gains_whole_ones() {
     assert!(sealed.len() > 2, "{sealed:?} of {seals}");
 }
 
-/// A copy of a compacted session is compacted too, and is gone on with until the session is compacted again.
+/// A copy of a compacted session is compacted too. Later backups extend it until the session is
+/// compacted again.
 #[test]
 fn a_backup_of_a_compacted_session_is_restored_and_gone_on_with() {
     let (machine, id) = written();

@@ -1,4 +1,4 @@
-//! Forks of compacted sessions, compactions of forks, and what either leaves the other.
+//! Forks of compacted sessions, compactions of forks, and their effects on each other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,14 +32,14 @@ fn a_fork_that_was_made_before_has_all_that_it_shares() {
     let states = states(&machine, fork);
     assert!(store.compact(id, &CompactOptions::default()).unwrap().dropped > 0);
     assert!(states == self::states(&machine, fork), "each of its positions is as it was");
-    // It can be compacted for itself, and says so.
+    // The fork can be compacted on its own, and reports it.
     let report = store.compact(fork, &CompactOptions::default()).unwrap();
     assert!(report.dropped > 0);
     assert_eq!(machine.audit(fork).unwrap().state().unwrap().slices, states[&at].slices);
 }
 
-/// A fork at a kept position has the head of its parent's segment, with what the parent's slices held behind it. That was taken for
-/// the fork's own, once the fork was compacted too.
+/// A fork at a kept position has the head of its parent's segment, with the parent's later slices.
+/// After the fork was compacted too, these were taken for the fork's own.
 #[test]
 fn a_fork_of_a_compacted_session_is_compacted_for_itself() {
     let (machine, id) = written();
@@ -73,8 +73,9 @@ fn a_fork_of_a_compacted_session_is_compacted_for_itself() {
     assert!(known >= 2 && known < before.len(), "{known}");
 }
 
-/// A fork that was killed when it had just got its name is compacted, and recovered. The recovery named the end of what is shared by
-/// the compacted bytes, where the first record of the fork names that of its parent, so nobody could open the fork any more.
+/// A fork was killed just after it got its name, then compacted and recovered. The recovery named
+/// the end of the shared part by the compacted bytes, but the fork's first record names its
+/// parent's. The fork could not be opened any more.
 #[test]
 fn a_fork_that_was_compacted_is_recovered_behind_what_it_shares() {
     let (whole, parent) = written();
@@ -113,8 +114,9 @@ fn a_fork_that_was_compacted_is_recovered_behind_what_it_shares() {
     assert!(compacted > 2, "it was killed before it had a name, and behind that: {compacted}");
 }
 
-/// A fork reads its parent, and then gives the parent's files names of its own. It gave them to the files of a compaction that
-/// another process had made in between, and looked for records where those had stood in the old ones.
+/// A fork reads its parent, and then links the parent's files. If another process compacted the
+/// parent in between, the fork linked the compacted files, and looked for records at their old
+/// offsets.
 #[test]
 fn a_fork_that_is_made_while_its_parent_is_compacted_is_whole() {
     let (machine, parent) = written();
@@ -125,7 +127,8 @@ fn a_fork_that_is_made_while_its_parent_is_compacted_is_whole() {
     for at in [kept, last] {
         let machine = machine.copied(BOOT);
         let expected = machine.audit(parent).unwrap().state_at(at).unwrap().slices;
-        // Another process compacts the parent just before the first of its files gets a second name.
+        // Another process compacts the parent just before the first of its files gets a second
+        // name.
         let (elsewhere, is_done) = (machine.clone(), AtomicBool::new(false));
         let disk = Watched::new(machine.disk.process(), move |op, _| {
             if op == Op::HardLink && !is_done.swap(true, Ordering::SeqCst) {

@@ -1,5 +1,5 @@
-//! Compaction: a log gives up what nothing needs any more, a kill at any step leaves a whole log, and whoever reads meanwhile
-//! reads on. That nothing else changes, law 7 shows (`tests/suite/laws/`).
+//! Compaction: a log gives up bodies that nothing needs, a kill at any step leaves a complete log,
+//! and open readers continue. Law 7 (`tests/suite/laws/`) shows that nothing else changes.
 
 mod copies;
 mod forks;
@@ -28,7 +28,7 @@ use foldlog_test_support::host::{
 };
 use uuid::Uuid;
 
-/// Writes a line of the draft over and over, and other things now and then.
+/// Rewrites a line of the draft many times, and writes other events now and then.
 fn write(session: &Session, edits: u64) {
     for n in 0..edits {
         let line = format!("line {n} of {}", "a long story ".repeat(8));
@@ -41,7 +41,8 @@ fn write(session: &Session, edits: u64) {
     }
 }
 
-/// Writes until a segment holds nothing that could be dropped: it is the last one, and not finished by a compaction.
+/// Writes until a segment contains nothing droppable. It is the last segment, and no compaction
+/// finishes it.
 fn write_what_stays(machine: &Machine, session: &Session) {
     let segments = machine.segments(session.id()).len();
     while machine.segments(session.id()).len() < segments + 2 {
@@ -53,7 +54,7 @@ fn compact(machine: &Machine, id: Uuid) -> foldlog::Result<CompactReport> {
     machine.process(Durability::Boundary).compact(id, &CompactOptions::default())
 }
 
-/// A closed session of several segments, most of whose bodies nobody needs.
+/// Returns a closed session of several segments, most of whose bodies are droppable.
 fn written() -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
@@ -100,7 +101,7 @@ fn a_log_takes_room_for_what_its_slices_hold_and_for_its_history() {
     assert!(after.check_seals().unwrap() > 3);
     assert_reduced_again(&after, &types());
 
-    // Whoever has a copy of what was dropped can show that it is that.
+    // The owner of a copy of a dropped body can prove that it is the one.
     let mut dropped = BTreeMap::new();
     after
         .records(0, u64::MAX, |record| {
@@ -125,7 +126,7 @@ fn a_log_takes_room_for_what_its_slices_hold_and_for_its_history() {
         .unwrap();
     assert_eq!(shown, report.dropped);
 
-    // Nothing is left to be dropped, until more is written.
+    // Nothing is left to drop until more is written.
     assert_eq!(compact(&machine, id).unwrap().through, None);
     let session = machine.open(id, Durability::Boundary).unwrap();
     assert_eq!(session.view::<Draft>().unwrap().len(), state.slices["draft"].items.len() as u64);
@@ -175,7 +176,7 @@ fn positions_are_kept_as_the_options_say_and_others_are_refused() {
             "and goes on from there"
         );
     }
-    // A rollback behind the range keeps its target through the next compaction.
+    // A rollback after the range keeps its target through the next compaction.
     write(&session, 20);
     let state = session.state().unwrap();
     session.close().unwrap();
@@ -196,7 +197,7 @@ fn draft(state: &State) -> Vec<Arc<[u8]>> {
     state.slices["draft"].items.iter().map(|item| Arc::clone(&item.bytes)).collect()
 }
 
-/// The bytes of each file of a session, but for images.
+/// Returns the bytes of each file of a session except images.
 fn segments(machine: &Machine, id: Uuid) -> Vec<(PathBuf, Vec<u8>)> {
     machine
         .segments(id)
@@ -205,7 +206,7 @@ fn segments(machine: &Machine, id: Uuid) -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
-/// Whatever stands there by then, it amounts to the same, and the next compaction ends what this one began.
+/// The log after the kill has the same content, and the next compaction finishes this one.
 #[test]
 fn a_compaction_that_is_killed_at_any_step_leaves_a_whole_log() {
     let (whole, id) = written();
@@ -246,7 +247,8 @@ fn a_compaction_that_is_killed_at_any_step_leaves_a_whole_log() {
     });
 }
 
-/// Undoing the last rewind needs the position before it, also behind restores of checkpoints, which are calls of the same name.
+/// Undoing the last rewind needs the position before it, also after restores of checkpoints, which
+/// are calls of the same name.
 #[test]
 fn the_last_rewind_can_still_be_undone() {
     let (machine, id) = written();
@@ -267,7 +269,7 @@ fn the_last_rewind_can_still_be_undone() {
     assert_eq!(draft(&session.state().unwrap()), before);
 }
 
-/// A compaction that was killed is ended by the next one, even if nothing was written in between.
+/// The next compaction completes a killed one even if nothing was written in between.
 #[test]
 fn what_a_killed_compaction_left_is_done_by_the_next() {
     let (whole, id) = written();
@@ -298,7 +300,7 @@ fn a_session_that_is_open_or_was_interrupted_is_left_alone() {
     assert!(matches!(compact(&machine, Uuid::from_u128(4)), Err(Error::NoSuchSession { .. })));
 }
 
-/// A call stays whole: the compacted range ends before it, or behind it.
+/// The compacted range ends before a call or after it.
 #[test]
 fn no_range_ends_within_a_call() {
     let (machine, id) = written();
@@ -314,14 +316,15 @@ fn no_range_ends_within_a_call() {
     operation.fail(foldlog::tools::ToolError::failed("it did not work")).unwrap();
     let slices = session.state().unwrap().slices;
     session.close().unwrap();
-    // The end is in the segment that is finished last, so nothing behind the begin is as old as asked for.
+    // The end record is in the segment that is finished last, so nothing after the start record is
+    // old enough.
     let report = compact(&machine, id).unwrap();
     assert!(report.dropped > 200, "a call that is over gives up its bodies too: {report:?}");
     assert_eq!(machine.audit(id).unwrap().state().unwrap().slices, slices);
     assert!(report.kept.iter().all(|position| *position < begin || *position >= begin + 201), "{report:?}");
 }
 
-/// A reader that began before goes on with what stands there now, and hands over each record once.
+/// An open reader continues with the replaced files, and returns each record once.
 #[test]
 fn who_reads_while_segments_are_replaced_reads_on() {
     let directory = tempfile::tempdir().unwrap();
@@ -341,7 +344,7 @@ fn who_reads_while_segments_are_replaced_reads_on() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    // One that knows the old places, and one that knows those of this moment.
+                    // One reader knows the old offsets, and one the current ones.
                     assert_eq!(reader.digest_through(last).unwrap(), digest);
                     let now = LogReader::open(&dir).unwrap();
                     assert_eq!(now.digest_through(last).unwrap(), digest);
@@ -372,7 +375,7 @@ fn who_reads_while_segments_are_replaced_reads_on() {
     assert!(session.log::<Notes>().unwrap().len() > notes.items.len() as u64);
 }
 
-/// A follower that stands in a segment which is replaced goes on in the file that it has.
+/// A follower within a replaced segment continues in the file that it has open.
 #[test]
 fn a_follower_within_a_log_that_is_compacted_hands_over_each_record_once() {
     let (machine, id) = written();
@@ -409,7 +412,7 @@ fn a_follower_within_a_log_that_is_compacted_hands_over_each_record_once() {
     drop(storage);
 }
 
-/// A read model cannot be made of events that are gone, and is told where it may begin.
+/// A read model cannot be built from dropped events. The feed reports where it can start.
 #[test]
 fn a_feed_says_where_events_were_dropped_and_goes_on_behind() {
     let (machine, id) = written();
@@ -441,7 +444,6 @@ fn a_feed_says_where_events_were_dropped_and_goes_on_behind() {
     assert_eq!(fed, 1);
 }
 
-/// Of what a compaction wrote, no byte can change unseen.
 #[test]
 fn a_changed_byte_anywhere_in_a_compacted_segment_is_found() {
     let machine = Machine::default();
@@ -457,7 +459,7 @@ fn a_changed_byte_anywhere_in_a_compacted_segment_is_found() {
     let seals = sound.check_seals().unwrap();
     let compacted = segments(&machine, id).remove(0);
     let (mut found, mut sealed) = (0, 0);
-    // The seal stands at the end of the file; one byte more behind it.
+    // The seal is at the end of the file; also tries one byte after it.
     let used = compacted.1.iter().rposition(|byte| *byte != 0).unwrap() + 1;
     for at in 0..=used {
         let mut bytes = compacted.1.clone();
@@ -469,7 +471,7 @@ fn a_changed_byte_anywhere_in_a_compacted_segment_is_found() {
                 assert!(error.is_damage() || matches!(error, Error::FutureFormat { .. }), "{at}: {error}");
                 found += 1;
             }
-            // The seal stands behind the end, and no record needs it.
+            // The seal is after the end, and no record needs it.
             Ok(reader) => {
                 assert_eq!(reader.state().unwrap(), state, "byte {at}");
                 assert_eq!(reader.digest_through(last).unwrap(), digest, "byte {at}");
@@ -480,7 +482,7 @@ fn a_changed_byte_anywhere_in_a_compacted_segment_is_found() {
         }
     }
     assert!((40..120).contains(&sealed) && found > 1_000, "{sealed} of the seal, {found}");
-    // A copy may wait for its seal.
+    // A copy may still lack its seal.
     let mut bytes = compacted.1.clone();
     bytes.truncate(used - (sealed - 1));
     for len in [bytes.len(), 2 * bytes.len()] {
@@ -490,7 +492,8 @@ fn a_changed_byte_anywhere_in_a_compacted_segment_is_found() {
     }
 }
 
-/// What stands before the first damage is read and salvaged as far as slices are known: up to a base, or before the range.
+/// Records before the first damage are read and salvaged as far as the slices are known: up to a
+/// base, or before the range.
 #[test]
 fn a_damaged_compacted_log_is_salvaged_up_to_a_position_that_is_known() {
     let (machine, id) = written();
@@ -516,7 +519,7 @@ fn a_damaged_compacted_log_is_salvaged_up_to_a_position_that_is_known() {
                 assert!(position != kept || slices == then, "up to the base");
                 assert!(position < last || slices == now);
                 let again = machine.audit(salvaged.session).unwrap();
-                // A salvage also puts right what can be known again.
+                // A salvage also repairs what can be recomputed.
                 assert!(salvaged.records > position.get());
                 assert_eq!(again.state_at(position).unwrap().slices, slices);
                 machine.open(salvaged.session, Durability::Boundary).unwrap().dispatch(step(1)).unwrap();
@@ -534,8 +537,9 @@ fn a_damaged_compacted_log_is_salvaged_up_to_a_position_that_is_known() {
     assert!(ends.contains_key(&None) && ends.contains_key(&Some(kept)), "{ends:?}");
 }
 
-/// What is written last may be all that an earlier body is dropped for. The last segment was finished only where something was
-/// dropped in it, so a dry run told of bodies that no compaction ever dropped.
+/// The newest records may be the only reason to drop an earlier body. The last segment used to be
+/// finished only if something was dropped in it, so a dry run reported bodies that no compaction
+/// ever dropped.
 #[test]
 fn the_last_segment_is_finished_for_what_is_dropped_before_it_too() {
     let (machine, id) = written();
@@ -560,8 +564,8 @@ fn the_last_segment_is_finished_for_what_is_dropped_before_it_too() {
     assert_eq!(machine.audit(id).unwrap().state().unwrap().slices, before.state().unwrap().slices);
 }
 
-/// A compacted segment attests itself and all before it, which a killed process may have written and nobody synced: a power cut
-/// behind the compaction damaged the log.
+/// A compacted segment attests itself and everything before it, which a killed process may have
+/// written without a sync. A power cut after the compaction damaged the log.
 #[test]
 fn all_before_a_compacted_segment_is_durable_once_that_has_its_name() {
     let machine = Machine::default();
@@ -588,9 +592,10 @@ fn all_before_a_compacted_segment_is_durable_once_that_has_its_name() {
     assert_eq!(session.state_at(report.through.unwrap()).unwrap().slices, state.slices);
 }
 
-/// The last record of a compacted segment counted as unattested, since no frame of its own attests it. A recovery wrote it anew behind
-/// the segment, whose range then ended where nobody knew the slices: the log could not be folded any more. And the session that
-/// recovered took the compacted segment to end where the one that it stands for had ended: it found it damaged.
+/// The last record of a compacted segment counted as unattested, since no later frame attests it. A
+/// recovery rewrote it after the segment, whose range then ended where the slices are unknown: the
+/// log could not be folded any more. The recovering session also assumed that the compacted segment
+/// ended where the original had ended, and reported damage.
 #[test]
 fn no_recovery_cuts_into_a_compacted_segment() {
     let machine = Machine::default();
@@ -604,7 +609,7 @@ fn no_recovery_cuts_into_a_compacted_segment() {
     let audit = machine.audit(id).unwrap();
     assert!(report.dropped > 20 && through + 1 < audit.last_position(), "{report:?}");
     let state = audit.state_at(through).unwrap().slices;
-    // What a close attests need not be durable.
+    // Records that a close attests need not be durable.
     for kind in [CrashKind::PowerLosingAll, CrashKind::Process] {
         machine.crash(kind);
         let session = machine.open(id, Durability::Process).unwrap();

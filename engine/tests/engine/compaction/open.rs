@@ -1,4 +1,4 @@
-//! Compactions of sessions that are open for writing, and go on.
+//! Compactions of sessions that are open for writing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -31,10 +31,10 @@ fn an_open_session_is_compacted_and_goes_on() {
     );
     assert_eq!(session.state().unwrap().slices, before);
     assert_eq!(session.log_bytes(), machine.audit(session.id()).unwrap().log_bytes());
-    // A view of before reads its items where they stand now.
+    // An earlier view reads its items at their new offsets.
     assert_eq!(notes.iter().filter(Result::is_ok).count() as u64, notes.len());
 
-    // What was known when the session was opened is gone all the same.
+    // Positions known when the session was opened are dropped all the same.
     assert!(matches!(session.rollback_to(30), Err(Error::Compacted { .. })));
     assert!(matches!(session.state_at(30), Err(Error::Compacted { .. })));
     session.rollback_to(kept).unwrap();
@@ -58,8 +58,9 @@ fn an_open_session_is_compacted_and_goes_on() {
     assert_reduced_again(&audit, &types());
 }
 
-/// An image names where records stand in the compacted segments of its log. Where a power cut brought back the file that a
-/// compaction had replaced, the image was taken for one of that file, and sound records were called damaged.
+/// An image records offsets in the compacted segments of its log. After a power cut had brought
+/// back the original file, the image was applied to it, and intact records were reported as
+/// damaged.
 #[test]
 fn an_image_of_a_compacted_segment_is_none_of_the_one_that_a_power_cut_brings_back() {
     let machine = Machine::default().with_images();
@@ -76,7 +77,8 @@ fn an_image_of_a_compacted_segment_is_none_of_the_one_that_a_power_cut_brings_ba
     edit(120);
     session.close().unwrap();
     assert!(machine.open(id, Durability::Process).unwrap().recovery().from_image > Some(60.into()));
-    // As if the power had gone before the names were durable, behind a compaction that failed there.
+    // As if the power had failed before the names were durable, after a compaction that failed
+    // there.
     for (path, bytes) in &plain[..plain.len() - 2] {
         machine.disk.write_file(path, bytes).unwrap();
     }
@@ -109,7 +111,8 @@ fn a_session_is_not_compacted_within_a_call() {
     assert!(session.compact(&CompactOptions::default()).unwrap().dropped > 20);
 }
 
-/// Seals of finished segments are written in the background, by the places where the segments ended before they were compacted.
+/// Seals of finished segments are written in the background, by the offsets at which the segments
+/// ended before they were compacted.
 #[test]
 fn threads_write_and_read_while_their_session_is_compacted() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a reader that is open reads on once its log was compacted.
+//! An open reader whose log is compacted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,14 +11,13 @@ use foldlog_test_support::host::{DraftEdited, types};
 
 use super::{compact, write, written};
 
-/// All that a reader reads of its log.
 #[derive(Debug, PartialEq)]
 struct Read {
-    /// Slices at some positions, found one by one, and along the live path.
+    /// Slices at some positions, each found on its own and along the live path.
     states: BTreeMap<SequenceNumber, (State, State)>,
-    /// Each record: its sequence number, its kind, and its body.
+    /// Sequence number, kind and body of each record.
     records: Vec<(SequenceNumber, String, Vec<u8>)>,
-    /// Each frame: its offset, and its length.
+    /// Offset and length of each frame.
     frames: Vec<(u64, u64)>,
     segments: usize,
     snapshots: usize,
@@ -44,8 +43,8 @@ fn read(reader: &LogReader) -> foldlog::Result<Read> {
     Ok(Read { states, records, frames, segments, snapshots, calls: reader.ledger()?.len() })
 }
 
-/// `foldlog state`, `show`, `stats` and `ledger` opened a log and read it again by the names of its files. Beside compactions they
-/// failed in the midst of it, since what they had found was no longer there.
+/// `foldlog state`, `show`, `stats` and `ledger` opened a log and read its files again by name.
+/// During compactions they failed half way, since the files that they had found were gone.
 #[test]
 fn a_reader_reads_on_what_it_found_whatever_a_compaction_replaces() {
     let (machine, id) = written();
@@ -59,17 +58,17 @@ fn a_reader_reads_on_what_it_found_whatever_a_compaction_replaces() {
 
     assert!(compact(&machine, id).unwrap().dropped > 60);
     assert!(read(&reader).unwrap() == before);
-    // So does one that has read nothing until now.
+    // So does a reader that has read nothing so far.
     assert!(read(&late).unwrap() == before);
     assert!(read(&sound).unwrap() == before);
-    // Whoever opens the log now finds it compacted.
+    // A reader that opens the log now finds it compacted.
     let now = machine.audit(id).unwrap();
     assert!(now.compacted_ranges().len() > reader.compacted_ranges().len());
     let gone = now.compacted_ranges()[0].from;
     assert!(now.state_at(gone + 1).is_err());
 }
 
-/// What a compaction drops may be an object, which a collection then removes: it is not lost.
+/// A dropped body may be an object, which a collection then removes: it is not lost.
 #[test]
 fn a_reader_is_told_to_read_anew_where_what_it_found_is_collected() {
     let machine = Machine::default();
@@ -88,7 +87,7 @@ fn a_reader_is_told_to_read_anew_where_what_it_found_is_collected() {
     assert!(collected.all.objects > 0, "{collected:?}");
     let error = reader.state_at(then).unwrap_err();
     assert!(matches!(error, Error::CompactedMeanwhile { .. }), "{error}");
-    // One that is missing although nothing was replaced is lost.
+    // An object that is missing although nothing was replaced is lost.
     let reader = machine.audit(id).unwrap();
     let object = machine.disk.list(&machine.dir(id).join("objects")).unwrap().remove(0);
     machine.disk.remove_file(&machine.dir(id).join("objects").join(object.name)).unwrap();

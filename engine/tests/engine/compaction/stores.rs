@@ -1,4 +1,4 @@
-//! Compactions of whole stores, and what they are worth.
+//! Compactions of whole stores, and the space that they save.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{segments, write, written};
 
-/// A session of a store, closed.
+/// Writes another session to a store, and closes it.
 fn another(machine: &Machine, edits: u64) -> Uuid {
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     write(&session, edits);
@@ -55,13 +55,13 @@ fn a_store_is_compacted_by_its_policy_and_no_session_keeps_another_from_it() {
     session.close().unwrap();
 }
 
-/// What stands in the place of a body, and what says so in each segment, takes room too.
+/// Placeholders of dropped bodies, and the notes about them in each segment, take space too.
 #[test]
 fn nothing_is_dropped_where_that_saves_nothing() {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     let id = session.id();
-    // Each of them takes the place of the one before, and is shorter than what would stand in its place.
+    // Each event replaces the one before, and is shorter than its placeholder.
     for part in 0..200 {
         session
             .dispatch(foldlog_test_support::host::DraftEdited { place: 0, line: format!("{part}") })
@@ -73,7 +73,8 @@ fn nothing_is_dropped_where_that_saves_nothing() {
     assert_eq!(store.compact(id, &CompactOptions::default()).unwrap().through, None);
     assert!(before == segments(&machine, id));
 
-    // Two long ones among them are worth more than a note of what was dropped, and their report says what they are worth.
+    // Two long ones among them are worth more than the note about dropped bodies, and the report
+    // states how much they save.
     let session = machine.open(id, Durability::Boundary).unwrap();
     write(&session, 3);
     write_steps(&session, 20);
@@ -82,11 +83,13 @@ fn nothing_is_dropped_where_that_saves_nothing() {
     let (len, mut saved) = (bytes(), 0);
     let report = store.compact(id, &CompactOptions::default()).unwrap();
     saved += report.bytes;
-    // The segment that begins behind the last one, and its first record, are none of what was compacted.
+    // The segment that starts after the last one, and its first record, are not part of the
+    // compaction.
     assert!(bytes() + saved <= len + 1024 && bytes() + saved + 256 >= len, "{len}, {saved}, {}", bytes());
 }
 
-/// Protects: a session that somebody deletes while its store is compacted is no failure, at whichever moment it goes. It counted as one.
+/// Protects: deleting a session while its store is compacted is no failure, at any moment. It used
+/// to count as one.
 #[test]
 fn a_session_that_is_deleted_while_its_store_is_compacted_has_not_failed() {
     let (mut moments, mut gone) = (0, 0);
@@ -110,7 +113,7 @@ fn a_session_that_is_deleted_while_its_store_is_compacted_has_not_failed() {
                 session.close().unwrap();
                 id
             });
-            // By another process, so that the other's locks hold. What is held is not deleted.
+            // By another process, so that the other's locks apply. A locked session is not deleted.
             let other = Store::open_with(directory.path(), options(&Mortal::born(Some(BOOT)))).unwrap();
             let dir = store.session_dir(first);
             let (say, hear) = std::sync::mpsc::channel();

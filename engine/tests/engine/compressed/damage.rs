@@ -1,4 +1,5 @@
-//! Damaged and hostile compressed segments: what is lost, what is said, and that nothing is ever wrong.
+//! Damaged and hostile compressed segments: how much is lost, which errors are reported, and that
+//! no result is ever wrong.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::decoder::{crc32, parts};
 use super::{CODECS, compress, compressed, files, first_compressed, is_compressed, name_of, small, written};
 use super::{tiny, tiny_compacted};
 
-/// Every byte counts, or is said to be damaged by whoever checks seals.
+/// Every changed byte changes a result or is found by a check of seals.
 #[test]
 fn a_changed_byte_anywhere_in_a_compressed_segment_is_found() {
     let sessions: [fn(Compression) -> (Machine, Uuid); 2] = [tiny, tiny_compacted];
@@ -33,14 +34,15 @@ fn a_changed_byte_anywhere_in_a_compressed_segment_is_found() {
                 Err(error) => {
                     assert!(error.is_damage(), "{codec}, byte {at}: {error}");
                     assert!(error.to_string().contains(name_of(&path)), "{codec}, byte {at}: {error}");
-                    // Without its magic number a file could be any.
+                    // Without its magic number the file is unrecognizable.
                     assert!(
                         at < 8 || error.to_string().contains("of the file"),
                         "{codec}, byte {at}: {error}"
                     );
                     found += 1;
                 }
-                // The head stands once more in the first block, and no frame needs a byte behind the last record.
+                // The head is repeated in the first block, and no frame needs a byte after the last
+                // record.
                 Ok(reader) => {
                     assert_eq!(reader.state().unwrap(), state, "{codec}, byte {at}");
                     assert_eq!(reader.digest_through(last).unwrap(), digest, "{codec}, byte {at}");
@@ -87,7 +89,7 @@ fn a_file_that_was_cut_or_lengthened_is_never_read_wrong() {
     }
 }
 
-/// Changes a file and makes its checksums fit, as somebody does who knows the format.
+/// Changes a file and corrects its checksums, as an attacker who knows the format would.
 fn forged(file: &[u8], change: impl FnOnce(&mut Vec<u8>, Range<usize>)) -> Vec<u8> {
     let (head, table) = (parts(file).head, parts(file).table);
     let mut bytes = file.to_vec();
@@ -102,7 +104,8 @@ fn forged(file: &[u8], change: impl FnOnce(&mut Vec<u8>, Range<usize>)) -> Vec<u
     bytes
 }
 
-/// Whatever lengths a file claims, nothing is asked for that it does not hold, and nobody waits long for the answer.
+/// Memory is allocated for the bytes of a file, not for the lengths that it claims, and the answer
+/// is quick.
 #[test]
 fn a_hostile_file_is_damage_and_takes_no_memory() {
     let (machine, id) = small(Compression::Zstd);
@@ -123,7 +126,7 @@ fn a_hostile_file_is_damage_and_takes_no_memory() {
             }
         }
     };
-    // A block of zstd that stands for much more than 64 KiB, under a checksum that fits.
+    // A zstd block that decompresses to far more than 64 KiB, with a matching checksum.
     let bomb = zstd::bulk::compress(&vec![7; 64 << 20], 19).unwrap();
     let with_bomb = |bytes: &mut Vec<u8>, table: Range<usize>| {
         let len = (bomb.len() as u32).to_le_bytes();
@@ -144,7 +147,7 @@ fn a_hostile_file_is_damage_and_takes_no_memory() {
         forged(&sound, entry(0, 0, None)),
         forged(&sound, entry(1, 3, Some(0))),
         forged(&sound, with_bomb),
-        // The second block is the first one once more: blocks do not overlap, so it is read from elsewhere.
+        // The second block repeats the first. Blocks do not overlap, so it is read from elsewhere.
         forged(&sound, |bytes, table| bytes.copy_within(table.start..table.start + 8, table.start + 8)),
     ];
     for (nth, bytes) in files.iter().enumerate() {
@@ -172,7 +175,8 @@ fn places(machine: &Machine, id: Uuid) -> (Vec<String>, u64) {
     (places.unwrap().into_iter().map(|place| format!("{place:?}")).collect(), records)
 }
 
-/// A damaged block costs 64 KiB: what stands before it is read and salvaged, and what stands behind it is found.
+/// A damaged block costs 64 KiB: records before it are read and salvaged, and those after it are
+/// found.
 #[test]
 fn a_damaged_block_costs_no_other() {
     let (plain, id) = written();
@@ -198,7 +202,7 @@ fn a_damaged_block_costs_no_other() {
                 "{places:?}"
             );
             assert!(places[0].contains(&told), "{places:?}");
-            // 64 KiB hold about 180 of these records.
+            // 64 KiB contain about 180 of these records.
             assert!(records < all && records + 320 > all, "{records} of {all}");
             let storage = Arc::new(machine.disk.clone());
             let sound = LogReader::open_sound(storage, machine.dir(id), ReadOptions::default()).unwrap();
@@ -219,7 +223,8 @@ fn a_damaged_block_costs_no_other() {
             store.open_session(salvaged.session, &types()).unwrap().dispatch(step(1)).unwrap();
             machine.disk.write_file(path, bytes).unwrap();
         }
-        // Without its table a segment is lost, but for its header: the segments before and behind it are found.
+        // Without its table a segment is lost except for its header. The segments before and after
+        // it are found.
         let mut damaged = bytes.clone();
         damaged[parts(bytes).table.start + 3] ^= 4;
         machine.disk.write_file(path, &damaged).unwrap();
@@ -230,7 +235,7 @@ fn a_damaged_block_costs_no_other() {
         );
         let (places, records) = places(&machine, id);
         assert!(records < all && records + 700 > all, "{records} of {all}: {places:?}");
-        // And so is one whose first bytes are damaged.
+        // The same applies to a segment whose first bytes are damaged.
         let mut damaged = bytes.clone();
         damaged[17] ^= 4;
         machine.disk.write_file(path, &damaged).unwrap();
@@ -243,7 +248,7 @@ fn a_damaged_block_costs_no_other() {
     assert_eq!(places(&machine, id), (Vec::new(), all));
 }
 
-/// A damaged file is not made plain: what it has lost would be lost for good, and look sound.
+/// Decompressing a damaged file would lose the rest for good, and make it look intact.
 #[test]
 fn a_damaged_segment_is_neither_made_plain_nor_compressed_otherwise() {
     let (plain, id) = written();

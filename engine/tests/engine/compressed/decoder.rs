@@ -1,12 +1,12 @@
-//! A decoder of compressed segments that shares no code with the engine: it reads the format as its documentation draws it.
+//! A decoder of compressed segments that shares no code with the engine. It follows the
+//! documentation of the format.
 
-/// What a compressed segment's file says of itself.
 pub(super) struct Parts {
     pub(super) codec: u8,
     pub(super) plain_len: usize,
     pub(super) head: std::ops::Range<usize>,
     pub(super) table: std::ops::Range<usize>,
-    /// Where each block stands in the file.
+    /// The range of each block in the file.
     pub(super) blocks: Vec<std::ops::Range<usize>>,
 }
 
@@ -26,7 +26,7 @@ pub(super) fn crc32(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Takes a file apart, and checks each checksum and length in it.
+/// Parses a file, and checks each checksum and length in it.
 pub(super) fn parts(file: &[u8]) -> Parts {
     assert_eq!(&file[..8], b"FOLDZIP\n");
     assert_eq!((number(&file[8..10]), file[11]), (1, 16));
@@ -49,7 +49,6 @@ pub(super) fn parts(file: &[u8]) -> Parts {
     Parts { codec: file[10], plain_len, head, table, blocks }
 }
 
-/// Decompresses a file.
 pub(super) fn decoded(file: &[u8]) -> Vec<u8> {
     let parts = parts(file);
     let mut plain = Vec::new();
@@ -68,7 +67,6 @@ pub(super) fn decoded(file: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Decompresses one block of the LZ4 block format.
 fn lz4(stored: &[u8]) -> Vec<u8> {
     let (mut at, mut plain) = (0, Vec::new());
     let length = |at: &mut usize, nibble: u8| {

@@ -1,4 +1,4 @@
-//! What a compression makes of a session's files, and which it leaves alone.
+//! Which files of a session a compression replaces, and which it leaves alone.
 
 use foldlog::storage::Storage;
 use foldlog::{CompactOptions, Compression, Durability, Error, SessionOptions, SnapshotOptions};
@@ -29,7 +29,7 @@ fn a_compressed_segment_is_the_plain_one_byte_for_byte() {
         let last = after.last_key_value().unwrap();
         assert!(!is_compressed(last.1), "the last segment is plain");
 
-        // Nothing is left to be done.
+        // Nothing is left to compress.
         let again = compress(&machine, id, codec).unwrap().compressed.unwrap();
         assert_eq!((again.segments, again.bytes_before), (0, again.bytes_after));
         assert!(after == files(&machine, id));
@@ -46,7 +46,7 @@ fn a_compressed_segment_is_the_plain_one_byte_for_byte() {
 #[test]
 fn the_report_says_how_much_shorter_the_files_are_and_a_dry_run_says_it_before() {
     let (machine, id) = written();
-    // The segment that was written last is finished first, which a dry run does not do.
+    // The last segment is finished first, which a dry run does not do.
     let session = store(&machine, 128 << 10).open_session(id, &types()).unwrap();
     session.dispatch(step(1)).unwrap();
     session.close().unwrap();
@@ -68,7 +68,8 @@ fn the_report_says_how_much_shorter_the_files_are_and_a_dry_run_says_it_before()
     assert!(report.bytes_after * 2 < report.bytes_before, "{report:?}");
 }
 
-/// A log whose last segment is long enough is finished first, so that a session of one segment is compressed too.
+/// A log whose last segment is long enough is finished first, so that a session of one segment is
+/// compressed too.
 #[test]
 fn the_segment_that_was_written_last_is_finished_if_it_is_long_enough() {
     for (events, segments) in [(40, 0), (400, 1)] {
@@ -121,7 +122,7 @@ fn short_segments_and_those_that_hardly_shrink_stay_plain() {
     assert!(report.finished > 1 && machine.disk.files().iter().all(|path| !name_of(path).ends_with(".new")));
 }
 
-/// A fork holds its parent's files by names of its own: to write one anew for the parent would save nothing.
+/// A fork has its own links to its parent's files: rewriting one for the parent would save nothing.
 #[test]
 fn a_segment_that_a_fork_has_too_stays_plain_and_a_fork_has_compressed_ones_as_they_are() {
     let (machine, id) = written();
@@ -157,7 +158,7 @@ fn a_segment_that_a_fork_has_too_stays_plain_and_a_fork_has_compressed_ones_as_t
     );
     reader.check_seals().unwrap();
 
-    // On a real file system too.
+    // The same on a real file system.
     let directory = tempfile::tempdir().unwrap();
     let (one, two) = (directory.path().join("one"), directory.path().join("two"));
     std::fs::write(&one, "x").unwrap();
@@ -181,7 +182,8 @@ fn bodies_are_dropped_and_segments_compressed_in_one_go_and_stay_compressed() {
     let (first, seals) = (packed(&machine), reader.check_seals().unwrap());
     assert!(first > 2 && seals as usize >= first);
 
-    // A later compaction that does not say how segments are kept leaves them compressed, also those that it writes anew.
+    // A later compaction that does not name a compression leaves segments compressed, also those
+    // that it rewrites.
     let session = store(&machine, 128 << 10).open_session(id, &types()).unwrap();
     write(&session, 9, 300);
     session.snapshot(SnapshotOptions::with_tag("later")).unwrap();
@@ -198,7 +200,7 @@ fn bodies_are_dropped_and_segments_compressed_in_one_go_and_stay_compressed() {
     assert_eq!(machine.audit(id).unwrap().state().unwrap().slices, state.slices);
 }
 
-/// A file of a later version is no damage, and neither is a codec that nobody here knows.
+/// A file of a later version, or with an unknown codec, is not damage.
 #[test]
 fn a_later_version_or_codec_says_so() {
     let (machine, id) = small(Compression::Zstd);
@@ -218,7 +220,8 @@ fn a_later_version_or_codec_says_so() {
     }
 }
 
-/// Where its successor is lost, a compressed segment is the last one, and a writer must not go on in it.
+/// If its successor is lost, a compressed segment is the last one, and a writer must not append to
+/// it.
 #[test]
 fn nobody_writes_into_a_compressed_segment() {
     let (machine, id) = small(Compression::Lz4);

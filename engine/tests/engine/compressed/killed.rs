@@ -1,4 +1,4 @@
-//! Compressions that are killed, fail, or run beside readers.
+//! Compressions that are killed, fail, or run while readers are open.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::{compress, compressed, files, is_compressed, name_of, only, store, write, written};
 
-/// A closed session of few and short segments.
+/// Returns a closed session of few and short segments.
 fn short() -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = store(&machine, 12 << 10).create(&types()).unwrap();
@@ -30,14 +30,14 @@ fn compress_short(machine: &Machine, id: Uuid, compression: Compression) -> fold
     store(machine, 12 << 10).compact(id, &options)
 }
 
-/// Whatever stands there by then are the same records, and the next compression ends what this one began.
+/// The records after the kill are the same, and the next compression finishes this one.
 #[test]
 fn a_compression_that_is_killed_at_any_step_leaves_a_whole_log() {
     let (plain, id) = short();
     let reader = plain.audit(id).unwrap();
     let (last, state) = (reader.last_position(), reader.state().unwrap());
     let (digest, seals) = (reader.digest_through(last).unwrap(), reader.check_seals().unwrap());
-    // The last segment is finished here, so that no step is one of a writer's.
+    // Finishes the last segment here, so that no step is one of a writer's.
     let packed = plain.copied(BOOT);
     compress_short(&packed, id, Compression::Zstd).unwrap();
     let (packed, whole) = (packed.copied(BOOT), packed);
@@ -91,7 +91,8 @@ fn a_full_disk_leaves_the_files_as_they_are() {
     assert!(compress(&machine, id, Compression::Zstd).unwrap().compressed.unwrap().segments > 0);
 }
 
-/// A reader that has a file open, or a place noted, reads the same bytes from the file that takes its name.
+/// A reader with an open file, or a noted offset, reads the same bytes from the file that takes its
+/// name.
 #[test]
 fn who_reads_while_segments_are_compressed_reads_on() {
     let directory = tempfile::tempdir().unwrap();
@@ -140,7 +141,8 @@ fn who_reads_while_segments_are_compressed_reads_on() {
     });
 }
 
-/// A session that is written on behind compressed segments is compressed again, and one that is open is left alone.
+/// A session that was extended after compressed segments is compressed again. An open session is
+/// left alone.
 #[test]
 fn a_session_goes_on_behind_its_compressed_segments() {
     let (plain, id) = written();
@@ -157,7 +159,7 @@ fn a_session_goes_on_behind_its_compressed_segments() {
     let report = compress(&machine, id, Compression::Zstd).unwrap().compressed.unwrap();
     assert!(report.segments > 0 && report.segments < report.finished, "{report:?}");
     let machine = machine.copied(BOOT);
-    // A process that was killed is recovered behind them.
+    // A killed process is recovered after compressed segments.
     let session = machine.open(id, Durability::Process).unwrap();
     assert_eq!(session.state().unwrap().slices, state.slices);
     session.dispatch(step(1)).unwrap();

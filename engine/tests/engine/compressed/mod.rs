@@ -1,5 +1,5 @@
-//! Compressed segments: whatever is asked of a log has the same answer before and behind a compression, a kill at any step leaves
-//! a whole log, and damage costs what it has to.
+//! Compressed segments: every query has the same answer before and after a compression, a kill at
+//! any step leaves a complete log, and the cost of damage is bounded.
 
 mod damage;
 mod decoder;
@@ -18,14 +18,14 @@ use uuid::Uuid;
 
 const CODECS: [Compression; 2] = [Compression::Zstd, Compression::Lz4];
 
-/// The store of a machine as a new process opens it, with segments of this length.
+/// Opens the store of a machine as a new process does, with segments of this length.
 fn store(machine: &Machine, segment_bytes: u64) -> Store {
     let segments = SegmentSizes { first_bytes: segment_bytes, max_bytes: segment_bytes, ahead_bytes_min: 0 };
     let options = StoreOptions { segments, ..machine.options(Durability::Boundary) };
     Store::open_with("/home/store", options).unwrap()
 }
 
-/// Dispatches what is partly said again and partly not, as conversations are.
+/// Dispatches partly repetitive text, as conversations are.
 fn write(session: &Session, seed: u64, events: u64) {
     let mut chance = Chance::new(seed);
     for n in 0..events {
@@ -44,7 +44,7 @@ fn write(session: &Session, seed: u64, events: u64) {
     }
 }
 
-/// A closed session of several segments of 128 KiB, all bytes of it durable.
+/// Returns a closed session of several segments of 128 KiB, all of it durable.
 fn written() -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = store(&machine, 128 << 10).create(&types()).unwrap();
@@ -76,13 +76,12 @@ fn is_compressed(bytes: &[u8]) -> bool {
     bytes.starts_with(b"FOLDZIP\n")
 }
 
-/// The bytes of each segment, by their paths.
+/// Returns the bytes of each segment by path.
 fn files(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
     let read = |path: PathBuf| (path.clone(), machine.disk.read_file(&path).unwrap());
     machine.segments(id).into_iter().map(read).collect()
 }
 
-/// The first compressed segment of a session, and its bytes.
 fn first_compressed(machine: &Machine, id: Uuid) -> (PathBuf, Vec<u8>) {
     files(machine, id).into_iter().find(|(_, bytes)| is_compressed(bytes)).unwrap()
 }
@@ -91,7 +90,7 @@ fn up_to_the_last(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)]
 }
 
-/// A closed session whose one finished segment is 70 KiB long, of which little is left when it is compressed.
+/// Returns a closed session whose one finished segment is 70 KiB long and compresses very well.
 fn small(compression: Compression) -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = store(&machine, 68 << 10).create(&types()).unwrap();
@@ -108,7 +107,8 @@ fn small(compression: Compression) -> (Machine, Uuid) {
     (machine.copied(BOOT), id)
 }
 
-/// A closed session of short events, the first segment of which is compressed although it is short too.
+/// Returns a closed session of short events, whose first segment is compressed although it is
+/// short.
 fn tiny(compression: Compression) -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = store(&machine, 4096).create(&types()).unwrap();
@@ -129,7 +129,7 @@ fn tiny(compression: Compression) -> (Machine, Uuid) {
     (machine.copied(BOOT), id)
 }
 
-/// A closed session of short edits, the first segment of which is compacted too.
+/// Returns a closed session of short edits, whose first segment is compacted too.
 fn tiny_compacted(compression: Compression) -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = store(&machine, 4096).create(&types()).unwrap();

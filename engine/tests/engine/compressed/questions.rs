@@ -1,4 +1,4 @@
-//! Asks a log and its compressed form the same questions.
+//! Compares the answers to queries of a log and of its compressed form.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::{
     written,
 };
 
-/// What a log says, in whichever way one asks.
+/// The answers of a log to every kind of query.
 #[derive(PartialEq)]
 struct Answers {
     records: Vec<(u64, foldlog::RecordKind, i64, Vec<u8>)>,
@@ -64,7 +64,7 @@ fn answers(machine: &Machine, id: Uuid, through: u64) -> Answers {
 #[test]
 fn whatever_is_asked_of_a_log_has_the_same_answer_when_it_is_compressed() {
     let (plain, id) = written();
-    // Both have the record that says why the last segment was finished.
+    // Both contain the record that states why the last segment was finished.
     let zstd = compressed(&plain, id, Compression::Zstd);
     let plain = compressed(&zstd, id, Compression::None);
     let through = plain.audit(id).unwrap().last_position().get();
@@ -82,7 +82,7 @@ fn whatever_is_asked_of_a_log_has_the_same_answer_when_it_is_compressed() {
         for (at, note) in session.log::<Notes>().unwrap().iter().enumerate().step_by(50) {
             assert_eq!(note.unwrap().text, plain_note(&plain, id, at));
         }
-        // What goes back, or branches off, does so within compressed segments.
+        // Rollbacks and forks have their targets within compressed segments.
         for at in [40_u64, 333, 600, through - 40] {
             let then = plain.audit(id).unwrap().state_at(at).unwrap();
             let fork = store(&machine, 128 << 10).fork(id, at, &types(), SessionOptions::default()).unwrap();
@@ -111,7 +111,7 @@ fn plain_note(machine: &Machine, id: Uuid, at: usize) -> String {
     session.log::<Notes>().unwrap().iter().nth(at).unwrap().unwrap().text.clone()
 }
 
-/// Images name places in segments, and their checksums: they hold for either form.
+/// Images contain offsets in segments and checksums, which are valid for either form.
 #[test]
 fn an_image_stays_good() {
     let machine = Machine::default().with_images();
@@ -134,7 +134,7 @@ fn an_image_stays_good() {
     }
 }
 
-/// A walk decompresses a block once: it reads it once.
+/// A walk reads and decompresses each block once.
 #[test]
 fn a_walk_reads_each_block_once_and_a_record_one_block() {
     let (plain, id) = written();
@@ -148,7 +148,7 @@ fn a_walk_reads_each_block_once_and_a_record_one_block() {
     };
     reads();
     reader.records(0, u64::MAX, |_| Ok(())).unwrap();
-    // What begins the file, its head and its table are read once more.
+    // The magic number, the head and the table of the file are additional reads.
     assert_eq!(reads(), 3 + blocks);
     let near = machine
         .frames(id)
@@ -161,7 +161,7 @@ fn a_walk_reads_each_block_once_and_a_record_one_block() {
     assert!(reads() <= 3 + 2, "one block, and what the index names before the record");
 }
 
-/// A copy of a compressed session is compressed where it can be, and a later backup goes on from it.
+/// A copy of a compressed session is compressed where possible, and a later backup extends it.
 #[test]
 fn a_backup_of_a_compressed_session_is_restored_and_gone_on_with() {
     let (plain, id) = written();
@@ -180,7 +180,8 @@ fn a_backup_of_a_compressed_session_is_restored_and_gone_on_with() {
     let packed = files(&machine, id).values().map(|bytes| is_compressed(bytes)).collect::<Vec<_>>();
     assert!(copied(&machine) == packed, "{:?} of {packed:?}", copied(&machine));
 
-    // The session goes on, and so does its copy, also once what it shares with it is compressed only in one of them.
+    // The session and its copy are extended, also after shared segments are compressed in only one
+    // of them.
     let session = store(&machine, 128 << 10).open_session(id, &types()).unwrap();
     write(&session, 12, 300);
     session.close().unwrap();
@@ -201,7 +202,8 @@ fn a_backup_of_a_compressed_session_is_restored_and_gone_on_with() {
     );
     copy.check_seals().unwrap();
 
-    // The copy is compressed for itself: nothing is added to its files, and the next backup adds others.
+    // The copy is compressed on its own: nothing is appended to its files, and the next backup adds
+    // others.
     let segments = copies().compact(id, &only(Compression::Zstd)).unwrap().compressed.unwrap().segments;
     assert!(segments > 0);
     let session = machine.open(id, Durability::Boundary).unwrap();
@@ -215,7 +217,8 @@ fn a_backup_of_a_compressed_session_is_restored_and_gone_on_with() {
     assert_eq!(restored.state().unwrap().slices["draft"], state.slices["draft"]);
 }
 
-/// A store of many short sessions can be made small, although each was written in one segment that nothing finished.
+/// A store of many short sessions can be compressed, although each session is one unfinished
+/// segment.
 #[test]
 fn the_segment_of_a_short_session_is_finished_and_compressed_where_that_is_asked_for() {
     let machine = Machine::default();
@@ -234,6 +237,6 @@ fn the_segment_of_a_short_session_is_finished_and_compressed_where_that_is_asked
     let report = compacted(60, Some(4096));
     assert_eq!((report.finished, report.segments), (1, 1));
     assert!(report.bytes_before > 16 << 10 && report.bytes_after * 2 < report.bytes_before, "{report:?}");
-    // What is this short stays as it is: the segment behind it would take as much.
+    // A segment this short is unchanged: its successor would take as much space.
     assert_eq!(compacted(10, Some(4096)).finished, 0);
 }

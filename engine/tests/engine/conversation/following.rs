@@ -1,7 +1,8 @@
-//! A conversation that is read while it is written.
+//! Reading a conversation while it is written.
 //!
-//! The loop read the whole conversation from the log again for each request, so a turn cost what all turns before it had
-//! said. What it reads now, each time only what was recorded since, is at each moment what a reading of the whole log gives.
+//! The loop used to read the whole conversation from the log for each request, so a turn cost as
+//! much as all turns before it. Now it reads only new records. At each moment the result equals a
+//! reading of the whole log.
 
 use std::sync::{Arc, Mutex};
 
@@ -22,7 +23,7 @@ use uuid::Uuid;
 
 const EVALUATIONS: [&str; 2] = ["one", "another"];
 
-/// What a call does: says something through its own handle, runs other calls, and ends.
+/// The actions of a call: it says something through its own handle, runs other calls, and ends.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 struct Act {
     says: Option<usize>,
@@ -121,14 +122,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// A session that lives through steps, and those who follow its conversations.
+/// A session that takes random steps, and the followers of its conversations.
 struct Life {
     disk: MemoryStorage,
     id: Uuid,
     runner: ToolRunner,
     /// Read after every step.
     near: Vec<ConversationFollower>,
-    /// Read now and then, so that much has changed meanwhile.
+    /// Read now and then, so that much has changed in between.
     far: Vec<ConversationFollower>,
     answers: Vec<(usize, SequenceNumber, u32)>,
 }
@@ -175,7 +176,7 @@ impl Life {
         self.runner.state().session()
     }
 
-    /// The next process, which recovers what the last one left.
+    /// Starts the next process, which recovers the session.
     fn reborn(&mut self) {
         let answers = std::mem::take(&mut self.answers);
         let session = store(&self.disk).open_session(self.id, &types()).unwrap();
@@ -253,7 +254,7 @@ impl Life {
                 session.accept_prompt(&name(evaluation), &prompt(1), &prompt(2), "a person", "so").unwrap();
             }
             Step::RollBack { to } => {
-                // Nobody goes back into a call.
+                // A rollback into a call is refused.
                 let _ = session.rollback_to(to.index(next as usize) as u64);
             }
             Step::Settle { which, how } => {
@@ -274,7 +275,7 @@ impl Life {
             Step::Read => self.check(true),
         }
         drop(session);
-        // A process may also end while it recovers, in a call that runs again.
+        // A process may also die during recovery, in a call that runs again.
         while !self.lives() {
             self.reborn();
         }
@@ -299,7 +300,7 @@ proptest! {
             life.check(false);
         }
         life.check(true);
-        // Another process finds the same by the records alone.
+        // Another process finds the same from the records alone.
         let held = EVALUATIONS.map(|one| life.session().conversation(one).unwrap());
         let (disk, id) = (life.disk.clone(), life.id);
         drop(life);
@@ -309,7 +310,7 @@ proptest! {
     }
 }
 
-/// How often the disk was read for the messages of the last of so many turns.
+/// Returns how often the disk was read for the messages of the last of these turns.
 fn reads_of_a_request(turns: u32) -> usize {
     let mut life = Life::begin();
     let session = life.session().clone();
@@ -327,7 +328,7 @@ fn reads_of_a_request(turns: u32) -> usize {
     reads
 }
 
-/// A request behind a thousand turns read 4 MB of log again.
+/// A request after a thousand turns read 4 MB of log again.
 #[test]
 fn a_request_reads_what_its_turn_recorded_however_long_the_conversation_is() {
     let (early, late) = (reads_of_a_request(5), reads_of_a_request(1_000));

@@ -1,4 +1,4 @@
-//! Conversations: what is recorded, and what counts after rollbacks and failures.
+//! Conversations: which entries are recorded, and which are valid after rollbacks and failures.
 
 mod following;
 mod resuming;

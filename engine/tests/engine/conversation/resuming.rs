@@ -1,4 +1,4 @@
-//! Where a conversation goes on, whatever happened to the session meanwhile.
+//! Where a conversation resumes after changes of its session.
 
 use foldlog::conversation::{
     NewAnswer, NewInput, NewRequest, PromptIdentity, ResumePoint, Role, ToolCallRecord,
@@ -21,7 +21,6 @@ fn call(id: &str, name: &str) -> ToolCallRecord {
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 struct Nothing {}
 
-/// Succeeds, and says so.
 struct Look;
 
 impl Tool for Look {
@@ -34,7 +33,7 @@ impl Tool for Look {
     }
 }
 
-/// Says something in the conversation through its own handle, has somebody else say something meanwhile, and fails.
+/// Says something through its own handle, lets another handle say something meanwhile, and fails.
 struct Fail;
 
 impl Tool for Fail {
@@ -103,11 +102,11 @@ fn each_step_of_a_conversation_says_what_comes_next_also_in_another_process() {
     assert_eq!(point(&session), ResumePoint::NotRecorded);
     session.record_input(&NewInput::system(EVALUATION, "Review.", prompt())).unwrap();
     assert_eq!(point(&session), ResumePoint::AwaitProvider);
-    // A request whose answer nobody recorded is sent again.
+    // A request without a recorded answer is sent again.
     asked(&session);
     let session = story.reopened(session);
     assert_eq!(point(&session), ResumePoint::AwaitProvider);
-    // One id for two calls of an answer, as providers do it.
+    // Providers may give two calls of an answer the same id.
     let calls = vec![call("c1", "look"), call("c1", "fail")];
     let answer = answered(&session, None, calls);
     let session = story.reopened(session);
@@ -165,7 +164,7 @@ fn what_a_failed_tool_said_is_gone_and_what_others_said_meanwhile_stays() {
     assert_eq!(texts(&session), ["meanwhile"]);
     let conversation = session.conversation(EVALUATION).unwrap().unwrap();
     assert_eq!(conversation.abandoned_entries().len(), 1);
-    // What was said while the call ran stands behind its result.
+    // Messages that arrive during a call follow its result.
     let sent: Vec<Role> = conversation.sent_messages().iter().map(|message| message.role).collect();
     assert_eq!(sent, [Role::System, Role::Assistant, Role::Tool, Role::User]);
     assert_eq!(session.evaluations(), [EVALUATION, "another"]);
@@ -183,14 +182,15 @@ fn rolled_back_to_before_an_answer_the_provider_is_asked_anew() {
     assert_eq!(point(&session), ResumePoint::AwaitProvider);
     let conversation = session.conversation(EVALUATION).unwrap().unwrap();
     assert_eq!(conversation.entries().len(), 1);
-    // At the position of the answer, it is there.
+    // At the position of the answer, the answer is included.
     let then = session.conversation_at(EVALUATION, answer).unwrap().unwrap();
     assert_eq!(then.last_answer().unwrap().0, answer);
     let reader = foldlog::inspect::LogReader::open(session.dir()).unwrap();
     assert_eq!(reader.conversation_at(EVALUATION, answer).unwrap().unwrap(), then);
 }
 
-/// A message that came between the last answer and the record of its turn was forgotten until somebody said something else.
+/// A message between the last answer and the record of its turn was ignored until another message
+/// arrived.
 #[test]
 fn what_is_said_behind_the_last_answer_is_answered_though_the_turn_is_recorded_after_it() {
     let story = Story::new();
@@ -227,7 +227,7 @@ fn a_conversation_goes_out_with_an_export_and_comes_in_again() {
     session.record_turn(EVALUATION, false).unwrap();
     let export = session.export().unwrap();
     let state = session.conversation(EVALUATION).unwrap().unwrap();
-    // The auditor writes what the session does.
+    // The auditor prints what the session returns.
     let mut written = Vec::new();
     let reader = foldlog::inspect::LogReader::open(session.dir()).unwrap();
     let policies = [foldlog::Policy::State, foldlog::Policy::Log].into();
@@ -250,7 +250,7 @@ fn a_conversation_goes_out_with_an_export_and_comes_in_again() {
     assert_eq!((turns.len(), turns[0].turn_number), (1, 1));
 }
 
-/// A fork knew nothing of its parent's conversation until it was opened again.
+/// A fork did not know its parent's conversation until it was opened again.
 #[test]
 fn a_fork_goes_on_with_the_conversation_as_it_was_at_its_position() {
     let story = Story::new();
@@ -275,7 +275,8 @@ fn a_fork_goes_on_with_the_conversation_as_it_was_at_its_position() {
     assert_eq!(fork.conversation(EVALUATION).unwrap().unwrap(), live);
 }
 
-/// What came while a request was under way is not known to its answer, and yet the conversation counted as complete.
+/// A message that arrives during a request is unknown to its answer, and yet the conversation
+/// counted as complete.
 #[test]
 fn what_is_said_while_a_request_is_under_way_is_answered() {
     let story = Story::new();
@@ -290,7 +291,8 @@ fn what_is_said_while_a_request_is_under_way_is_answered() {
     assert_eq!(sent.last().unwrap().role, Role::User);
 }
 
-/// Results were taken by their place, and a missing one left a call open that another program may have run.
+/// Results were matched by order, and a missing result left a call open that another program may
+/// have run.
 #[test]
 fn an_import_takes_results_by_the_ids_of_their_calls_and_says_which_are_not_known() {
     let story = Story::new();
@@ -327,7 +329,7 @@ fn an_import_takes_results_by_the_ids_of_their_calls_and_says_which_are_not_know
     assert!(orphan.to_string().contains("does not ask for"), "{orphan}");
 }
 
-/// Only the record that was written last was looked at, and that may be on an abandoned path.
+/// Only the record written last was checked, and that may be on an abandoned path.
 #[test]
 fn an_id_is_known_whichever_of_its_records_counts() {
     let story = Story::new();
@@ -347,7 +349,7 @@ fn an_id_is_known_whichever_of_its_records_counts() {
     assert_eq!(session.record_input(&said()).unwrap(), second);
 }
 
-/// A result that a host records again after a restart stood in the log twice.
+/// A result that a host recorded again after a restart appeared twice in the log.
 #[test]
 fn a_result_with_an_id_is_recorded_once() {
     let story = Story::new();
@@ -379,7 +381,8 @@ impl Tool for Tell {
     }
 }
 
-/// What a tool had said stood for nobody else's message, even after the tool had succeeded.
+/// A message of a tool did not count as a duplicate of another handle's, even after the tool had
+/// succeeded.
 #[test]
 fn what_a_tool_said_is_known_to_all_once_the_tool_has_succeeded() {
     let story = Story::new();

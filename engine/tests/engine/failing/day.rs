@@ -1,9 +1,9 @@
-//! A day of a store on a disk of which calls fail: sessions are begun, written over several segments, rolled back,
-//! forked, exported, imported, closed and deleted, with objects, images and tool calls.
+//! A day of a store on a failing disk: sessions are created, written over several segments, rolled
+//! back, forked, exported, imported, closed and deleted, with objects, images and tool calls.
 //!
-//! Whatever a call answers is judged at once. A refusal ([`Error::Full`], [`Error::ReadOnly`]) has changed nothing, and
-//! the same call is made again. After any other failure every later call fails with that first cause, reading goes on,
-//! and the session is opened again and compared with what is remembered of it.
+//! Each result is judged at once. A refusal ([`Error::Full`], [`Error::ReadOnly`]) has changed
+//! nothing, and the call is repeated. After any other failure every later call fails with that
+//! first cause, reads still succeed, and the session is reopened and compared with its model.
 
 use foldlog::storage::CrashKind;
 use foldlog::tools::{ExecuteOptions, Operation, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
@@ -17,21 +17,21 @@ use foldlog_test_support::crash::{
 use foldlog_test_support::host::{DraftEdited, Noted, types};
 use uuid::Uuid;
 
-/// How often a call is made again: more often than a day has faults.
+/// Maximum repetitions of a call: more than a day has faults.
 const TRIES: u32 = 16;
 
-/// A session of the day, and what is remembered of it.
+/// A session of the day, and the model of its content.
 struct Held {
     memory: SessionMemory,
     session: Option<Session>,
 }
 
-/// What a failure means for the session.
+/// The meaning of a failure for the session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Verdict {
-    /// Nothing has happened, and the session goes on.
+    /// Nothing has happened, and the session stays writable.
     Refused,
-    /// Nothing more is written before it is opened again.
+    /// The session takes no writes before it is reopened.
     Poisoned,
 }
 
@@ -39,24 +39,24 @@ pub(super) struct Day {
     pub(super) machine: Machine,
     durability: Durability,
     held: Vec<Held>,
-    /// Sessions whose making failed: they are there as a whole or not at all.
+    /// Sessions whose creation failed: they exist completely or not at all.
     unsure: Vec<Uuid>,
     ids: u128,
-    /// What happened, told where a check fails.
+    /// History for the message of a failed check.
     pub(super) told: Vec<String>,
     pub(super) refused: u32,
     pub(super) poisoned: u32,
     pub(super) failed: u32,
-    /// What failed in another way than for want of room.
+    /// Failures for other reasons than a full disk.
     pub(super) otherwise: Vec<String>,
-    /// Called before each thing that is done, with how many were done.
+    /// Called before each action with the number of actions so far.
     before: Before,
     done: u64,
 }
 
 type Before = Box<dyn FnMut(&Machine, u64) -> Look>;
 
-/// Whether the sessions are looked at by another process before something is done.
+/// Whether another process reads the sessions before the next action.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Look {
     No,
@@ -81,13 +81,12 @@ impl Day {
         }
     }
 
-    /// Has something done to the disk before each thing that is done.
+    /// Calls `before`, which may change the disk, before each action.
     pub(super) fn before_each(mut self, before: impl FnMut(&Machine, u64) -> Look + 'static) -> Day {
         self.before = Box::new(before);
         self
     }
 
-    /// Lives the day.
     pub(super) fn live(&mut self) {
         self.create();
         for n in 0..14 {
@@ -132,7 +131,6 @@ impl Day {
         }
     }
 
-    /// How many things were done.
     pub(super) fn done(&self) -> u64 {
         self.done
     }
@@ -159,7 +157,7 @@ impl Day {
         self.told.push(format!("   {what}: {error}"));
     }
 
-    /// The store as the next process opens it.
+    /// Opens the store as the next process does.
     fn store(&mut self) -> Store {
         self.again("open the store", |day| {
             Store::open_with("/home/store", day.machine.options(day.durability)).map(Some)
@@ -167,7 +165,8 @@ impl Day {
         .expect("an old store opens")
     }
 
-    /// Makes a call that leaves nothing behind where it fails until it does not; nothing where the disk is full.
+    /// Repeats a call until it succeeds; a failure must leave nothing behind. `None` if the disk is
+    /// full.
     fn again<T>(&mut self, what: &str, mut call: impl FnMut(&mut Day) -> Result<Option<T>>) -> Option<T> {
         for _ in 0..TRIES {
             match call(self) {
@@ -184,7 +183,6 @@ impl Day {
         None
     }
 
-    /// A reading of a session.
     fn read<T>(&mut self, what: &str, mut read: impl FnMut(&mut Day) -> Result<T>) -> T {
         self.again(what, |day| read(day).map(Some)).expect("reading goes on")
     }
@@ -242,7 +240,7 @@ impl Day {
             day.unsure.extend(options.id);
             let made = store.fork(parent.id, position, &types(), options.tag("fork", "1"));
             if made.is_err() && matches!(day.session(0).sync(), Err(Error::Poisoned { .. })) {
-                // What a fork shares its parent's writer has to sync.
+                // A fork syncs the records that it shares with its parent's writer.
                 day.poisoned += 1;
                 day.open_again(0, "after a fork that failed");
             }
@@ -284,7 +282,7 @@ impl Day {
         let id = self.held[at].memory.id;
         let store = self.store();
         self.again("delete", |_| match store.delete(id) {
-            // The call before did so much of it.
+            // The failed attempt before has already deleted it.
             Err(Error::NoSuchSession { .. }) => Ok(Some(())),
             done => done.map(Some),
         })
@@ -294,15 +292,15 @@ impl Day {
         assert!(matches!(gone, Err(Error::NoSuchSession { .. } | Error::Io { .. })), "{gone:?}");
     }
 
-    /// Says what a failure means, and checks that the session says the same.
+    /// Returns the meaning of a failure, and checks that the session agrees.
     fn judge(&mut self, at: usize, handle: &Session, error: &Error) -> Verdict {
         let first = match error {
-            // One that could not be recovered, for want of room, takes nothing else either.
+            // A session that could not be recovered for lack of space takes no other writes either.
             Error::Full { .. } | Error::ReadOnly { .. } | Error::Interrupted { .. } => {
                 return self.untouched(at, handle, error);
             }
             Error::DurabilityUnknown { cause, .. } | Error::Poisoned { cause } => cause.to_string(),
-            // What is read for a change, such as a position to go back to, is read before anything is written.
+            // Reads that a change needs, such as of a rollback target, come before any write.
             Error::Io { op: "open" | "read", .. } => match handle.sync() {
                 Ok(()) => return self.untouched(at, handle, error),
                 Err(Error::DurabilityUnknown { cause, .. } | Error::Poisoned { cause }) => cause.to_string(),
@@ -326,7 +324,8 @@ impl Day {
             }
         }
         let (slices, memory) = (self.read("slices", |_| Slices::of(handle)), &self.held[at].memory);
-        // A call whose begin or end may not be in the log shows what was before it.
+        // If it is unknown whether a call's start or end record is in the log, the session shows
+        // the state before the call.
         let now = memory.now();
         let left = now.slices.back_to(&now.slices);
         let next = memory.pending.front().map(|act| (*now.after(act, memory.len().into(), 0).slices).clone());
@@ -335,11 +334,11 @@ impl Day {
         Verdict::Poisoned
     }
 
-    /// A refusal has changed nothing.
+    /// Checks that a refusal has changed nothing.
     fn untouched(&mut self, at: usize, handle: &Session, error: &Error) -> Verdict {
         self.refused += 1;
         let (slices, memory) = (self.read("slices", |_| Slices::of(handle)), &self.held[at].memory);
-        // One that is not yet recovered shows what was before the call that was left open.
+        // A session that is not yet recovered shows the state before the open call.
         let expected =
             if handle.is_interrupted() { memory.now().shown() } else { (*memory.now().slices).clone() };
         assert_eq!(slices, expected, "refused, and yet something changed: {error}");
@@ -347,7 +346,7 @@ impl Day {
         Verdict::Refused
     }
 
-    /// Makes a change by a handle. `None` where the session has to be opened again.
+    /// Makes a change by a handle. `None` if the session has to be reopened.
     fn perform(&mut self, at: usize, handle: &Session, change: &Change) -> Option<()> {
         let mut read_only = false;
         for _ in 0..TRIES {
@@ -370,7 +369,8 @@ impl Day {
             }
         }
         self.held[at].memory.pending.clear();
-        // A session that found no lock when it was opened has none until it is opened again; else the disk is full.
+        // A session that found no lock when it was opened has none until it is reopened; otherwise
+        // the disk is full.
         (!read_only).then_some(())
     }
 
@@ -423,7 +423,7 @@ impl Day {
         ToolRunner::new(ExecutionState::new(self.session(at), resources), ToolRegistry::new())
     }
 
-    /// A tool call that writes STATE and LOG, and ends well or not.
+    /// A tool call that writes STATE and LOG, and succeeds or fails.
     fn call(&mut self, at: usize, well: bool, large: bool) {
         self.begin("call");
         if self.call_through(at, well, large).is_none() {
@@ -464,7 +464,7 @@ impl Day {
         }
     }
 
-    /// Begins a call. `None` where the session has to be opened again, `Some(None)` where the disk is full.
+    /// Begins a call. `None` if the session has to be reopened, `Some(None)` if the disk is full.
     fn begin_call(&mut self, at: usize) -> Option<Option<Operation>> {
         let (runner, session) = (self.runner(at), self.session(at));
         for _ in 0..TRIES {
@@ -497,7 +497,8 @@ impl Day {
         match session.close() {
             Ok(()) => {
                 let memory = &mut self.held[at].memory;
-                // One that was opened and not written since has nothing to say about what it found.
+                // A session that was opened and not written since makes no statement about the
+                // records that it found.
                 if self.failed == 0 {
                     memory.told_durable(memory.len());
                 }
@@ -506,7 +507,7 @@ impl Day {
         }
     }
 
-    /// Opens a session again, as the next process does, and compares it with what is remembered of it.
+    /// Reopens a session as the next process does, and compares it with its model.
     fn open_again(&mut self, at: usize, why: &str) {
         self.begin(why);
         self.held[at].session = None;
@@ -516,7 +517,7 @@ impl Day {
             let durability = self.durability;
             let session = self.read("open", |_| store.open_session_at(id, &types(), durability));
             if !session.recovery().interrupted.is_empty() && !session.is_interrupted() {
-                // There was no lock to be had, so it can be read and nothing else.
+                // No lock was available, so the session can only be read.
                 continue;
             }
             let mut memory = self.held[at].memory.clone();
@@ -530,7 +531,7 @@ impl Day {
         panic!("it is never recovered");
     }
 
-    /// Ends the call that a session was left with. `None` where it has to be opened again.
+    /// Ends the open call of a session. `None` if the session has to be reopened.
     fn recover(&mut self, at: usize) -> Option<()> {
         let (runner, session) = (self.runner(at), self.session(at));
         for _ in 0..TRIES {
@@ -544,7 +545,7 @@ impl Day {
                     assert!(!session.is_interrupted());
                     return Some(());
                 }
-                // The begin is read from the log.
+                // The start record is read from the log.
                 Err(error @ Error::Io { op: "open" | "read", .. }) => self.note("recover", &error),
                 Err(error) => {
                     self.note("recover", &error);
@@ -558,7 +559,8 @@ impl Day {
         Some(())
     }
 
-    /// Everybody goes, the disk is mended, and what is left is compared with what was promised. Then all goes on.
+    /// Ends all processes, repairs the disk, and compares the sessions with what was promised. Then
+    /// the day continues.
     pub(super) fn end(&mut self, kind: CrashKind) {
         self.told.push(format!("the end: {kind:?}"));
         for held in &mut self.held {

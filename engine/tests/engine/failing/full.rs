@@ -1,5 +1,5 @@
-//! A disk without room: everything opens and can be read, what needs room is refused, a call that has begun can still
-//! end, and writing goes on once there is room.
+//! A disk without space: all sessions open and can be read, writes that need space are refused,
+//! calls that have begun can end, and writing continues once there is space.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,7 +13,7 @@ use foldlog_test_support::host::{StepAdded, types};
 use super::day::{Day, Look};
 use super::{LEVELS, each};
 
-/// A day in which there is no room from one moment on, until another or to its end.
+/// A day in which the disk is full from one moment on, until another or to the end.
 #[derive(Clone, Copy, Debug)]
 struct Filled {
     durability: Durability,
@@ -50,7 +50,7 @@ fn a_disk_that_fills_up_at_any_moment_refuses_and_loses_nothing_and_a_begun_call
     for durability in LEVELS {
         let mut day = Day::new(durability);
         day.live();
-        // The first session is begun by then.
+        // The first session exists by then.
         for from in 1..day.done() {
             days.push(Filled { durability, from, until: None });
             days.push(Filled { durability, from, until: Some(from + 5) });
@@ -59,7 +59,7 @@ fn a_disk_that_fills_up_at_any_moment_refuses_and_loses_nothing_and_a_begun_call
     let refused = each(&days, |filled| u64::from(live(*filled).refused > 0));
     let refused: u64 = refused.iter().sum();
     println!("{} days, {refused} of them with refusals", days.len());
-    // On the others the room of images was enough for what was still to come.
+    // On the other days the space of images was enough for the remaining actions.
     assert!(refused > days.len() as u64 / 4, "{refused}");
 }
 
@@ -68,14 +68,15 @@ fn runner(session: &Session) -> ToolRunner {
     ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new())
 }
 
-/// Calls within calls each have their own room; the inner ends once took that of the outer ones.
+/// Nested calls each reserve space for themselves; the ends of inner calls once used that of outer
+/// ones.
 #[test]
 fn calls_within_calls_all_end_on_a_full_disk_whatever_the_inner_ones_answered() {
     for (durability, answer_bytes) in
         LEVELS.iter().flat_map(|durability| [1, 1000, 2500, 6000, 14_000].map(|bytes| (*durability, bytes)))
     {
         let machine = Machine::default();
-        // Answers stand in the log itself, as those of less than 64 KiB mostly do.
+        // Stores answers in the log itself, as is usual for those below 64 KiB.
         let options = StoreOptions { object_bytes_min: u64::MAX, ..machine.options(durability) };
         let store = Store::open_with("/home/store", options).unwrap();
         let session = store.create(&types()).unwrap();
@@ -95,7 +96,8 @@ fn calls_within_calls_all_end_on_a_full_disk_whatever_the_inner_ones_answered() 
         while let Some(operation) = operations.pop() {
             let answer = "v".repeat(answer_bytes);
             let report = operation.end(ToolResult::ok(answer.clone(), answer)).unwrap();
-            // Where the answer itself has no room the call is rolled back, and says why.
+            // If there is no space for the answer itself, the call is rolled back, and its report
+            // says why.
             assert!(report.success || report.message.contains("no space"), "{}", report.message);
         }
         assert!(session.open_operations().is_empty() && !session.is_interrupted());

@@ -1,4 +1,5 @@
-//! A process that may open no more files: what needs one is refused by name, and the session goes on once it may.
+//! A process at its limit of open files: calls that need a file handle are refused with their own
+//! error, and the session continues once handles are available.
 
 use std::io::ErrorKind;
 
@@ -7,8 +8,8 @@ use foldlog::{Durability, Error, SessionOptions, SnapshotOptions};
 use foldlog_test_support::crash::{Machine, Slices, count, large_note, step, write_steps};
 use foldlog_test_support::host::types;
 
-/// A rollover that found no handle once ended the session: each later call said that it was poisoned, although nothing of it was
-/// lost, and the host had to be started again.
+/// A rollover without a file handle once ended the session. Each later call failed as poisoned
+/// although nothing was lost, and the host had to be restarted.
 #[test]
 fn a_rollover_without_a_file_handle_is_refused_and_made_once_there_is_one() {
     let machine = Machine::default();
@@ -22,7 +23,7 @@ fn a_rollover_without_a_file_handle_is_refused_and_made_once_there_is_one() {
     let shown = refused.to_string();
     assert!(shown.starts_with("no file handle is left to open /home/store/sessions/"), "{shown}");
     let before = Slices::of(&session).unwrap();
-    // It is refused for as long as there is none, and nothing comes of it.
+    // It is refused while no handle is available, and changes nothing.
     assert!(matches!(session.dispatch(step(1000)), Err(Error::NoHandle { .. })));
     assert_eq!(Slices::of(&session).unwrap(), before);
 
@@ -37,7 +38,7 @@ fn a_rollover_without_a_file_handle_is_refused_and_made_once_there_is_one() {
     assert_eq!(Slices::of(&session).unwrap(), slices);
 }
 
-/// Opening writes nothing: the file that is written on is opened with the first record.
+/// Opening writes nothing: the file for writing is opened with the first record.
 #[test]
 fn a_session_whose_first_record_finds_no_handle_takes_it_later() {
     let machine = Machine::default();
@@ -64,8 +65,8 @@ fn a_session_whose_first_record_finds_no_handle_takes_it_later() {
     }
 }
 
-/// A sync opens the directories with new names in them. One that found no handle for that once ended the session, although no sync had
-/// failed.
+/// A sync opens the directories that contain new names. Without a file handle for that it once
+/// ended the session, although no sync had failed.
 #[test]
 fn a_sync_without_a_file_handle_is_refused_and_made_once_there_is_one() {
     let machine = Machine::default();
@@ -80,7 +81,8 @@ fn a_sync_without_a_file_handle_is_refused_and_made_once_there_is_one() {
         assert!(matches!(refused, Error::NoHandle { .. }), "{refused:?}");
         assert_eq!(session.synced_end(), synced);
     }
-    // What is to be durable when the call returns is there, and is said not to be durable.
+    // The record that must be durable when the call returns is written, and reported as not known
+    // to be durable.
     match session.snapshot(SnapshotOptions::default()) {
         Err(Error::DurabilityUnknown { sequence, cause }) => {
             assert_eq!(Some(sequence), session.position());
@@ -98,7 +100,7 @@ fn a_sync_without_a_file_handle_is_refused_and_made_once_there_is_one() {
     assert_eq!((Slices::of(&session).unwrap(), session.position()), (slices, position));
 }
 
-/// A session that rests opens its file again for the next record, and to close.
+/// A resting session opens its file again for the next record, and to close.
 #[test]
 fn a_session_that_rests_and_finds_no_handle_goes_on_later() {
     let machine = Machine::default();
@@ -120,7 +122,7 @@ fn a_session_that_rests_and_finds_no_handle_goes_on_later() {
     assert_ne!(slices, before);
     assert!(session.rest().unwrap());
     machine.disk.inject(Fault::NoHandles);
-    // All of it is durable; that it was closed could not be written.
+    // All records are durable; only the note that the session is closed could not be written.
     assert!(matches!(session.close(), Err(Error::NoHandle { .. })));
     machine.disk.clear_faults();
     drop(store);
@@ -129,8 +131,8 @@ fn a_session_that_rests_and_finds_no_handle_goes_on_later() {
     assert_eq!(Slices::of(&session).unwrap(), slices);
 }
 
-/// A file that is opened anew is told nothing of a sync that failed before, so none is closed that no sync has covered: the frame that
-/// attests a sync is written after it.
+/// A reopened file does not report an earlier failed sync. So no file is closed before a sync has
+/// covered it: the frame that attests a sync is written after it.
 #[test]
 fn a_session_whose_last_sync_before_it_rests_fails_is_poisoned() {
     let machine = Machine::default();

@@ -1,4 +1,4 @@
-//! Every call to the disk fails in turn, each in every way that it can, and then several by chance.
+//! Each call to the disk fails in turn, in every way that it can, and then several at random.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -12,10 +12,9 @@ use foldlog_test_support::crash::Chance;
 use super::day::Day;
 use super::{LEVELS, each, number_from};
 
-/// `EIO`, `ENOSPC` and `EINTR`.
 const ERRORS: [ErrorKind; 3] = [ErrorKind::Other, ErrorKind::StorageFull, ErrorKind::Interrupted];
 
-/// Every call of the seam.
+/// Every call of the storage layer.
 const OPS: [Op; 15] = [
     Op::CreateDirAll,
     Op::List,
@@ -34,10 +33,10 @@ const OPS: [Op; 15] = [
     Op::SyncData,
 ];
 
-/// How many days with several failures a normal run takes.
+/// Number of days with several failures in a normal run.
 const SEEDS: u64 = 300;
 
-/// How many calls of each kind a day makes in which none fails.
+/// Returns how many calls of each kind a day without failures makes.
 fn calls(durability: Durability) -> BTreeMap<Op, u64> {
     let mut day = Day::new(durability);
     day.live();
@@ -50,7 +49,6 @@ fn calls(durability: Durability) -> BTreeMap<Op, u64> {
     calls
 }
 
-/// What became of the days.
 #[derive(Default)]
 struct Told {
     days: AtomicU64,
@@ -69,7 +67,7 @@ impl Told {
     }
 }
 
-/// Lives a day on a disk with these faults, and says what it was where a check fails.
+/// Runs a day on a disk with these faults, and describes them if a check fails.
 fn live(name: &str, durability: Durability, faults: &[Fault], kind: CrashKind, told: &Told) -> Day {
     let mut day = Day::new(durability);
     for fault in faults {
@@ -87,7 +85,7 @@ fn live(name: &str, durability: Durability, faults: &[Fault], kind: CrashKind, t
     day
 }
 
-/// What a call can suffer: the errors, and for writes a few lengths that are kept.
+/// Returns the faults of a call: the errors, and for writes a few lengths that are kept.
 fn strikes(op: Op, nth: u64) -> Vec<Fault> {
     let mut faults: Vec<Fault> = ERRORS.map(|error| Fault::FailNth { op, nth, error }).into();
     if op == Op::Write {
@@ -96,8 +94,9 @@ fn strikes(op: Op, nth: u64) -> Vec<Fault> {
     faults
 }
 
-/// In the short mode each call fails in one way at one durability, and the ways and durabilities alternate; with
-/// `FOLDLOG_FAILING=all` each fails in every way at every durability, before either kind of crash.
+/// In the short mode each call fails in one way at one durability, and the ways and durabilities
+/// alternate. With `FOLDLOG_FAILING=all` each fails in every way at every durability, before either
+/// kind of crash.
 #[test]
 fn whichever_call_fails_the_session_says_so_and_nothing_acknowledged_is_gone() {
     let all = std::env::var("FOLDLOG_FAILING").is_ok_and(|value| value == "all");
@@ -116,7 +115,7 @@ fn whichever_call_fails_the_session_says_so_and_nothing_acknowledged_is_gone() {
     }
     let whole = days.len();
     if !all {
-        // A prime, so that it falls in with no pattern of the list.
+        // A prime, so that it matches no pattern of the list.
         days = days.into_iter().step_by(13).collect();
     }
     let told = Told::default();
@@ -135,11 +134,11 @@ fn whichever_call_fails_the_session_says_so_and_nothing_acknowledged_is_gone() {
     let [days, refused, poisoned, harmless] = [&told.days, &told.refused, &told.poisoned, &told.harmless]
         .map(|count| count.load(Ordering::Relaxed));
     println!("{days} days of {whole}: {refused} with a refusal, {poisoned} poisoned, {harmless} unharmed");
-    // One that fails for lack of space is mostly made again with the room of what the session can do without.
+    // A call that fails for lack of space is usually repeated with the space of dispensable files.
     assert!(poisoned > days / 20 && refused > 0 && harmless < days, "{poisoned} poisoned, {refused} refused");
 }
 
-/// `FOLDLOG_FAILING_SEED=n` lives that day alone; `FOLDLOG_FAILING_SEEDS=count` so many.
+/// `FOLDLOG_FAILING_SEED=n` runs that day alone; `FOLDLOG_FAILING_SEEDS=count` sets their number.
 #[test]
 fn several_failures_in_one_day_cost_nothing_acknowledged_either() {
     let seeds: Vec<u64> = match number_from("FOLDLOG_FAILING_SEED") {
@@ -153,7 +152,7 @@ fn several_failures_in_one_day_cost_nothing_acknowledged_either() {
         let (durability, calls) = chance.pick(&counts);
         let faults: Vec<Fault> = (0..2 + chance.below(6))
             .map(|_| {
-                // More often those that fail in most ways.
+                // Prefers calls that can fail in most ways.
                 let changing = [Op::Write, Op::Create, Op::SyncData, Op::SyncDir];
                 let op = if chance.percent(60) { *chance.pick(&changing) } else { *chance.pick(&OPS) };
                 let nth = 1 + chance.below(calls[&op]);

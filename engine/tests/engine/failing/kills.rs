@@ -1,9 +1,9 @@
-//! Real processes, really killed: SIGKILL at random moments, life after life of the same session.
+//! Real processes killed by SIGKILL at random moments, one after the other on the same session.
 //!
-//! Both processes know by heart what is done in which place: [`deed`] makes it from a seed and the place. The child does
-//! one deed after the other and says which are acknowledged; the parent kills it, hears the rest of what it had said,
-//! and compares what the session holds with a model of all deeds so far: those that were acknowledged, and at most a
-//! part of the one after them.
+//! [`deed`] computes each action from a seed and its place, so both processes know it. The child
+//! performs the deeds in order and reports which are acknowledged. The parent kills it, reads the
+//! rest of its output, and compares the session with a model: all acknowledged deeds, and at most a
+//! part of the next one.
 
 use std::path::Path;
 
@@ -20,30 +20,28 @@ use uuid::Uuid;
 
 use super::{LEVELS, number_from};
 
-/// How many processes a normal run kills.
+/// Number of processes that a normal run kills.
 const KILLS: u64 = 40;
 
-/// After so many lives a session is left alone, and another one begins.
+/// After this many lives another session is started.
 const LIVES: u64 = 8;
 
-/// How many deeds a child does at most before it waits to be killed.
+/// Maximum number of deeds of a child before it waits to be killed.
 const DEEDS_MAX: u64 = 300;
 
-/// What is done at one place.
 #[derive(Clone, Debug)]
 enum Deed {
-    /// One record.
     Change(Change),
-    /// A rollback to where this life was after so many of its deeds, where it has come so far.
+    /// A rollback to the position after this many deeds of this life, if there are as many.
     Back(u64),
     Sync,
     /// The session is closed and opened again.
     Reopen,
-    /// A tool call with these changes, which ends well or not.
+    /// A tool call with these changes, which succeeds or fails.
     Call(Vec<Change>, bool),
 }
 
-/// What is done at a place; the same in every process.
+/// Returns the deed of a place; the same in every process.
 fn deed(seed: u64, place: u64) -> Deed {
     let mut chance = Chance::new(seed.wrapping_mul(0x1_0000).wrapping_add(place));
     match chance.below(100) {
@@ -59,7 +57,7 @@ fn deed(seed: u64, place: u64) -> Deed {
     }
 }
 
-/// A change whose effect does not hang on what was before.
+/// A change whose effect is independent of the state before.
 fn change(chance: &mut Chance) -> Change {
     let text = |chance: &mut Chance| {
         let most = if chance.percent(10) { 3000 } else { 200 };
@@ -91,7 +89,7 @@ fn runner(session: &Session) -> ToolRunner {
     ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new())
 }
 
-/// A life's argument: where the store is, the session, the durability, the seed and the first place.
+/// The arguments of a child: store, session, durability, seed and first place.
 struct Life {
     path: String,
     id: Uuid,
@@ -119,7 +117,8 @@ impl Life {
     }
 }
 
-/// Where a call fails the child ends at once, as if it were killed then: nothing is closed or rolled back.
+/// If a call fails, the child exits at once, as if it were killed: nothing is closed or rolled
+/// back.
 fn or_end<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|error| {
         child::tell("failed", error);
@@ -127,7 +126,7 @@ fn or_end<T>(result: Result<T>) -> T {
     })
 }
 
-/// The child's part: opens the session, recovers what it finds, and does deeds until it is killed.
+/// The child: opens the session, recovers it, and does deeds until it is killed.
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_is_killed_at_any_moment() {
@@ -144,7 +143,7 @@ fn part_of_a_child_that_is_killed_at_any_moment() {
     child::tell("open", session.recovery().interrupted.len());
     or_end(runner(&session).recover(&ExecuteOptions::default()));
     child::tell("recovered", session.position().unwrap());
-    // Where each deed of this life ended.
+    // The position after each deed of this life.
     let mut ends = vec![session.position().unwrap()];
     for place in life.first..life.first + DEEDS_MAX {
         match deed(life.seed, place) {
@@ -157,7 +156,7 @@ fn part_of_a_child_that_is_killed_at_any_moment() {
             Deed::Reopen => {
                 or_end(session.close());
                 session = or_end(store.open_session(life.id, &types()));
-                // Closed, but where this life had written nothing before.
+                // It is closed unless this life had written nothing before.
                 assert!(session.recovery().closed || session.recovery().interrupted.is_empty());
             }
             Deed::Call(changes, well) => {
@@ -181,20 +180,20 @@ fn part_of_a_child_that_is_killed_at_any_moment() {
     std::io::stdin().read_line(&mut line).unwrap();
 }
 
-/// What a child had said when it was killed.
+/// The output of a child until it was killed.
 #[derive(Debug, Default)]
 struct Heard {
-    /// How many calls it found left open, where it came so far as to open the session.
+    /// Number of open calls that it found, if it opened the session.
     open: Option<u64>,
     recovered: bool,
-    /// How many deeds were acknowledged.
+    /// Number of acknowledged deeds.
     done: u64,
-    /// The call that had begun by then, and how much was acknowledged within it.
+    /// The call that had begun, and how many of its changes were acknowledged.
     begun: Option<u64>,
     within: u64,
-    /// The last record that it was told of.
+    /// The last acknowledged record.
     last: Option<u64>,
-    /// Why it ended by itself.
+    /// Why the child exited on its own.
     failed: Option<String>,
 }
 
@@ -222,25 +221,24 @@ impl Heard {
     }
 }
 
-/// A session as the parent knows it.
+/// The parent's model of a session.
 struct Known {
     life: Life,
-    /// The slices as they are to be shown.
+    /// The expected slices.
     now: Slices,
-    /// Whether a call was left open.
     open: bool,
     calls: u64,
     records: Vec<Remembered>,
 }
 
-/// What a session may hold after a kill.
+/// A possible content of a session after a kill.
 #[derive(Clone, Debug)]
 struct Possible {
     slices: Slices,
-    /// How many more calls have ended.
+    /// Number of calls that have ended in addition.
     calls: u64,
     open: bool,
-    /// How many deeds are in it.
+    /// Number of deeds included.
     deeds: u64,
 }
 
@@ -253,7 +251,8 @@ impl Known {
         Known { life, now: Slices::default(), open: false, calls: 0, records: Vec::new() }
     }
 
-    /// All that the session may hold, now that the child was killed: what was acknowledged, and what was begun after it.
+    /// Returns all possible contents of the session after the kill: the acknowledged deeds, and
+    /// parts of the next one.
     fn possible(&self, heard: &Heard) -> Vec<Possible> {
         let mut now = Possible { slices: self.now.clone(), calls: 0, open: self.open, deeds: 0 };
         let recovered = Possible { calls: u64::from(self.open), open: false, ..now.clone() };
@@ -270,7 +269,7 @@ impl Known {
         let mut possible = vec![now.clone()];
         if heard.done < DEEDS_MAX {
             if let Deed::Call(changes, _) = deed(self.life.seed, next) {
-                // As it is shown while it is open, for each part of it that may have been written.
+                // The state while the call is open, for each part of it that may have been written.
                 let mut inside = now.slices.clone();
                 let mut parts = vec![inside.clone()];
                 for change in &changes {
@@ -290,7 +289,6 @@ impl Known {
         possible
     }
 
-    /// After a whole deed.
     fn whole(&self, now: Possible, place: u64, ends: &[Slices]) -> Possible {
         let Possible { mut slices, mut calls, deeds, .. } = now;
         match deed(self.life.seed, place) {
@@ -311,13 +309,14 @@ impl Known {
         Possible { slices, calls, open: false, deeds: deeds + 1 }
     }
 
-    /// Compares what a killed child left with what it may have left, and goes on from there.
+    /// Compares the session of a killed child with the possible contents, and continues from the
+    /// one found.
     fn check(&mut self, heard: &Heard) {
         let store = store_at(Path::new(&self.life.path), self.life.durability);
         let session = match store.open_session(self.life.id, &types()) {
             Ok(session) => session,
             Err(error) if heard.last.is_none() && self.life.first == 0 && heard.open.is_none() => {
-                // It was killed before it had said that there is a session.
+                // The child was killed before it reported the session.
                 assert!(store.summary(self.life.id).is_err(), "{error}");
                 std::fs::remove_dir_all(store.session_dir(self.life.id)).unwrap_or_default();
                 return;
@@ -356,7 +355,7 @@ impl Known {
         self.life.first += found.deeds.max(u64::from(self.life.first == 0));
     }
 
-    /// No record that was found before has changed, and none is missing.
+    /// Checks that no record found before has changed or is missing.
     fn check_records(&mut self, session: &Session) {
         let mut sequence = 0;
         session
@@ -377,7 +376,7 @@ impl Known {
     }
 }
 
-/// Lives a life under `strace`, which has some of its system calls answer an error, to its end.
+/// Runs a child to its end under `strace`, which makes some of its system calls fail.
 fn live_traced(known: &mut Known, inject: &[String]) -> Heard {
     let tracer = ["strace", "-f", "-qq", "--seccomp-bpf", "-o", "/dev/null"].map(str::to_owned);
     let mut program: Vec<String> = tracer.into_iter().chain(inject.iter().cloned()).collect();
@@ -392,7 +391,7 @@ fn live_traced(known: &mut Known, inject: &[String]) -> Heard {
     {
         heard.take(&line);
     }
-    // It waits for its input to end, if it has not ended by itself.
+    // The child waits for its input to end, unless it has exited on its own.
     process.passed();
     while let Some(line) = process.line() {
         heard.take(&line);
@@ -401,12 +400,12 @@ fn live_traced(known: &mut Known, inject: &[String]) -> Heard {
     heard
 }
 
-/// What has a system call answer an error.
+/// Returns the options of `strace` that make a system call fail.
 fn traced(call: &str, error: &str) -> [String; 4] {
     ["-e".to_owned(), format!("trace={call}"), "-e".to_owned(), format!("inject={call}:error={error}")]
 }
 
-/// The calls of the real file system that a signal may interrupt are made again: no call of a session fails for it.
+/// Interruptible calls of the real file system are repeated: `EINTR` fails no call of a session.
 #[test]
 fn system_calls_that_are_interrupted_are_made_again() {
     if !child::is_traced_here() {
@@ -425,8 +424,8 @@ fn system_calls_that_are_interrupted_are_made_again() {
     }
 }
 
-/// System calls fail, of a real process on the real file system; and where a segment cannot be mapped it is written all
-/// the same.
+/// System calls of a real process on the real file system fail. A segment that cannot be mapped is
+/// written all the same.
 #[test]
 fn system_calls_that_fail_cost_nothing_that_was_acknowledged() {
     if !child::is_traced_here() {
@@ -440,7 +439,7 @@ fn system_calls_that_fail_cost_nothing_that_was_acknowledged() {
         let path = directory.path().display().to_string();
         let (id, durability) = (Uuid::from_u128(1), LEVELS[n % 3]);
         let mut known = Known::new(Life { path, id, durability, seed: n as u64, first: 0 });
-        // The same session, process after process, until one comes through.
+        // The same session, process after process, until one completes.
         for nth in [2, 5, 9, 1] {
             let inject = traced(call, &format!("{error}:when={nth}"));
             failed += u32::from(live_traced(&mut known, &inject).failed.is_some());
@@ -460,7 +459,7 @@ fn system_calls_that_fail_cost_nothing_that_was_acknowledged() {
     assert_eq!((heard.failed, heard.done), (None, DEEDS_MAX), "without a mapping");
 }
 
-/// `FOLDLOG_KILLS=count` kills so many processes.
+/// `FOLDLOG_KILLS=count` sets the number of kills.
 #[test]
 fn processes_killed_at_any_moment_lose_nothing_that_they_acknowledged() {
     let kills = number_from("FOLDLOG_KILLS").unwrap_or(KILLS);
@@ -479,7 +478,8 @@ fn processes_killed_at_any_moment_lose_nothing_that_they_acknowledged() {
             known = Some(Known::new(life));
         }
         let known = known.as_mut().unwrap();
-        // Few lines: while it opens or recovers. Many: when it has written over several segments.
+        // Few lines: the child is killed while it opens or recovers. Many: after it has written
+        // several segments.
         let lines = match chance.below(10) {
             0 => 0,
             1 | 2 => chance.below(8),

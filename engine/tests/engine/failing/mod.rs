@@ -1,5 +1,5 @@
-//! Calls that fail, disks that are full, and processes that are killed: what a session says then, and that nothing
-//! acknowledged is gone.
+//! Failing calls, full disks and killed processes: which errors a session reports, and that nothing
+//! acknowledged is lost.
 
 mod day;
 mod full;
@@ -18,7 +18,7 @@ use foldlog::Durability;
 
 const LEVELS: [Durability; 3] = [Durability::Process, Durability::Boundary, Durability::Every];
 
-/// Does all of it with as many threads as there are processors, and says what came of each, in any order.
+/// Runs all items on as many threads as there are processors, and returns the results in any order.
 fn each<T: Sync, R: Send>(all: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (next, came) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -35,7 +35,7 @@ fn each<T: Sync, R: Send>(all: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     came.into_inner().expect("nobody panics under it")
 }
 
-/// A number from the environment, where it is set.
+/// Returns a number from the environment, if it is set.
 fn number_from(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is to be a number, not {text:?}")))

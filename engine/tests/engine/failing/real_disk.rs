@@ -1,4 +1,5 @@
-//! A real disk that is really full: an ext4 of 16 MiB. Skipped, with the reason printed, where the machine mounts none.
+//! A real disk that is really full: an ext4 of 16 MiB. Skipped, with the reason printed, if the
+//! machine cannot mount one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ fn store_on(root: &Path, durability: Durability, storage: Arc<dyn Storage>) -> S
     Store::open_with(root.join("store"), options).unwrap()
 }
 
-/// What is written at a place: mostly notes, now and then a step, and a note that is an object.
+/// An event by its place: mostly notes, now and then a step, and a note that is an object.
 #[derive(Clone, Debug)]
 enum Written {
     Note(Noted),
@@ -60,7 +61,7 @@ impl Written {
     }
 }
 
-/// What should be in a session.
+/// The expected content of a session.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Model {
     plan: Vec<StepAdded>,
@@ -84,7 +85,7 @@ impl Model {
     }
 }
 
-/// A session that is written until there is no room, and what should be in it.
+/// A session that is written until the disk is full, and its expected content.
 struct Filled {
     session: Session,
     model: Model,
@@ -96,7 +97,7 @@ impl Filled {
         Filled { session, model: Model::default(), n: 0 }
     }
 
-    /// Writes through a handle until the log holds so many bytes, or a call is refused.
+    /// Writes through a handle until the log has this many bytes, or a call is refused.
     fn write(&mut self, handle: &Session, log_bytes: u64) -> Option<Error> {
         while self.session.log_bytes() < log_bytes {
             let next = written(self.n);
@@ -109,7 +110,7 @@ impl Filled {
         None
     }
 
-    /// Writes until neither a large nor a small record has room.
+    /// Writes until neither a large nor a small record fits.
     fn fill(&mut self, handle: &Session) {
         let full = self.write(handle, u64::MAX).unwrap();
         assert!(matches!(full, Error::Full { .. }), "{full}");
@@ -137,7 +138,7 @@ fn begin(session: &Session) -> Operation {
     runner(session).begin(&ToolCall::new("write", "{}"), &ExecuteOptions::default()).unwrap()
 }
 
-/// A session that only takes up room.
+/// Returns a session that only takes up space.
 fn ballast(store: &Store) -> Session {
     let mut ballast = Filled::new(store.create(&types()).unwrap());
     let session = ballast.session.clone();
@@ -146,7 +147,7 @@ fn ballast(store: &Store) -> Session {
     session
 }
 
-/// Until the disk is full at each durability, by mapped and by plain writes, with a call open when it happens.
+/// Fills the disk at each durability, by mapped and by plain writes, while a call is open.
 #[test]
 fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() {
     let storages: [(&str, Arc<dyn Storage>); 2] = [
@@ -166,8 +167,9 @@ fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() 
         filled.fill(&operation.context().session().clone());
         let mut rest = vec![disk.fill("the last block")];
 
-        // Whatever needs room is refused, each in the same way, and what needs none is done. Where the system gives back
-        // late what it had set aside there is room for a session once more, and the disk is full again behind that.
+        // Calls that need space are refused with the same error, and all others succeed. If the
+        // system releases preallocated space late, a session may fit once more, and the disk is
+        // full again after it.
         let refused = (0..10).find_map(|nth| {
             let refused = store.create(&types()).err();
             rest.push(disk.fill(&format!("the last block but {nth}")));
@@ -188,7 +190,7 @@ fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() 
         drop(session);
         filled.session.clone().close().unwrap();
 
-        // Opened on the full disk it is read, and says that there is no room.
+        // The session opens on the full disk, can be read, and reports that there is no space.
         let other = store_on(&disk.root(), durability, Arc::clone(storage));
         filled.session = other.open_session(id, &types()).unwrap();
         assert_eq!(filled.session.position(), position);
@@ -197,7 +199,7 @@ fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() 
         filled.fill(&session);
         drop(session);
 
-        // Room is given back by deleting a session, and writing goes on, in this process and the next.
+        // Deleting a session frees space, and writing continues, in this process and the next.
         let spared = spare.id();
         spare.close().unwrap();
         store.delete(spared).unwrap();
@@ -217,7 +219,8 @@ fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() 
     }
 }
 
-/// The child's part: fills the disk with a call open, says what was acknowledged, and waits for its end.
+/// The child: fills the disk while a call is open, reports what was acknowledged, and waits to be
+/// killed.
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_fills_the_disk() {
@@ -242,8 +245,8 @@ fn level_named(name: &str) -> Durability {
     *LEVELS.iter().find(|durability| format!("{durability:?}") == name).unwrap()
 }
 
-/// The next process opens and reads what a killed one left on a full disk. Its recovery once had to wait for room: a begin
-/// now keeps the space that it needs.
+/// The next process opens and reads the session of a killed one on a full disk. Its recovery once
+/// had to wait for space: a start record now reserves the space that recovery needs.
 #[test]
 fn a_process_killed_on_a_full_disk_within_a_call_leaves_a_session_that_is_read_and_recovered_there() {
     for durability in LEVELS {
@@ -259,7 +262,7 @@ fn a_process_killed_on_a_full_disk_within_a_call_leaves_a_session_that_is_read_a
         process.kill();
         let rest = disk.fill("the last block");
 
-        // What the call wrote to STATE is rolled back; its notes are LOG.
+        // The call's changes of STATE are rolled back; its notes are LOG.
         let mut model = Model::default();
         (0..before).for_each(|n| model.take(written(n)));
         let plan = model.plan.clone();

@@ -1,4 +1,4 @@
-//! Two writers of one session, on a file system whose locks exclude nobody.
+//! Two writers of one session, on a file system whose locks exclude no process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ fn note(session: &Session, text: &str) -> foldlog::Result<u64> {
     session.dispatch(Noted { text: text.to_owned() }).map(foldlog::SequenceNumber::get)
 }
 
-/// A session with some records, and two processes that both have it open for writing.
+/// Returns a session with some records, and two processes that both have it open for writing.
 fn both(level: Durability) -> (Machine, Uuid, [Session; 2]) {
     let machine = Machine::default();
     let session = machine.process(level).create(&types()).unwrap();
@@ -35,7 +35,8 @@ fn both(level: Durability) -> (Machine, Uuid, [Session; 2]) {
     (machine, id, both)
 }
 
-/// Without a look at what stands there, each acknowledged all its records, under numbers that the other had given out too.
+/// When writers did not check the file before a write, each acknowledged all its records, under
+/// numbers that the other had used too.
 #[test]
 fn two_writers_whom_no_lock_keeps_apart_acknowledge_no_number_twice() {
     for level in LEVELS {
@@ -70,7 +71,7 @@ fn two_writers_whom_no_lock_keeps_apart_acknowledge_no_number_twice() {
     }
 }
 
-/// The note beside the lock tells of a writer that has not written anything yet.
+/// The note next to the lock reveals a writer that has not written anything yet.
 #[test]
 fn a_writer_that_syncs_finds_that_the_session_was_opened_again() {
     let (_machine, id, [first, second]) = both(Durability::Boundary);
@@ -79,13 +80,13 @@ fn a_writer_that_syncs_finds_that_the_session_was_opened_again() {
     let Error::DurabilityUnknown { cause, .. } = &error else { panic!("{error}") };
     assert!(matches!(&**cause, Error::SecondWriter { session, .. } if *session == id), "{error}");
     assert!(error.to_string().contains("its lock was taken again"), "{error}");
-    // The first one's end leaves the note of the second where it is.
+    // Dropping the first writer leaves the second one's note in place.
     drop(first);
     second.sync().unwrap();
 }
 
-/// Copies by hard links have locks of their own and share the segments, which are mapped here: each of two writers once wrote over
-/// what the other had acknowledged.
+/// Copies by hard links have separate locks and share the segments, which are mapped here. Each of
+/// two writers once overwrote records that the other had acknowledged.
 #[test]
 fn writers_of_copies_by_hard_links_find_each_other() {
     let directory = tempfile::tempdir().unwrap();

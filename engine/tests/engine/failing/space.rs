@@ -1,5 +1,5 @@
-//! The space that a log needs when there is none: smaller segments, and what a begin keeps for the recovery that its call
-//! may come to need.
+//! The space that a log needs on a full disk: smaller segments, and the space that a start record
+//! reserves for a recovery of its call.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -23,7 +23,7 @@ fn runner(session: &Session) -> ToolRunner {
     ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new())
 }
 
-/// Options of a store with segments as they are by default, which double.
+/// Returns options with default segments, which double in size.
 fn options_on(storage: Arc<dyn Storage>, durability: Durability) -> StoreOptions {
     StoreOptions {
         storage,
@@ -44,8 +44,9 @@ fn is(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|found| found == extension)
 }
 
-/// The next segment was to be as large as all that was written before, and where there was no space for that, nothing
-/// smaller was tried: on a disk of 12 MB a record was refused with 8.4 MB free, and with 500 KB freed again it still was.
+/// The next segment was to be as large as all records before it. If that did not fit, no smaller
+/// one was tried: on a disk of 12 MB a record was refused with 8.4 MB free, and again after 500 KB
+/// more were freed.
 #[test]
 fn a_disk_is_full_only_when_no_segment_fits_any_more() {
     let disk = MemoryStorage::new();
@@ -70,8 +71,8 @@ fn a_disk_is_full_only_when_no_segment_fits_any_more() {
     write_steps(&machine.open_session(id, &types()).unwrap(), 100);
 }
 
-/// The next segment, made ahead of its turn or tried for, held what was left of the disk while an object was written, which
-/// was then refused: on a tmpfs of 10 MB with 2.5 MB free a moment later.
+/// The next segment, preallocated or tried for, took the rest of the disk while an object was
+/// written, which was then refused: on a tmpfs of 10 MB that had 2.5 MB free a moment later.
 #[test]
 fn what_was_made_ahead_gives_its_room_to_an_object() {
     let disk = MemoryStorage::new();
@@ -87,14 +88,14 @@ fn what_was_made_ahead_gives_its_room_to_an_object() {
         session.dispatch(step(*n)).unwrap();
         empty(&disk) > 2 << 20
     });
-    // There is less room than the object takes beside what was made ahead.
+    // The object needs more space than is free next to the preallocated segment.
     disk.inject(Fault::DiskFull { capacity_bytes: disk.used_bytes() + (100 << 10) });
     session.dispatch(Noted { text: "y".repeat(200 << 10) }).unwrap();
     assert_eq!(empty(&disk), 0);
     session.close().unwrap();
 }
 
-/// Images kept their room on a full disk, although a session can do without them.
+/// Images kept their space on a full disk, although a session can do without them.
 #[test]
 fn images_give_their_room_to_records() {
     let disk = MemoryStorage::new();
@@ -114,7 +115,7 @@ fn images_give_their_room_to_records() {
     assert_eq!(images(), 0);
     let left = capacity_bytes - disk.used_bytes();
     assert!(left < 8192, "{left} bytes are left");
-    // Without images the session opens all the same.
+    // Without images the session still opens.
     let written = count(&session);
     let id = session.id();
     session.close().unwrap();
@@ -122,7 +123,7 @@ fn images_give_their_room_to_records() {
     assert_eq!(count(&store.open_session(id, &types()).unwrap()), written);
 }
 
-/// An image that was being built took what was left of the disk from the records and objects that came meanwhile.
+/// An image under construction took the rest of the disk from concurrent records and objects.
 #[test]
 fn an_image_leaves_the_disk_its_last_room() {
     let disk = MemoryStorage::new();
@@ -134,7 +135,7 @@ fn an_image_leaves_the_disk_its_last_room() {
     session.close().unwrap();
     let options = StoreOptions { image_bytes_min: 1, ..options_on(process, Durability::Process) };
     let store = Store::open_with("/home/store", options).unwrap();
-    // How many images there are once a life has ended with so much room.
+    // Returns the number of images after a life has ended with this much space.
     let images_with = |room: u64| {
         let session = store.open_session(id, &types()).unwrap();
         write_steps(&session, 1);
@@ -147,8 +148,9 @@ fn an_image_leaves_the_disk_its_last_room() {
     assert_eq!(images_with(32 << 20), 1);
 }
 
-/// Room for the end of a call was kept in the segment that was being written, in which nothing is written any more after
-/// a kill: with the disk full, the call could not be ended, and the session took no writes until somebody made space.
+/// Space for the end of a call was reserved in the segment being written, which takes no writes
+/// after a kill. On a full disk the call could not be ended, and the session took no writes until
+/// space was freed.
 #[test]
 fn a_call_that_is_cut_short_on_a_full_disk_is_recovered_there() {
     for durability in LEVELS {
@@ -156,7 +158,7 @@ fn a_call_that_is_cut_short_on_a_full_disk_is_recovered_there() {
             cut_short(durability, steps, nested, 16 << 10, CrashKind::Process, Recoveries::Unharmed);
             for sizes in [4096, 16 << 10] {
                 for crash in [CrashKind::Process, CrashKind::PowerLosingAll] {
-                    // At `Process` a power cut takes the begin with it.
+                    // At `Process` a power cut takes the start record too.
                     if durability != Durability::Process || crash == CrashKind::Process {
                         cut_short(durability, steps, nested, sizes, crash, Recoveries::Killed);
                     }
@@ -166,7 +168,7 @@ fn a_call_that_is_cut_short_on_a_full_disk_is_recovered_there() {
     }
 }
 
-/// What becomes of the recoveries.
+/// How recoveries end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recoveries {
     Unharmed,
@@ -204,14 +206,15 @@ fn cut_short(
         machine.disk.inject(Fault::DiskFull { capacity_bytes: machine.disk.used_bytes() });
     };
     full();
-    // As far as there is room in what is allocated already.
+    // As far as there is space in allocated files.
     let refused = (0..).find_map(|n| inside.dispatch(step(n)).err()).unwrap();
     assert!(matches!(refused, Error::Full { .. }), "{what}: {refused}");
     machine.crash(crash);
     drop((operations, outer, inside, session));
 
-    // Each recovery is killed a step later than the one before, until one comes to its end. Once one has its segment, the
-    // space is used: a kill while it writes the end into that is a stated limit.
+    // Each recovery is killed one step later than the one before, until one completes. Once a
+    // recovery has its segment, the reserved space is used: a kill while it writes the end record
+    // there is a documented limit.
     let segments = machine.segments(id).len();
     for nth in 1.. {
         full();
@@ -220,7 +223,7 @@ fn cut_short(
         let session = Store::open_with("/home/store", options).unwrap().open_session(id, &types());
         let session = session.unwrap_or_else(|error| panic!("{what}: {error}"));
         if !session.is_interrupted() {
-            // The end was there before the kill.
+            // The end record was written before the kill.
             assert!(nth > 1, "{what}");
             break;
         }
@@ -248,7 +251,7 @@ fn cut_short(
     write_steps(&session, 1);
 }
 
-/// What is kept for a recovery is there for as long as it may be needed, and no longer.
+/// Space is reserved for a recovery only while one may be needed.
 #[test]
 fn a_closed_session_keeps_no_space_for_a_recovery() {
     let machine = Machine::default();
@@ -269,7 +272,8 @@ fn a_closed_session_keeps_no_space_for_a_recovery() {
     assert_eq!(kept(&machine), 0);
 }
 
-/// A closed session kept all that its last segment had been given: 200 short ones took 8.9 MiB for the 3.9 that they held.
+/// A closed session kept the whole allocation of its last segment: 200 short ones took 8.9 MiB for
+/// 3.9 MiB of content.
 #[test]
 fn a_closed_session_gives_its_room_back_and_takes_it_anew() {
     for storage in [FileStorage::new(), FileStorage::with_positioned_writes()] {
@@ -297,7 +301,8 @@ fn a_closed_session_gives_its_room_back_and_takes_it_anew() {
     }
 }
 
-/// A session that does not get its room back writes into what it has, and then into a new segment.
+/// A session that does not get its space back writes into its allocated files, and then into a new
+/// segment.
 #[test]
 fn a_session_that_was_closed_goes_on_where_the_disk_has_no_room() {
     let machine = Machine::default();
@@ -317,8 +322,8 @@ fn a_session_that_was_closed_goes_on_where_the_disk_has_no_room() {
     assert_eq!(machine.open(id, Durability::Process).unwrap().view::<Plan>().unwrap().len(), 110);
 }
 
-/// The same on a disk that is really full: the process is killed within its call, and the next one ends the call without
-/// a byte more.
+/// The same on a disk that is really full: the process is killed within its call, and the next one
+/// ends the call without another byte.
 #[test]
 fn a_call_that_is_cut_short_is_recovered_on_a_disk_that_is_really_full() {
     let disk = match LoopDisk::mounted(16 << 20) {
@@ -354,14 +359,15 @@ fn a_call_that_is_cut_short_is_recovered_on_a_disk_that_is_really_full() {
     }
 }
 
-/// The segments of a session that this process has mapped.
+/// Returns the number of segments of a session that this process has mapped.
 fn mapped_segments() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("/not-mapped-here/") && line.contains(".seg")).count()
 }
 
-/// On a file system that copies on write a full disk was no error but a signal that killed the host, since what is
-/// allocated there is no promise. Skipped, with the reason printed, where the machine has none.
+/// On a copy-on-write file system allocated space is not guaranteed: a full disk was no error but a
+/// signal that killed the host. Skipped, with the reason printed, if the machine has no such file
+/// system.
 #[test]
 fn nothing_is_mapped_on_a_disk_that_copies_on_write() {
     let disk = match LoopDisk::mounted_as("mkfs.btrfs", &["-q", "-f", "-M"], 128 << 20) {
@@ -399,7 +405,6 @@ fn nothing_is_mapped_on_a_disk_that_copies_on_write() {
     session.close().unwrap();
 }
 
-/// Elsewhere the quick way is taken.
 #[test]
 fn segments_are_mapped_where_the_disk_keeps_what_it_allocates() {
     let directory = tempfile::tempdir().unwrap();

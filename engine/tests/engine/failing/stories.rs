@@ -1,4 +1,4 @@
-//! Calls that fail: afterwards the session says what it knows, and nothing acknowledged is gone.
+//! Calls that fail: the session then reports only what it knows, and nothing acknowledged is lost.
 
 use std::io::ErrorKind;
 
@@ -15,7 +15,7 @@ fn session(machine: &Machine, durability: Durability) -> (Session, Uuid) {
     (session, id)
 }
 
-/// Every later call fails with the first cause, until the session is opened again.
+/// Checks that every later call fails with the first cause until the session is reopened.
 fn assert_poisoned(session: &Session, cause: &str) {
     for again in [
         session.dispatch(step(9)).map(drop),
@@ -44,7 +44,7 @@ fn after_a_failed_sync_the_record_is_unknown_the_session_poisoned_and_nothing_ac
         }
         assert_poisoned(&session, "injected");
         assert!(session.clone().close().is_err(), "closing does not hide it");
-        // Reading goes on.
+        // Reads still succeed.
         assert!(Slices::of(&session).is_ok() && session.state_at(0).is_ok());
         machine.crash(lost);
         let session = machine.open(id, Durability::Every).unwrap();
@@ -80,8 +80,8 @@ fn after_a_failed_or_short_write_the_session_is_poisoned_and_its_projection_as_i
     }
 }
 
-/// Each call that changes the disk fails in turn, over turns, objects and recoveries. Whatever the session
-/// says then, the next one has all that was acknowledged.
+/// Each call that changes the disk fails in turn, over turns, objects and recoveries. The next
+/// session has everything that was acknowledged.
 #[test]
 fn whichever_call_fails_nothing_acknowledged_is_gone_after_reopening() {
     let ops =
@@ -117,8 +117,8 @@ fn whichever_call_fails_nothing_acknowledged_is_gone_after_reopening() {
     assert!(refusals > 100, "{refusals}");
 }
 
-/// A full disk is no failure of the log: the turn is refused, nothing has happened, and once there is space
-/// the same session goes on.
+/// A full disk is no failure of the log: the turn is refused without effect, and the same session
+/// continues once there is space.
 #[test]
 fn a_full_disk_refuses_the_turn_and_the_session_goes_on_once_there_is_space() {
     for durability in [Durability::Process, Durability::Every] {
@@ -148,8 +148,8 @@ fn a_full_disk_refuses_the_turn_and_the_session_goes_on_once_there_is_space() {
     }
 }
 
-/// A recovery that failed on its way had the session read from the segment that it was building: its LOG could not be
-/// read any more, or was short of what had not been rewritten yet.
+/// After a recovery that failed half way, the session read from the segment under construction. Its
+/// LOG was unreadable, or lacked the records not yet rewritten.
 #[test]
 fn after_a_recovery_that_failed_at_any_call_the_session_reads_as_before() {
     let ops = [Op::Create, Op::Write, Op::SyncData, Op::SyncDir, Op::Rename, Op::Open, Op::Read];
@@ -185,7 +185,7 @@ fn after_a_recovery_that_failed_at_any_call_the_session_reads_as_before() {
     assert!(poisoned > 20, "{poisoned}");
 }
 
-/// Recovery needs a segment; without space for it the log is as it was read, also on the second attempt.
+/// Recovery needs a segment. Without space for it the log is unchanged, also on the second attempt.
 #[test]
 fn a_full_disk_refuses_a_recovery_and_leaves_the_log_as_it_was() {
     let machine = Machine::default();
@@ -213,7 +213,7 @@ fn a_full_disk_refuses_a_recovery_and_leaves_the_log_as_it_was() {
     assert_eq!(count(&machine.open(id, Durability::Every).unwrap()), all + 1);
 }
 
-/// The frame that says which boot wrote a tail was left out where its first attempt met a full disk.
+/// The frame that records which boot wrote a tail was omitted if its first attempt met a full disk.
 #[test]
 fn a_session_that_met_a_full_disk_at_its_first_append_still_says_that_it_was_resumed() {
     let machine = Machine::default();
@@ -260,7 +260,8 @@ fn a_read_only_disk_is_opened_and_read_and_says_so_at_the_first_append() {
         }
         session.close().unwrap();
         machine.disk.clear_faults();
-        // Read-only only after it was opened: the session learns it at the append, and goes on afterwards.
+        // The disk becomes read-only after the session was opened. The session notices at the
+        // append, and continues afterwards.
         let session = machine.open(id, Durability::Every).unwrap();
         machine.disk.inject(Fault::ReadOnly);
         let refused = session.dispatch(step(1)).unwrap_err();

@@ -1,4 +1,4 @@
-//! What cannot be captured is moved aside before it is replaced.
+//! Files that cannot be captured are moved aside before they are replaced.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -35,7 +35,7 @@ fn what_a_rollback_replaces_or_removes_lies_aside_and_is_left_alone() {
     assert_eq!(aside("made/deep/file").as_deref(), Some("made"));
     assert_eq!(fs::read_link(bench.at(".foldlog-aside/7/link")).unwrap().to_str(), Some("page"));
     assert_eq!((aside("same"), text(&bench, "same").as_deref()), (None, Some("four")));
-    // An attempt that is cut short there is made once more, and takes the name of nothing that lies there.
+    // An interrupted attempt is repeated, and overwrites nothing in the directory.
     fs::write(bench.at("page"), "later").unwrap();
     work.set_aside(&before, "7").unwrap();
     assert_eq!((aside("page").as_deref(), aside("page.1").as_deref()), (Some("half"), Some("later")));
@@ -63,7 +63,8 @@ fn where_something_cannot_be_moved_everything_stays_where_it_was() {
     for path in ["a", "b"] {
         fs::write(bench.at(path), "half").unwrap();
     }
-    // What has its name is no directory, so nothing can be moved into it; a link is not followed.
+    // A file or link has the directory's name, so nothing can be moved into it; a link is not
+    // followed.
     symlink("/tmp", bench.at(".foldlog-aside")).unwrap();
     let refused = work.set_aside(&before, "7").unwrap_err();
     let is_named = matches!(&refused, Error::Io { op: "move into .foldlog-aside", path, .. } if *path == bench.at(".foldlog-aside"));

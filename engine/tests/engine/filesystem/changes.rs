@@ -1,4 +1,4 @@
-//! What differs between two snapshots, said by somebody who has nothing but their store.
+//! Differences of two snapshots, computed from their store alone.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ use super::random::{carry_out, steps};
 /// By path as changes have it: kind, permissions, content.
 type Files = BTreeMap<String, (FileKind, Option<u32>, Vec<u8>)>;
 
-/// The files and links of a directory, as a walk through it found them.
+/// Returns the files and links of a directory, as a walk found them.
 fn walked(digest: Digest) -> Files {
     let files = digest.into_iter().filter_map(|(path, (kind, permissions, content, ..))| match kind {
         'f' => Some((shown(&path), (FileKind::File, Some(permissions), content))),
@@ -29,7 +29,7 @@ fn walked(digest: Digest) -> Files {
     files.collect()
 }
 
-/// A path without the `./` that it begins with, what is not plain in it escaped.
+/// Returns a path without its leading `./`, with special characters escaped.
 fn shown(path: &Path) -> String {
     let mut shown = String::new();
     for chunk in path.as_os_str().as_bytes()[2..].utf8_chunks() {
@@ -45,7 +45,7 @@ fn shown(path: &Path) -> String {
     shown
 }
 
-/// What a naive comparison of two walks finds.
+/// Compares two walks naively.
 fn expected(before: &Files, after: &Files) -> Vec<(String, ChangeKind)> {
     let mut expected = BTreeMap::new();
     for (path, was) in before {
@@ -64,14 +64,15 @@ fn kinds(changes: &[FileChange]) -> Vec<(String, ChangeKind)> {
     changes.iter().map(|change| (change.path.clone(), change.kind)).collect()
 }
 
-/// Reads a file that the facts describe, and sees that they are true.
+/// Reads the file that `facts` describe, and checks that they are true.
 fn read(reader: &mut SnapshotReader, facts: &FileFacts) -> (FileKind, Option<u32>, Vec<u8>) {
     let content = reader.content(facts, facts.len).unwrap();
     assert_eq!(content.len() as u64, facts.len);
     (facts.kind, facts.permissions, content)
 }
 
-/// Both sides of all changes are what the two walks found, under the same names and in their order.
+/// Checks that both sides of all changes match the two walks, under the same names and in their
+/// order.
 fn assert_told(reader: &mut SnapshotReader, changes: &[FileChange], before: &Files, after: &Files) {
     assert_eq!(kinds(changes), expected(before, after));
     for change in changes {
@@ -94,7 +95,6 @@ fn files(reader: &mut SnapshotReader, snapshot: &FilesystemSnapshot) -> Files {
     found.into_iter().map(|(path, facts)| (path, read(reader, &facts))).collect()
 }
 
-/// The file of an object in the store.
 fn object(bench: &Bench, id: &str) -> PathBuf {
     bench.store().join("objects").join(&id[..2]).join(&id[2..])
 }
@@ -165,7 +165,7 @@ fn git_finds_the_same_differences() {
             (ChangeKind::Created, ..) => 'A',
             (ChangeKind::Removed, ..) => 'D',
             (_, "120000", _) | (_, _, "120000") => 'T',
-            // Git has one bit of permissions, and does not see what became of `mode`.
+            // Git has only one permission bit, and does not see the changes of `mode`.
             (_, was, is) if was == is && id(before) == id(after) => {
                 assert_eq!(path, "mode");
                 continue;
@@ -183,7 +183,8 @@ fn git_finds_the_same_differences() {
     }
 }
 
-/// The cost is that of what differs: not even a missing object is missed in a directory that holds the same.
+/// The cost depends on the differences alone: equal directories are not read, even if one of their
+/// objects is missing.
 #[test]
 fn directories_that_hold_the_same_are_not_read() {
     let bench = Bench::new();
@@ -192,7 +193,7 @@ fn directories_that_hold_the_same_are_not_read() {
         "mkdir -p same/deep big && echo 1 >same/deep/1 && echo 2 >same/2 && echo 3 >big/3 && echo a >a",
     );
     let before = work.snapshot(None, false).unwrap();
-    // The first executable of all is no reason to look for others.
+    // The first executable in the snapshot does not cause a search for others.
     bench.shell("echo b >a && chmod +x a && chmod 700 same");
     let after = work.snapshot(None, false).unwrap();
     drop(work);
@@ -222,7 +223,8 @@ fn directories_that_hold_the_same_are_not_read() {
     );
 }
 
-/// Permissions stand outside of the trees, so that directories with equal trees can hold files of other permissions.
+/// Permissions are stored outside of the trees, so equal trees can belong to files with different
+/// permissions.
 #[test]
 fn permissions_alone_are_a_change_also_where_the_directories_hold_the_same() {
     let bench = Bench::new();
@@ -231,7 +233,7 @@ fn permissions_alone_are_a_change_also_where_the_directories_hold_the_same() {
     let one = work.snapshot(None, false).unwrap();
     bench.shell("chmod 600 a/b/3");
     let two = work.snapshot(None, false).unwrap();
-    // Now most have what only one had, which is not said any more.
+    // Now most files have permissions that only one had, and these are no longer listed.
     bench.shell("chmod 600 a/b/1 a/b/2 a/b/4 a/b/5 q/x && chmod 711 a c");
     let three = work.snapshot(None, false).unwrap();
     let mut reader = SnapshotReader::open(bench.store());
@@ -249,7 +251,8 @@ fn permissions_alone_are_a_change_also_where_the_directories_hold_the_same() {
     assert_eq!(changed(&three, &one), ["a/b/1", "a/b/2", "a/b/3", "a/b/4", "a/b/5", "q/x"]);
 }
 
-/// A file that says what an object of a file with holes says has the same blob, in a tree that is the same.
+/// A plain file whose content equals the object of a file with holes has the same blob, in the same
+/// tree.
 #[test]
 fn a_file_with_holes_is_read_with_them_and_told_from_one_that_poses_as_it() {
     let bench = Bench::new();
@@ -309,11 +312,11 @@ fn a_missing_or_damaged_object_is_named_with_what_it_was_of() {
     fs::remove_file(&blob).unwrap();
     failing(all(&snapshot), &facts.digest, "the file `d/file`: ");
     failing(content(), &facts.digest, "No such file");
-    // A pipe of its name keeps nobody waiting.
+    // A pipe in place of the object blocks no reader.
     nix::unistd::mkfifo(&blob, nix::sys::stat::Mode::S_IRWXU).unwrap();
     failing(all(&snapshot), &facts.digest, "the file `d/file`: ");
     fs::remove_file(&blob).unwrap();
-    // Another object's content is none of its own.
+    // The content of another object is refused.
     let commit = object(&bench, &snapshot.commit);
     fs::copy(&commit, &blob).unwrap();
     failing(all(&snapshot), &facts.digest, "it is no blob");

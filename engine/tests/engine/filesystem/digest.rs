@@ -1,4 +1,4 @@
-//! What a directory holds, found out with nothing but the standard library.
+//! The content of a directory, read with the standard library alone.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// By path: what it is, its permissions, its content, and where asked for its times.
+/// By path: kind, permissions, content, and times if requested.
 pub(crate) type Digest = BTreeMap<PathBuf, (char, u32, Vec<u8>, i64, i64)>;
 
 pub(crate) fn of(root: &Path) -> Digest {

@@ -1,4 +1,4 @@
-//! What a restore brings back beside contents, and what it says where it cannot.
+//! What a restore brings back besides contents, and what it reports if it cannot.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -11,7 +11,7 @@ use nix::unistd::Uid;
 
 use super::Bench;
 
-/// Whether this process may give files away; where it may not, says so.
+/// Whether this process may give files away; if not, prints so.
 fn may_give_away() -> bool {
     let is_root = Uid::effective().is_root();
     if !is_root {
@@ -25,8 +25,8 @@ fn owner(path: &Path) -> (u32, u32, u32) {
     (found.uid(), found.gid(), found.mode() & 0o7777)
 }
 
-/// A file of mode 4755 that belonged to user 1000 came back with that mode and belonged to root, so that whoever ran it was
-/// root; a private file of user 1000 was root's from then on, and nobody was told.
+/// A file of mode 4755 that belonged to user 1000 came back with that mode and belonged to root, so
+/// that it ran as root. A private file of user 1000 became root's. Neither was reported.
 #[test]
 fn a_file_comes_back_to_its_owner_and_never_bears_the_setuid_bit_of_another() {
     if !may_give_away() {
@@ -55,7 +55,7 @@ fn a_file_comes_back_to_its_owner_and_never_bears_the_setuid_bit_of_another() {
         assert_eq!((owner(&bench.at("link")).0, owner(&bench.at("link")).1), (1002, 1002), "{script}");
         assert_eq!(files.restore(&snapshot).unwrap(), Default::default(), "{script}");
     }
-    // A snapshot from before owners were kept does not say whose the bits are.
+    // A snapshot from before owners were recorded does not say whose the bits are.
     let mut old = snapshot.clone();
     old.metadata = None;
     bench.shell("rm tool");
@@ -64,7 +64,8 @@ fn a_file_comes_back_to_its_owner_and_never_bears_the_setuid_bit_of_another() {
     assert!(restored.inexact.iter().any(|one| one.path == "tool"), "{:?}", restored.inexact);
 }
 
-/// Who may not give files away says of each whose it is now, and leaves the bits off that would mean something else.
+/// Without the right to give files away, a restore reports the new owner of each file, and omits
+/// the bits that would mean something else.
 #[test]
 pub(super) fn what_cannot_be_given_back_to_its_owner_is_told_and_loses_its_bits() {
     if !may_give_away() {
@@ -113,7 +114,7 @@ fn part_of_who_may_not_give_files_away() {
     fs::remove_file(root.join("tool")).unwrap();
     fs::remove_file(root.join("plain")).unwrap();
     let restored = files.restore(&snapshot).unwrap();
-    // A second one finds them so, tries again, and tells again.
+    // A second restore finds them so, tries again, and reports them again.
     let again = files.restore(&snapshot).unwrap();
     let again = again.inexact.iter().filter(|one| one.path != ".");
     assert_eq!(again.count(), 2, "beside the root's time, whose owner this process is not");
@@ -121,7 +122,8 @@ fn part_of_who_may_not_give_files_away() {
     child::tell("told", told.collect::<Vec<_>>().join(" | "));
 }
 
-/// Another user read a private file of the workspace from the store, whose directories were 0755 and whose objects 0444.
+/// Another user could read a private file of the workspace from the store, whose directories were
+/// 0755 and whose objects 0444.
 #[test]
 fn nobody_else_reads_what_is_in_the_store_whatever_the_umask() {
     for mask in [0o022, 0o000, 0o777] {
@@ -168,7 +170,7 @@ fn part_of_who_has_a_umask() {
     files.snapshot(None, true).unwrap();
 }
 
-/// Names that were one file came back as two, so that a tool that wrote to one of them later left the other as it was.
+/// Hard links came back as two files, so that a later write to one name left the other unchanged.
 #[test]
 fn names_of_one_file_are_one_file_again() {
     let bench = Bench::new();
@@ -199,7 +201,7 @@ fn names_of_one_file_are_one_file_again() {
     }
 }
 
-/// A tool that writes to a name of a file that has another one outside of the workspace changes that, too.
+/// A write through a hard link also changes the file's names outside of the workspace.
 #[test]
 fn what_a_tool_wrote_through_a_link_to_a_file_outside_is_told() {
     let bench = Bench::new();
@@ -229,13 +231,13 @@ fn set(path: &Path, name: &str, value: &[u8]) -> bool {
     rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty()).is_ok()
 }
 
-/// `user::rwx,user:1000:rw-,group::r-x,mask::rwx,other::---`, as Linux keeps it.
+/// `user::rwx,user:1000:rw-,group::r-x,mask::rwx,other::---`, as Linux encodes it.
 const ACL: &[u8] = &[
     2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 6, 0, 232, 3, 0, 0, 4, 0, 5, 0, 255, 255, 255, 255, 16,
     0, 7, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255,
 ];
 
-/// `cap_net_raw=ep`, as Linux keeps it.
+/// `cap_net_raw=ep`, as Linux encodes it.
 const CAPABILITY: &[u8] = &[1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
@@ -276,7 +278,7 @@ pub(super) fn extended_attributes_come_back_with_capabilities_and_access_lists()
             let list = |path: &str, name: &str| attribute(&bench.at(path), name);
             assert_eq!(list("file", "system.posix_acl_access").as_deref(), Some(ACL), "{script}");
             assert_eq!(list("folder", "system.posix_acl_default").as_deref(), Some(ACL), "{script}");
-            // It would have one from the directory around it.
+            // It would inherit one from its parent directory.
             assert_eq!(list("folder/program", "system.posix_acl_access"), None, "{script}");
         }
         if capable {
@@ -288,7 +290,7 @@ pub(super) fn extended_attributes_come_back_with_capabilities_and_access_lists()
     }
 }
 
-/// Times come back, so that a build does not run again for a tool that failed.
+/// Times come back, so that a failed tool does not cause a rebuild.
 #[test]
 pub(super) fn times_come_back_where_nothing_is_left_out() {
     let bench = Bench::new();
@@ -316,13 +318,13 @@ pub(super) fn times_come_back_where_nothing_is_left_out() {
     }
 }
 
-/// The time came back as another one, and nobody was told.
+/// The time came back as another one, and this was not reported.
 #[test]
 fn a_time_that_no_capture_keeps_is_told() {
     let bench = Bench::new();
     bench.shell("echo 1 >far && touch -d 2400-01-01 far");
     if fs::metadata(bench.at("far")).unwrap().mtime() < 13_000_000_000 {
-        // This file system keeps no such time.
+        // This file system has no such time.
         return;
     }
     let files = bench.open();
@@ -334,7 +336,8 @@ fn a_time_that_no_capture_keeps_is_told() {
     assert!(found && fs::read(bench.at("far")).unwrap() == b"1\n", "{restored:?}");
 }
 
-/// With old times beside a left-out `target/`, a build would take what the tool built for what the sources say.
+/// With old times next to an excluded `target/`, a build would take the tool's build products for
+/// current.
 #[test]
 pub(super) fn times_do_not_come_back_beside_what_is_left_out() {
     let bench = Bench::new();
@@ -342,18 +345,18 @@ pub(super) fn times_do_not_come_back_beside_what_is_left_out() {
     let old = fs::metadata(bench.at("source")).unwrap().mtime();
     let files = bench.open_with(HostFilesystemOptions::default().leave_out("target/"));
     let snapshot = files.snapshot(None, false).unwrap();
-    // Nothing was left out then; it is now.
+    // Nothing was excluded then; it is now.
     bench.shell("echo 2 >source && mkdir target && cp source target/built");
     files.restore(&snapshot).unwrap();
     assert_eq!(fs::read(bench.at("source")).unwrap(), b"1\n");
     assert_ne!(fs::metadata(bench.at("source")).unwrap().mtime(), old);
-    // Nor where it was left out from the beginning.
+    // Nor if it was excluded from the beginning.
     bench.shell("touch -d '2020-01-01 00:00:00' source");
     let snapshot = files.snapshot(None, false).unwrap();
     bench.shell("echo 2 >source && rm -r target");
     files.restore(&snapshot).unwrap();
     assert_ne!(fs::metadata(bench.at("source")).unwrap().mtime(), old);
-    // Two runs that do the same have equal snapshots where times are not asked for.
+    // Without times, two runs that do the same have equal snapshots.
     let without = bench.open_with(HostFilesystemOptions::default().times(false));
     let one = without.snapshot(None, false).unwrap();
     bench.shell("touch source");

@@ -1,4 +1,4 @@
-//! Git repositories in a workspace, worked on by real git: what a rollback makes of them.
+//! Git repositories in a workspace, changed by real git, and what a rollback restores of them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use foldlog_test_support::child;
 
 use super::Bench;
 
-/// Variables under which git works alike on every machine.
+/// Variables that make git behave alike on every machine.
 pub(crate) const GIT: [(&str, &str); 8] = [
     ("GIT_AUTHOR_NAME", "A"),
     ("GIT_AUTHOR_EMAIL", "a@example.org"),
@@ -26,7 +26,7 @@ pub(crate) const GIT: [(&str, &str); 8] = [
     ("GIT_ALLOW_PROTOCOL", "file"),
 ];
 
-/// Runs a script of a shell, and returns what it printed.
+/// Runs a shell script and returns its output.
 #[track_caller]
 pub(crate) fn shell(directory: &Path, script: &str) -> String {
     let output = Command::new("sh").args(["-ec", script]).envs(GIT).current_dir(directory).output().unwrap();
@@ -35,7 +35,8 @@ pub(crate) fn shell(directory: &Path, script: &str) -> String {
     said
 }
 
-/// All files of a repository but for git objects and for refs that keep lost commits, with their permissions.
+/// Returns all files of a repository with their permissions, except git objects and refs that keep
+/// lost commits.
 pub(crate) fn files_of(repository: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let mut files = BTreeMap::new();
     let mut directories = vec![repository.to_owned()];
@@ -54,7 +55,7 @@ pub(crate) fn files_of(repository: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     files
 }
 
-/// What git says of where a repository stands.
+/// Returns git's description of a repository's state.
 pub(crate) fn stands(directory: &Path) -> String {
     let script = "git status --porcelain=v2 --branch && git stash list && git reflog && git for-each-ref | \
                   grep -v refs/foldlog || true";
@@ -70,7 +71,7 @@ pub(crate) fn is_sound(directory: &Path) {
     assert!(output.status.success() && !said.contains("error") && !said.contains("missing"), "{said}");
 }
 
-/// What a repository is made with: two commits, a branch, a stash, packed refs, and a file that is staged.
+/// The repository at the start: two commits, a branch, a stash, packed refs, and a staged file.
 const MADE: &str = "git init -q -b main && echo 1 >file && git add . && git commit -qm one && git branch old && \
     git pack-refs --all && echo 2 >file && git commit -qam two && echo stashed >file && git stash -q && \
     echo staged >staged && git add staged && echo changed >>file";
@@ -79,14 +80,15 @@ fn told(restored: &WorkspaceRestoreReport) -> Vec<String> {
     restored.inexact.iter().map(|one| format!("{}: {}", one.path, one.reason)).collect()
 }
 
-/// Runs a script as a call that fails, and rolls it back.
+/// Runs a script as a failing call, and rolls it back.
 fn rolled_back(bench: &Bench, files: &HostFilesystem, script: &str) -> WorkspaceRestoreReport {
     let snapshot = files.snapshot(None, false).unwrap();
     shell(&bench.root(), script);
     files.roll_back(&snapshot, "7").unwrap()
 }
 
-/// Where a failing call had used git, the commit, the stash or the branch stayed, and the index did not match the files.
+/// After a failing call had used git, its commit, stash or branch stayed, and the index did not
+/// match the files.
 #[test]
 fn what_a_failed_call_did_in_a_repository_is_undone() {
     for script in [
@@ -121,14 +123,14 @@ fn what_a_failed_call_did_in_a_repository_is_undone() {
         let beside = told(&restored).into_iter().filter(|one| !one.contains("refs/foldlog/lost/7"));
         assert_eq!(beside.collect::<Vec<_>>(), Vec::<String>::new(), "{script}");
         is_sound(&bench.root());
-        // What is as it was is not touched again.
+        // Unchanged files are not touched again.
         let again = bench.open();
         let snapshot = again.snapshot(None, false).unwrap();
         assert_eq!(again.roll_back(&snapshot, "8").unwrap(), WorkspaceRestoreReport::default(), "{script}");
     }
 }
 
-/// A commit that a failed call had made was in no branch any more, and git removed it in time.
+/// A commit of a failed call was no longer in any branch, and git removed it in time.
 #[test]
 fn a_commit_that_a_rollback_takes_from_its_branch_is_kept_and_named() {
     let kept = |bench: &Bench| {
@@ -148,13 +150,13 @@ fn a_commit_that_a_rollback_takes_from_its_branch_is_kept_and_named() {
     );
     assert_eq!(told(&restored), [expected]);
     shell(&bench.root(), &format!("git gc -q --prune=now && git cat-file -e {lost}^{{commit}}"));
-    // A second call of that number, of another session, takes nothing from the first one.
+    // Another call with that number, of another session, does not overwrite the first one's refs.
     rolled_back(&bench, &bench.open(), "git stash -q && git stash drop -q");
     rolled_back(&bench, &bench.open(), "git commit -q --allow-empty -m other && git reset -q --hard HEAD~1");
     let names: Vec<String> =
         kept(&bench).lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
     assert_eq!(names, ["refs/foldlog/lost/7", "refs/foldlog/lost/7-2"]);
-    // What was there before is not lost.
+    // Commits from before the call are not lost.
     let told_of = |restored: &WorkspaceRestoreReport| told(restored).len();
     assert_eq!(
         told_of(&rolled_back(&bench, &bench.open(), "git reset -q --hard HEAD~1 && git branch again")),
@@ -167,7 +169,7 @@ fn a_commit_that_a_rollback_takes_from_its_branch_is_kept_and_named() {
     is_sound(&bench.root());
 }
 
-/// A repository that a failed call had made stayed, and the directory around it.
+/// A repository that a failed call had created stayed, with the directory around it.
 #[test]
 fn a_repository_that_a_failed_call_made_is_removed_with_its_objects() {
     let bench = Bench::new();
@@ -184,7 +186,7 @@ fn a_repository_that_a_failed_call_made_is_removed_with_its_objects() {
         "ln -s ../../origin/.git there/.git",
     ] {
         let told = told(&rolled_back(&bench, &files, script));
-        // Of what holds objects there is no capture.
+        // Objects in a repository are not captured.
         match script.contains("git init") || script.contains("git clone") {
             true => {
                 assert!(
@@ -201,7 +203,7 @@ fn a_repository_that_a_failed_call_made_is_removed_with_its_objects() {
         assert_eq!(shell(&bench.root(), "find . -name .git"), "", "{script}");
     }
     is_sound(&bench.directory.path().join("origin"));
-    // A restore that is no rollback, such as to a checkpoint of long ago, removes none.
+    // A restore that is no rollback, such as to an old checkpoint, removes no repository.
     let snapshot = files.snapshot(None, false).unwrap();
     shell(&bench.root(), "git init -q empty && echo mine >empty/.git/hooks/mine");
     let said = told(&files.roll_back(&snapshot, "7").unwrap());
@@ -215,7 +217,8 @@ fn a_repository_that_a_failed_call_made_is_removed_with_its_objects() {
     assert!(bench.at(".git/HEAD").exists());
 }
 
-/// The repository of a submodule that a call had added went with its objects, and nobody was told.
+/// The repository of a submodule that a call had added was removed with its objects, without a
+/// report.
 #[test]
 fn the_repository_of_a_submodule_that_a_failed_call_added_is_moved_aside() {
     let bench = Bench::new();
@@ -255,7 +258,8 @@ fn a_repository_that_a_failed_call_removed_or_replaced_is_told_and_left_alone() 
     }
 }
 
-/// A repository that a failed call had made in place of a file `.git` was removed with its objects.
+/// A repository that a failed call had created in place of a file `.git` was removed with its
+/// objects.
 #[test]
 fn a_repository_that_a_failed_call_made_in_place_of_a_file_is_moved_aside() {
     let bench = Bench::new();
@@ -268,7 +272,8 @@ fn a_repository_that_a_failed_call_made_in_place_of_a_file_is_moved_aside() {
     assert_eq!(log, "mine\n");
 }
 
-/// Where nothing could be captured, files were moved aside before they were replaced, but not those in a repository.
+/// If nothing could be captured, files were moved aside before they were replaced, but not those in
+/// a repository.
 #[test]
 fn what_a_rollback_replaces_in_a_repository_lies_aside_where_it_cannot_be_captured() {
     let bench = Bench::new();
@@ -282,14 +287,14 @@ fn what_a_rollback_replaces_in_a_repository_lies_aside_where_it_cannot_be_captur
     shell(&bench.root(), script);
     let after = files_of(&repository);
     let names = |path: &str| fs::metadata(repository.join(path)).unwrap().nlink();
-    // All of it is set aside, or nothing.
+    // All of it is moved aside, or nothing.
     let aside = bench.at(".foldlog-aside/7");
     fs::create_dir_all(&aside).unwrap();
     fs::write(aside.join("d"), "in the way").unwrap();
     files.set_aside(&snapshot, "7").unwrap_err();
     assert_eq!((files_of(&repository), names("HEAD"), names("index")), (after.clone(), 1, 1));
     fs::remove_dir_all(bench.at(".foldlog-aside")).unwrap();
-    // An attempt that was cut short behind it is made once more.
+    // An attempt that was interrupted after it is repeated.
     for _ in 0..2 {
         files.set_aside(&snapshot, "7").unwrap();
         assert_eq!(files_of(&repository), after, "the rollback has yet to read it");
@@ -305,7 +310,7 @@ fn what_a_rollback_replaces_in_a_repository_lies_aside_where_it_cannot_be_captur
     let said = told(&restored).into_iter().find(|one| one.starts_with(".foldlog-aside/7: ")).unwrap();
     let way = "; of .git it is a part: `cp -a .foldlog-aside/7/.git/. .git` brings that back";
     assert!(said.ends_with(way), "{said}");
-    // As it says.
+    // Follows the instructions of the report.
     shell(&bench.root(), &format!("{clear} && cp -a .foldlog-aside/7/.git/. .git"));
     for name in replaced.split(' ') {
         assert_eq!(
@@ -318,8 +323,9 @@ fn what_a_rollback_replaces_in_a_repository_lies_aside_where_it_cannot_be_captur
     is_sound(&bench.root());
 }
 
-/// In the repositories of submodules only what was there before was set aside: refs, a stash and their logs were gone, and a submodule's
-/// repository that a call had made within another one went with its objects.
+/// In submodules' repositories only files from before the call were set aside. Refs, a stash and
+/// their logs were lost, and a submodule's repository that a call had created within another one
+/// was removed with its objects.
 #[test]
 fn what_a_rollback_replaces_in_the_repositories_of_submodules_lies_aside_where_it_cannot_be_captured() {
     let bench = Bench::new();
@@ -377,7 +383,8 @@ fn what_a_rollback_replaces_in_the_repositories_of_submodules_lies_aside_where_i
     }
 }
 
-/// A restore that is no rollback, such as a rewind, removed the repository of a submodule with its objects, which no undo brings back.
+/// A restore that is no rollback, such as a rewind, removed the repository of a submodule with its
+/// objects, which no undo brings back.
 #[test]
 fn a_restore_that_is_no_rollback_leaves_the_repository_of_a_submodule() {
     let bench = Bench::new();
@@ -402,8 +409,8 @@ fn a_restore_that_is_no_rollback_leaves_the_repository_of_a_submodule() {
     );
 }
 
-/// In a repository whose refs are in the format reftable, a commit of a failed call was lost without a word, and one without its
-/// objects was given refs to them.
+/// In a repository with refs in the reftable format, a commit of a failed call was lost without a
+/// report, and one without its objects was given refs to them.
 #[test]
 fn a_repository_with_refs_in_the_format_reftable_comes_back_and_names_what_is_lost() {
     let is_known = |bench: &Bench| {
@@ -451,7 +458,7 @@ fn a_repository_with_refs_in_the_format_reftable_comes_back_and_names_what_is_lo
     }
 }
 
-/// A `.git` that leads out of the workspace: nothing is written there.
+/// If `.git` leads out of the workspace, nothing is written there.
 #[test]
 fn what_a_failed_call_did_in_a_linked_worktree_is_told_and_nothing_outside_is_written() {
     let bench = Bench::new();
@@ -479,7 +486,6 @@ fn what_a_failed_call_did_in_a_linked_worktree_is_told_and_nothing_outside_is_wr
     is_sound(&bench.root());
 }
 
-/// Worktrees and submodules whose repositories are inside the workspace come back with it.
 #[test]
 fn worktrees_and_submodules_within_the_workspace_are_restored() {
     let bench = Bench::new();
@@ -515,7 +521,7 @@ fn worktrees_and_submodules_within_the_workspace_are_restored() {
     }
     let lost = shell(&bench.at("main/sub"), "git for-each-ref refs/foldlog");
     assert_eq!(lost.lines().count(), 1, "{lost}");
-    // A submodule whose objects are gone is told, and the repository around it restored.
+    // A submodule whose objects are missing is reported, and the repository around it restored.
     let restored =
         rolled_back(&bench, &bench.open(), "rm -rf main/.git/modules/sub && cd main && git tag more");
     assert!(told(&restored)[0].starts_with("main/.git/modules/sub: git objects are missing"), "{restored:?}");
@@ -538,7 +544,8 @@ fn a_host_that_leaves_out_a_config_has_no_copy_of_it_and_is_told_of_changes() {
     }
 }
 
-/// A collection had left the object that says what repositories were like, and took the copies that it names.
+/// A collection kept the object that describes the repositories, and removed the copies that it
+/// names.
 #[test]
 fn copies_of_a_repository_are_kept_audited_and_packed_with_the_snapshot() {
     let bench = Bench::new();
@@ -547,7 +554,8 @@ fn copies_of_a_repository_are_kept_audited_and_packed_with_the_snapshot() {
     let first = files.snapshot(None, true).unwrap();
     shell(&bench.root(), "git commit -qam three");
     let second = files.snapshot(None, true).unwrap();
-    // Of a snapshot with the same files only what repositories were like may be gone.
+    // The files of this snapshot are in others too; only its description of repositories may be
+    // removed.
     shell(&bench.root(), "git tag mark");
     let third = files.snapshot(None, true).unwrap();
     assert_eq!((&second.commit, second.repositories == third.repositories), (&third.commit, false));
@@ -557,7 +565,7 @@ fn copies_of_a_repository_are_kept_audited_and_packed_with_the_snapshot() {
     let audit = |snapshots: &[FilesystemSnapshot]| audit_snapshots(files.store(), snapshots, &|_| true);
     let audited = audit(&[first.clone(), second.clone(), third.clone()]);
     assert_eq!((audited.damaged.len(), audited.collected), (0, 1), "{audited:?}");
-    // Another store gets all of it.
+    // Another store receives all of it.
     let (mut packs, other) = (Vec::new(), bench.directory.path().join("other"));
     let mut packer = SnapshotPacker::new(files.store());
     let last = packer.pack::<foldlog::filesystem::Error>(&keep, &mut |pack| {
@@ -570,7 +578,7 @@ fn copies_of_a_repository_are_kept_audited_and_packed_with_the_snapshot() {
     receiver.finish().unwrap();
     let audited = audit_snapshots(&other, &keep, &|_| true);
     assert_eq!((audited.snapshots, audited.damaged.len(), audited.absent.len()), (2, 0, 0));
-    // A copy that is missing is told of by its path.
+    // A missing copy is reported by its path.
     let there = HostFilesystem::open(bench.root(), &other, HostFilesystemOptions::default()).unwrap();
     there.roll_back(&first, "7").unwrap();
     assert_eq!(stands(&bench.root()).matches("three").count(), 0);
@@ -581,7 +589,7 @@ fn copies_of_a_repository_are_kept_audited_and_packed_with_the_snapshot() {
     assert_eq!(audit(&[first]).damaged.len(), 1);
 }
 
-/// A person's commit was taken back by a rewind of what a call had done before.
+/// A rewind of an earlier call also took back a person's commit.
 #[test]
 fn a_rewind_restores_a_repository_that_nobody_worked_in_by_hand() {
     for by_hand in [false, true] {
@@ -633,8 +641,9 @@ fn a_rewind_restores_a_repository_that_nobody_worked_in_by_hand() {
     }
 }
 
-/// The ref that a rollback makes for a lost commit, and the times of files that `git status` notes in the index, counted as a person's work:
-/// an undo of the rollback, at once, and each rewind behind it left the repository as it was.
+/// The ref that a rollback creates for a lost commit, and the file times that `git status` notes in
+/// the index, counted as a person's work. An immediate undo of the rollback, and each later rewind,
+/// left the repository unchanged.
 #[test]
 fn what_a_rollback_or_git_status_leaves_in_a_repository_is_nobodys_work() {
     let status = "touch -d 2001-01-01 staged && GIT_OPTIONAL_LOCKS=1 git status >/dev/null";
@@ -691,7 +700,7 @@ fn what_a_rollback_or_git_status_leaves_in_a_repository_is_nobodys_work() {
     }
 }
 
-/// A tool in a copy of a workspace would have worked in the repository of the original.
+/// A tool in a copy of a workspace would have worked in the original's repository.
 #[test]
 fn a_copy_of_a_snapshot_holds_no_file_that_leads_to_a_repository() {
     let bench = Bench::new();
@@ -717,7 +726,7 @@ fn part_of_a_child_that_rolls_back() {
     files.roll_back(&serde_json::from_str(snapshot).unwrap(), "7").unwrap();
 }
 
-/// A rollback that is killed at any rename, unlink or making of a directory is run again.
+/// The rollback is killed at each rename, unlink and creation of a directory.
 #[test]
 fn a_rollback_of_a_repository_that_is_killed_is_run_again() {
     if !child::is_traced_here() {
@@ -756,7 +765,7 @@ fn a_rollback_of_a_repository_that_is_killed_is_run_again() {
     assert!(is_done, "the last rollback was whole");
 }
 
-/// Permissions of what a rollback writes are those that were there.
+/// Files that a rollback writes have the permissions of those that they replace.
 #[test]
 fn refs_that_keep_commits_may_be_read_by_whoever_reads_the_others() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! One holder of a workspace at a time.
+//! One process at a time holds the lease of a workspace.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn a_second_lease_waits_for_the_first_one_until_its_deadline() {
         drop(lease);
         assert!(waiting.join().unwrap());
     });
-    // Another workspace is not concerned.
+    // Another workspace is not affected.
     let elsewhere = Bench::new();
     let _held = one.lease(Instant::now()).unwrap().unwrap();
     assert!(elsewhere.open().lease(Instant::now()).unwrap().is_some());

@@ -1,4 +1,4 @@
-//! Files and trees that are out of the ordinary: with holes, too large, growing, too deep.
+//! Unusual files and trees: with holes, too large, growing, too deep.
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
@@ -19,7 +19,7 @@ use super::Bench;
 use super::storing::objects;
 use foldlog_test_support::child;
 
-/// A file of 200 GiB without any data kept a capture busy for longer than anybody waited, whatever its deadline was.
+/// A file of 200 GiB without any data kept a capture busy indefinitely, whatever its deadline.
 #[test]
 fn a_file_with_holes_costs_its_data_and_comes_back_with_them() {
     let bench = Bench::new();
@@ -63,7 +63,7 @@ fn a_file_with_holes_costs_its_data_and_comes_back_with_them() {
         assert_eq!(files.restore(&snapshot).unwrap(), Default::default(), "{script}");
         assert_eq!(files.snapshot(None, false).unwrap().commit, snapshot.commit, "{script}");
     }
-    // What is kept of it is collected with it, and not before.
+    // Its stored data is collected with the snapshot, and not before.
     files.collect(std::slice::from_ref(&snapshot)).unwrap();
     bench.shell("rm image");
     files.restore(&snapshot).unwrap();
@@ -80,7 +80,7 @@ fn what_is_over_the_budget_or_past_the_deadline_is_refused_by_name() {
         Error::CaptureTooLarge { path, bytes_max } => assert_eq!((&*path, bytes_max), ("large", 2 << 20)),
         error => panic!("{error}"),
     }
-    // What is known already is not read again.
+    // A file that is already stored is not read again.
     let snapshot = bench.open().snapshot(None, false).unwrap();
     bench.shell("rm large");
     for n in 0..3 {
@@ -99,7 +99,7 @@ fn what_is_over_the_budget_or_past_the_deadline_is_refused_by_name() {
     files.snapshot_until(None, false, Some(Instant::now() + Duration::from_secs(600))).unwrap();
 }
 
-/// Writes to a file again and again until it is dropped.
+/// Writes to a file repeatedly until it is dropped.
 struct Appending {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
@@ -130,7 +130,7 @@ impl Drop for Appending {
     }
 }
 
-/// A log that something writes to every 20 ms stopped every tool: "it changes while it is read".
+/// A log that was written every 20 ms stopped every tool with "it changes while it is read".
 #[test]
 pub(super) fn a_log_that_others_append_to_is_captured_as_far_as_it_was_and_never_restored() {
     let bench = Bench::new();
@@ -147,7 +147,7 @@ pub(super) fn a_log_that_others_append_to_is_captured_as_far_as_it_was_and_never
     assert_eq!(fs::metadata(bench.at("logs/log")).unwrap().len(), len + 5, "it is left as it is");
     let told: Vec<&str> = restored.inexact.iter().map(|one| one.path.as_str()).collect();
     assert_eq!(told, ["logs/log"]);
-    // Nor is it made again, by whichever process, and the next snapshot says what is there.
+    // No process creates it again, and the next snapshot contains what is there.
     bench.shell("rm -r logs");
     let restored = bench.open().restore(&snapshot).unwrap();
     assert!(bench.at("logs").is_dir() && !bench.at("logs/log").exists());
@@ -158,15 +158,16 @@ pub(super) fn a_log_that_others_append_to_is_captured_as_far_as_it_was_and_never
     bench.shell("rmdir logs");
     files.restore(&now).unwrap();
     assert!(bench.at("logs").is_dir() && !bench.at("logs/log").exists());
-    // Whoever looks at the snapshot finds what was there when it began.
+    // The snapshot contains the log as it was at the start.
     let blob = format!("{}:logs/log", snapshot.commit);
     if let Some(size) = bench.git(&["cat-file", "-s", &blob]) {
         assert!(size.trim().parse::<u64>().unwrap() >= 48 << 20, "{size}");
     }
 }
 
-/// A write sets the time of a file before its length. A log that was looked at in between had a new time and its old length,
-/// which counted as a file that changes in place: the capture failed once in some thousand, with "it changes while it is read".
+/// A write sets a file's time before its length. A log that was checked in between had a new time
+/// and its old length, and counted as changed in place. About one capture in a thousand failed with
+/// "it changes while it is read".
 #[test]
 fn a_log_is_captured_too_when_its_time_is_newer_than_its_length() {
     let bench = Bench::new();
@@ -186,7 +187,7 @@ fn a_log_is_captured_too_when_its_time_is_newer_than_its_length() {
     drop(appending);
 }
 
-/// Makes directories in one another, a file in the innermost.
+/// Creates nested directories with a file in the innermost.
 fn deep(root: &Path, depth: usize) {
     let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     let mut directory: OwnedFd = open(root, flags, Mode::empty()).unwrap();
@@ -200,7 +201,7 @@ fn deep(root: &Path, depth: usize) {
     openat(&directory, "file", OFlag::O_CREAT | OFlag::O_WRONLY, Mode::S_IRUSR).unwrap();
 }
 
-/// A tool that left directories in one another more than 512 deep could not be rolled back.
+/// Directories nested more than 512 deep could not be rolled back.
 #[test]
 fn a_tree_of_any_depth_is_removed() {
     let bench = Bench::new();
@@ -215,7 +216,7 @@ fn a_tree_of_any_depth_is_removed() {
     assert_eq!(bench.digest(), before);
 }
 
-/// Nor could a tree that is deeper than the process has descriptors.
+/// Nor could a tree deeper than the process's limit of descriptors.
 #[test]
 fn a_tree_that_is_deeper_than_there_are_descriptors_comes_and_goes() {
     let bench = Bench::new();

@@ -1,4 +1,5 @@
-//! What a rewind of a workspace restores: an earlier snapshot, with what was changed by hand since the last one kept.
+//! What a rewind of a workspace restores: an earlier snapshot, except for changes by hand since the
+//! last one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +14,7 @@ use proptest::prelude::*;
 use super::Bench;
 use super::random::{carry_out, steps};
 
-/// A workspace with the snapshot that a rewind goes back to, the last one that a call left, and what it is now.
+/// A workspace with the snapshot to rewind to, the last snapshot of a call, and its present state.
 struct Rewind {
     bench: Bench,
     files: HostFilesystem,
@@ -23,7 +24,7 @@ struct Rewind {
 }
 
 impl Rewind {
-    /// Carries out three scripts: what is there at first, what tools do, and what is done by hand.
+    /// Runs three scripts: the initial files, the tools' changes, and the changes by hand.
     fn of(first: &str, tools: &str, by_hand: &str) -> Rewind {
         Rewind::with(HostFilesystemOptions::default(), first, tools, by_hand)
     }
@@ -46,14 +47,14 @@ impl Rewind {
             .unwrap()
     }
 
-    /// Rewinds, checks that the preview had told what that changes, and that it can be undone.
+    /// Rewinds, and checks that the preview listed the changes, and that they can be undone.
     fn rewound(&self, overwrite: bool) -> (RewindMerge, BTreeMap<String, String>) {
         let merged = self.merged(overwrite);
         let told = self.files.rewound(&self.present, &merged.snapshot).unwrap();
         let before = self.bench.digest();
         self.files.restore(&merged.snapshot).unwrap();
         if !self.present.gitignore {
-            // Else the next capture may leave out other files.
+            // Otherwise the next capture may exclude other files.
             let after = self.files.snapshot(None, false).unwrap();
             let mut reader = SnapshotReader::open(self.bench.store());
             assert_eq!(reader.changes(Some(&merged.snapshot), &after).unwrap(), []);
@@ -66,7 +67,7 @@ impl Rewind {
         (merged, held)
     }
 
-    /// What the workspace holds: contents by path, directories with a `/` behind them.
+    /// Returns the contents of the workspace by path, directories with a trailing `/`.
     fn held(&self) -> BTreeMap<String, String> {
         fn look(directory: &std::path::Path, prefix: &str, held: &mut BTreeMap<String, String>) {
             for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
@@ -125,22 +126,22 @@ fn files_that_were_changed_by_hand_are_kept_and_named_and_all_others_go_back() {
 
 #[test]
 fn a_kept_file_wins_over_a_directory_or_a_file_of_the_target() {
-    // Where the target has a directory.
+    // The target has a directory there.
     let rewind = Rewind::of("mkdir d; printf x > d/x; printf y > d/y", "rm -r d", "printf hand > d");
     let (merged, found) = rewind.rewound(false);
     assert_eq!(found, held(&[("d", "hand")]));
     assert_eq!(kept(&merged), [("d", CREATED, REMOVED, Some("d/"))]);
-    // In a directory where the target has a file; what else is in the directory goes.
+    // In a directory where the target has a file; everything else in the directory is removed.
     let tools = "rm d; mkdir -p d/e; printf tool > d/tool; printf tool > d/e/f";
     let rewind = Rewind::of("printf file > d", tools, "printf hand > d/e/f");
     let (merged, found) = rewind.rewound(false);
     assert_eq!(found, held(&[("d/", ""), ("d/e/", ""), ("d/e/f", "hand")]));
     assert_eq!(kept(&merged), [("d/e/f", MODIFIED, REMOVED, Some("d"))]);
-    // A file that was removed by hand stands in nobody's way.
+    // A file removed by hand does not block the restore.
     let rewind = Rewind::of("printf file > d", "rm d; mkdir d; printf tool > d/tool", "rm d/tool");
     let (merged, found) = rewind.rewound(false);
     assert_eq!((found, merged.kept.len()), (held(&[("d", "file")]), 0));
-    // Nor does one in the place of which a person made a directory.
+    // Nor does a file that a person replaced by a directory.
     let rewind = Rewind::of("printf one > d", "printf two > d", "rm d; mkdir d; printf hand > d/f");
     let (merged, found) = rewind.rewound(false);
     assert_eq!(found, held(&[("d/", ""), ("d/f", "hand")]));
@@ -149,14 +150,15 @@ fn a_kept_file_wins_over_a_directory_or_a_file_of_the_target() {
 
 #[test]
 fn directories_come_and_go_with_what_is_kept_in_them() {
-    // A directory that the target does not have stays for the file that is kept, with its permissions.
+    // A directory that the target lacks stays for the kept file, with its permissions.
     let tools = "mkdir -p d/e d/f; printf tool > d/e/tool; printf tool > d/f/tool; chmod 700 d/e";
     let rewind = Rewind::of("printf one > one", tools, "printf hand > d/e/hand");
     let (_, found) = rewind.rewound(false);
     assert_eq!(found, held(&[("one", "one"), ("d/", ""), ("d/e/", ""), ("d/e/hand", "hand")]));
     let mode = |path: &str| fs::metadata(rewind.bench.at(path)).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode("d/e"), 0o700);
-    // One that a person removed with all its files does not come back, but for what tools had removed from it before.
+    // A directory that a person removed with all its files does not come back, except for files
+    // that tools had removed from it before.
     let rewind = Rewind::of(
         "mkdir d; printf a > d/a; mkdir e; printf a > e/a; printf b > e/b",
         "rm e/b; printf 2 > e/a",
@@ -165,7 +167,7 @@ fn directories_come_and_go_with_what_is_kept_in_them() {
     let (merged, found) = rewind.rewound(false);
     assert_eq!(found, held(&[("e/", ""), ("e/b", "b")]));
     assert_eq!(kept(&merged), [("d/a", REMOVED, CREATED, None), ("e/a", REMOVED, CREATED, None)]);
-    // Directories alone are nothing that is kept.
+    // Directories alone are not kept.
     let (_, found) = Rewind::of("mkdir empty", ":", "rmdir empty; mkdir other").rewound(false);
     assert_eq!(found, held(&[("empty/", "")]));
 }
@@ -198,7 +200,8 @@ fn names_of_one_file_and_times_are_those_of_their_side() {
     assert_eq!((look("c").mtime(), look("x").mtime()), (1_000_000_000, 1_100_000_000));
 }
 
-/// A restore removes what its snapshot does not have. What is left out of captures now would be gone for good.
+/// A restore removes files that its snapshot lacks. Files that are now excluded from captures would
+/// be lost for good.
 #[test]
 fn what_a_capture_leaves_out_stays_whatever_is_overwritten() {
     let options = || HostFilesystemOptions::default().gitignore(true);
@@ -211,7 +214,7 @@ fn what_a_capture_leaves_out_stays_whatever_is_overwritten() {
         let expected = [("code", "one"), ("secret", "other"), ("build/", ""), ("build/out", "built")];
         assert_eq!((found, merged.left_out, merged.kept.len()), (held(&expected), 1, 0));
     }
-    // And what the target left out is unknown to it.
+    // Files that the target excluded are unknown to it.
     let first = "printf 'build/\n' > .gitignore; mkdir build; printf old > build/out; printf one > code";
     let rewind =
         Rewind::with(options(), first, "rm .gitignore; printf two > code; printf new > build/out", ":");
@@ -241,8 +244,8 @@ fn differences_are_told_as_far_as_a_person_reads_them() {
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 100, failure_persistence: None, ..ProptestConfig::with_cases(12) })]
 
-    /// Whatever was done by tools and by hand: each file is as the target has it or as it was, as was told, and the present
-    /// comes back whole.
+    /// After any changes by tools and by hand, each file is either as in the target or unchanged,
+    /// as reported, and the undo restores everything.
     #[test]
     fn any_changes_are_kept_or_go_back_file_by_file(
         first in steps(), tools in steps(), by_hand in steps(), overwrite in any::<bool>(),
@@ -270,7 +273,7 @@ proptest! {
         prop_assert_eq!(&kept, &expected);
         let changed = paths(&present, &after);
         prop_assert!(kept.iter().all(|path| !changed.contains(path)), "what is kept is as it was");
-        // What is neither as in the target nor kept had to make way for what is.
+        // A file that is neither as in the target nor kept was in the way of one that is.
         let in_the_way: Vec<&str> = merged.kept.iter().filter_map(|kept| kept.in_place_of.as_deref()).collect();
         for path in paths(&target, &after) {
             let made_way = in_the_way.iter().any(|way| *way == path || (way.ends_with('/') && path.starts_with(way)));

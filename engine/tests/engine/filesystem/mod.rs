@@ -1,4 +1,4 @@
-//! Workspaces: what a tool does with files, and how a workspace comes back.
+//! Workspaces: how tools change files, and how a workspace is restored.
 
 mod aside;
 mod changes;
@@ -21,7 +21,7 @@ use std::process::Command;
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
 use tempfile::TempDir;
 
-/// A real directory with a workspace and, beside it, the store of its snapshots.
+/// A real directory with a workspace, and the store of its snapshots next to it.
 struct Bench {
     directory: TempDir,
 }
@@ -53,7 +53,7 @@ impl Bench {
         HostFilesystem::open(self.root(), self.store(), options).unwrap()
     }
 
-    /// What a tool does that is a shell.
+    /// Runs a script as a tool that is a shell would.
     fn shell(&self, script: &str) {
         let status = Command::new("sh").args(["-ec", script]).current_dir(self.root()).status().unwrap();
         assert!(status.success(), "{script}");
@@ -63,12 +63,11 @@ impl Bench {
         digest::of(&self.root())
     }
 
-    /// All files of the store, with their lengths and times.
     fn stored(&self) -> digest::Digest {
         digest::with_times(&self.store())
     }
 
-    /// Runs git on the store; `None` where there is no git.
+    /// Runs git on the store; `None` if git is not installed.
     fn git(&self, arguments: &[&str]) -> Option<String> {
         let git = Command::new("git").arg("--git-dir").arg(self.store()).args(arguments).output();
         let Ok(output) = git else {

@@ -1,4 +1,4 @@
-//! File systems that are mounted inside a workspace.
+//! File systems mounted inside a workspace.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use foldlog::filesystem::Filesystem;
 
 use super::{Bench, digest};
 
-/// A directory or a file bound to another place, until this is dropped.
+/// A bind mount of a directory or file, until this is dropped.
 struct Bound(PathBuf);
 
 impl Bound {
-    /// `None`, with a printed reason, where this machine or user mounts nothing.
+    /// `None`, with a printed reason, if this machine or user cannot mount.
     fn new(from: &Path, to: &Path) -> Option<Bound> {
         let mount = Command::new("mount").arg("--bind").arg(from).arg(to).output();
         match mount {
@@ -32,7 +32,7 @@ impl Drop for Bound {
     }
 }
 
-/// A bench, and a directory beside the workspace that nothing may change.
+/// A bench, and a directory next to the workspace that must not change.
 fn bench() -> (Bench, PathBuf) {
     let bench = Bench::new();
     bench.shell("mkdir src; echo one > src/file; echo keep > page");
@@ -43,8 +43,8 @@ fn bench() -> (Bench, PathBuf) {
     (bench, victim)
 }
 
-/// A failed tool had run `mount --bind`: the restore went into the mount as into any directory that the snapshot does not
-/// have, and emptied the other side. By its device it was the same file system.
+/// A failed tool had run `mount --bind`. The restore entered the mount like any directory that the
+/// snapshot lacks, and emptied its source. By device number it was the same file system.
 #[test]
 pub(super) fn what_a_tool_mounted_is_reported_and_neither_entered_nor_emptied() {
     let (bench, victim) = bench();
@@ -65,7 +65,7 @@ pub(super) fn what_a_tool_mounted_is_reported_and_neither_entered_nor_emptied() 
     assert_eq!(digest::of(&victim), before);
 }
 
-/// Over what the snapshot has a mount is no part of a restore that could be called done.
+/// A restore with a mount over a path of the snapshot is not complete.
 #[test]
 fn a_mount_over_what_the_snapshot_has_is_a_path_that_is_not_restored() {
     let (bench, victim) = bench();
@@ -78,7 +78,7 @@ fn a_mount_over_what_the_snapshot_has_is_a_path_that_is_not_restored() {
     assert!(left[0].reason.contains("mounted"), "{left:?}");
     assert_eq!(fs::read_to_string(bench.at("page")).unwrap(), "keep\n", "all else is restored");
     drop(directory);
-    // A single file can be mounted as well.
+    // A single file can be a mount point as well.
     let file = Bound::new(&victim.join("file"), &bench.at("page")).unwrap();
     let Error::NotRestored(left) = bench.open().restore(&snapshot).unwrap_err() else { panic!() };
     assert_eq!((left.len(), left[0].path.as_str()), (1, "page"), "{left:?}");
@@ -88,8 +88,8 @@ fn a_mount_over_what_the_snapshot_has_is_a_path_that_is_not_restored() {
     assert_eq!(digest::of(&victim), before);
 }
 
-/// What was mounted when the snapshot was taken is none of its, then as later: not what is in the mount, and not what
-/// the mount hid should it be gone.
+/// File systems mounted at the time of a snapshot are never part of it: neither their content nor
+/// the files that they hid, should they be unmounted.
 #[test]
 fn a_snapshot_leaves_mounts_out_and_names_them() {
     let (bench, victim) = bench();
@@ -114,7 +114,7 @@ fn a_snapshot_leaves_mounts_out_and_names_them() {
         ("hidden\n".to_owned(), "seen\n".to_owned(), "hidden\n".to_owned())
     );
     assert_eq!(digest::of(&victim), before);
-    // A snapshot of a workspace without mounts says nothing of any.
+    // A snapshot of a workspace without mounts has no field for them.
     let snapshot = files.snapshot(None, false).unwrap();
     assert!(!serde_json::to_string(&snapshot).unwrap().contains("mounts"));
 }

@@ -1,4 +1,4 @@
-//! What a tool does with files, on both filesystems.
+//! Operations of tools on files, on both filesystems.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
@@ -155,7 +155,7 @@ fn a_link_is_followed_within_the_workspace_and_never_out_of_it() {
     }
     assert!(is_refused(files.list("out")));
     assert!(files.glob("**/secret").unwrap().is_empty());
-    // What is deleted is the link.
+    // Deletes the link itself.
     files.delete("out").unwrap();
     files.delete("to secret").unwrap();
     assert_eq!(std::fs::read(outside.join("secret")).unwrap(), b"secret");

@@ -1,4 +1,4 @@
-//! Any tree, any changes: a restore brings back every name, kind, permission and byte.
+//! Random trees and changes: a restore brings back every name, kind, permission and byte.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Bench;
 
-/// Names that git, a shell or a careless program could trip over.
+/// Names that git, a shell or a careless program could mishandle.
 const NAMES: &[&[u8]] = &[
     b"a",
     b"b",
@@ -38,7 +38,6 @@ const NAMES: &[&[u8]] = &[
     b".gitignore",
 ];
 
-/// What is done to one path of a workspace.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Act {
     File(Vec<u8>, u32),
@@ -85,12 +84,12 @@ fn whole(root: &Path, path: &[usize]) -> PathBuf {
     path.iter().fold(root.to_owned(), |path, name| path.join(OsStr::from_bytes(NAMES[*name])))
 }
 
-/// Whether a change would go through a link, out of the workspace.
+/// Whether a change would follow a link out of the workspace.
 fn through_a_link(root: &Path, path: &Path) -> bool {
     path.ancestors().skip(1).take_while(|path| *path != root).any(Path::is_symlink)
 }
 
-/// Does what can be done; the rest fails and leaves the tree as it is.
+/// Applies the change if possible; otherwise the tree is unchanged.
 pub(crate) fn carry_out(root: &Path, path: &[usize], act: &Act) {
     let path = whole(root, path);
     if through_a_link(root, &path) {
@@ -132,7 +131,7 @@ pub(crate) fn carry_out(root: &Path, path: &[usize], act: &Act) {
     }
 }
 
-/// What a tool does that is a shell.
+/// Scripts of a tool that is a shell.
 pub(crate) const SCRIPTS: &[&str] = &[
     "true",
     "find . -depth -type f -name '*a*' -delete",
@@ -145,7 +144,7 @@ pub(crate) const SCRIPTS: &[&str] = &[
 ];
 
 fn shell(root: &Path, script: &str) {
-    // Some of it fails on some trees, and what it did until then is to be undone all the same.
+    // Some scripts fail on some trees; their partial changes must be undone all the same.
     let _ = Command::new("sh").args(["-c", script]).current_dir(root).status().unwrap();
 }
 
@@ -179,7 +178,7 @@ proptest! {
         let again = files.snapshot(Some("one"), false).unwrap();
         prop_assert_eq!(&again, &one);
 
-        // Some of the changes a second time: a restore that was cut short leaves such a mixture.
+        // Repeats some of the changes: an interrupted restore leaves such a mixture.
         files.restore(&two).unwrap();
         prop_assert_eq!(&bench.digest(), &two_digest);
         third.iter().take(third.len() / 2).for_each(|(path, act)| carry_out(&root, path, act));

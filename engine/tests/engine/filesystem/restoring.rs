@@ -1,4 +1,4 @@
-//! How a workspace comes back.
+//! How a workspace is restored.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,7 +9,7 @@ use foldlog::filesystem::HostFilesystemOptions;
 use super::Bench;
 use super::storing::objects;
 
-/// A workspace of a bit of everything.
+/// A workspace with one of everything.
 const BEGIN: &str = "mkdir -p src/deep empty/nested docs && echo 1 >src/one && echo 2 >src/deep/two && \
     echo 3 >docs/three && ln -s ../src docs/link && ln -s /nowhere gone && echo x >run && chmod 750 run && \
     chmod 700 empty && chmod 2755 docs";
@@ -69,7 +69,7 @@ fn a_restore_that_was_cut_short_anywhere_ends_the_same() {
     let bench = Bench::new();
     bench.shell(BEGIN);
     let (snapshot, before) = (bench.open().snapshot(None, false).unwrap(), bench.digest());
-    // What a restore does, in its order; cut behind each of its steps.
+    // The steps of a restore in order, interrupted after each one.
     let steps = [
         "rm later/a",
         "rmdir later",
@@ -167,7 +167,7 @@ fn a_gitignore_counts_as_it_was_at_the_snapshot_and_only_if_asked_for() {
     let files = bench.open_with(HostFilesystemOptions::default().gitignore(true));
     let snapshot = files.snapshot(None, false).unwrap();
     assert_eq!(snapshot.files, 4);
-    // The tool ignores what was not ignored, and the other way round.
+    // The tool ignores files that were not ignored, and vice versa.
     bench.shell(
         "echo 'keep.tmp' >.gitignore && rm sub/.gitignore keep.tmp a.tmp && echo 2 >build/1 && touch junk",
     );
@@ -218,7 +218,7 @@ fn a_file_of_several_names_gives_none_of_its_other_names_new_permissions() {
     assert_eq!(fs::metadata(outside).unwrap().permissions().mode() & 0o7777, 0o600);
 }
 
-/// A directory that a restore makes within one that hands its group on has that bit from the system, and kept it.
+/// A directory created by a restore within a setgid directory inherited that bit, and kept it.
 #[test]
 fn a_directory_within_one_that_hands_its_group_on_comes_back_without_that_bit() {
     let bench = Bench::new();
@@ -230,8 +230,9 @@ fn a_directory_within_one_that_hands_its_group_on_comes_back_without_that_bit() 
     assert_eq!(bench.digest(), before);
 }
 
-/// Protects: exports of a session into the directory that it works on are no part of what its tools changed. A restore would
-/// otherwise take the exports back, and each export would be a change of the workspace.
+/// Protects: exports of a session into its own workspace do not count as changes by tools.
+/// Otherwise a restore would remove the exports, and each export would be a change of the
+/// workspace.
 #[test]
 fn exports_of_sessions_in_the_root_are_left_out_unless_a_host_includes_them() {
     let bench = Bench::new();
@@ -248,7 +249,7 @@ fn exports_of_sessions_in_the_root_are_left_out_unless_a_host_includes_them() {
         modified < std::time::SystemTime::now() - std::time::Duration::from_secs(1 << 28),
         "times are kept"
     );
-    // Where it is no directory it is a file of the workspace's own.
+    // If it is not a directory, it is an ordinary file of the workspace.
     bench.shell("mv .aca kept && echo 1 >.aca");
     assert_eq!(files.snapshot(None, false).unwrap().files, 4);
     bench.shell("rm .aca && mv kept .aca");

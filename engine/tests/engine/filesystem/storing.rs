@@ -1,4 +1,4 @@
-//! What a snapshot is made of, and what it refuses.
+//! The content of a snapshot, and files that it refuses.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -20,7 +20,7 @@ fn reason(result: foldlog::filesystem::Result<impl std::fmt::Debug>) -> String {
 fn any_git_reads_a_snapshot() {
     let bench = Bench::new();
     let files = bench.open();
-    // Git sorts a directory as if its name ended in a slash, so behind `b.txt`.
+    // Git sorts a directory as if its name ended in a slash, so after `b.txt`.
     bench.shell("mkdir -p b && echo x >b/c && echo x >b.txt");
     bench.shell(
         "mkdir -p src empty a.d && echo code >src/main.rs && echo x >a && echo y >a.d/z && ln -s src link",
@@ -68,7 +68,7 @@ fn an_unchanged_workspace_has_the_same_commit_and_nothing_is_written() {
         assert_eq!(files.snapshot(Some("tag"), durable).unwrap(), first);
     }
     assert_eq!(bench.stored(), stored);
-    // Equal content is an equal commit, however it came about, and in another process as well.
+    // Equal content gives an equal commit, whatever its history, and in another process too.
     bench.shell("echo 3 >a/1 && echo 1 >a/1 && touch a/b/2");
     assert_eq!(bench.open().snapshot(Some("tag"), false).unwrap().commit, first.commit);
     let other = files.snapshot(Some("another tag"), false).unwrap();
@@ -90,7 +90,7 @@ fn an_edit_of_the_same_size_right_behind_a_snapshot_is_seen() {
         files.restore(snapshot).unwrap();
         assert_eq!(fs::read_to_string(bench.at("file")).unwrap(), n.to_string());
     }
-    // The times of both say the same, as a tool that unpacks an archive makes them.
+    // Both files get the same times, as from a tool that unpacks an archive.
     bench.shell("touch -d '2020-01-01 00:00:00' file");
     let before = files.snapshot(None, false).unwrap();
     fs::write(bench.at("file"), "999").unwrap();
@@ -136,8 +136,8 @@ fn an_object_that_was_cut_short_is_written_anew() {
     assert_eq!(fs::read(bench.at("file")).unwrap(), b"content\n");
 }
 
-/// What stands in the place of an object, or of the directory around it, and is nobody's to replace, stopped each snapshot, and it was not said what
-/// to do; where it was the directory, not even what stands there.
+/// An obstacle in place of an object or its directory stopped each snapshot, and the error did not
+/// say what to do. If the directory was affected, the obstacle was not even named.
 #[test]
 fn what_stands_in_the_place_of_an_object_is_named_with_the_way_out() {
     for (script, found) in [
@@ -162,7 +162,7 @@ fn what_stands_in_the_place_of_an_object_is_named_with_the_way_out() {
         fs::remove_file(bench.store().join("stat-cache")).unwrap();
         let said = format!("object {}: {}", object.display(), in_place(found));
         assert_eq!(reason(bench.open().snapshot(None, false)), said);
-        // As it says.
+        // Follows the instructions of the error.
         let stands = if found.starts_with("it ") { &object } else { &around };
         fs::rename(stands, bench.directory.path().join("away")).unwrap();
         assert_eq!(bench.open().snapshot(None, false).unwrap(), first);
@@ -172,7 +172,8 @@ fn what_stands_in_the_place_of_an_object_is_named_with_the_way_out() {
     }
 }
 
-/// Lets the file system's clock pass what it cannot tell from the last write, so that the next snapshot need not read files again.
+/// Waits until the file system's clock differs from the last write, so that the next snapshot need
+/// not read files again.
 fn let_the_clock_pass(bench: &Bench) {
     let file = bench.directory.path().join("clock");
     let time = || {
@@ -183,8 +184,8 @@ fn let_the_clock_pass(bench: &Bench) {
     while time().duration_since(begin).unwrap_or_default().as_millis() < 50 {}
 }
 
-/// An object of a file that did not change was relied on without a look by every later snapshot. If it was damaged meanwhile, a
-/// restore failed, although the file had been there all the time.
+/// Later snapshots relied on the object of an unchanged file without a check. If the object was
+/// damaged meanwhile, a restore failed, although the file had been there all the time.
 #[test]
 fn an_object_of_an_unchanged_file_that_is_damaged_is_written_anew_by_the_next_snapshot() {
     let bench = Bench::new();
@@ -224,7 +225,7 @@ fn an_object_of_an_unchanged_file_that_is_damaged_is_written_anew_by_the_next_sn
     assert_eq!(bench.digest(), before);
 }
 
-/// Writes a file anew with a byte flipped, and its time as it was: as a disk does that loses a bit.
+/// Rewrites a file with a flipped bit and its old time, like a failing disk.
 fn flip_unnoticed(path: &Path) {
     let (mut bytes, time) = (fs::read(path).unwrap(), fs::metadata(path).unwrap().modified().unwrap());
     let at = bytes.len() / 2;
@@ -247,14 +248,14 @@ fn once_damage_is_known_the_next_snapshot_writes_anew_what_the_workspace_holds()
     let audited = |snapshots: &[FilesystemSnapshot]| {
         foldlog::filesystem::audit_snapshots(&bench.store(), snapshots, &|_| true).damaged.len()
     };
-    // An audit, by somebody else.
+    // An audit by another process.
     let count = objects(&bench).len();
     objects(&bench).iter().for_each(|object| flip_unnoticed(object));
     assert_eq!(files.snapshot(None, true).unwrap(), first);
     assert!(audited(&all()) > 0, "no file's time says that it was changed");
     assert_eq!(files.snapshot(None, true).unwrap(), first);
     assert_eq!((audited(&all()), objects(&bench).len()), (0, count));
-    // A restore that failed, for this process and for the next one.
+    // A failed restore, for this process and for the next one.
     for is_another_process in [false, true] {
         objects(&bench).iter().for_each(|object| flip_unnoticed(object));
         bench.shell("echo other >lost");
@@ -270,7 +271,7 @@ fn once_damage_is_known_the_next_snapshot_writes_anew_what_the_workspace_holds()
     }
 }
 
-/// The error named the object alone, and nobody knew which file is lost.
+/// The error named the object alone, so the lost file was unknown.
 #[test]
 fn a_file_that_cannot_be_restored_without_a_damaged_object_is_named() {
     let bench = Bench::new();
@@ -311,7 +312,7 @@ fn what_can_be_no_part_of_a_snapshot_is_named() {
     let files = bench.open();
     bench.shell("mkdir -p deep/er && echo x >file && mkfifo deep/er/pipe");
     assert!(reason(files.snapshot(None, false)).contains("deep/er/pipe"));
-    // It can be asked for before anybody takes a snapshot, which changes nothing.
+    // The list is available before any snapshot, and reading it changes nothing.
     let pipe = (Path::new("deep/er/pipe").to_owned(), Uncapturable::Special);
     assert_eq!(bench.open().uncapturable().unwrap(), [pipe]);
     let left_out = HostFilesystemOptions::default().leave_out("pipe");
@@ -363,7 +364,7 @@ fn part_of_the_unprivileged() {
     child::tell("said", reason(files.snapshot(None, false)));
     fs::remove_dir_all(directory.join("store")).unwrap();
 
-    // One's own directories that one may not enter come back too.
+    // The user's own directories without permission to enter come back too.
     let own = directory.join("own");
     fs::create_dir_all(own.join("closed/deep")).unwrap();
     fs::write(own.join("closed/deep/file"), "x").unwrap();
@@ -394,7 +395,7 @@ fn part_of_the_unprivileged() {
     files.make_openable(&snapshot).unwrap();
     drop(files.lease(std::time::Instant::now()).unwrap());
     files.restore(&snapshot).unwrap();
-    // A directory that may not be written to is no obstacle either.
+    // A read-only directory is no obstacle either.
     mode("closed/deep", 0o555);
     let read_only = files.snapshot(None, false).unwrap();
     mode("closed/deep", 0o755);
@@ -460,7 +461,8 @@ fn what_no_kept_snapshot_needs_is_collected() {
         files.restore(&snapshots[n].0).unwrap();
         assert_eq!(bench.digest(), snapshots[n].1);
     }
-    // What is in the workspace and was collected is kept again by the next snapshot, of whichever process.
+    // Collected content that is still in the workspace is stored again by the next snapshot, of any
+    // process.
     let elsewhere = bench.open();
     bench.shell("echo 9 >d/9");
     let nine = elsewhere.snapshot(None, false).unwrap();
@@ -475,7 +477,6 @@ fn what_no_kept_snapshot_needs_is_collected() {
     }
 }
 
-/// The files of all objects in the store.
 pub(super) fn objects(bench: &Bench) -> Vec<std::path::PathBuf> {
     let mut objects = Vec::new();
     for directory in fs::read_dir(bench.store().join("objects")).unwrap() {

@@ -1,5 +1,5 @@
-//! The table of what a failed tool leaves as it was, and what not, in README and in the docs of `HostFilesystem`: each row
-//! is tried.
+//! The table of what a failed tool leaves unchanged and what not, in README and in the docs of
+//! `HostFilesystem`: each row is tested.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -14,7 +14,7 @@ use super::{Bench, exact, limits, mounts};
 
 const HEAD: &str = "| part of a workspace | state after a failed tool |";
 
-/// The rows of the table below its head, whatever stands before each line.
+/// Returns the rows of the table below its head, without the prefix of each line.
 fn rows(text: &str, before: &str) -> Vec<(String, String)> {
     let lines = text.lines().map(|line| line.strip_prefix(before).unwrap_or(line));
     let table = lines.skip_while(|line| *line != HEAD).skip(2).take_while(|line| line.starts_with('|'));
@@ -26,7 +26,7 @@ fn rows(text: &str, before: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A workspace that was captured, a tool that did something, and what the restore said.
+/// Captures a workspace, runs a tool, and returns the report of the restore.
 fn failed(before: &str, tool: &str) -> (Bench, HostFilesystem, FilesystemSnapshot, WorkspaceRestoreReport) {
     failed_with(HostFilesystemOptions::default(), before, tool)
 }
@@ -149,7 +149,7 @@ fn depth() {
     assert_eq!(bench.digest(), before);
 }
 
-/// How a row is tried.
+/// The test of each row.
 const TRIED: &[(&str, fn())] = &[
     ("names, contents, directories, symbolic links", contents),
     ("permission bits", permissions),

@@ -1,5 +1,5 @@
-//! What keeps a read model up to date: each event once, in the order of the log, from wherever the model stands, whoever writes
-//! meanwhile and however often the model is stopped.
+//! Event feeds for read models: each event once, in the order of the log, from any position, while
+//! others write and however often the model is stopped.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -13,7 +13,7 @@ use foldlog_test_support::host::{Noted, Notes, Plan, StepAdded, types};
 
 use super::*;
 
-/// Longest time that a test waits for what should come at once.
+/// Longest wait of a test for events that should arrive at once.
 const SOON: Duration = Duration::from_secs(60);
 
 fn store(disk: &MemoryStorage) -> Store {
@@ -29,7 +29,7 @@ fn add(session: &Session, title: &str) {
     session.dispatch(StepAdded { title: title.to_owned(), part: 0 }).unwrap();
 }
 
-/// A table of steps by their sequence numbers, as a host keeps one in a database, with the position up to which it is.
+/// A table of steps by sequence number, with its position, as a host stores it in a database.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Table {
     /// Titles, and whether they count.
@@ -44,7 +44,7 @@ impl Table {
             Fed::Event(FedEvent { sequence, event, .. }) => {
                 assert!(sequence.get() >= self.next, "{sequence} comes twice");
                 if let Some(step) = event.read::<StepAdded>().unwrap() {
-                    // As a host sees it that knows the name alone.
+                    // As seen by a host that only knows the name.
                     let value = event.value().unwrap();
                     assert_eq!(value.get("title").and_then(Value::as_str), Some(step.title.as_str()));
                     self.rows.insert(sequence.get(), (step.title, true));
@@ -68,7 +68,6 @@ impl Table {
         }
     }
 
-    /// Takes what is there.
     fn catch_up(&mut self, feed: &mut EventFeed) {
         while let Some(fed) = feed.try_next().unwrap() {
             self.take(&fed);
@@ -93,7 +92,7 @@ fn a_model_that_is_stopped_anywhere_goes_on_behind_what_it_took() {
     let disk = MemoryStorage::new();
     let mut session = store(&disk).create(&types()).unwrap();
     let id = session.id();
-    // Longer than what a feed reads ahead.
+    // More than a feed reads ahead.
     for part in 0..600 {
         add(&session, &format!("step {part}"));
         if part % 7 == 0 {
@@ -118,21 +117,21 @@ fn a_model_that_is_stopped_anywhere_goes_on_behind_what_it_took() {
         session = store(&disk).open_session(id, &types()).unwrap();
     }
     model.is_of(&session);
-    // Behind the end there is nothing yet.
+    // There is nothing yet after the end.
     let mut feed = session.events_from(model.next).unwrap();
     assert!(feed.try_next().unwrap().is_none());
     add(&session, "new");
     model.catch_up(&mut feed);
     model.is_of(&session);
-    // Whoever only reads the log sees the same.
+    // A reader of the log sees the same.
     let reader = LogReader::open_on(Arc::new(disk), session.dir()).unwrap();
     let mut read = Table::default();
     read.catch_up(&mut reader.events_from(0).unwrap());
     assert_eq!(read, model);
 }
 
-/// A rollback may go to a position that an earlier one has abandoned, as undoing a rewind does: the events there count again. A
-/// model was told the position alone, and lost them.
+/// A rollback may return to a position that an earlier one has abandoned, as the undo of a rewind
+/// does: the events there count again. A model received the position alone, and lost them.
 #[test]
 fn a_model_follows_rollbacks_forth_and_back_from_wherever_it_stands() {
     let disk = MemoryStorage::new();
@@ -145,12 +144,12 @@ fn a_model_follows_rollbacks_forth_and_back_from_wherever_it_stands() {
         add(&session, &format!("step {step}"));
         positions.push(session.position().unwrap());
         if step % 3 == 2 {
-            // Here and there, some of it abandoned, all of it deterministic.
+            // Various positions, some of them abandoned, all deterministic.
             session.rollback_to(positions[(step * 7 % positions.len() as u64) as usize]).unwrap();
         }
         live.catch_up(&mut feed);
         live.is_of(&session);
-        // One that begins anew at each moment, and goes on behind what it had.
+        // A feed that is restarted at each moment after its last event.
         let mut anew = models.last().unwrap().clone();
         anew.catch_up(&mut session.events_from(anew.next).unwrap());
         anew.is_of(&session);
@@ -224,7 +223,7 @@ fn a_stream_of_events_holds_no_thread_and_ends_with_its_session() {
     );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
-        // Both tasks and the writer share the one thread.
+        // Both tasks and the writer share one thread.
         let inside = tokio::spawn(async move {
             let (mut feed, mut model) = (inside, Table::default());
             while let Some(fed) = poll_fn(|waker| Pin::new(&mut feed).poll_next(waker)).await {

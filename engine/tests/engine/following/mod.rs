@@ -1,5 +1,5 @@
-//! Following a log while it is written: each record once, as it comes; what is merely being written is not yet
-//! there, what is damaged is, and a recovery is followed.
+//! Following a log while it is written. Each record is returned once; incomplete records are not
+//! yet returned, damage is reported, and recoveries are followed.
 
 mod feed;
 mod racing;
@@ -18,8 +18,8 @@ use foldlog_test_support::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
 use foldlog_test_support::host::types;
 use uuid::Uuid;
 
-/// A disk on which a follower sees what a machine's disk held when it was last shown: a machine's crash ends
-/// whoever reads on it.
+/// A disk with a copy of a machine's disk for a follower, since a crash of the machine ends all
+/// reads on it.
 struct Shown {
     disk: MemoryStorage,
 }
@@ -39,7 +39,7 @@ impl Shown {
         machine.disk.dump().iter().for_each(|(path, bytes)| self.write(path, bytes));
     }
 
-    /// Writes in place: a follower holds the file open.
+    /// Writes in place: a follower has the file open.
     fn write(&self, path: &Path, bytes: &[u8]) {
         if self.disk.mutate_file(path, |there| *there = bytes.to_vec()).is_err() {
             self.disk.write_file(path, bytes).unwrap();
@@ -51,7 +51,6 @@ impl Shown {
     }
 }
 
-/// A record as it was handed over.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     sequence: u64,
@@ -59,7 +58,7 @@ struct Seen {
     body: Vec<u8>,
 }
 
-/// What a poll handed over: records, and what was replaced.
+/// The result of a poll: records, and replaced ranges.
 #[derive(Debug, Default)]
 struct Polled {
     records: Vec<Seen>,
@@ -92,7 +91,7 @@ fn poll(follower: &mut Follower) -> (Polled, Result<Progress>) {
     (polled, progress)
 }
 
-/// The sequence numbers of what came, where nothing was replaced.
+/// Polls, asserts that nothing was replaced, and returns the sequence numbers.
 fn come(follower: &mut Follower) -> Vec<u64> {
     let (polled, progress) = poll(follower);
     progress.unwrap();
@@ -168,15 +167,15 @@ fn records_come_once_each_over_turns_closings_kills_and_recoveries() {
     assert_eq!(seen, recorded(&machine, id));
     assert_eq!(follower.records_len(), seen.len() as u64);
     assert_eq!(come(&mut follower), [] as [u64; 0]);
-    // One that comes later reads the same, and one that begins in the middle reads the rest.
+    // A later follower reads the same, and one that starts in the middle reads the rest.
     for from in [0, 1, 20, follower.records_len() - 1, follower.records_len() + 5] {
         let mut later = shown.follow(&machine, id, from);
         assert_eq!(poll(&mut later).0.records, seen.get(from as usize..).unwrap_or_default());
     }
 }
 
-/// Every frame, header and seal is shown in parts, in the order in which a writer writes them: at no moment is
-/// there damage, and each record comes with its last byte.
+/// Shows every frame, header and seal in parts, in the order of a writer: there is never damage,
+/// and each record appears with its last byte.
 #[test]
 fn what_is_being_written_is_not_yet_there() {
     for durability in [Durability::Process, Durability::Every] {
@@ -216,7 +215,7 @@ fn what_is_being_written_is_not_yet_there() {
                 written[start..end].copy_from_slice(&whole[start..end]);
                 shown.write(path, &written);
                 if place == 0 && index > 0 {
-                    // Now, and only now, is the segment before sealed.
+                    // The previous segment is sealed only now.
                     shown.write(&segments[index - 1], &image(&segments[index - 1]));
                 }
                 let is_record = frames
@@ -232,7 +231,7 @@ fn what_is_being_written_is_not_yet_there() {
     }
 }
 
-/// A follower that has read a part of a log that goes on over several segments, and what of it is to come.
+/// A follower that has read part of a log, which continues over several segments.
 fn half_read(durability: Durability) -> (Machine, Uuid, Shown, Follower, u64) {
     let machine = Machine::default();
     let session = machine.process(durability).create(&types()).unwrap();
@@ -242,7 +241,7 @@ fn half_read(durability: Durability) -> (Machine, Uuid, Shown, Follower, u64) {
     let mut follower = shown.follow(&machine, id, 0);
     let read = come(&mut follower).len() as u64;
     write_steps(&session, 20);
-    // Nothing is attested that was not while it was written.
+    // Nothing is attested that was not attested while it was written.
     machine.crash(CrashKind::Process);
     (machine, id, shown, follower, read)
 }
@@ -271,14 +270,14 @@ fn a_damaged_record_that_something_later_attests_is_named_after_those_before_it(
             assert_eq!(polled.sequences(), Vec::from_iter(read..frame.sequence.get()));
             assert_eq!((&found.segment, found.offset), (&frame.segment, frame.start as u64), "{found}");
             assert_eq!((found.sequence, found.session), (frame.sequence, Some(id)));
-            // What opening says.
+            // The error of opening.
             let Err(Error::Corrupt(opened)) =
                 foldlog::inspect::LogReader::open_on(Arc::new(shown.disk.clone()), machine.dir(id))
             else {
                 panic!("opening found nothing")
             };
             assert_eq!(found.to_string(), opened.to_string());
-            // It stays so, and once it is mended the log goes on.
+            // The error persists until the damage is repaired, and then the log continues.
             corruption(poll(&mut follower).1);
             shown.show(&machine);
             assert_eq!(come(&mut follower).first(), Some(&frame.sequence.get()));
@@ -305,7 +304,8 @@ fn a_damaged_end_that_nothing_attests_is_waited_for() {
     assert_eq!(come(&mut follower), [last.sequence]);
 }
 
-/// Without an attestation a sound frame behind a bad one proves damage only where no power was cut since.
+/// Without an attestation, an intact frame after a bad one proves damage only if the power was not
+/// cut since.
 #[test]
 fn an_unattested_bad_record_is_damage_in_the_boot_that_wrote_it_and_a_tear_after_it() {
     let (machine, id, _, _, _) = half_read(Durability::Process);
@@ -330,7 +330,7 @@ fn an_unattested_bad_record_is_damage_in_the_boot_that_wrote_it_and_a_tear_after
     }
 }
 
-/// Two lives of one log, from one beginning: the follower saw the first, and the disk kept the second.
+/// Two continuations of one log: the follower saw the first, and the disk kept the second.
 fn other_life(steps: u64) -> (Machine, Uuid, Shown, Follower, u64) {
     let before = Machine::default();
     let session = before.process(Durability::Every).create(&types()).unwrap();
@@ -353,7 +353,7 @@ fn other_life(steps: u64) -> (Machine, Uuid, Shown, Follower, u64) {
 #[test]
 fn a_recovery_that_lost_records_is_said_and_followed() {
     let (machine, id, shown, mut follower, kept) = other_life(1);
-    // Of the three records one is left, and recovery writes it once more.
+    // Of the three records one is left, and recovery rewrites it.
     let session = machine.open(id, Durability::Process).unwrap();
     session.sync().unwrap();
     shown.show(&machine);
@@ -377,16 +377,16 @@ fn a_recovery_that_put_others_in_their_place_is_said_and_followed() {
     assert_eq!(polled.replaced, [(kept + 1, kept + 2)]);
     let all = recorded(&machine, id);
     assert_eq!(polled.records, all[kept as usize + 1..]);
-    // One that began behind what changed has nothing to say of it.
+    // A follower that started after the replaced range reports no replacement.
     let mut late = shown.follow(&machine, id, kept + 4);
     assert_eq!(come(&mut late), Vec::from_iter(kept + 4..all.len() as u64));
 }
 
-/// Files that are about to be there, or not to be there any more.
+/// Files to be created, or removed.
 type Coming = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
-/// A first segment whose header states, under a checksum that fits, that it begins with a later record: opening called
-/// that damage, and a follower handed the records over under those numbers.
+/// A first segment's header states, under a matching checksum, that it starts with a later record.
+/// Opening reported damage, but a follower returned the records under those numbers.
 #[test]
 fn a_log_that_does_not_begin_with_its_first_record_is_damaged_for_a_follower_too() {
     let machine = Machine::default();
@@ -453,7 +453,7 @@ fn what_is_taken_away_is_missed() {
     let (machine, id, shown, follower, _) = half_read(Durability::Every);
     shown.show(&machine);
     let segments = machine.segments(id);
-    // One that was made ahead of its turn may stand behind it.
+    // A preallocated segment may follow it.
     let frames = machine.frames(id).unwrap();
     let last = &frames.last().unwrap().segment;
     let without = |gone: &Path| {
@@ -465,7 +465,7 @@ fn what_is_taken_away_is_missed() {
         }
         Shown { disk }
     };
-    // A sealed segment whose successor is gone, and a successor whose predecessor is.
+    // A sealed segment whose successor is missing, and a successor whose predecessor is.
     let sealed = without(last);
     match poll(&mut sealed.follow(&machine, id, 0)).1 {
         Err(Error::MissingSegment { session, path, .. }) => {

@@ -1,17 +1,16 @@
-//! A log that is read at the very moment at which its writer goes on.
+//! A log that is read at the moment at which its writer continues.
 
 use super::*;
 
-/// A disk on which something is written, or taken away, just before one of the reader's calls.
+/// A disk that changes just before one of the reader's calls.
 #[derive(Debug)]
 struct Racing {
     disk: MemoryStorage,
-    /// After how many calls, and what.
+    /// The number of calls before the change, and the change.
     coming: Mutex<(u32, Coming)>,
 }
 
 impl Racing {
-    /// On which this comes after so many calls.
     fn on(disk: MemoryStorage, calls: u32, coming: Coming) -> Arc<Racing> {
         Arc::new(Racing { disk, coming: Mutex::new((calls, coming)) })
     }
@@ -82,7 +81,7 @@ impl Storage for Racing {
     }
 }
 
-/// A machine with a session whose process was killed behind so many steps.
+/// A machine with a session whose process was killed after this many steps.
 fn killed_behind(steps: u64) -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = machine.process(Durability::Every).create(&types()).unwrap();
@@ -91,8 +90,8 @@ fn killed_behind(steps: u64) -> (Machine, Uuid) {
     (machine, session.id())
 }
 
-/// A log whose writer is in the middle of record 4, for a reader; and the machine on which it has gone on, after turns
-/// or without any.
+/// A log whose writer is within record 4, for a reader; and the machine on which the writer has
+/// continued, with or without rollovers.
 fn half_written(turned: bool) -> (Machine, Uuid, Arc<Racing>) {
     let (machine, id) = killed_behind(if turned { 20 } else { 5 });
     let frames = machine.frames(id).unwrap();
@@ -104,13 +103,13 @@ fn half_written(turned: bool) -> (Machine, Uuid, Arc<Racing>) {
     (machine, id, Racing::on(disk, 0, Coming::new()))
 }
 
-/// Everything that a machine's disk holds.
+/// Returns all files of a machine's disk.
 fn all_of(machine: &Machine) -> Coming {
     machine.disk.dump().into_iter().map(|(path, bytes)| (path, Some(bytes))).collect()
 }
 
-/// As it is for one who follows, so for one who reads once: what attests the half-written frame was there when it was
-/// looked for, and so is the frame by then.
+/// For followers and one-time readers alike: once the frame exists that attests a half-written
+/// frame, the latter is complete.
 #[test]
 fn a_writer_that_goes_on_while_its_log_is_read_is_no_damage() {
     let mut overtaken = 0;
@@ -126,8 +125,8 @@ fn a_writer_that_goes_on_while_its_log_is_read_is_no_damage() {
     assert!(overtaken > 0, "some were overtaken in time");
 }
 
-/// Between the look at a half-written frame and any later look the writer may have gone on: what attests the
-/// frame is there by then, and so is the frame.
+/// Between a read of a half-written frame and a later read the writer may have continued. Then the
+/// frame that attests it exists, and the frame itself is complete.
 #[test]
 fn a_writer_that_goes_on_between_two_looks_is_no_damage() {
     for (turned, calls) in [false, true].into_iter().flat_map(|turned| (0..12).map(move |n| (turned, n))) {
@@ -135,7 +134,7 @@ fn a_writer_that_goes_on_between_two_looks_is_no_damage() {
         let storage = Arc::clone(&racing) as Arc<dyn Storage>;
         let mut follower = Follower::open_on(storage, machine.dir(id), 0).unwrap();
         *racing.coming.lock().unwrap() = (calls, all_of(&machine));
-        // Where the writer is slower than the poll, it is for the next one.
+        // If the writer is slower than the poll, the record is left to the next one.
         let mut seen = come(&mut follower);
         racing.coming.lock().unwrap().0 = 0;
         seen.extend(come(&mut follower));
@@ -144,8 +143,9 @@ fn a_writer_that_goes_on_between_two_looks_is_no_damage() {
     }
 }
 
-/// A writer went on into the segment that it had made ahead, and into the next ones, after a reader had listed the
-/// directory: the reader took their records for a torn tail, or for what stands behind a header that was lost.
+/// A writer continued into its preallocated segment, and into the next ones, after a reader had
+/// listed the directory. The reader took the records for a torn tail, or for records after a lost
+/// header.
 #[test]
 fn a_writer_that_goes_on_into_a_segment_made_ahead_is_no_damage() {
     let (machine, id) = killed_behind(60);
@@ -156,7 +156,8 @@ fn a_writer_that_goes_on_into_a_segment_made_ahead_is_no_damage() {
     let mut seen = BTreeSet::new();
     for (made, calls) in (1..segments.len() - 1).flat_map(|made| (0..24).map(move |calls| (made, calls))) {
         let disk = MemoryStorage::with_boot_id(BOOT);
-        // The writer is at the end of one segment, whose seal is not yet written; the next one is made.
+        // The writer is at the end of one segment, whose seal is not yet written; the next one
+        // exists.
         for (path, bytes) in after.iter().take(made) {
             disk.write_file(path, bytes.as_ref().unwrap()).unwrap();
         }
@@ -164,14 +165,14 @@ fn a_writer_that_goes_on_into_a_segment_made_ahead_is_no_damage() {
         disk.mutate_file(&segments[made - 1], |bytes| bytes[last.unwrap().end..].fill(0)).unwrap();
         disk.write_file(&segments[made], [0; 4096]).unwrap();
         let here = LogReader::open_on(Arc::new(disk.clone()), machine.dir(id)).unwrap().records_len();
-        // And goes on, through so many segments: what it makes and fills now may be listed already, or not.
+        // It continues through this many segments, which may or may not be in the listing.
         let racing = Racing::on(disk, calls, after.clone());
         let read = LogReader::open_on(Arc::clone(&racing) as Arc<dyn Storage>, machine.dir(id));
         let read = read.unwrap_or_else(|error| panic!("segment {made}, call {calls}: {error}"));
         assert_eq!(read.report().torn, None, "segment {made}, call {calls}");
         assert!((here..=all).contains(&read.records_len()), "segment {made}, call {calls}");
         seen.insert(read.records_len() - here);
-        // Whoever follows gets there too.
+        // A follower gets there too.
         let storage = Arc::clone(&racing) as Arc<dyn Storage>;
         let mut follower = Follower::open_on(storage, machine.dir(id), here).unwrap();
         let mut followed = come(&mut follower);
@@ -182,7 +183,8 @@ fn a_writer_that_goes_on_into_a_segment_made_ahead_is_no_damage() {
     assert!(seen.len() > 2, "{seen:?}");
 }
 
-/// A directory is not listed at one moment: the name of a later segment may be there and that of an earlier one not.
+/// Listing a directory is not atomic: it may contain the name of a later segment and not that of an
+/// earlier one.
 #[test]
 fn a_listing_that_missed_a_segment_made_meanwhile_is_no_damage() {
     let (machine, id) = killed_behind(60);
@@ -205,15 +207,15 @@ fn a_listing_that_missed_a_segment_made_meanwhile_is_no_damage() {
             }
         };
         let in_time: Vec<bool> = (0..40).map(comes_at).collect();
-        // Long after the listing; but what never comes is missing.
+        // A segment may appear long after the listing; one that never appears is missing.
         let longest = in_time.iter().take_while(|found| **found).count();
         assert!(longest > segments.len() + 2 && longest < 40, "segment {missed}: {in_time:?}");
         assert!(!in_time[longest..].contains(&true), "segment {missed}: {in_time:?}");
     }
 }
 
-/// A writer that closes a session takes away the segment that was made ahead of it. A reader that had just seen its
-/// name said that the log could not be read.
+/// A writer that closes a session removes its preallocated segment. A reader that had just listed
+/// it reported an unreadable log.
 #[test]
 fn a_segment_that_its_writer_takes_away_meanwhile_is_passed_over() {
     let mut missed = 0;
@@ -241,7 +243,8 @@ fn a_segment_that_its_writer_takes_away_meanwhile_is_passed_over() {
     assert!(missed > 5, "{missed}");
 }
 
-/// Whether no power was cut since says the frame that a writer begins with, and that may stand far back.
+/// The frame that a writer starts with tells whether the power was cut since, and it may be far
+/// back.
 #[test]
 fn the_boot_of_an_unattested_end_is_looked_up_where_it_stands() {
     let machine = Machine::default();

@@ -1,4 +1,5 @@
-//! What is run again over a log: a difference is found at its record, slice and path, and there is no other.
+//! Replays over a log: each difference is found at its record, slice and path, and no other is
+//! reported.
 
 mod hosts;
 mod reducers;
@@ -6,7 +7,6 @@ mod versions;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Returns the message with which a call panics.
 fn panicked(run: impl FnOnce()) -> String {
     let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("it panics");
     match panic.downcast::<String>() {

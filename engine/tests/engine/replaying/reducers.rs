@@ -1,4 +1,5 @@
-//! Reducers run again over the events of a log. A change is planted in one call of a reducer at a time.
+//! Reducers run again over the events of a log, with a change planted in one of their calls at a
+//! time.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::panicked;
 
-/// A measurement, with the names of its parts in their order.
+/// A measurement, with the names of its parts in order.
 #[derive(Serialize, Deserialize, Debug, Clone)]
 struct Measured {
     parts: Vec<(String, f64)>,
@@ -25,7 +26,7 @@ impl Event for Measured {
     const NAME: &'static str = "measured";
 }
 
-/// Is STATE: what was measured, as maps and as texts.
+/// STATE: the measurements, as maps and as texts.
 struct Results;
 
 impl Slice for Results {
@@ -33,7 +34,7 @@ impl Slice for Results {
     type Item = Value;
 }
 
-/// Is LOG: how many parts there were, one after the other.
+/// LOG: the number of parts of each measurement.
 struct Counts;
 
 impl Slice for Counts {
@@ -41,7 +42,7 @@ impl Slice for Counts {
     type Item = u64;
 }
 
-/// Is STATE: the last three measurements.
+/// STATE: the last three measurements.
 struct Recent;
 
 impl Slice for Recent {
@@ -49,7 +50,7 @@ impl Slice for Recent {
     type Item = Value;
 }
 
-/// A change of what a reducer resolves.
+/// A change of a reducer's result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Planted {
     ItemChanged,
@@ -83,7 +84,7 @@ const ALL: [Planted; 13] = [
     Planted::GeneratorSkipped,
 ];
 
-/// The host, with a change planted in the call of one record, if any.
+/// Returns the host's types, with a change planted at one record, if any.
 fn types(planted: Option<(Planted, u64)>) -> SessionTypes {
     let is = move |what: Planted, sequence: SequenceNumber| {
         planted.is_some_and(|(planted, at)| planted == what && sequence == at)
@@ -175,7 +176,8 @@ fn measure(session: &Session, numbers: std::ops::Range<u64>) {
     }
 }
 
-/// A session that measured, went back, removed some, was forked, and measured again; and the numbers of its measurements' records.
+/// Returns a session with measurements, a rollback, removals, a fork and more measurements, and the
+/// records of its measurements.
 fn history(disk: &MemoryStorage) -> (Session, Vec<u64>) {
     let store = store(disk);
     let session = store.create(&types(None)).unwrap();
@@ -190,7 +192,7 @@ fn history(disk: &MemoryStorage) -> (Session, Vec<u64>) {
     measure(&fork, 60..86);
     let mut events = Vec::new();
     fork.records(0, u64::MAX, |record| {
-        // An event holds its id and its payload.
+        // An event contains its id and its payload.
         if record.kind == foldlog::RecordKind::DISPATCH && record.body.get(1..3) == Some(b"\xa1e") {
             events.push(record.sequence.get());
         }
@@ -216,12 +218,12 @@ fn each_planted_change_is_found_at_its_record_and_nowhere_else() {
     for planted in ALL {
         for at in &events {
             let replayed = replay(&disk, &session, planted, *at);
-            // Where fewer than three are kept nothing is removed, and so no other one.
+            // With fewer than three items nothing is removed.
             if planted == Planted::RemovedAnother && replayed.diverged == 0 {
                 unshown += 1;
                 continue;
             }
-            // At the beginning of an empty slice is at its end, too.
+            // In an empty slice, the start is also the end.
             if planted == Planted::InsertedElsewhere && *at == events[0] {
                 assert_eq!(replayed.diverged, 0, "{replayed}");
                 unshown += 1;
@@ -304,11 +306,11 @@ fn what_reducers_produce_is_folded_to_say_from_which_record_on_a_slice_differs()
         (12, 13),
         "{replayed}"
     );
-    // The last three measurements do not know what was before.
+    // The last three measurements are independent of earlier ones.
     let replayed = differing(Planted::InsertedElsewhere, 3);
     assert_eq!((replayed.diverged, replayed.slices.len()), (1, 0), "{replayed}");
 
-    // A rollback to before the change ends the difference, and one to behind it brings it back.
+    // A rollback to before the change ends the difference, and one to after it brings it back.
     session.rollback_to(3).unwrap();
     session.dispatch(measured(7)).unwrap();
     let replayed = differing(Planted::ItemChanged, 4);
@@ -316,7 +318,7 @@ fn what_reducers_produce_is_folded_to_say_from_which_record_on_a_slice_differs()
     let back = session.rollback_to(5).unwrap().sequence;
     let replayed = differing(Planted::ItemChanged, 4);
     assert_eq!((replayed.slices.len(), replayed.slices[0].since), (1, back), "{replayed}");
-    // And where all results are removed, nothing differs any more.
+    // After all results are removed, nothing differs.
     session.clear::<Results>().unwrap();
     assert!(differing(Planted::ItemChanged, 4).slices.is_empty());
 }
@@ -344,13 +346,14 @@ fn a_change_on_purpose_is_counted_and_the_first_differences_are_listed() {
     assert_eq!(slices[0], ("results", 0), "{replayed}");
     assert_eq!(slices[1].0, "counts", "{replayed}");
     assert!(!replayed.holds());
-    // As an object it holds all that the lines say.
+    // The JSON object contains everything that the lines show.
     let json = serde_json::to_value(&replayed).unwrap();
     assert_eq!(json["divergences"][0]["divergence"], "changed");
     assert_eq!(json["divergences"][0]["record"], "dispatch measured");
 }
 
-/// A new slice was reported as one of no items, recorded or produced, and a host could not be released with it.
+/// A new slice was reported as having no items, recorded or produced, and blocked a release of the
+/// host.
 #[test]
 fn slices_and_reducers_that_are_new_are_called_so_and_can_be_accepted_by_name() {
     let disk = MemoryStorage::new();
@@ -402,7 +405,6 @@ fn paths_that_are_left_out_and_reducers_of_equal_result_raise_no_alarm() {
     assert_eq!(replayed(Planted::FloatAsText).diverged, 1);
 }
 
-/// A reducer of the host's own in place of a built-in one does the same.
 #[test]
 fn a_built_in_reducer_and_one_that_does_the_same_agree() {
     let directory = tempfile::tempdir().unwrap();

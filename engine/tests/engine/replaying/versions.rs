@@ -1,4 +1,4 @@
-//! Logs of older versions of a host, decoded with its types of today.
+//! Logs of older versions of a host, decoded with its current types.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::panicked;
 
-/// The host as it was: one event of version 1, and a slice whose items are of version 1.
+/// The old host: one event of version 1, and a slice whose items are of version 1.
 mod first {
     use super::*;
 
@@ -25,7 +25,7 @@ mod first {
         const NAME: &'static str = "task_set";
     }
 
-    /// An event that later hosts do not know.
+    /// An event unknown to later hosts.
     #[derive(Serialize, Deserialize, Debug)]
     pub(super) struct Forgotten {
         pub(super) why: String,
@@ -114,7 +114,7 @@ fn types() -> SessionTypes {
         .unwrap()
 }
 
-/// A store of the first host with these tasks, in a session each, and the session's directories.
+/// Creates a store of the first host, with one session for each task.
 fn old_store(directory: &Path, tasks: &[&str]) -> Vec<Session> {
     let store = Store::open(directory).unwrap();
     let begun = |task: &&str| {
@@ -161,7 +161,7 @@ fn every_event_of_every_old_log_decodes_and_the_table_says_how() {
             "items of `lengths`         1        2         4  upcast",
         ]
     );
-    // What today's host writes beside it decodes as it is.
+    // Events of the current host next to it are decoded unchanged.
     let store = Store::open(directory.path()).unwrap();
     let id = store.session_ids().unwrap()[0];
     let session = store.open_session(id, &types()).unwrap();
@@ -169,7 +169,7 @@ fn every_event_of_every_old_log_decodes_and_the_table_says_how() {
     session.close().unwrap();
     let replayed = assert_versions_replay(directory.path(), &types());
     assert_eq!(row(&replayed, VersionSubject::Event, "task_set", 2), (1, 0, VersionOutcome::Decoded));
-    // And its reducers do with the old events what the old ones did, once the items are brought up to date.
+    // Its reducers give the old results for old events, once the items are upcast.
     for (id, _) in store.sessions().unwrap() {
         assert_eq!(assert_reducers_replay(store.session_dir(id), &types()).diverged, 0);
     }
@@ -186,7 +186,7 @@ fn what_does_not_decode_is_named_with_its_session_its_record_and_the_reason() {
     assert!(ids[1..].iter().any(|id| message.contains(&format!("{id}, record 2: "))), "{message}");
     assert!(message.contains("nobody knows what it means"), "{message}");
 
-    // The old host cannot read what a later one wrote.
+    // The old host cannot read records of a later one.
     let later = tempfile::tempdir().unwrap();
     let session = Store::open(later.path()).unwrap().create(&types()).unwrap();
     session.dispatch(TaskSet { title: "new".to_owned(), urgent: true }).unwrap();
@@ -221,7 +221,7 @@ fn a_session_that_cannot_be_read_does_not_hide_the_others_and_an_empty_store_is_
     assert_eq!(message, "the store has no sessions");
 }
 
-/// The bodies of the records of an event that the host does not know, by their order.
+/// Returns the bodies of the records of the unknown event, in order.
 fn bodies(dir: &Path) -> Vec<Vec<u8>> {
     let mut bodies = Vec::new();
     let reader = LogReader::open(dir).unwrap();
@@ -245,7 +245,7 @@ fn events_that_a_host_does_not_know_are_kept_byte_for_byte() {
         (bodies(&dir), |session: &Session| session.state().unwrap().slices["forgotten"].items.clone());
     assert_eq!(before.len(), 1);
 
-    // Today's host opens the session, writes, goes back, forks it and sends it elsewhere.
+    // The current host opens, writes, rolls back, forks and exports the session.
     let store = Store::open(directory.path()).unwrap();
     let session = store.open_session(id, &types()).unwrap();
     let kept = items(&session);

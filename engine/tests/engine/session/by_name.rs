@@ -1,4 +1,4 @@
-//! Events and slices that a host declares at run time, alone and beside Rust types.
+//! Events and slices that a host declares at run time, alone and together with Rust types.
 
 use foldlog::{
     BuiltInReducer, DynamicEvent, DynamicSlice, Error, Event, EventSlice, Policy, RecordNotification,
@@ -16,7 +16,7 @@ fn values(session: &foldlog::Session, slice: &str) -> Vec<serde_json::Value> {
     session.view_values(slice).unwrap().iter().map(|item| item.to_json().unwrap()).collect()
 }
 
-/// A mistyped name made a slice of its own, which nobody ever read.
+/// A mistyped name created a slice of its own, which was never read.
 #[test]
 fn names_that_nobody_declared_are_refused_where_the_host_asks_for_it() {
     let types = SessionTypes::builder()
@@ -42,7 +42,8 @@ fn names_that_nobody_declared_are_refused_where_the_host_asks_for_it() {
         assert_eq!(refused.to_string(), said);
     }
     assert_eq!(session.position(), before, "nothing is recorded");
-    // A Rust type declares nothing either: without a reducer its events went to a slice that nobody read.
+    // A Rust type declares nothing either: without a reducer its events went to a slice that was
+    // never read.
     let refused = session.dispatch(step("typed")).unwrap_err();
     assert!(
         matches!(&refused, Error::UndeclaredEvent { event, .. } if event == "plan.step_added"),
@@ -56,18 +57,19 @@ fn names_that_nobody_declared_are_refused_where_the_host_asks_for_it() {
     let refused = nothing.dispatch_value("card.moved", json!({})).unwrap_err();
     assert_eq!(refused.to_string(), "event `card.moved` is not declared, and no event is");
 
-    // Unless it is asked for, a host needs no declarations.
+    // By default, a host needs no declarations.
     let home = super::home();
     let session = home.store.create(&types).unwrap();
     session.dispatch_value("card.move", json!({"id": 1})).unwrap();
     assert_eq!(values(&session, "card.move"), [json!({"id": 1})]);
 }
 
-/// A host that learns its events from elsewhere, a Python binding say, had to have a Rust type for each of them.
+/// A host that learns its events elsewhere, such as a Python binding, needed a Rust type for each
+/// of them.
 #[test]
 fn a_host_that_knows_no_types_declares_them_by_name_and_finds_them_again() {
     let home = home();
-    // As another process would send them: nothing here is known when this is compiled.
+    // As another process would send them: none of this is known at compile time.
     let reducers: Vec<(String, String, BuiltInReducer)> = serde_json::from_value(json!([
         ["card.moved", "cards", {"upsert": "card.id"}],
         ["card.dropped", "cards", {"remove": "card.id"}],
@@ -145,7 +147,7 @@ fn a_log_opens_whichever_way_the_host_declares_its_names() {
     session.dispatch(Noted { text: "well".to_owned() }).unwrap();
     session.dispatch(DraftEdited { place: 9, line: "a line".to_owned() }).unwrap();
     session.dispatch(Undeclared { value: 7 }).unwrap();
-    // An undeclared event is held as its type here, and is shown as a value all the same.
+    // An undeclared event is stored as its type here, and still shown as a value.
     assert_eq!(values(&session, "undeclared"), [json!({"value": 7})]);
     let state = session.state().unwrap();
     let session = home.reopened(session, &named_host::types());
@@ -160,15 +162,15 @@ fn a_log_opens_whichever_way_the_host_declares_its_names() {
     assert_eq!(titles::<Plan>(&session), ["one", "two"]);
     let undeclared = session.view::<EventSlice<Undeclared>>().unwrap();
     assert_eq!(undeclared.iter().map(|event| event.value).collect::<Vec<_>>(), [7, 8]);
-    // A value beside an event, in the process that knows its type.
+    // A value next to an event, in the process that knows its type.
     session.dispatch(Undeclared { value: 9 }).unwrap();
     session.dispatch_value("undeclared", json!({"value": 10})).unwrap();
     assert_eq!(session.view::<EventSlice<Undeclared>>().unwrap().len(), 4);
     assert_eq!(session.latest_value("undeclared").unwrap().unwrap().get("value"), Some(&Value::from(10_u64)));
 }
 
-/// Items of an event that was declared at run time without a slice were shown as they were recorded, whatever its version, and
-/// those that were seeded counted as ones of version 1.
+/// Items of an event declared at run time without a slice were shown as recorded, whatever their
+/// version, and seeded ones counted as version 1.
 #[test]
 fn the_items_of_an_event_without_a_slice_are_of_its_version() {
     let types = |version| {
@@ -189,15 +191,15 @@ fn the_items_of_an_event_without_a_slice_are_of_its_version() {
     let session = home.reopened(session, &types(2));
     assert_eq!(values(&session, "found"), [json!(30)]);
     assert_eq!(session.latest_value("found").unwrap().as_deref(), Some(&Value::from(30_u64)));
-    // A host that does not know the event stays at the version at which the log knows it.
+    // A host that does not know the event keeps the version that the log knows.
     let session = home.reopened(session, &SessionTypes::builder().build().unwrap());
     session.seed_values("found", vec![Value::from(40_u64)]).unwrap();
     let session = home.reopened(session, &types(2));
     assert_eq!(values(&session, "found"), [json!(40)]);
 }
 
-/// Once a process had dispatched a value by the name of an event that nobody declared, it stayed at the version at which it had
-/// found the event, even when it had recorded a later version of it.
+/// After a process had dispatched a value by the name of an undeclared event, it kept the version
+/// that it had found then, even after it had recorded a later one.
 #[test]
 fn a_value_is_recorded_at_the_version_that_the_log_knows_by_now() {
     #[derive(Clone, Serialize, Deserialize)]
@@ -270,7 +272,7 @@ fn declarations_of_one_name_agree_or_are_refused_with_what_both_say() {
     let error = refused(twice(DynamicEvent::new("a").reduce("plan", |_, _, _| Ok(SliceOp::nothing()))));
     assert!(error.contains("reducer `plan`"), "a closure cannot be compared: {error}");
 
-    // What a second declaration adds was once left out without a word.
+    // The additions of a second declaration were silently ignored.
     let error = refused(twice(DynamicEvent::new("a").append("plan").upcast(|_, value| Ok(value))));
     assert!(error.contains("an upcast, which cannot be compared"), "{error}");
     let error = refused(twice(DynamicEvent::new("a").append("plan").not_compared("$.event.at")));
@@ -301,7 +303,7 @@ fn declarations_of_one_name_agree_or_are_refused_with_what_both_say() {
     let unknown = SessionTypes::builder().dynamic_event(DynamicEvent::new("e").append("nowhere"));
     assert!(matches!(unknown.build(), Err(Error::NoSuchSlice { .. })));
 
-    // Against a log that was begun otherwise.
+    // Against a log with other declarations.
     let home = home();
     let session = home
         .store
@@ -374,7 +376,7 @@ fn values_keep_what_json_lacks_and_what_no_record_can_hold_is_refused() {
     assert!(matches!(session.log_values("s"), Err(Error::NoSuchSlice { .. })));
 }
 
-/// Of a Rust type under the name of an event that is declared at run time.
+/// A Rust type with the name of an event that is declared at run time.
 #[derive(Serialize, Deserialize)]
 struct Typed(u8);
 

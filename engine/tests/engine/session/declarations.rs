@@ -1,4 +1,4 @@
-//! What a host declares, against itself and against what a log holds.
+//! Declarations of a host, checked against each other and against a log.
 
 use foldlog::{Error, Event, Policy, SessionTypes, Slice, SliceOp};
 use foldlog_test_support::host::*;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{home, kinds, step, titles};
 
-/// Another Rust type under the name of [`StepAdded`].
+/// Another Rust type with the name of [`StepAdded`].
 #[derive(Serialize, Deserialize, Debug, Clone)]
 struct Impostor {
     number: u64,
@@ -16,7 +16,7 @@ impl Event for Impostor {
     const NAME: &'static str = "plan.step_added";
 }
 
-/// Another item type under the name of [`Plan`].
+/// Another item type with the name of [`Plan`].
 struct PlanOfNumbers;
 
 impl Slice for PlanOfNumbers {
@@ -50,7 +50,8 @@ fn a_declaration_that_contradicts_itself_is_refused() {
     assert!(matches!(builder().tail_items::<Plan>(1).build(), Err(Error::NoSuchSlice { .. })));
 }
 
-/// The types were made, and each event went to an implicit slice of its own name, while the declared one stayed empty.
+/// The types were accepted, and each event went to an implicit slice of its own name, while the
+/// declared one stayed empty.
 #[test]
 fn a_slice_that_no_event_changes_is_refused_unless_the_host_says_so() {
     let builder = || SessionTypes::builder().slice::<Plan>();
@@ -81,7 +82,7 @@ fn one_name_is_one_type_also_where_only_one_was_declared() {
     assert_eq!(kinds(&session), ["opened"]);
 }
 
-/// An event without reducers wants a slice of its own name, which may be taken.
+/// An event without reducers uses a slice of its own name, which may be taken.
 #[test]
 fn an_undeclared_event_does_not_get_into_another_slice() {
     struct Taken;
@@ -95,7 +96,7 @@ fn an_undeclared_event_does_not_get_into_another_slice() {
     let session = home.store.create(&types).unwrap();
     assert!(matches!(session.dispatch(Undeclared { value: 1 }), Err(Error::NoSuchSlice { .. })));
     session.seed::<Taken>(vec!["text".to_owned()]).unwrap();
-    // A host without that slice still meets it in the log.
+    // A host without that slice still finds it in the log.
     let session = home.reopened(session, &SessionTypes::default());
     assert!(matches!(session.dispatch(Undeclared { value: 1 }), Err(Error::NoSuchSlice { .. })));
     assert_eq!(kinds(&session), ["opened", "declare", "dispatch"]);
@@ -123,7 +124,7 @@ fn a_forgotten_reducer_is_named_on_opening_unless_it_was_given_up_on_purpose() {
         Err(Error::NotRegistered(missing)) => assert_eq!(missing[0].slices.len(), 4),
         other => panic!("{other:?}"),
     }
-    // No word of `undeclared`: it never had a reducer that could be forgotten.
+    // `undeclared` is not mentioned: it never had a reducer that could be forgotten.
     let retired = fewer()
         .retired("plan.step_added", "current_step")
         .retired("plan.step_added", "step_of_part")
@@ -133,16 +134,16 @@ fn a_forgotten_reducer_is_named_on_opening_unless_it_was_given_up_on_purpose() {
     let session = home.store.open_session(id, &retired).unwrap();
     session.dispatch(step("write")).unwrap();
     assert_eq!(titles::<Plan>(&session), ["read", "write"]);
-    // What nobody reduces into any longer stays as it was.
+    // A slice without reducers is unchanged.
     assert_eq!(super::stored(&session, "current_step").len(), 1);
     assert_eq!(super::stored(&session, "current_step")[0]["title"], "read");
-    // The log now says so itself: fewer reducers are all that it asks for.
+    // The log now records it: fewer reducers suffice from now on.
     let id = session.id();
     session.close().unwrap();
     let session = home.store.open_session(id, &fewer().build().unwrap()).unwrap();
     assert_eq!(kinds(&session).last().unwrap(), "dispatch");
     drop(session);
-    // And with all of them again, events go everywhere from here on.
+    // With all reducers again, events go to all slices from now on.
     let session = home.store.open_session(id, &types()).unwrap();
     session.dispatch(step("both")).unwrap();
     assert_eq!(titles::<CurrentStep>(&session), ["both"]);
@@ -169,7 +170,7 @@ fn a_binding_made_later_counts_from_there_on() {
     let none = SessionTypes::default();
     let session = home.store.create(&none).unwrap();
     session.dispatch(step("alone")).unwrap();
-    // It went into a slice of its own, by a binding that the log marks as nobody's choice.
+    // It went to an implicit slice, by a binding that the log marks as not chosen by the host.
     assert_eq!(super::stored(&session, "plan.step_added").len(), 1);
     let session = home.reopened(session, &types());
     session.dispatch(step("bound")).unwrap();

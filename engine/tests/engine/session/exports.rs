@@ -1,9 +1,9 @@
-//! Whatever a host's type can hold, and finds again when the session is opened again, it finds again when the session was
-//! exported and imported.
+//! Every value that a host's type finds again after reopening, it also finds after an export and an
+//! import.
 //!
-//! An export once held `null` for `NaN` and infinities, an array for bytes, and text for keys that are none: a `Uuid`, a
-//! `u128` over 64 bits and a number that is none made the import fail, a slice that no type declared came back with other
-//! values, and many a float was off by its last bit.
+//! An export once contained `null` for `NaN` and infinities, an array for bytes, and text for keys
+//! of other types. A `Uuid`, a `u128` over 64 bits and `NaN` made the import fail, an undeclared
+//! slice came back with other values, and many floats were off by their last bit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ struct Marker;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Kind {
     Unit,
-    /// Looks like the JSON form of something else.
+    /// Looks like the JSON form of another value.
     #[serde(rename = "$bytes")]
     Newtype(String),
     Tuple(i8, f32),
@@ -156,7 +156,7 @@ fn narrow() -> impl Strategy<Value = f32> {
     ]
 }
 
-/// Makes values of any shape. One that is a map of one field may look like the form of another one.
+/// Generates values of any shape. A map of one field may look like the form of another value.
 fn shapeless() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Nil),
@@ -246,7 +246,7 @@ fn animal() -> impl Strategy<Value = Animal> {
         })
 }
 
-/// Returns what a host finds in its slices, as bytes, since a number that is none is not equal to itself.
+/// Returns the slices as bytes, since `NaN` does not equal itself.
 fn found(session: &Session) -> Vec<Vec<u8>> {
     let bytes = |animal: &Animal| foldlog_codec::msgpack::to_vec(animal).unwrap();
     let mut found: Vec<_> = session.view::<Kept>().unwrap().iter().map(bytes).collect();
@@ -254,7 +254,7 @@ fn found(session: &Session) -> Vec<Vec<u8>> {
     found
 }
 
-/// Returns the bytes of the items of each slice, without which record inserted them.
+/// Returns the bytes of the items of each slice, without the records that inserted them.
 fn items(session: &Session) -> BTreeMap<String, Vec<Vec<u8>>> {
     let slices = session.state().unwrap().slices;
     let bytes = |slice: foldlog::SliceState| slice.items.iter().map(|item| item.bytes.to_vec()).collect();
@@ -296,8 +296,8 @@ proptest! {
     }
 }
 
-/// Other programs write snapshots in which a `Uuid` is text, and in which an object is an object whatever its field is
-/// called. They say nothing of how values are written.
+/// Snapshots of other programs contain a `Uuid` as text, and an object is an object whatever its
+/// field's name. They do not state how values are written.
 #[test]
 fn the_json_of_another_program_is_read_as_serde_reads_json() {
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -330,12 +330,13 @@ fn the_json_of_another_program_is_read_as_serde_reads_json() {
     assert_eq!(entry.id.to_string(), "67e55044-10b1-426f-9247-bb680e5fe0c8");
     assert_eq!(entry.counts, BTreeMap::from([(7, 1)]));
     assert_eq!(entry.fields["a"].get("$bytes").and_then(Value::as_str), Some("of another program"));
-    // Its session's own export says that values are exact, and means the same.
+    // Its session's own export states that values are exact, and means the same.
     let own = imported.export().unwrap().to_json().unwrap();
     let again = store().import(&Export::from_json(&own).unwrap(), &types, ImportOptions::default()).unwrap();
     assert_eq!(items(&again), items(&imported));
 
-    // The same text as an export of foldlog's holds what is no form of a value, and no session comes of it.
+    // As an export of foldlog, the same text contains an invalid form of a value, and creates no
+    // session.
     let refused = |beside: &str| Export::from_json(&text(beside)).unwrap_err().to_string();
     let said = refused(r#""values": "exact","#);
     let place = r#"item 0 of slice `zoo.entries`: at $["fields"]["a"]"#;

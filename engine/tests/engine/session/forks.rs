@@ -31,7 +31,7 @@ fn what_either_writes_later_never_reaches_the_other() {
     }
     let tags = fork.tags();
     assert_eq!((tags["task"].as_str(), tags["branch"].as_str()), ("7", "b"), "tags are inherited");
-    // Turn by turn, so that each appends while the other's file has changed under it.
+    // In turn, so that each appends after the other's file has changed.
     for n in 0..200 {
         parent.dispatch(step(&format!("p{n}"))).unwrap();
         fork.dispatch(step(&format!("f{n}"))).unwrap();
@@ -45,10 +45,10 @@ fn what_either_writes_later_never_reaches_the_other() {
     let (parent, fork) = (home.reopened(parent, &types()), home.reopened(fork, &types()));
     assert_eq!(titles::<Plan>(&parent), of("p", &["shared", "parent's"]));
     assert_eq!(titles::<Plan>(&fork), of("f", &["shared"]));
-    // Both can go back into what they share.
+    // Both can roll back into the shared records.
     fork.rollback_to(0).unwrap();
     assert!(titles::<Plan>(&fork).is_empty());
-    // The fork is whole on its own.
+    // The fork is complete on its own.
     let id = parent.id();
     parent.close().unwrap();
     home.store.delete(id).unwrap();
@@ -57,7 +57,8 @@ fn what_either_writes_later_never_reaches_the_other() {
     assert_eq!(titles::<Plan>(&fork), ["shared"]);
 }
 
-/// A fork shares its parent's object files. One that recorded the same large text anew wrote over the parent's file.
+/// A fork shares its parent's object files. One that recorded the same large text again overwrote
+/// the parent's file.
 #[cfg(unix)]
 #[test]
 fn a_fork_that_stores_a_payload_of_its_parent_again_leaves_the_parents_file_alone() {
@@ -91,8 +92,8 @@ fn a_fork_that_stores_a_payload_of_its_parent_again_leaves_the_parents_file_alon
     assert_eq!(store.open_session(id, &types()).unwrap().log::<Notes>().unwrap().len(), 5);
 }
 
-/// The fork's parent may itself be a fork, and the position older than both: then the shared records are
-/// another session's altogether.
+/// If the parent is itself a fork and the position is older than both, the shared records all
+/// belong to a third session.
 #[test]
 fn a_fork_of_a_fork_may_share_only_the_eldest_ones_records() {
     let home = home();
@@ -133,7 +134,7 @@ fn a_fork_may_take_up_what_was_abandoned() {
     session.rollback_to(kept).unwrap();
     let fork = home.store.fork(session.id(), abandoned, &types(), SessionOptions::default()).unwrap();
     assert_eq!(titles::<Plan>(&fork), ["kept", "given up"]);
-    // And going back behind the rollback, which the fork does not share, is no matter.
+    // A rollback to after the parent's rollback, which the fork does not share, works too.
     fork.rollback_to(kept).unwrap();
     assert_eq!(titles::<Plan>(&fork), ["kept"]);
     let after = session.position().unwrap();
@@ -141,7 +142,7 @@ fn a_fork_may_take_up_what_was_abandoned() {
     assert!(matches!(error, Error::NoSuchPosition { last: Some(last), .. } if last == after));
 }
 
-/// What a reducer drew stays as it was drawn, and what the fork draws is its own.
+/// Numbers that a reducer drew in the past are unchanged, and new ones are the fork's own.
 #[test]
 fn a_record_draws_from_the_seed_of_the_session_that_wrote_it_first() {
     let home = home();
@@ -159,11 +160,11 @@ fn a_record_draws_from_the_seed_of_the_session_that_wrote_it_first() {
     let (drawn_same, drawn_other) = (draws(&same), draws(&other));
     assert_eq!(drawn_other, draws(&again), "the same seed at the same record");
     assert_ne!(drawn_same, drawn_other);
-    // Reopened, a fork goes on with its own seed and not with its parent's.
+    // Reopened, a fork continues with its own seed and not with its parent's.
     let other = home.reopened(other, &types());
     assert_eq!(draws(&other), draws(&home.reopened(again, &types())));
-    // The parent at the same positions draws what a fork of the same seed drew, since only seed and position
-    // count; nothing of the fork has reached it.
+    // At the same positions the parent draws the same numbers as a fork with the same seed, since
+    // only seed and position count; nothing of the fork has reached it.
     parent.reset().unwrap();
     parent.dispatch(line(0, "drawn:")).unwrap();
     assert_ne!(draws(&parent), drawn_other);

@@ -1,5 +1,5 @@
-//! When images are written, and what they are spared: over many short lives, behind a disk that is slow, and of STATE that is
-//! too large for one.
+//! When images are written, and when they are saved: over many short lives, on a slow disk, and for
+//! STATE that is too large for one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,15 +17,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::step;
 
-/// A store whose images are due from so many bytes on.
+/// A store whose images are due after this many bytes.
 fn store(directory: &Path, image_bytes_min: u64) -> Store {
     let options =
         StoreOptions { durability: Durability::Process, image_bytes_min, ..StoreOptions::default() };
     Store::open_with(directory, options).unwrap()
 }
 
-/// No image was ever written for a session whose lives are short: what counted was how many bytes one life had written.
-/// 400 clean openings of 600 records each took time with the number of openings, and left 458 segments.
+/// No image was ever written for a session with short lives, since only the bytes of one life
+/// counted. The time of 400 clean openings of 600 records each grew with the number of openings,
+/// and they left 458 segments.
 #[test]
 fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
     const LIVES: u64 = 60;
@@ -49,7 +50,7 @@ fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
     }
     let session = store.open_session(id, &types()).unwrap();
     let (records, log_bytes) = (session.recovery().records, session.log_bytes());
-    // As much as makes an image due, twice: it is looked at when the log is closed or a segment ends.
+    // Twice what makes an image due: that is checked when the log is closed or a segment ends.
     assert!(longest < records / 4, "up to {longest} of {records} records were folded");
     assert!(log_bytes > 600_000, "{log_bytes} bytes");
     let named = |end: &str| {
@@ -60,8 +61,8 @@ fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
     assert!(fs::read_dir(dir.join("snapshots")).unwrap().count() <= 2);
 }
 
-/// An image was of no use once the session was rolled back to a position before it, and the next one was due only when the log had
-/// grown by as much again: each opening until then folded all records.
+/// An image was useless after a rollback to before it, and the next one was due only when the log
+/// had grown by as much again. Until then each opening folded all records.
 #[test]
 fn a_rollback_to_before_an_image_makes_the_next_one_due() {
     let directory = tempfile::tempdir().unwrap();
@@ -83,14 +84,14 @@ fn a_rollback_to_before_an_image_makes_the_next_one_due() {
     }
 }
 
-/// Images were made in the background, or at closing. A session that was killed before the background came to it, time and again, was
-/// folded from further back at each opening.
+/// Images were written in the background, or at closing. A session that was repeatedly killed
+/// before the background reached it was folded from further back at each opening.
 #[test]
 fn a_session_that_is_killed_time_and_again_gets_its_images() {
     const LIVES: u64 = 60;
     let disk = MemoryStorage::new();
     let killed = Arc::new((Mutex::new(0), Condvar::new()));
-    // The background of a life gets to its image when that life is over.
+    // The background writes the image of a life only after that life is over.
     let too_late = |life: u64| {
         let (killed, this) = (Arc::clone(&killed), thread::current().id());
         move |_: Op, path: &Path| {
@@ -131,14 +132,15 @@ fn a_session_that_is_killed_time_and_again_gets_its_images() {
     let records =
         process(LIVES, BackgroundSync::Inline).open_session(id, &types()).unwrap().recovery().records;
     let images = disk.list(&Path::new("/store/sessions").join(id.to_string()).join("snapshots")).unwrap();
-    // Each image that a kill ended was left under a name of its own.
+    // Each image that a kill interrupted was left under a temporary name.
     assert!(images.len() <= 3, "{images:?}");
     assert!(records > LIVES * 40, "{records}");
     assert!(longest < records / 4, "up to {longest} of {records} records were folded");
 }
 
-/// A segment that a crash leaves has no seal, so that each opening behind an image walked its frames once more: the thousandth opening
-/// after a crash took eight times as long as the tenth. One that is shorter than its successor says is damage all the same.
+/// A segment left by a crash has no seal, so each opening from an image walked its frames again:
+/// the thousandth opening after a crash took eight times as long as the tenth. A segment shorter
+/// than its successor states is still damage.
 #[test]
 fn what_crashes_left_is_walked_by_one_opening_and_not_by_each() {
     const LIVES: u64 = 40;
@@ -175,7 +177,7 @@ fn what_crashes_left_is_walked_by_one_opening_and_not_by_each() {
             *reads.entry(path).or_insert(0_u64) += 1;
         }
     }
-    // Of each its beginning, by two reads; of those since the last image all.
+    // Each segment's start, by two reads; those since the last image completely.
     let walked = reads.values().filter(|reads| **reads > 2).count() as u64;
     assert!(reads.len() as u64 >= LIVES && walked < LIVES / 4, "{reads:?}");
 
@@ -186,7 +188,7 @@ fn what_crashes_left_is_walked_by_one_opening_and_not_by_each() {
     assert_eq!(segment, third);
 }
 
-/// The images that a session asks for, on a disk on which they are made once they are let through.
+/// The images that a session requests, on a disk that delays them until they are released.
 #[derive(Debug, Default)]
 struct Images {
     asked: Mutex<Asked>,
@@ -195,9 +197,8 @@ struct Images {
 
 #[derive(Debug, Default)]
 struct Asked {
-    /// The positions of those that were asked for, in this order.
+    /// Positions of the requested images, in order.
     positions: Vec<u64>,
-    /// Whether they are let through.
     through: bool,
 }
 
@@ -224,8 +225,8 @@ impl Images {
     }
 }
 
-/// Every segment's end put one more image into the queue, each with STATE as it was then: under dispatch and rollback at
-/// full speed 21 GB of memory were held within 110 s.
+/// Each segment's end added an image with the STATE of that moment to the queue. Under dispatches
+/// and rollbacks at full speed this took 21 GB of memory within 110 s.
 #[test]
 fn at_most_one_image_of_a_session_waits_to_be_written() {
     let disk = MemoryStorage::new();
@@ -252,11 +253,11 @@ fn at_most_one_image_of_a_session_waits_to_be_written() {
     };
     write(3);
     images.wait_until(|asked| asked.positions.len() == 1);
-    // The background is held up now, for as long as it takes to write a hundred segments.
+    // The background is blocked while a hundred segments are written.
     write(100);
     let behind = session.position().unwrap();
     images.let_through();
-    // The next one is taken once that one is there, and holds what came by then.
+    // The next image is captured once that one is written, and contains all records so far.
     let asked = |nth: usize| images.asked.lock().unwrap().positions.get(nth).copied();
     while asked(1).is_none() && session.log_bytes() < 64 << 20 {
         write(1);
@@ -295,8 +296,8 @@ impl Slice for Vasts {
     type Item = Vast;
 }
 
-/// An image over a gibibyte is read by no opening. It was encoded whole and then thrown away: to close a session with
-/// 3.2 GiB of STATE took 14.5 s and 13.8 GB of memory.
+/// No opening reads an image over a gibibyte. It was encoded completely and then discarded: closing
+/// a session with 3.2 GiB of STATE took 14.5 s and 13.8 GB of memory.
 #[test]
 fn of_an_image_that_would_be_too_large_nothing_is_written_or_read() {
     let disk = MemoryStorage::new();

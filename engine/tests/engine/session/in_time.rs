@@ -1,4 +1,4 @@
-//! What no call waits for is synced in time, and holds no more than it may meanwhile.
+//! Records that no call waits for are synced in time, and their memory is bounded until then.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,7 +9,7 @@ use foldlog::{Clock, Durability};
 
 use super::*;
 
-/// A clock that somebody sets, and the one that nobody does.
+/// A clock that can be set, and the monotonic one.
 #[derive(Debug, Default)]
 struct Clocks {
     now_us: AtomicI64,
@@ -26,7 +26,7 @@ impl Clock for Clocks {
     }
 }
 
-/// How many records a power cut leaves that loses all that it may.
+/// Returns the records that survive the worst power cut.
 fn kept(home: &Home, session: Session) -> Vec<String> {
     let id = session.id();
     home.disk.crash(CrashKind::PowerLosingAll);
@@ -34,8 +34,8 @@ fn kept(home: &Home, session: Session) -> Vec<String> {
     titles::<foldlog_test_support::host::Plan>(&home.store.open_session(id, &types()).unwrap())
 }
 
-/// The second after which a writer without a background syncs was one of the clock that can be set: set back an hour,
-/// it had nothing synced for an hour and a second.
+/// A writer without a background syncs after a second by the settable clock: set back an hour, it
+/// synced nothing for an hour and a second.
 #[test]
 fn what_is_due_is_synced_although_the_clock_was_set_back() {
     let clocks = Arc::new(Clocks::default());
@@ -49,7 +49,7 @@ fn what_is_due_is_synced_although_the_clock_was_set_back() {
     session.dispatch(step("a second later")).unwrap();
     session.dispatch(step("at once")).unwrap();
     assert_eq!(kept(&home, session), ["before", "a second later"]);
-    // A clock that a test sets is both; it may go back too.
+    // A test's clock is both; it may go back too.
     let home = home_with(|options| options.durability = Durability::Process);
     let session = home.session();
     session.dispatch(step("before")).unwrap();
@@ -60,7 +60,7 @@ fn what_is_due_is_synced_although_the_clock_was_set_back() {
     assert_eq!(kept(&home, session), ["before", "set back", "a second later"]);
 }
 
-/// How many files below a directory this process has open, and how many of them mapped.
+/// Returns how many files below a directory this process has open, and how many of them mapped.
 fn open_below(directory: &Path) -> usize {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap();
     fds.filter(|fd| {

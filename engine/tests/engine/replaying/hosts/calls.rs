@@ -1,4 +1,5 @@
-//! Records of a tool that runs again, where the log holds fewer of them: behind its end, and behind the last one of the call.
+//! Tools that run again in a replay and write more records than the log has: after its end, and
+//! after the last one of the call.
 
 use std::sync::Arc;
 
@@ -51,8 +52,8 @@ fn notes(numbers: &[u64]) -> Notes<'_> {
     Notes { numbers, before: Arc::new(|| ()) }
 }
 
-/// A log whose begin of a call was its last record, and synced, passed for one of a session that was closed: what the tool wrote
-/// that now went on was one record too many, and so was its end.
+/// A log that ended with a synced start record was taken for that of a closed session: the next
+/// record of the tool was one too many, and so was its end.
 #[test]
 fn a_tool_that_runs_again_behind_the_end_of_a_log_that_ends_within_its_call_has_not_diverged() {
     let directory = tempfile::tempdir().unwrap();
@@ -72,8 +73,8 @@ fn a_tool_that_runs_again_behind_the_end_of_a_log_that_ends_within_its_call_has_
     }
 }
 
-/// Whoever wrote one record more within a call waited for its turn until the patience was over, and then the call's end was
-/// missing.
+/// An additional record within a call waited for its turn until the patience was over, and then the
+/// call's end was missing.
 #[test]
 fn a_record_too_many_of_a_tool_that_runs_again_is_named_at_once() {
     let stored = Stored::new();

@@ -1,4 +1,4 @@
-//! What the context of a tool gives: the run, its clock and its random numbers, which a replay of the tool has again.
+//! The context of a tool: its run, clock and random numbers, which a replay of the tool reproduces.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,6 @@ use foldlog_test_support::replayed_host::Noted;
 
 use super::host::{Nothing, Stored, types};
 
-/// What the tools have seen.
 type Seen = Arc<Mutex<Vec<(u64, i64)>>>;
 
 /// Notes a line, within another call.
@@ -35,7 +34,7 @@ impl Tool for Note {
     }
 }
 
-/// Throws a die, reads the clock, notes both, and has another tool run within its call.
+/// Throws a die, reads the clock, notes both, and runs another tool within its call.
 struct Throw(Seen, Option<CompositeSnapshot>);
 
 impl Tool for Throw {
@@ -55,7 +54,7 @@ impl Tool for Throw {
         state.session().dispatch(Noted::new(1, &format!("{thrown} at {at}")))?;
         let within = ToolRunner::new(state.clone(), ToolRegistry::new().with(Note));
         within.execute(&ToolCall::new("note", "{}"), &ExecuteOptions::default())?;
-        // One transaction is neither captured nor restored in its middle.
+        // A transaction cannot be captured or restored half way.
         assert!(matches!(state.snapshot(None), Err(Error::InsideOperation { .. })));
         if let Some(before) = &self.1 {
             assert!(matches!(state.restore(before), Err(Error::InsideOperation { .. })));
@@ -78,7 +77,8 @@ fn host(session: &Session, seen: &Seen) -> foldlog::Result<()> {
     Ok(())
 }
 
-/// A tool had the clock and the generator of its run where its host gave it both, and a replay that ran it again read them anew.
+/// A tool that got the clock and the generator of its run from its host read new values in a
+/// replay.
 #[test]
 fn a_tool_that_runs_again_draws_the_same_and_reads_the_same_time() {
     let (stored, lived) = (Stored::new(), Seen::default());
@@ -92,7 +92,7 @@ fn a_tool_that_runs_again_draws_the_same_and_reads_the_same_time() {
     let ledger = log.ledger().unwrap();
     let nested = ledger.iter().filter(|one| one.tool == "note").map(|one| (one.parent, one.outcome.name()));
     let throws: Vec<_> = ledger.iter().filter(|one| one.tool == "throw").map(|one| one.operation).collect();
-    // What was committed within the call that failed went with it.
+    // Calls that committed within the failed call were rolled back with it.
     let expected = ["committed", "abandoned", "committed"];
     assert!(nested.eq(throws.iter().map(|one| Some(*one)).zip(expected)), "{ledger:?}");
     let seen = Seen::default();
@@ -104,7 +104,7 @@ fn a_tool_that_runs_again_draws_the_same_and_reads_the_same_time() {
     assert!(seen.lock().unwrap().is_empty(), "a tool ran");
 }
 
-/// Looks for the files of its run, by each way.
+/// Looks for the files of its run in every way.
 struct Look;
 
 impl Tool for Look {

@@ -1,4 +1,4 @@
-//! Objects of a log that are damaged, which is no divergence of the host.
+//! Damaged objects of a log, which are no divergence of the host.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use foldlog_test_support::replayed_host::Noted;
 
 use super::host::{Nothing, Stored, types};
 
-/// Length in bytes of what is too large for a record.
+/// Length in bytes of a payload that is too large for a record.
 const LARGE: usize = 70_000;
 
 struct Long;
@@ -42,8 +42,8 @@ fn dispatched(session: &Session) -> foldlog::Result<()> {
     session.dispatch(Noted::new(1, &"e".repeat(LARGE))).map(drop)
 }
 
-/// The host got the error and stopped, and what it did not write counted as missing; an event was compared with its object's name
-/// alone, and the object was never looked at.
+/// The host got the error and stopped, and its unwritten records counted as missing. An event was
+/// compared with its object's name alone, and the object was never read.
 #[test]
 fn a_damaged_object_is_told_as_that_and_not_as_a_divergence() {
     type Step = fn(&Session) -> foldlog::Result<()>;
@@ -66,7 +66,8 @@ fn a_damaged_object_is_told_as_that_and_not_as_a_divergence() {
         let outline = ReadOptions { outline: true, ..ReadOptions::default() };
         let outline = LogReader::open_with(std::sync::Arc::new(FileStorage::new()), &dir, outline).unwrap();
         for (reader, log) in [("whole", whole), ("outline", outline)] {
-            // The reader that holds everything has checked the events' objects when it was opened.
+            // The reader with everything in memory has checked the events' objects when it was
+            // opened.
             if (what, reader) == ("event", "whole") {
                 continue;
             }

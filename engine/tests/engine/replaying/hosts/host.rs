@@ -1,4 +1,5 @@
-//! A host of three threads, each with a lane of its own: one reads letters, one notes numbers and the time, and one runs tools.
+//! A host of three threads, each with its own lane: one reads letters, one notes numbers and the
+//! time, and one runs tools.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +16,7 @@ use foldlog_test_support::replayed_host::{Diary, Noted, Notes, Works, store_in};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Returns the types. The reducer of [`Notes`] notes the text of the number `changed` otherwise.
+/// Returns the types. The reducer of [`Notes`] alters the text of the number `changed`.
 pub(super) fn types_with(changed: Option<u64>) -> SessionTypes {
     SessionTypes::builder()
         .slice::<Notes>()
@@ -38,7 +39,6 @@ pub(super) fn types() -> SessionTypes {
     types_with(None)
 }
 
-/// A store in a directory of its own.
 pub(super) struct Stored(tempfile::TempDir);
 
 impl Stored {
@@ -54,13 +54,11 @@ impl Stored {
         store_in(self.0.path(), clock)
     }
 
-    /// Returns the bytes of all files, by their paths.
     pub(super) fn bytes(&self) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
         bytes_in(self.0.path())
     }
 }
 
-/// Returns the bytes of all files in a directory, by their paths.
 pub(super) fn bytes_in(directory: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     read(directory, &mut files);
@@ -88,14 +86,13 @@ fn read(directory: &Path, files: &mut BTreeMap<std::path::PathBuf, Vec<u8>>) {
     }
 }
 
-/// What a host does in one of its lanes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
     Note(u64),
     Letter(u64),
     Time,
     Number,
-    /// Runs a tool, within which so many others run.
+    /// Runs a tool, within which this many others run.
     Tool(u64, u64),
     Tag(u64),
 }
@@ -112,17 +109,15 @@ pub(super) enum Change {
     LeftOut,
     Twice,
     Swapped,
-    /// The results of all tools.
     ToolsResult,
 }
 
 /// Names of the lanes; the first is the main lane.
 pub(super) const LANES: [&str; 3] = ["", "mailbox", "worker"];
 
-/// The main lane's number.
 pub(super) const MAIN: usize = 0;
 
-/// Where a host was changed: lane, step, and how.
+/// The lane, the step and the kind of a change.
 pub(super) type Planted = (usize, usize, Change);
 
 pub(super) struct Host {
@@ -174,7 +169,8 @@ impl Host {
         self.tools.load(Ordering::SeqCst)
     }
 
-    /// Runs the lanes on threads of their own. Each yields before its steps as often as the schedule's seed says.
+    /// Runs the lanes on separate threads, which yield before their steps as the schedule's seed
+    /// determines.
     pub(super) fn run(&self, session: &Session, schedule: u64) -> foldlog::Result<()> {
         let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
         let changed = self.planted.is_some_and(|(.., change)| change == Change::ToolsResult);
@@ -245,6 +241,5 @@ impl Host {
     }
 }
 
-/// Parameters of a tool that takes none.
 #[derive(Serialize, Deserialize, JsonSchema)]
 pub(super) struct Nothing {}

@@ -1,4 +1,4 @@
-//! Events that are too large for a record and stand in objects are compared as others are.
+//! Events in objects, too large for a record, are compared like others.
 
 use foldlog::inspect::LogReader;
 use foldlog::replay::Replay;
@@ -18,7 +18,7 @@ impl Event for Answered {
     const NOT_COMPARED: &'static [&'static str] = &["$.event.took_us", "$.added[*].took_us"];
 }
 
-/// Keeps what took longest, by a reducer of the host's own: its item is another payload than the event.
+/// Keeps the slowest, by a custom reducer: its item is another payload than the event.
 struct Slowest;
 
 impl Slice for Slowest {
@@ -34,7 +34,7 @@ fn types() -> SessionTypes {
     slowest.build().unwrap()
 }
 
-/// Records these, and replays a host that brings those. Returns the paths of the values that differ.
+/// Records events, and replays a host that produces others. Returns the paths of differing values.
 fn replayed(recorded: &[(&str, u64)], produced: &[(&str, u64)], len: usize) -> Vec<String> {
     let stored = Stored::new();
     let session = stored.store().create(&types()).unwrap();
@@ -55,18 +55,18 @@ fn replayed(recorded: &[(&str, u64)], produced: &[(&str, u64)], len: usize) -> V
     report.divergences.iter().map(path).collect()
 }
 
-/// Fields that an event says are not compared were compared once the event was over 64 KiB.
+/// Fields that an event excludes from comparison were compared once the event was over 64 KiB.
 #[test]
 fn what_is_not_compared_of_a_small_event_is_not_compared_of_a_large_one() {
     let recorded = [("a", 1), ("b", 2), ("c", 3)];
     for len in [10, 100_000] {
         assert_eq!(replayed(&recorded, &[("a", 5), ("b", 2), ("c", 6)], len), [] as [&str; 0], "{len}");
         assert_eq!(replayed(&recorded, &[("a", 5), ("B", 7), ("c", 3)], len), ["3 - $.event.text"], "{len}");
-        // An address is drawn by the system.
+        // The system chooses an address.
         let (one, other) = ([("at 0x7ffd5e8a1b2c", 1)], [("at 0x7ffd5e8a9b2c", 1)]);
         assert_eq!(replayed(&one, &other, len), [] as [&str; 0], "{len}");
     }
-    // One that was left out is told from one that has changed.
+    // A missing item is distinguished from a changed one.
     for len in [10, 100_000] {
         assert_eq!(replayed(&recorded, &[("b", 9), ("c", 3)], len), ["2 - $"], "{len}");
     }

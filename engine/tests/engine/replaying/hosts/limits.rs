@@ -1,4 +1,5 @@
-//! Logs and positions with which a replay cannot begin, and hosts that do what a replay does not know.
+//! Logs and positions from which a replay cannot start, and hosts that do things unknown to a
+//! replay.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,8 +50,8 @@ fn a_replay_cannot_begin_within_a_call_nor_outside_of_the_log() {
     assert!(matches!(error, Error::NoSuchPosition { .. }), "{error}");
 }
 
-/// A replay that was to end before it began, or behind the log's end, passed without a word: nothing was compared, or less than
-/// was asked for.
+/// A replay whose end was before its start, or after the log's end, passed silently: nothing was
+/// compared, or less than requested.
 #[test]
 fn a_replay_cannot_end_before_it_begins_nor_behind_the_log() {
     let stored = Stored::new();
@@ -109,7 +110,7 @@ fn a_fork_is_replayed_from_its_own_first_record_on() {
     }
 }
 
-/// The log goes on while it is replayed; the replay ends where it was read.
+/// The log grows while it is replayed; the replay ends where it was read.
 #[test]
 fn a_session_that_is_still_written_is_replayed_to_where_it_was_read() {
     let stored = Stored::new();
@@ -156,7 +157,7 @@ fn names_of_observations_that_are_the_engines_own_are_refused_and_so_is_what_can
     assert_eq!(session.position(), position);
 }
 
-/// What a host does for a call that runs elsewhere would be done again, so it has to be asked for.
+/// The host would repeat its work for a call that runs elsewhere, so this has to be requested.
 #[test]
 fn a_call_that_runs_elsewhere_is_begun_in_a_replay_only_where_tools_run_again() {
     let stored = Stored::new();
@@ -167,7 +168,7 @@ fn a_call_that_runs_elsewhere_is_begun_in_a_replay_only_where_tools_run_again() 
         let operation = runner.begin(&ToolCall::new("elsewhere", "{}"), &ExecuteOptions::default())?;
         operation.context().session().dispatch(Noted::new(2, text))?;
         let report = operation.end(foldlog::tools::ToolResult::ok("done", 2_u64))?;
-        // One that is let go of.
+        // A call that is dropped.
         drop(runner.begin(&ToolCall::new("dropped", "{}"), &ExecuteOptions::default())?);
         session.dispatch(Noted::new(4, "behind it"))?;
         Ok(report)
@@ -185,7 +186,7 @@ fn a_call_that_runs_elsewhere_is_begun_in_a_replay_only_where_tools_run_again() 
     assert!(error.to_string().contains("lane of the run begun at"), "{error}");
 }
 
-/// A host that is told from outside what a tool did has nothing to do again.
+/// A host that is informed of a finished tool has nothing to repeat.
 #[test]
 fn a_call_of_which_a_host_is_told_is_begun_in_every_replay_and_ends_as_it_is_recorded() {
     let stored = Stored::new();
@@ -218,7 +219,7 @@ fn a_call_of_which_a_host_is_told_is_begun_in_every_replay_and_ends_as_it_is_rec
     }
 }
 
-/// Asks each time, for a minute.
+/// Asks in each run; the question expires after a minute.
 struct Asks;
 
 impl Tool for Asks {
@@ -231,8 +232,8 @@ impl Tool for Asks {
     }
 }
 
-/// A replay judged by the record before, which another process wrote long ago: it still waited for an answer where the live
-/// process had found that nobody gave one.
+/// A replay judged expiry by the time of the previous record, which another process wrote long ago:
+/// a question still waited where the live process had found it expired.
 #[test]
 fn a_question_that_expired_between_two_processes_has_expired_in_their_replay_too() {
     let stored = Stored::new();
@@ -265,8 +266,8 @@ fn a_question_that_expired_between_two_processes_has_expired_in_their_replay_too
     assert_eq!(report.processes, 2);
 }
 
-/// Each question about what has expired was judged by the time of the next record, which came after a wait: a recovery that had found
-/// that a question still waited found it expired, and so did a host that asked.
+/// Expiry was judged by the time of the next record, which came after a wait. A recovery that had
+/// found a waiting question found it expired in the replay, and so did a host that asked.
 #[test]
 fn a_question_that_still_waited_when_the_live_host_asked_still_waits_in_its_replay() {
     for recovers in [true, false] {
@@ -298,7 +299,7 @@ fn a_question_that_still_waited_when_the_live_host_asked_still_waits_in_its_repl
     }
 }
 
-/// Where a lane's thread was gone, each of its records was waited for anew, as long as the first.
+/// If a lane's thread had exited, each of its records was waited for as long as the first.
 #[test]
 fn a_lane_that_does_not_come_is_waited_for_once() {
     let stored = Stored::new();
@@ -319,7 +320,7 @@ fn a_lane_that_does_not_come_is_waited_for_once() {
     assert!(since.elapsed() < 10 * patience, "{:?}", since.elapsed());
 }
 
-/// A host that read an input as another type got an error of encoding, of which no divergence told.
+/// A host that read an input as another type got an encoding error, and no divergence was reported.
 #[test]
 fn an_input_that_a_host_reads_as_another_type_has_changed() {
     let stored = Stored::new();

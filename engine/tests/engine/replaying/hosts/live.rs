@@ -1,4 +1,4 @@
-//! Hosts that go on for real behind a replay, in a fork.
+//! Hosts that go live after a replay, in a fork.
 
 use foldlog::inspect::LogReader;
 use foldlog::replay::Replay;
@@ -7,7 +7,7 @@ use foldlog_test_support::replayed_host::{Diary, Noted};
 
 use super::host::{Stored, types};
 
-/// Says what it has not said yet, as a host does that resumes.
+/// Writes the lines that are missing, as a resuming host does.
 fn say(session: &Session, to: u64) -> foldlog::Result<()> {
     let said = session.log::<Diary>()?.len();
     (said..to).try_for_each(|number| session.dispatch(Noted::new(number, "said")).map(drop))

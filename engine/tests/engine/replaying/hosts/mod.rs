@@ -1,5 +1,5 @@
-//! Hosts that run again over their logs: with the same code nothing differs, and with changed code the record, lane and path are
-//! named where it first does.
+//! Hosts that run again over their logs. With the same code nothing differs; with changed code the
+//! record, lane and path of the first difference are reported.
 
 mod calls;
 mod contexts;
@@ -22,12 +22,13 @@ use foldlog_test_support::replayed_host::{Diary, Noted, Notes};
 
 use self::host::{Host, Stored, types};
 
-/// Returns how many hosts are replayed, which an environment variable can ask for.
+/// Returns the number of hosts to replay, which an environment variable can set.
 fn seeds(default: u64) -> u64 {
     std::env::var("FOLDLOG_REPLAYS").ok().and_then(|count| count.parse().ok()).unwrap_or(default)
 }
 
-/// The lanes of one host run on threads of their own, which yield at random: no two replays have the same schedule.
+/// The lanes of a host run on separate threads, which yield at random: no two replays have the same
+/// schedule.
 #[test]
 fn a_threaded_host_does_the_same_again_however_its_threads_are_scheduled() {
     let mut compared = 0;
@@ -48,14 +49,13 @@ fn a_threaded_host_does_the_same_again_however_its_threads_are_scheduled() {
     println!("{compared} records compared");
 }
 
-/// Nothing is asked again of the outside, and no tool runs.
 #[test]
 fn a_replay_reads_no_input_and_runs_no_tool_and_writes_nothing() {
     let stored = Stored::new();
     let session = stored.store().create(&types()).unwrap();
     let host = Host::from_seed(5);
     host.run(&session, 1).unwrap();
-    // Closed, so that no sync of its own writes meanwhile.
+    // Closed, so that none of its syncs writes meanwhile.
     let dir = session.dir().to_owned();
     session.close().unwrap();
     let before = stored.bytes();
@@ -94,7 +94,8 @@ fn a_replay_sees_state_clock_and_numbers_as_the_live_host_did() {
     assert_eq!(again, live);
 }
 
-/// A position and what is done from there on are enough: the beginning of a long log need not be run again.
+/// A position and the host's actions from there suffice: the start of a long log need not run
+/// again.
 #[test]
 fn a_replay_begins_at_a_snapshot_and_ends_where_it_is_told_to() {
     let stored = Stored::new();
@@ -119,7 +120,8 @@ fn a_replay_begins_at_a_snapshot_and_ends_where_it_is_told_to() {
     assert_eq!(SequenceNumber::from(log.records_len()), through + 7);
 }
 
-/// A rollback to a position that was not kept folds the log from its beginning: hundreds of them would never end.
+/// A rollback to a position that was not kept folds the log from its start: hundreds of them would
+/// never end.
 #[test]
 fn a_replay_keeps_the_positions_to_which_the_host_will_roll_back() {
     let stored = Stored::new();

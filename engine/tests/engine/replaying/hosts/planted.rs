@@ -21,8 +21,8 @@ const CHANGES: [Change; 9] = [
     Change::Swapped,
 ];
 
-/// Draws a place at which the change changes something and that is not the last of its lane: only the end of the whole replay, or
-/// its patience, says that nothing more comes.
+/// Draws a place at which the change has an effect and that is not the last of its lane. There,
+/// only the end of the replay or its patience shows that no record follows.
 fn place(host: &Host, change: Change, draw: &mut Generator) -> Option<(usize, usize)> {
     let (mut lane, start) = (draw.next_below(3) as usize, draw.next_u64() as usize);
     for _ in 0..3 {
@@ -33,7 +33,7 @@ fn place(host: &Host, change: Change, draw: &mut Generator) -> Option<(usize, us
                 Change::Argument => matches!(step, Step::Note(_) | Step::Tool(..)),
                 Change::Letter => matches!(step, Step::Letter(_)),
                 Change::MapOrder | Change::Float => matches!(step, Step::Note(_)),
-                // A reading more beside a reading is like a record less before it.
+                // An additional reading next to another is like a missing record before it.
                 Change::ClockRead => *step != Step::Time && *next != Step::Time,
                 Change::Draw => *step != Step::Number && *next != Step::Number,
                 Change::LeftOut | Change::Swapped => {
@@ -53,10 +53,9 @@ fn place(host: &Host, change: Change, draw: &mut Generator) -> Option<(usize, us
     None
 }
 
-/// Sequence numbers of the records with which the steps of each lane begin.
+/// First records of the steps of each lane.
 type Sequences = [Vec<SequenceNumber>; 3];
 
-/// Reads which records each lane's steps begin with.
 fn steps_of(log: &LogReader) -> Sequences {
     let mut sequences = Sequences::default();
     log.records(log.opened_sequence() + 1, SequenceNumber::MAX, |record| {
@@ -76,7 +75,7 @@ fn steps_of(log: &LogReader) -> Sequences {
     sequences
 }
 
-/// Returns where the change is to be found, and how.
+/// Returns the record at which the change has to be found, and the kind of divergence.
 fn expected(lane: usize, at: usize, change: Change, live: &Sequences) -> (SequenceNumber, DivergenceKind) {
     let sequence = live[lane][at];
     match change {
@@ -87,7 +86,7 @@ fn expected(lane: usize, at: usize, change: Change, live: &Sequences) -> (Sequen
     }
 }
 
-/// Runs a host live, and returns it with its log. The directory goes with the last of the three.
+/// Runs a host live. The directory is removed when the last of the three values is dropped.
 fn live(seed: u64) -> (Host, LogReader, Stored) {
     let (host, stored) = (Host::from_seed(seed), Stored::new());
     let session = stored.store().create(&types()).unwrap();
@@ -131,7 +130,8 @@ fn each_planted_change_is_found_at_its_record() {
     assert_eq!(found.len(), CHANGES.len(), "no place was found for some changes");
 }
 
-/// Where tools run again, what they write and answer is compared too; what they do outside is done again.
+/// If tools run again, their records and results are compared too, and their external effects are
+/// repeated.
 #[test]
 fn a_changed_result_of_a_tool_is_found_at_the_end_of_its_call_where_tools_run_again() {
     let mut changed_results = 0;
@@ -221,7 +221,7 @@ fn a_replay_that_goes_on_lists_all_that_differs() {
     assert_eq!(report.compared, 20);
 }
 
-/// Only the host's return, or the replay's patience, says that nothing more comes of a lane.
+/// Only the return of the host, or the replay's patience, shows that a lane has no more records.
 #[test]
 fn a_record_that_is_missing_at_the_end_of_its_lane_is_found_though_another_lane_waits_for_it() {
     let host = |session: &foldlog::Session, last: bool| {
@@ -243,7 +243,7 @@ fn a_record_that_is_missing_at_the_end_of_its_lane_is_found_though_another_lane_
     let replay = Replay::new(&log, &types()).patience(std::time::Duration::from_millis(50));
     let divergence = first(replay.run(|session| host(&session, false)), "the missing record");
     assert_eq!((divergence.sequence, divergence.divergence), (last, DivergenceKind::Missing), "{divergence}");
-    // A host that returns says it at once.
+    // The return of the host reports it at once.
     let say = |session: &foldlog::Session, to: u64| {
         (0..to).try_for_each(|number| session.set_tag("n", number.to_string()).map(drop))
     };
@@ -254,7 +254,8 @@ fn a_record_that_is_missing_at_the_end_of_its_lane_is_found_though_another_lane_
     assert_eq!(Some(divergence.sequence), session.position(), "{divergence}");
 }
 
-/// What comes behind a process that closed its session is known to be too much; behind one that was killed it is not.
+/// A record after those of a process that closed its session is known to be one too many; after a
+/// killed process it is not.
 #[test]
 fn a_record_too_many_behind_a_session_that_was_closed_is_found() {
     let host = |session: &foldlog::Session, more: bool| {
@@ -278,7 +279,7 @@ fn a_record_too_many_behind_a_session_that_was_closed_is_found() {
     Replay::new(&log, &types()).run(|session| host(&session, false)).unwrap();
 }
 
-/// A replay of all divergences stopped where another lane's records stood between those that were missing.
+/// A replay of all divergences stopped if another lane's records were between missing ones.
 #[test]
 fn records_that_are_missing_between_those_of_other_lanes_are_listed_and_the_replay_goes_on() {
     let stored = Stored::new();
@@ -311,7 +312,8 @@ fn records_that_are_missing_between_those_of_other_lanes_are_listed_and_the_repl
     assert_eq!(report.compared, 76, "all others were produced");
 }
 
-/// Of two records at one place only one was named, a call without its tool, and an event that the log does not know by a number.
+/// Of two records at one place only one was named, a call without its tool, and an event unknown to
+/// the log by a number.
 #[test]
 fn a_record_that_is_missing_or_too_many_is_named_with_the_one_at_its_place() {
     #[derive(Clone, serde::Serialize, serde::Deserialize)]

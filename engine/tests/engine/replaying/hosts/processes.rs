@@ -11,7 +11,6 @@ use uuid::Uuid;
 
 use super::host::{copy, types};
 
-/// How a process ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Close,
@@ -19,13 +18,13 @@ enum End {
 }
 use End::{Close, Kill};
 
-/// Learns its process's number, and notes it three times.
+/// Draws a number for its process, and notes it three times.
 fn three(session: &Session, process: u64) -> foldlog::Result<()> {
     let process: u64 = session.observe("process", || process)?;
     (0..3).try_for_each(|place| session.dispatch(Noted::new(10 * process + place, "in turn")).map(drop))
 }
 
-/// Runs one process after the other over one session, and returns the directory of its store, and its id.
+/// Runs processes one after the other on one session.
 fn lives(ends: &[End], host: &dyn Fn(&Session, u64) -> foldlog::Result<()>) -> (TempDir, Uuid) {
     let mut directory = tempfile::tempdir().unwrap();
     let mut id = None;
@@ -50,8 +49,9 @@ fn lives(ends: &[End], host: &dyn Fn(&Session, u64) -> foldlog::Result<()>) -> (
     (directory, id.unwrap())
 }
 
-/// A recovery rewrote what the killed process before it had written, and left the frame behind that said where that process began:
-/// the host was called once too few, and what it had written as another process counted as missing.
+/// A recovery rewrote the records of the previous killed process, but not the frame that marks
+/// where that process started. The host was called once too few, and the records counted as
+/// missing.
 #[test]
 fn a_host_is_called_for_each_process_however_many_were_killed_one_after_the_other() {
     let stories: [&[End]; 6] = [
@@ -72,8 +72,8 @@ fn a_host_is_called_for_each_process_however_many_were_killed_one_after_the_othe
     }
 }
 
-/// A process that recovered a session and wrote nothing else may itself be killed before its segment counts: the next recovery
-/// learns from it alone where the others began.
+/// A process that recovered a session and wrote nothing else may be killed before its segment
+/// counts. The next recovery learns only from that segment where the earlier processes started.
 #[test]
 fn a_recovery_that_wrote_nothing_else_passes_on_where_the_processes_before_it_began() {
     let host = |session: &Session, process: u64| match process {
@@ -86,15 +86,15 @@ fn a_recovery_that_wrote_nothing_else_passes_on_where_the_processes_before_it_be
     assert_eq!((report.processes, report.compared), (4, 16));
 }
 
-/// A log whose last record was synced passed for one of a session that was closed, and most hosts are killed while they wait: the
-/// first record behind such a wait was one too many.
+/// A log whose last record was synced was taken for that of a closed session. Most hosts are killed
+/// while they wait, so the first record after such a wait was one too many.
 #[test]
 fn a_host_that_was_killed_while_it_waited_has_not_written_too_few_records() {
     let waits = |session: &Session, process: u64| -> foldlog::Result<()> {
         three(session, process)?;
         session.sync()
     };
-    // What the killed process did not come to.
+    // The steps that the killed process did not reach.
     let goes_on = |session: &Session| -> foldlog::Result<()> {
         three(session, 77)?;
         session.dispatch(Noted::new(9, "behind the wait")).map(drop)
@@ -134,8 +134,9 @@ fn a_recovery_that_closes_the_session_says_nothing_of_the_killed_process_before_
     assert_eq!((report.processes, report.compared), (1, 4));
 }
 
-/// The frames with which the parent's processes began, in the segments that a fork shares, passed for the fork's: their numbers are
-/// those of the parent's log, and the fork's host was called for processes that never were.
+/// The frames that mark the parent's processes, in the segments that a fork shares, were taken for
+/// the fork's. Their numbers belong to the parent's log, and the fork's host was called for
+/// processes that never existed.
 #[test]
 fn the_processes_of_a_forks_parent_are_not_the_forks() {
     let (directory, id) = lives(&[Kill, Close], &three);

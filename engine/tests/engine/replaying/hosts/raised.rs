@@ -1,5 +1,5 @@
-//! Hosts whose events and items have a raised version, over logs of the version before: what is recorded is brought up to date
-//! before it is compared.
+//! Hosts with a raised version of events and items, over logs of the previous version: recorded
+//! values are upcast before they are compared.
 
 use foldlog::inspect::{LogReader, ReplayReducers};
 use foldlog::replay::Replay;
@@ -18,7 +18,7 @@ impl Event for Planned {
     const NAME: &'static str = "planned";
 }
 
-/// Has `name` for `title`, and says who planned it: Ada, before anybody else did.
+/// Renames `title` to `name`, and adds the planner: Ada, for older events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct PlannedBy {
     name: String,
@@ -107,7 +107,7 @@ fn second() -> SessionTypes {
         .unwrap()
 }
 
-/// Plans these in the first version, and replays a host of the second that plans those.
+/// Records steps in the first version, and replays a host of the second.
 fn replayed(all: bool, first_ones: &[(&str, u64)], second_ones: &[PlannedBy]) -> Vec<String> {
     let stored = Stored::new();
     let session = stored.store().create(&first()).unwrap();
@@ -127,7 +127,7 @@ fn replayed(all: bool, first_ones: &[(&str, u64)], second_ones: &[PlannedBy]) ->
     }
 }
 
-/// A version that was raised made every record of the version before differ, by the version alone.
+/// After a version was raised, every record of the previous version differed by the version alone.
 #[test]
 fn old_events_and_items_are_brought_up_to_date_before_they_are_compared() {
     let first_ones = [("cook", 1), ("eat", 2), ("sleep", 3)];
@@ -147,7 +147,7 @@ fn a_difference_that_a_raised_version_does_not_explain_is_shown_at_its_path() {
             r#"record 4 (dispatch `planned`) differs in slice `steps` at $.added[0][1]: recorded false, produced true"#,
         ]
     );
-    // One that is left out is told from one that has changed.
+    // A missing event is distinguished from a changed one.
     let left_out = replayed(true, &first_ones[..2], &[PlannedBy::ada("eat", 2)]);
     assert_eq!(
         left_out,
@@ -164,8 +164,9 @@ fn an_old_event_that_cannot_be_brought_up_to_date_is_named_with_the_reason() {
     assert!(found[0].contains("upcasting from version 1: nobody knows what it was"), "{}", found[0]);
 }
 
-/// A reducer that replaced all items by equal ones removed each of an older version, so that its replay diverged at once; and the
-/// fold of what was produced called every item of an older version another one.
+/// A reducer that replaced all items by equal ones removed those of an older version, so its replay
+/// diverged at once. The fold of the produced records reported every item of an older version as
+/// different.
 #[test]
 fn a_reducer_that_keeps_equal_items_keeps_those_of_an_older_version() {
     let replaced = || {

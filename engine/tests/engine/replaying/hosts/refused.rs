@@ -42,7 +42,7 @@ impl Slice for Undeclared {
     type Item = u64;
 }
 
-/// Runs a tool that lends its handle, and writes through that once the call is over.
+/// Runs a tool that gives away its handle, and writes through it after the call.
 fn write_too_late(session: &Session) -> foldlog::Result<()> {
     let lent = Arc::default();
     runner(session, &lent)?.execute(&ToolCall::new("lending", "{}"), &ExecuteOptions::default())?;
@@ -50,7 +50,7 @@ fn write_too_late(session: &Session) -> foldlog::Result<()> {
     note(&handle, 3)
 }
 
-/// Has a tool that only reads write.
+/// Runs a read-only tool that writes.
 fn write_in_reading(session: &Session) -> foldlog::Result<()> {
     let call = ToolCall::new("reading", "{}");
     let report = runner(session, &Arc::default())?.execute(&call, &ExecuteOptions::default())?;
@@ -80,7 +80,7 @@ impl Tool for Lending {
     }
 }
 
-/// Only reads, and tries to write nevertheless.
+/// A read-only tool that tries to write.
 struct Reading;
 
 impl Tool for Reading {
@@ -117,8 +117,8 @@ const REFUSED: [Refused; 9] = [
     ("a write within a tool that only reads", write_in_reading),
 ];
 
-/// A refused write waited for the turn of its lane, which the same thread was to make possible: the first record of a lane that the
-/// thread began later counted as missing after ten seconds.
+/// A refused write waited for the turn of its lane, which depended on the same thread. The first
+/// record of a lane that the thread started later counted as missing after ten seconds.
 #[test]
 fn a_write_that_was_refused_is_refused_again_and_waits_for_nobody() {
     for (what, refused) in REFUSED {
@@ -138,7 +138,8 @@ fn a_write_that_was_refused_is_refused_again_and_waits_for_nobody() {
             if what.contains("call that is over") && mode == ReplayMode::FromLog {
                 continue;
             }
-            // The event that is taken later looks like the one that was refused: nobody knows before the patience is over.
+            // The event that is accepted later looks like the refused one: only the patience
+            // decides.
             let waits = what.contains("later takes");
             let patience = Duration::from_secs(if waits { 1 } else { 30 });
             let (mut again, since) = (None, Instant::now());

@@ -1,4 +1,4 @@
-//! Subscribers of a replayed host are told what those of the live one were told, and when.
+//! Subscribers of a replayed host receive the same as those of the live one, at the same time.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ fn work(session: &Session) -> foldlog::Result<()> {
     runner.execute(&ToolCall::new("working", "{}"), &ExecuteOptions::default()).map(drop)
 }
 
-/// Notes two numbers, and has a tool note two others, twice.
+/// Notes two numbers, and runs a tool that notes two others, twice.
 fn steps(session: &Session) -> foldlog::Result<()> {
     for number in [1, 2] {
         session.dispatch(Noted::new(number, "by the host"))?;
@@ -49,7 +49,8 @@ fn steps(session: &Session) -> foldlog::Result<()> {
     Ok(())
 }
 
-/// Returns types with which a note changes only a slice that grows, so that it may be written while a call is open.
+/// Returns types with which a note changes only a slice that grows, so that it may be written while
+/// a call is open.
 fn growing() -> SessionTypes {
     SessionTypes::builder().slice_with::<Diary>(Policy::Log).append_all::<Diary>().build().unwrap()
 }
@@ -69,7 +70,7 @@ fn replays(types: &SessionTypes, host: &dyn Fn(&Session) -> foldlog::Result<()>,
     }
 }
 
-/// A record that a replay took from the log was told late, and without its event.
+/// A record that a replay took from the log was delivered late, and without its event.
 #[test]
 fn a_subscriber_is_told_the_same_records_and_events_before_the_call_returns_that_led_to_them() {
     let host = |session: &Session| -> foldlog::Result<()> {
@@ -95,7 +96,8 @@ fn a_subscriber_is_told_the_same_records_and_events_before_the_call_returns_that
     replays(&types(), &host, "all");
 }
 
-/// What a subscriber writes about a record comes right behind it: it waited for records that only came once it had written.
+/// A subscriber's record follows the one that caused it. The replay waited for records that only
+/// came after the subscriber's.
 #[test]
 fn a_subscriber_that_dispatches_finds_its_turn() {
     type Hears = fn(&RecordNotification) -> bool;

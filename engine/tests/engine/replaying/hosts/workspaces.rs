@@ -1,4 +1,5 @@
-//! Workspaces in a replay: the host and its tools find them as they were, on copies, whatever has become of the directories.
+//! Workspaces in a replay: the host and its tools find them as recorded, on copies, whatever the
+//! present state of the directories.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,7 +21,6 @@ use serde::{Deserialize, Serialize};
 
 use super::host::{Nothing, Stored, bytes_in, types};
 
-/// A directory with a workspace and the store of its snapshots.
 struct Directory(tempfile::TempDir);
 
 impl Directory {
@@ -49,7 +49,7 @@ fn files(context: &ToolContext) -> Arc<dyn Filesystem> {
     context.resources().get::<dyn Filesystem>().unwrap()
 }
 
-/// How the code of the tools was changed since the live run.
+/// The change of the tools' code since the live run.
 #[derive(Clone, Copy, PartialEq)]
 enum Changed {
     Nothing,
@@ -57,7 +57,7 @@ enum Changed {
     WhatIsRead,
 }
 
-/// Runs of all tools.
+/// Number of runs of all tools.
 type Runs = Arc<AtomicU64>;
 
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -65,7 +65,7 @@ struct Line {
     line: String,
 }
 
-/// Writes a file anew, and fails behind it if the line is empty.
+/// Rewrites a file, and then fails if the line is empty.
 struct Write(Runs, Changed);
 
 impl Tool for Write {
@@ -90,7 +90,7 @@ impl Tool for Write {
     }
 }
 
-/// Reads the file, by the filesystem's own means and by a program's.
+/// Reads the file, through the filesystem and with a program.
 struct Read(Runs, Changed);
 
 impl Tool for Read {
@@ -115,7 +115,7 @@ impl Tool for Read {
     }
 }
 
-/// Deletes what cannot be brought back twice: no replay runs it.
+/// Has an irreversible effect outside: no replay runs it.
 struct Send(Runs);
 
 impl Tool for Send {
@@ -130,7 +130,7 @@ impl Tool for Send {
     }
 }
 
-/// Writes, reads, fails, sends, and notes what it sees of the workspace in between.
+/// Writes, reads, fails, sends, and notes the workspace's content in between.
 fn host(session: &Session, registry: ResourceRegistry, runs: &Runs, changed: Changed) -> foldlog::Result<()> {
     let tools = ToolRegistry::new()
         .with(Write(Arc::clone(runs), changed))
@@ -160,7 +160,7 @@ fn host(session: &Session, registry: ResourceRegistry, runs: &Runs, changed: Cha
     look()
 }
 
-/// A live run, behind which the workspace is lost.
+/// Runs a host live, and then deletes the workspace.
 fn lived(directory: &Directory, stored: &Stored) -> LogReader {
     let session = stored.store().create(&types()).unwrap();
     host(&session, directory.registry(), &Runs::default(), Changed::Nothing).unwrap();
@@ -171,7 +171,8 @@ fn lived(directory: &Directory, stored: &Stored) -> LogReader {
     LogReader::open(dir).unwrap()
 }
 
-/// What a host sees of its workspace decides what it does next, and may be lost or changed before its log is replayed.
+/// A host's next step may depend on the workspace, which may be lost or changed before the log is
+/// replayed.
 #[test]
 fn a_host_sees_its_workspace_as_it_was_and_the_directory_stays_as_it_is() {
     let (directory, stored) = (Directory::new(), Stored::new());
@@ -214,9 +215,9 @@ fn a_tool_that_leaves_other_files_or_reads_something_else_is_found_at_the_end_of
     };
     let found: Vec<_> = run(Changed::WhatIsWritten).iter().map(ToString::to_string).collect();
     let left = "at $.resources.workspace (paths at which the tool left it otherwise): recorded [], produced [\"notes.txt\"]";
-    // The end of the write that failed also names what it left: its rollback captured that.
+    // The end record of the failed write also names its files: its rollback captured them.
     assert_eq!(found.iter().filter(|found| found.contains(left)).count(), 3, "{found:#?}");
-    // Later calls begin on what is recorded, and the third write ends in success now.
+    // Later calls start from the recorded state, and the third write now succeeds.
     assert!(found.iter().all(|found| found.contains("tool_end")), "{found:#?}");
     let found: Vec<_> = run(Changed::WhatIsRead).iter().map(ToString::to_string).collect();
     assert_eq!(found.len(), 3, "{found:#?}");
@@ -226,7 +227,8 @@ fn a_tool_that_leaves_other_files_or_reads_something_else_is_found_at_the_end_of
     );
 }
 
-/// A replay that ended behind what a tool wrote, and before the end of its call, failed as if the copies had.
+/// A replay that ended within a call, after a write of its tool, failed as if the copies had
+/// failed.
 #[test]
 fn a_replay_that_ends_within_a_tool_that_runs_again_has_found_nothing() {
     let (directory, stored) = (Directory::new(), Stored::new());
@@ -240,7 +242,7 @@ fn a_replay_that_ends_within_a_tool_that_runs_again_has_found_nothing() {
     }
 }
 
-/// Nothing says what files in memory were, so no tool can be run on them again.
+/// The content of files in memory is not recorded, so no tool can run on them again.
 #[test]
 fn a_tool_whose_resources_have_no_recorded_capture_does_not_run_again() {
     struct Count(Runs);
@@ -275,7 +277,7 @@ fn a_tool_whose_resources_have_no_recorded_capture_does_not_run_again() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-/// A store that has lost the snapshot says so, in place of a workspace that is empty.
+/// A missing snapshot is reported, instead of an empty workspace.
 #[test]
 fn a_replay_whose_workspace_snapshots_are_gone_ends_with_the_reason() {
     let (directory, stored) = (Directory::new(), Stored::new());
@@ -295,8 +297,8 @@ fn a_replay_whose_workspace_snapshots_are_gone_ends_with_the_reason() {
     }
 }
 
-/// A begin that is produced holds no captures: the begin that came too early passed for one that is not recorded, and with it the
-/// record before it that was left out.
+/// A produced start record has no captures. One that came too early passed for a call that is not
+/// recorded, and so the missing record before it was not named.
 #[test]
 fn a_record_left_out_before_a_call_over_a_captured_workspace_is_the_one_that_is_named() {
     let (directory, stored) = (Directory::new(), Stored::new());
@@ -326,13 +328,13 @@ fn a_record_left_out_before_a_call_over_a_captured_workspace_is_the_one_that_is_
     }
 }
 
-/// A host that keeps the captures in its session's directory could not be replayed behind a fork: what its parent had captured was
-/// sought there.
+/// A host that stores captures in its session's directory could not be replayed after a fork: its
+/// parent's captures were looked up there.
 #[test]
 fn a_fork_that_went_live_is_replayed_from_its_own_captures() {
     let (directory, stored) = (Directory::new(), Stored::new());
     let runs = Runs::default();
-    // Resumes behind the last line that was written.
+    // Resumes after the last line that was written.
     let host = |session: &Session| -> foldlog::Result<()> {
         let kept = session.dir().join("files");
         let files = HostFilesystem::open(directory.work(), kept, HostFilesystemOptions::default()).unwrap();
@@ -373,7 +375,7 @@ fn a_fork_that_went_live_is_replayed_from_its_own_captures() {
     }
 }
 
-/// Writes through a link of the workspace, by the system's own means.
+/// Writes through a link of the workspace, with the standard library.
 struct WriteByLink;
 
 impl Tool for WriteByLink {
@@ -393,8 +395,8 @@ impl Tool for WriteByLink {
     }
 }
 
-/// A copy holds the links of the workspace, and one that names the workspace's own path led a tool that ran again out of its
-/// copy and into the workspace.
+/// A copy contains the workspace's links. One with the workspace's absolute path led a tool that
+/// ran again out of its copy and into the workspace.
 #[test]
 fn a_tool_does_not_run_again_on_a_copy_with_a_link_that_leads_to_the_workspace() {
     for target in ["notes.txt", "not-there-yet", "way/../notes.txt"] {
