@@ -69,8 +69,8 @@ fn open_below(directory: &Path) -> usize {
     .count()
 }
 
-/// Each unsynced segment kept its file open, and each that waited to be sealed: a session of small segments, or a disk
-/// that was slow, ended the process.
+/// Each unsynced segment kept its file open, and so did each that waited for its seal: with small
+/// segments, or on a slow disk, the process ran out of handles.
 #[test]
 fn unsynced_segments_keep_only_so_many_files_open() {
     let directory = tempfile::tempdir().unwrap();
@@ -79,7 +79,7 @@ fn unsynced_segments_keep_only_so_many_files_open() {
             durability: Durability::Process,
             segments: SegmentSizes { first_bytes: 4096, max_bytes: 4096, ..SegmentSizes::default() },
             background,
-            // Whatever is synced is so for the number of files.
+            // The number of files is the only reason for a sync here.
             clock: Arc::new(FixedClock::new(BEGIN_US)),
             ..StoreOptions::default()
         };

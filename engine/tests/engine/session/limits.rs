@@ -1,9 +1,10 @@
-//! What no reader takes no writer writes.
+//! No writer writes a record that no reader accepts.
 //!
-//! A dispatch of a payload of 1 GiB was acknowledged, and so was the close; every opening after that failed, and a salvage
-//! cut the session off before that record, since the limit was checked where an object is read and not where it is kept.
-//! The same held of a record of more values than a reader walks through (many items of one seed, the removal of many) and
-//! of names that the head of the next segment could not repeat. Each limit is one constant that both ends check.
+//! A dispatch of a payload of 1 GiB was acknowledged, and so was the close. Every later opening
+//! failed, and a salvage cut the session off before that record, since the limit was checked where
+//! an object is read and not where it is written. The same applied to a record of more values than
+//! a reader accepts (many items of one seed, the removal of many), and to names that the head of
+//! the next segment could not repeat. Each limit is one constant that both sides check.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,10 +24,9 @@ use serde::de::Deserializer;
 use serde::ser::{SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 
-/// The variable that asks for the payloads that really are that large.
+/// Enables the payloads that really are that large.
 const LONG: &str = "FOLDLOG_LIMITS";
 
-/// Bytes, however many.
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
 struct Large(Blob);
@@ -35,7 +35,7 @@ impl Event for Large {
     const NAME: &'static str = "limits.blob";
 }
 
-/// Many pieces, none of them large.
+/// Many small pieces.
 struct Pieces(usize);
 
 const PIECE: &str = match str::from_utf8(&[b'x'; 4096]) {
@@ -61,7 +61,6 @@ impl Event for Pieces {
     const NAME: &'static str = "limits.pieces";
 }
 
-/// Any value.
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
 struct Any(Value);
@@ -78,7 +77,7 @@ fn values(count: u64) -> Any {
     Any(Value::Array(vec![Value::Nil; count as usize - 1]))
 }
 
-/// Numbers, each of a byte.
+/// Numbers of one byte each.
 struct Numbers;
 
 impl Slice for Numbers {
@@ -106,7 +105,7 @@ macro_rules! times_16 {
 /// A mebibyte.
 const LONG_NAME: &str = times_16!(times_16!(times_16!(times_16!("sixteen letters."))));
 
-/// An event with a name of nearly a mebibyte, and so a slice with the same.
+/// An event, and so a slice, with a name of nearly a mebibyte.
 #[derive(Serialize, Deserialize)]
 struct Named<const LESS: usize>;
 
@@ -131,7 +130,7 @@ fn named(session: &Session, events: usize) -> Result<()> {
 
 type Act = Box<dyn Fn(&Session) -> Result<()>>;
 
-/// A limit, what comes up to it, and what goes beyond.
+/// A limit, an action up to it, and one beyond it.
 struct Row {
     limit: &'static str,
     object_bytes_min: u64,
@@ -168,7 +167,7 @@ fn rows() -> Vec<Row> {
             act(move |session| session.dispatch(values(items_max + 1))),
         ),
         in_body(row("body", blob(BODY_LEN_MAX as u64 - 64), blob(BODY_LEN_MAX as u64))),
-        // 63 and 65 arrays of 65,536 bytes with an array's head: 4,128,833 and 4,259,905 values.
+        // 63 and 65 arrays of 65,536 bytes, each with its head: 4,128,833 and 4,259,905 values.
         in_body(row("values of a record", fixed(63, 65_536), fixed(65, 65_536))),
         row("names", Box::new(|session| named(session, 7)), Box::new(|session| named(session, 9))),
         row(
@@ -219,7 +218,7 @@ fn what_no_reader_takes_is_refused_before_it_is_acknowledged() {
         let home = store(directory.path(), object_bytes_min);
         let session = home.create(&types()).unwrap();
         let id = session.id();
-        // At the limit everything goes well.
+        // Up to the limit everything succeeds.
         within(&session).unwrap_or_else(|error| panic!("{limit}: within it: {error}"));
         let reopen = |session: Session| {
             let position = session.position();
@@ -229,7 +228,7 @@ fn what_no_reader_takes_is_refused_before_it_is_acknowledged() {
             session
         };
         let session = reopen(session);
-        // Beyond it the caller is told, and the session goes on as if nobody had asked.
+        // Beyond it the call fails, and the session is unchanged.
         match beyond(&session) {
             Err(Error::TooLarge { .. } | Error::Encode { .. }) => {}
             other => panic!("{limit}: beyond it: {other:?}"),
@@ -237,7 +236,8 @@ fn what_no_reader_takes_is_refused_before_it_is_acknowledged() {
         session.set_tag("still", "there").unwrap_or_else(|error| panic!("{limit}: afterwards: {error}"));
         let session = reopen(session);
         assert!(session.recovery().closed, "{limit}");
-        // How much memory a reader takes is for whoever reads to say: a million numbers of one byte take more than their log.
+        // The reader chooses its memory limit: a million numbers of one byte take more memory than
+        // their log.
         let options = ReadOptions { memory_bytes: Some(1 << 30), ..ReadOptions::default() };
         let reader = LogReader::open_with(Arc::new(FileStorage::new()), session.dir(), options);
         let records = reader.unwrap_or_else(|error| panic!("{limit}: {error}")).records_len();
@@ -250,7 +250,8 @@ fn what_no_reader_takes_is_refused_before_it_is_acknowledged() {
     }
 }
 
-/// An export of more slices than a session may have failed once its declaration was in the log already.
+/// An export of more slices than a session may have failed only after its declaration was in the
+/// log.
 #[test]
 fn an_import_that_no_reader_takes_begins_no_session() {
     let directory = tempfile::tempdir().unwrap();

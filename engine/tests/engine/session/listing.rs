@@ -1,4 +1,4 @@
-//! The listing of a store, and what it keeps for the next one.
+//! The listing of a store, and the index that it keeps for the next one.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,10 +18,11 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-/// As many sessions as make it worth while to keep what a listing found.
+/// Enough sessions for a listing to keep an index.
 const MANY: u128 = 80;
 
-/// A store of many closed sessions on a real file system, and the directories of which files were opened since they were last asked for.
+/// A store of many closed sessions on a real file system, and the directories in which files were
+/// opened since the last query.
 struct Shelf {
     directory: TempDir,
     store: Store,
@@ -54,7 +55,7 @@ impl Shelf {
         self.directory.path().join("sessions.index")
     }
 
-    /// What a listing tells once nothing has changed for a while.
+    /// Lists the sessions once nothing has changed for a while.
     fn listed(&self) -> Vec<String> {
         let later = SystemTime::now() + Duration::from_secs(60);
         let now_us = later.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
@@ -62,7 +63,7 @@ impl Shelf {
         found.into_iter().map(|(id, found)| format!("{id} {:?}", found.map_err(|e| e.to_string()))).collect()
     }
 
-    /// What a listing tells that knows nothing beforehand. Leaves what the last one kept.
+    /// Lists the sessions without the index, and leaves the index in place.
     fn listed_anew(&self) -> Vec<String> {
         let aside = self.directory.path().join("aside");
         let _ = fs::rename(self.index(), &aside);
@@ -72,7 +73,7 @@ impl Shelf {
         listed
     }
 
-    /// The sessions whose directories were looked into since the last call.
+    /// Returns the sessions whose directories were read since the last call.
     fn looked_into(&self) -> Vec<u128> {
         let opened = std::mem::take(&mut *self.opened.lock());
         let ids = (1..=MANY).map(Uuid::from_u128);
@@ -108,8 +109,8 @@ fn a_listing_reads_the_sessions_that_changed_since_the_last_and_no_others() {
     assert!(shelf.listed() == shelf.listed_anew());
 }
 
-/// A mapped segment does not bear the time of what is written into it on each file system. Without a stamp of its own, what a writer
-/// wrote there would never be listed.
+/// On some file systems writes to a mapped segment do not change its time. Without a stamp by the
+/// writer, they would never be listed.
 #[test]
 fn a_writer_stamps_its_sessions_directory_at_both_ends() {
     let shelf = shelf();
@@ -124,7 +125,7 @@ fn a_writer_stamps_its_sessions_directory_at_both_ends() {
     make_old();
     session.close().unwrap();
     assert!(modified() > old);
-    // Who only reads leaves no trace.
+    // Readers leave no trace.
     make_old();
     shelf.store.summary(Uuid::from_u128(3)).unwrap();
     assert_eq!(modified(), old);
@@ -150,7 +151,7 @@ fn a_session_whose_writer_was_killed_is_read_each_time() {
     assert_eq!(shelf.looked_into(), [5]);
 }
 
-/// A session that waits for somebody stands otherwise once a question has expired, although nothing was written.
+/// The status of a waiting session changes when a question expires, without a write.
 #[test]
 fn only_sessions_in_which_nothing_waits_are_known_beforehand() {
     use foldlog::tools::{ExecuteOptions, Question, ToolCall, ToolError, ToolRegistry, ToolRunner};
@@ -188,17 +189,18 @@ fn a_damaged_index_is_passed_over_and_written_anew() {
         assert!(shelf.listed() == listed);
         assert!(fs::read(shelf.index()).unwrap() == whole);
     }
-    // One that claims to be larger than any index of so many sessions is not read.
+    // An index larger than any of so many sessions is not read.
     fs::File::create(shelf.index()).unwrap().set_len(1 << 40).unwrap();
     assert!(shelf.listed() == listed);
-    // Where none can be written, a listing goes without.
+    // If no index can be written, a listing works without it.
     fs::remove_file(shelf.index()).unwrap();
     fs::create_dir(shelf.directory.path().join("sessions.index.new")).unwrap();
     assert!(shelf.listed() == listed);
     assert!(!shelf.index().exists());
 }
 
-/// A writer's note was written through the link, over a file that was there, and removed again at closing.
+/// A writer's note was written through the link, over an existing file, and removed again at
+/// closing.
 #[test]
 fn a_link_in_the_place_of_the_writers_notes_is_not_followed() {
     let shelf = shelf();
@@ -213,7 +215,7 @@ fn a_link_in_the_place_of_the_writers_notes_is_not_followed() {
     session.dispatch(step(2)).unwrap();
     session.close().unwrap();
     assert_eq!(fs::read_to_string(&file).unwrap(), "somebody's");
-    // Nobody can tell who was killed, so no session is known beforehand.
+    // Killed writers are unknown, so no session is taken from the index.
     shelf.looked_into();
     assert!(shelf.listed() != listed);
     assert_eq!(shelf.looked_into().len() as u128, MANY);
@@ -257,8 +259,8 @@ fn apply(shelf: &Shelf, id: Uuid, change: &Change) -> Result<(), Error> {
     }
 }
 
-/// Puts a copy of the last segment in the place of the segment, as somebody does who restores a file by hand; cut short by its last
-/// bytes, so that it is another one.
+/// Replaces the last segment by a copy, as a person does who restores a file. The copy lacks the
+/// last bytes, so that it differs.
 fn replace(dir: &Path) {
     let mut segments: Vec<PathBuf> =
         fs::read_dir(dir).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
@@ -280,13 +282,13 @@ fn changes() -> impl Strategy<Value = Vec<(u128, Change)>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
-    /// Law: whatever is done to a store, a listing that knows the last one tells what a listing tells that knows nothing.
+    /// Law: after any changes of a store, a listing with an index equals one without.
     #[test]
     fn a_listing_tells_what_one_tells_that_knows_nothing(changes in changes()) {
         let shelf = shelf();
         shelf.listed();
         for (id, change) in changes {
-            // A session that is damaged or gone by now refuses it.
+            // Refused if the session is damaged or deleted.
             let _ = apply(&shelf, Uuid::from_u128(id), &change);
             prop_assert_eq!(shelf.listed(), shelf.listed_anew(), "after {:?} of {}", change, id);
         }

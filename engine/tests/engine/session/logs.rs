@@ -9,7 +9,7 @@ use foldlog::{
 };
 use foldlog_test_support::host::{Noted, Notes, types};
 
-/// Some of the places: the first, the last, those beside the marks and the batches, and many in between.
+/// Returns some places: the first, the last, those next to marks and batches, and many in between.
 fn places(len: u64) -> impl Iterator<Item = u64> {
     (0..len).filter(move |place| place % 97 == 0 || place % 256 < 2 || place % 256 == 255 || len - place < 3)
 }
@@ -24,7 +24,7 @@ fn write(session: &Session, notes: std::ops::Range<u64>) {
     }
 }
 
-/// A view shows the first notes, wherever it is looked into.
+/// Checks that a view shows the first notes, wherever it is read.
 fn check(log: &LogView<Noted>, len: u64) {
     assert_eq!(log.len(), len);
     for place in places(len) {
@@ -52,7 +52,7 @@ fn store(directory: &std::path::Path, background: BackgroundSync) -> Store {
     Store::open_with(directory, options).unwrap()
 }
 
-/// Over several segments, of which the older ones are sealed meanwhile, with a writer that goes on.
+/// Over several segments, which are sealed meanwhile, with an active writer.
 #[test]
 fn a_view_shows_what_was_there_when_it_was_taken_from_the_front_the_middle_and_the_tail() {
     tell_of_views(BackgroundSync::Inline);
@@ -68,7 +68,7 @@ fn tell_of_views(background: BackgroundSync) {
     let mut views = Vec::new();
     for n in 0..1500 {
         session.dispatch(note(n)).unwrap();
-        // What is no note stands between them.
+        // Records of another kind in between.
         if n % 7 == 0 {
             session.set_tag("n", n.to_string()).unwrap();
         }
@@ -93,7 +93,7 @@ fn tell_of_views(background: BackgroundSync) {
     views.iter().for_each(|(log, len)| check(log, *len));
 
     let again = store.open_session(id, &types()).unwrap();
-    // A thread of its own may not have come to write one before the session was closed.
+    // The background thread may not have written an image before the session was closed.
     assert!(again.recovery().from_image.is_some() || background == BackgroundSync::Thread);
     check(&again.log::<Notes>().unwrap(), 1700);
     again.dispatch(note(1700)).unwrap();
@@ -102,7 +102,8 @@ fn tell_of_views(background: BackgroundSync) {
     assert_eq!(again.state().unwrap(), audited);
 }
 
-/// As only tests can have it: what was undone is nowhere in the slice, before an image and behind it.
+/// Only tests can undo items of LOG: such items are missing from the slice, before an image and
+/// after it.
 #[test]
 fn items_that_were_undone_are_passed_over() {
     let directory = tempfile::tempdir().unwrap();
@@ -137,7 +138,6 @@ impl Slice for Window {
     const ITEM_NAME: &'static str = "window.sum";
 }
 
-/// A reducer that sees the last items of its slice sees them after an opening from an image too.
 #[test]
 fn a_reducer_sees_as_many_last_items_as_it_asks_for_also_behind_an_image() {
     let types = SessionTypes::builder()
@@ -157,7 +157,7 @@ fn a_reducer_sees_as_many_last_items_as_it_asks_for_also_behind_an_image() {
     for round in 0..5 {
         let session: Session = store.open_session(id, &types).unwrap();
         assert!(session.recovery().from_image.is_some());
-        // Not all of the last items need stand in the same segment.
+        // The last items may be in different segments.
         for n in 0..[1, 2, 1, 300, 7][round] {
             session.dispatch(note(n)).unwrap();
             let last = expected.iter().rev().take(3).map(|sum| sum % 1000).sum::<u64>();
@@ -168,7 +168,7 @@ fn a_reducer_sees_as_many_last_items_as_it_asks_for_also_behind_an_image() {
     }
 }
 
-/// A damaged frame is met by whoever reads that far, and by nobody else; nothing is made up in its place.
+/// A damaged frame fails only reads that reach it, and no item is invented in its place.
 #[test]
 fn a_frame_that_was_damaged_since_is_an_error_where_it_is_read() {
     let directory = tempfile::tempdir().unwrap();

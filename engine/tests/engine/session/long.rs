@@ -1,4 +1,4 @@
-//! Logs that are long enough to be folded by one thread while another reads them.
+//! Logs long enough to be folded by one thread while another reads them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{home_with, step};
 
-/// An event that one slice keeps, of some 300 bytes.
+/// An event of about 300 bytes for one slice.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 struct Line {
     number: u64,
@@ -37,7 +37,6 @@ fn no_images(options: &mut StoreOptions) {
     options.image_bytes_min = u64::MAX;
 }
 
-/// A closed session of lines alone.
 fn lines(store: &Store) -> Uuid {
     let types = SessionTypes::builder().slice::<Lines>().append_all::<Lines>().build().unwrap();
     let session = store.create(&types).unwrap();
@@ -62,7 +61,7 @@ fn a_long_log_of_all_sorts_opens_as_it_was_left() {
                 session.dispatch(edit).map(drop).unwrap();
             }
             2 => session.dispatch(Noted { text: format!("note {number}") }).map(drop).unwrap(),
-            // Declared when much was read already.
+            // Declared after much was read already.
             3 if number > LINES / 2 => session.dispatch(Undeclared { value: 7 }).map(drop).unwrap(),
             _ => {}
         }
@@ -82,7 +81,7 @@ fn a_long_log_of_all_sorts_opens_as_it_was_left() {
     assert!(!session.view::<Draft>().unwrap().is_empty());
 }
 
-/// A host that cannot read one of the lines.
+/// A host that cannot decode one of the lines.
 #[derive(Serialize, Deserialize)]
 struct Picky<const BAD: u64> {
     number: Number<BAD>,
@@ -113,7 +112,7 @@ fn is_named<const BAD: u64>(store: &Store, id: Uuid) {
     let types = SessionTypes::builder().slice::<Picky<BAD>>().append_all::<Picky<BAD>>().build().unwrap();
     match store.open_session(id, &types) {
         Err(Error::Decode { name, sequence, reason }) => {
-            // Before the first line stand the opening and the declaration.
+            // The opening and the declaration come before the first line.
             assert_eq!((name.as_str(), sequence), ("line", SequenceNumber::new(BAD + 2)));
             assert!(reason.contains("not this one"), "{reason}");
         }

@@ -1,4 +1,5 @@
-//! Stories of sessions, told through the public API: what a host does, and what it finds afterwards.
+//! Stories of sessions through the public API: a host's actions, and the state that it finds
+//! afterwards.
 
 mod by_name;
 mod declarations;
@@ -29,7 +30,7 @@ use foldlog::{
 use foldlog_test_support::host::{StepAdded, types};
 use serde_json::Value;
 
-/// The second at which every story begins: 2026-01-02T03:00:00Z.
+/// The start of every story: 2026-01-02T03:00:00Z.
 const BEGIN_US: i64 = 1_767_322_800_000_000;
 
 /// A store in memory whose clock stands still until it is moved.
@@ -59,12 +60,10 @@ fn home_with(change: impl FnOnce(&mut StoreOptions)) -> Home {
 }
 
 impl Home {
-    /// A new session with the host's own types.
     fn session(&self) -> Session {
         self.store.create(&types()).unwrap()
     }
 
-    /// Closes a session and opens it again.
     fn reopened(&self, session: Session, types: &SessionTypes) -> Session {
         let id = session.id();
         session.close().unwrap();
@@ -84,19 +83,18 @@ fn part(title: &str, part: u8) -> StepAdded {
     StepAdded { title: title.to_owned(), part }
 }
 
-/// The titles of a slice of steps.
 fn titles<S: Slice<Item = StepAdded>>(session: &Session) -> Vec<String> {
     session.view::<S>().unwrap().iter().map(|step| step.title.clone()).collect()
 }
 
-/// The stored items of a slice as JSON, whatever its policy; none where there is no such slice.
+/// Returns the stored items of a slice as JSON, whatever its policy; none if there is no such
+/// slice.
 fn stored(session: &Session, slice: &str) -> Vec<Value> {
     let state = session.state().unwrap();
     let items = state.slices.get(slice).map(|slice| slice.items.as_slice()).unwrap_or_default();
     items.iter().map(|item| serde_json::to_value(item.value().unwrap()).unwrap()).collect()
 }
 
-/// The kinds of the session's records, in order.
 fn kinds(session: &Session) -> Vec<String> {
     let mut kinds = Vec::new();
     let read = session.records(0, u64::MAX, |record| {

@@ -1,4 +1,4 @@
-//! What becomes of a slice when its session goes back, is emptied, or is read by a reducer.
+//! Slices after a rollback or a reset, and as reducers read them.
 
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{Clear, Error, Policy, SequenceNumber, SessionTypes, Slice, SliceOp, SnapshotOptions};
@@ -28,7 +28,7 @@ fn state_goes_back_log_stays_and_cache_is_emptied() {
     assert_eq!(stored(&session, "note_sizes"), [json!([5, 5]), json!([6, 11])]);
     assert!(titles::<Preview>(&session).is_empty(), "what can be computed again is not restored");
     assert_eq!(session.tags()["mood"], "glum", "tags say what a session is, not what it does");
-    // CACHE is refilled by what follows.
+    // Later events fill CACHE again.
     session.dispatch(step("again")).unwrap();
     assert_eq!(titles::<Preview>(&session), ["again"]);
 }
@@ -54,7 +54,7 @@ fn logs_go_back_only_where_a_test_asks_for_it() {
     );
 }
 
-/// Declares slices that bear the names of specification E's table, and one of a custom name.
+/// Declares slices with the names of specification E's table, and one with a custom name.
 #[test]
 fn a_slice_without_a_policy_has_that_of_the_table() {
     macro_rules! slices {
@@ -110,7 +110,7 @@ fn a_policy_given_at_registration_counts_and_stands_in_the_log() {
     session.rollback_to(begin).unwrap();
     assert_eq!(session.log::<Plan>().unwrap().len(), 1);
     assert!(session.view::<Notes>().unwrap().is_empty());
-    // Each policy is read in its own way, so that nobody holds a whole LOG by accident.
+    // Each policy has its own read method, so that a whole LOG is never loaded by accident.
     assert!(matches!(session.view::<Plan>(), Err(Error::NoSuchSlice { .. })));
     assert!(matches!(session.log::<Notes>(), Err(Error::NoSuchSlice { .. })));
     let untyped = home.store.open_untyped(session.id()).unwrap().state().unwrap();

@@ -1,4 +1,4 @@
-//! What reducers may do, what a record of it costs, and what is left where they fail.
+//! What reducers may do, the size of their records, and the state after they fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,7 +96,7 @@ fn one_line_changed_among_ten_thousand_is_a_short_record_that_keeps_the_order() 
     edit(5_000, "");
     edit(0, "");
     edit(9_997, "");
-    // Equal text is no change at all, whether it is the same handle or a new value.
+    // Equal text is no change, whether it is the same handle or a new value.
     session.dispatch(DraftEdited { place: 4_999, line: "changed".to_owned() }).unwrap();
     assert!(last_body(&session) < 60);
     let live = session.state().unwrap();
@@ -105,13 +105,13 @@ fn one_line_changed_among_ten_thousand_is_a_short_record_that_keeps_the_order() 
     assert!(again.view::<Draft>().unwrap().iter().eq(&lines));
 }
 
-/// A reducer may give back its own handles in any order, some twice, with new items between them.
+/// A reducer may return its own handles in any order, some twice, with new items between them.
 #[test]
 fn a_replacement_keeps_what_it_can_and_is_exactly_what_was_asked_for() {
     let types = SessionTypes::builder()
         .slice::<Draft>()
         .reducer::<Draft, LinesPasted>(|lines, pasted, _| {
-            // `*3` is the item at place 3, anything else a line of its own.
+            // `*3` is the item at place 3, anything else a new line.
             let items: Vec<Item<String>> = lines.items().collect();
             let wanted = pasted.lines.iter().map(|line| match line.strip_prefix('*') {
                 Some(place) => items[place.parse::<usize>().unwrap()].clone(),
@@ -195,7 +195,7 @@ fn an_event_that_nobody_declared_has_a_slice_of_its_own() {
     assert_eq!(values(&home.reopened(session, &types())), [3]);
 }
 
-/// A slice that was forgotten at registration is not an empty one.
+/// A slice missing from the registration differs from an empty one.
 #[test]
 fn a_slice_that_nobody_declared_is_an_error_to_read() {
     struct Forgotten;
@@ -248,8 +248,8 @@ fn a_key_that_panics_refuses_the_dispatch_and_spoils_nothing() {
     session.dispatch(part("a", 1)).unwrap();
     let refused = session.dispatch(part("b", 13));
     assert!(matches!(&refused, Err(Error::ReducerPanicked { message, .. }) if message == "no such part"));
-    // A seed asks no reducer; what has no key is there all the same, and only the dispatch that looks at it
-    // is refused.
+    // A seed calls no reducer: items without a key are accepted, and only a dispatch that reads
+    // them is refused.
     session.seed::<StepOfPart>(vec![part("c", 1), part("d", 13)]).unwrap();
     assert_eq!(titles::<StepOfPart>(&session), ["c", "d"]);
     assert!(matches!(session.dispatch(part("e", 1)), Err(Error::ReducerPanicked { .. })));
@@ -257,7 +257,6 @@ fn a_key_that_panics_refuses_the_dispatch_and_spoils_nothing() {
     assert_eq!(titles::<StepOfPart>(&session), ["c", "d"]);
 }
 
-/// Holds a balance of an owner.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 struct Balance {
     owner: String,
@@ -300,7 +299,7 @@ fn balances() -> SessionTypes {
         .unwrap()
 }
 
-/// A reducer that changed one item of many had to read all of them, and to write them all.
+/// A reducer that changed one of many items had to read and rewrite all of them.
 #[test]
 fn a_reducer_finds_an_item_by_its_key_and_changes_that_alone() {
     let home = home();
@@ -327,7 +326,7 @@ fn a_reducer_finds_an_item_by_its_key_and_changes_that_alone() {
     let session = home.reopened(session, &balances());
     session.dispatch(paid("ben", 2)).unwrap();
     assert_eq!(of(&session), pairs(&[("cy", 5), ("ada", 7), ("ben", 3)]));
-    // A view keeps what it was; a key of another type finds nothing, and says so.
+    // A view is unchanged; a key of another type finds nothing, and is an error.
     let amount = |owner: &str| view.find(&owner.to_owned()).unwrap().map(|one| one.amount);
     assert_eq!((amount("ben"), amount("cy"), amount("nobody")), (Some(0), Some(6), None));
     let error = view.find(&1_u64).unwrap_err();

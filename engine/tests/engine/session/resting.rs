@@ -1,4 +1,4 @@
-//! Open sessions that nobody writes: what each of them keeps open, and how they go on.
+//! Idle open sessions: the resources that each of them keeps, and how they continue.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use serde_json::json;
 
 use super::*;
 
-/// How many sessions are open at once.
+/// Number of open sessions.
 const SESSIONS: usize = 150;
 
-/// The files and directories below a directory that this process has open, each as often as it has.
+/// Returns the files and directories below a directory that this process has open, once per handle.
 fn open_below(directory: &Path) -> Vec<PathBuf> {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap();
     let paths = fds.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
     paths.filter(|path| path.starts_with(directory)).collect()
 }
 
-/// How many mappings of files below a directory this process has.
+/// Returns the number of mappings of files below a directory.
 fn mapped_below(directory: &Path) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains(directory.to_str().unwrap())).count()
@@ -36,7 +36,7 @@ fn small_segments(background: BackgroundSync) -> StoreOptions {
     }
 }
 
-/// Calls a tool, for which the session keeps space that a recovery would need.
+/// Calls a tool, for which the session reserves the space that a recovery would need.
 fn call(session: &Session) {
     let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build().unwrap());
     let put = DynTool::new("put", json!({"type": "object"}), |_, _| Ok(ToolResult::ok("put", ())));
@@ -44,8 +44,8 @@ fn call(session: &Session) {
     assert!(runner.execute(&ToolCall::new("put", "{}"), &ExecuteOptions::default()).unwrap().success);
 }
 
-/// An idle session once kept the segment that it wrote last open and mapped, the space for a recovery, and each seal that was written
-/// after the last sync: two handles and more for each of ten thousand sessions.
+/// An idle session once kept its last segment open and mapped, the space for a recovery, and each
+/// seal written after the last sync: two handles or more for each of ten thousand sessions.
 #[test]
 fn each_of_many_sessions_that_rest_holds_one_handle_and_goes_on() {
     for background in [BackgroundSync::Inline, BackgroundSync::Thread] {
@@ -55,7 +55,7 @@ fn each_of_many_sessions_that_rest_holds_one_handle_and_goes_on() {
         let write = |round: usize| {
             for (nth, session) in sessions.iter().enumerate() {
                 session.dispatch(step(&format!("{nth}, {round}"))).unwrap();
-                // Some have segments behind them, some an object, some a call.
+                // Some have earlier segments, some an object, some a call.
                 match nth % 4 {
                     1 => {
                         for _ in 0..5 {
@@ -102,7 +102,7 @@ fn each_of_many_sessions_that_rest_holds_one_handle_and_goes_on() {
     }
 }
 
-/// The background does it, to a session that nobody writes.
+/// The background releases the handles of an idle session.
 #[test]
 fn a_session_that_nobody_writes_rests_by_itself() {
     let directory = tempfile::tempdir().unwrap();

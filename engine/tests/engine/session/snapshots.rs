@@ -1,4 +1,4 @@
-//! Positions: taking them, going back to them, and what they look like to other tools.
+//! Positions: snapshots, rollbacks to them, and their form for other tools.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn a_snapshots_policies_say_which_slices_it_exports() {
     let all = session.snapshot(SnapshotOptions::with_tag("all").include_all()).unwrap();
     let logs = SnapshotOptions { tag: None, policies: [Policy::Log].into() };
     let logs = session.snapshot(logs).unwrap();
-    // What comes later is in none of them.
+    // None of them contains later records.
     session.dispatch(step("write")).unwrap();
     session.dispatch(Noted { text: "ended".to_owned() }).unwrap();
 
@@ -38,11 +38,11 @@ fn a_snapshots_policies_say_which_slices_it_exports() {
     let logs = session.export_snapshot(&logs).unwrap();
     assert_eq!(names(&logs), ["note_sizes", "notes"]);
     assert_eq!(logs.slices[1].items.len(), 1);
-    // Asked for nothing in particular, an export holds what cannot be computed again.
+    // By default, an export contains the slices that cannot be recomputed.
     assert!(!names(&session.export().unwrap()).contains(&"preview"));
 }
 
-/// Field by field as specification E writes it.
+/// Field by field as in specification E.
 #[test]
 fn the_json_of_a_snapshot_has_the_fields_that_other_tools_expect() {
     let home = home();
@@ -71,7 +71,7 @@ fn the_json_of_a_snapshot_has_the_fields_that_other_tools_expect() {
         "policies": {"current_step": "state", "draft": "state", "plan": "state", "step_of_part": "state"},
         "slices": [
             slice("current_step"),
-            // Items that were not recorded at version 1 say so, or they could not be read again.
+            // Items not recorded at version 1 name their version, or they could not be read again.
             {"slice_type": "draft", "item_type": "draft_line", "items": ["first"], "item_versions": [2]},
             slice("plan"),
             slice("step_of_part"),
@@ -97,7 +97,7 @@ fn an_import_begins_a_session_of_its_own_and_names_what_it_cannot_take() {
     let tag = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     assert_eq!(tags, [tag("own", "yes"), tag("task", "7"), tag("trial", "2")], "its own tags come last");
     assert_eq!(stored(&imported, "notes"), [json!({"text": "began"})], "LOG is taken in too");
-    // The reducers go on from there.
+    // The reducers continue from there.
     imported.dispatch(Noted { text: "went on".to_owned() }).unwrap();
     assert_eq!(stored(&imported, "note_sizes"), [json!([5, 5]), json!([7, 12])]);
 
@@ -158,7 +158,7 @@ fn a_rollback_reaches_any_position_also_abandoned_ones_and_those_no_longer_kept_
     let home = home();
     let session = home.session();
     let mut snapshots = Vec::new();
-    // More than the session keeps at hand.
+    // More than the session keeps in memory.
     for n in 0..300 {
         session.dispatch(step(&n.to_string())).unwrap();
         snapshots.push(session.snapshot(SnapshotOptions::default()).unwrap());
@@ -207,7 +207,6 @@ fn a_view_stays_as_it_was_while_the_session_goes_on() {
     assert!(notes.get(1).unwrap().is_none());
 }
 
-/// The time of each record.
 fn times_of(session: &foldlog::Session) -> Vec<i64> {
     let mut times = Vec::new();
     let read = session.records(0, u64::MAX, |record| {
@@ -236,7 +235,8 @@ fn the_clock_is_the_hosts() {
     assert!(before <= created && created <= SystemClock.now_us());
 }
 
-/// Two stores of one seed give their sessions the same ids, seeds, records and bytes; another seed does not.
+/// Two stores with one seed give their sessions the same ids, seeds, records and bytes; another
+/// seed does not.
 #[test]
 fn one_seed_gives_one_log() {
     let live = |seed: u64| {
@@ -253,7 +253,7 @@ fn one_seed_gives_one_log() {
     assert_eq!(live(5), live(5));
     assert_ne!(live(5).0, live(6).0);
     assert_ne!(live(5).1, live(6).1, "reducers draw from the session's seed");
-    // A session that states its seed depends on the store's no more.
+    // A session with its own seed does not depend on the store's.
     let drawn = |store_seed: u64| {
         let home = super::home_with(|options| options.seed = Some(store_seed));
         let session = home.store.create_with(&types(), seeded(9)).unwrap();
@@ -264,7 +264,7 @@ fn one_seed_gives_one_log() {
     assert_eq!(drawn(1), drawn(2));
 }
 
-/// A store in a real directory, to see that nothing hangs on the storage in memory.
+/// A store in a real directory, to show that nothing depends on the storage in memory.
 #[test]
 fn a_directory_on_a_disk_serves_as_well() {
     let directory = tempfile::tempdir().unwrap();
@@ -283,7 +283,8 @@ fn a_directory_on_a_disk_serves_as_well() {
     assert_eq!(store.open_session(id, &types()).unwrap().state().unwrap(), live);
 }
 
-/// What JSON writes in its own way comes back as the host's type would have recorded it, byte for byte.
+/// Values that JSON writes in its own form come back as the host's type would have recorded them,
+/// byte for byte.
 #[test]
 fn items_of_every_shape_come_in_again_as_they_went_out() {
     use std::collections::BTreeMap;
@@ -324,7 +325,8 @@ fn items_of_every_shape_come_in_again_as_they_went_out() {
     assert_eq!(bytes(&import), bytes(&session));
 }
 
-/// All items of an export had to fit into one record: a session of a hundred thousand tasks was exported, and not imported.
+/// All items of an export had to fit into one record: a session of a hundred thousand tasks could
+/// be exported, and not imported.
 #[test]
 fn an_import_of_more_items_than_a_record_holds_is_one_of_several_records() {
     let home = home();
@@ -349,12 +351,12 @@ fn an_import_of_more_items_than_a_record_holds_is_one_of_several_records() {
     for name in export.slices.iter().map(|slice| slice.slice_type.as_str()) {
         assert_eq!(stored(&imported, name), stored(&session, name), "{name}");
     }
-    // What comes behind it is counted on.
+    // Later items are counted on from there.
     imported.dispatch(step("on")).unwrap();
     assert_eq!(titles::<Plan>(&imported).len(), 351);
 }
 
-/// An import that found no space for a large item left its directory behind, which then was no session.
+/// An import without space for a large item left its directory behind, which was not a session.
 #[test]
 fn an_import_that_does_not_fit_leaves_nothing() {
     let home = home();
@@ -362,7 +364,7 @@ fn an_import_that_does_not_fit_leaves_nothing() {
     session.dispatch(step(&"x".repeat(200_000))).unwrap();
     let (export, id) = (session.export().unwrap(), session.id());
     session.close().unwrap();
-    // Otherwise the store has the item, and its room.
+    // Otherwise the store already has the item, and its space.
     home.store.delete(id).unwrap();
     let before = home.store.session_ids().unwrap();
     let capacity_bytes = home.disk.used_bytes() + 50_000;
@@ -374,7 +376,7 @@ fn an_import_that_does_not_fit_leaves_nothing() {
     home.store.import(&export, &types(), ImportOptions::default()).unwrap();
 }
 
-/// A clock beyond what a record can hold gave reducers another time than the log.
+/// A clock beyond the range of a record gave reducers another time than the log.
 #[test]
 fn a_time_that_no_record_can_hold_is_the_nearest_one_for_everybody() {
     let home = home();

@@ -81,8 +81,8 @@ fn a_deleted_session_is_gone_and_one_in_use_is_not_deleted() {
     assert!(!files.iter().any(|file| file.to_string_lossy().contains(&id.to_string())), "{files:?}");
 }
 
-/// Two parts of a host that both needed a session had to hand it to each other: who opened it again was refused, and not told
-/// how to get it.
+/// Two parts of a host that both needed a session had to pass it around: a second opening was
+/// refused, and the error did not say how to get the open one.
 #[test]
 fn a_session_that_is_open_here_is_had_again_from_its_store() {
     let home = home();
@@ -91,7 +91,7 @@ fn a_session_that_is_open_here_is_had_again_from_its_store() {
     let second = home.store.handle(id).expect("it is open");
     second.dispatch(step("read")).unwrap();
     assert_eq!(titles::<Plan>(&first), ["read"]);
-    // It stays open as long as one of them is there.
+    // It stays open as long as one of them exists.
     drop(first);
     second.dispatch(step("write")).unwrap();
     assert!(matches!(home.store.open_session(id, &types()), Err(Error::Locked { .. })));
@@ -160,7 +160,6 @@ fn without_types_a_session_is_read_exported_and_forked_but_not_written() {
     assert_eq!(stored(&fork, "notes"), stored(&session, "notes"));
 }
 
-/// Sequence numbers have no gaps, and a changed byte does not go unnoticed.
 #[test]
 fn numbers_have_no_gaps_across_segments_and_a_changed_byte_is_found() {
     let home = home_with(|options| {
@@ -203,11 +202,12 @@ fn numbers_have_no_gaps_across_segments_and_a_changed_byte_is_found() {
     assert!(reader().is_ok());
 }
 
-/// A dispatch that does not fit on the disk is refused whole: its declaration is no part of it that may stay.
+/// A dispatch that does not fit on the disk is refused completely, with its declaration.
 #[test]
 fn a_full_disk_refuses_a_dispatch_with_its_declaration() {
     let line = |line: String| DraftEdited { place: 100, line };
-    // A session on a disk that is full but for what the log has already, filled with so many lines or until it is full.
+    // A session whose disk has no space beyond the allocated log, filled with this many lines or
+    // until it is full.
     let filled = |lines: usize| {
         let home = home_with(|options| {
             options.segments = SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 }
@@ -257,7 +257,6 @@ fn a_dispatch_too_large_for_a_record_is_refused_with_its_declaration() {
     assert_eq!(home.reopened(session, &types()).state().unwrap(), live);
 }
 
-/// A killed process has lost nothing that it was told was kept.
 #[test]
 fn a_kill_loses_nothing() {
     let home = home();
@@ -280,8 +279,8 @@ fn a_kill_loses_nothing() {
     assert!(matches!(home.store.open_session(Uuid::nil(), &empty), Err(Error::NoSuchSession { .. })));
 }
 
-/// The writer counted the seals of finished segments, a listing did not; and what a recovery wrote once more
-/// counted twice until the session was opened again.
+/// The writer counted the seals of finished segments, and a listing did not. Records that a
+/// recovery rewrote counted twice until the session was reopened.
 #[test]
 fn a_session_and_a_listing_count_the_same_bytes_also_after_turns_and_a_recovery() {
     let home = home_with(|options| {
@@ -305,8 +304,8 @@ fn a_session_and_a_listing_count_the_same_bytes_also_after_turns_and_a_recovery(
     assert_eq!(counted(&session), session.log_bytes());
 }
 
-/// The header of a session's only segment was damaged, and the session was taken for a directory in which there
-/// had never been one.
+/// With a damaged header of its only segment, a session was taken for a directory that had never
+/// been one.
 #[test]
 fn a_session_that_lost_its_only_header_is_damaged_and_not_nothing() {
     let home = home();
@@ -324,7 +323,8 @@ fn a_session_that_lost_its_only_header_is_damaged_and_not_nothing() {
     }
 }
 
-/// Whoever lost the value that `snapshot` had returned, as a killed process does, could not go back to it.
+/// Without the value that `snapshot` had returned, as after a kill, there was no way to roll back
+/// to it.
 #[test]
 fn snapshots_are_found_again_by_the_next_process_by_their_tags_and_in_forks() {
     let home = home();
@@ -343,7 +343,7 @@ fn snapshots_are_found_again_by_the_next_process_by_their_tags_and_in_forks() {
     assert_eq!((session.snapshots().unwrap(), reader.snapshots().unwrap()), (all.to_vec(), all.to_vec()));
     assert_eq!(session.snapshot_tagged("good").unwrap(), Some(second.clone()));
     assert_eq!(session.snapshot_tagged("bad").unwrap(), None);
-    // One that was abandoned is gone back to all the same.
+    // An abandoned snapshot can be a target all the same.
     session.rollback(&second).unwrap();
     assert_eq!(titles::<Plan>(&session), ["read", "write"]);
     let fork = home.store.fork(id, second.position, &types(), SessionOptions::default()).unwrap();
@@ -351,7 +351,7 @@ fn snapshots_are_found_again_by_the_next_process_by_their_tags_and_in_forks() {
     assert_eq!(shared.iter().map(|one| one.position).collect::<Vec<_>>(), all.map(|one| one.position));
     fork.rollback(&shared[1]).unwrap();
     assert_eq!(titles::<Plan>(&fork), ["read"]);
-    // As text, for a host that keeps them.
+    // As text, for a host that stores it.
     let kept = serde_json::to_string(&first).unwrap();
     assert_eq!(serde_json::from_str::<Snapshot>(&kept).unwrap(), first);
 }

@@ -1,4 +1,4 @@
-//! Who is told of records, when, and what their failures cost.
+//! Subscribers: who receives records, when, and the effect of their failures.
 
 use std::sync::{Arc, Mutex};
 
@@ -87,7 +87,7 @@ fn one_that_panics_costs_a_warning_and_nothing_else() {
     assert_eq!(warnings.len(), 2);
     assert_eq!((warnings[1].sequence, warnings[1].message.as_str()), (sequence, "deaf at 2"));
     assert!(session.take_panics().is_empty());
-    // Of many, the last ones are kept.
+    // Only the last of many are kept.
     for _ in 0..100 {
         session.dispatch(step("more")).unwrap();
     }
@@ -130,7 +130,8 @@ fn a_subscription_lasts_from_its_call_to_its_end() {
     let subscription = session.subscribe(move |notice| {
         hears.lock().unwrap().push(notice.sequence().get());
         if notice.sequence() == 3 {
-            // A record that nobody has been told of yet, and one more who is to hear only what comes after.
+            // A record that is not yet delivered, and a new subscriber that receives only later
+            // ones.
             handle.dispatch(step("during")).unwrap();
             let late_hears = Arc::clone(&late_hears);
             handle.subscribe(move |notice| late_hears.lock().unwrap().push(notice.sequence().get()));

@@ -20,7 +20,8 @@ fn no_record_is_lost_and_each_is_durable_when_its_call_returns() {
     let (told, early) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (counts, counts_early, looks) = (Arc::clone(&told), Arc::clone(&early), session.clone());
     session.subscribe(move |notice| {
-        // Whichever thread tells: told in order, each once, and not before it is durable.
+        // On any thread, notices are delivered in order, once each, and not before their record is
+        // durable.
         let expected = counts.fetch_add(1, Ordering::Relaxed) + 1;
         if notice.sequence() != expected || looks.synced_end() <= notice.sequence() {
             counts_early.fetch_add(1, Ordering::Relaxed);
@@ -36,7 +37,7 @@ fn no_record_is_lost_and_each_is_durable_when_its_call_returns() {
                     let sequence = session.dispatch(part(&n.to_string(), of)).unwrap();
                     assert!(sequence > last.into() && sequence < session.synced_end());
                     last = sequence.get();
-                    // Readers run beside the writers and see at least what their own thread wrote.
+                    // Readers run concurrently and see at least the writes of their own thread.
                     let view = session.view::<Plan>().unwrap();
                     assert_eq!(view.iter().filter(|step| step.part == of).count() as u64, n + 1);
                 }
@@ -59,7 +60,7 @@ fn no_record_is_lost_and_each_is_durable_when_its_call_returns() {
     assert_eq!(kinds(&again).len() as u64, records + 2, "and there are no others");
 }
 
-/// On a real disk a sync takes long enough for the others to gather behind it.
+/// On a real disk a sync takes long enough for others to wait for it.
 #[test]
 fn one_sync_serves_all_who_wait() {
     let directory = tempfile::tempdir().unwrap();
@@ -82,7 +83,7 @@ fn one_sync_serves_all_who_wait() {
     });
     let records = acknowledged.load(Ordering::Relaxed);
     assert_eq!(records, u64::from(THREADS) * EACH);
-    // Each sync raises the mark once, so there are as many marks as syncs at most.
+    // Each sync raises the mark once, so there are at most as many marks as syncs.
     let syncs = marks.lock().unwrap().len() as u64;
     assert!(syncs < records, "{syncs} syncs for {records} records");
     let id = session.id();
@@ -144,8 +145,8 @@ fn a_background_sync_needs_no_call_to_wait_for_it() {
     }
 }
 
-/// Threads asked whether the log was poisoned before they took the writer's lock: those that waited for it
-/// while another's write failed wrote all the same, over what the failed write had left.
+/// Threads checked whether the log was poisoned before they took the writer's lock. Those that
+/// waited while another's write failed wrote all the same, over its leftovers.
 #[test]
 fn nothing_is_written_after_a_failed_write_by_whoever_waited_meanwhile() {
     for durability in [Durability::Process, Durability::Every] {
@@ -165,7 +166,7 @@ fn nothing_is_written_after_a_failed_write_by_whoever_waited_meanwhile() {
     }
 }
 
-/// What a call of `sync` returned for is on the disk, whichever thread's call did the work.
+/// When `sync` returns, the caller's records are on the disk, whichever thread did the work.
 #[test]
 fn a_sync_of_any_thread_returns_once_its_own_records_are_durable() {
     for background in [BackgroundSync::Inline, BackgroundSync::Thread] {

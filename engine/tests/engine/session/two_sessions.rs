@@ -1,5 +1,5 @@
-//! Two sessions beside each other: where they part, and what differs between them. Behind the first record that differs, no
-//! name of an item or a message means the same in both.
+//! Comparing two sessions: where they diverge, and how they differ. After the first different
+//! record, names of items and messages no longer correspond.
 
 use foldlog::conversation::{NewAnswer, NewInput, ToolCallRecord};
 use foldlog::inspect::{DifferenceKind, LogDivergence, LogReader, MessageRow};
@@ -42,7 +42,7 @@ fn two_runs_part_at_the_first_record_that_says_something_else() {
     let said =
         [&difference.recorded, &difference.produced].map(|value| value.as_ref().unwrap().as_str().unwrap());
     assert_eq!(said, ["c", "x"]);
-    // Neither of them parts from itself.
+    // Neither diverges from itself.
     for log in [&one, &two] {
         let alone = log.find_divergence(log).unwrap();
         assert!(alone.is_none() && alone.alike == log.records_len(), "{alone:?}");
@@ -83,7 +83,7 @@ fn a_fork_and_its_parent_part_behind_what_they_share() {
     );
 }
 
-/// Matched by the records that inserted them, all items behind one that came in between would be others.
+/// Matched by their inserting records, all items after an additional one would differ.
 #[test]
 fn an_item_more_in_the_middle_is_one_difference() {
     let home = home();
@@ -100,7 +100,7 @@ fn an_item_more_in_the_middle_is_one_difference() {
     assert_eq!(of_plan(&one, &one), []);
 }
 
-/// A provider draws the ids of calls anew in each run.
+/// A provider draws new ids of calls in each run.
 #[test]
 fn conversations_stand_beside_each_other_whatever_ids_their_calls_have() {
     let home = home();
@@ -135,7 +135,7 @@ fn conversations_stand_beside_each_other_whatever_ids_their_calls_have() {
     assert_eq!(parting.alike, one.records_len() - 1, "{parting:?}");
 }
 
-/// Two runs of one program differed at their first call, by the microseconds that it took.
+/// Two runs of one program differed at their first call, by its duration in microseconds.
 #[test]
 fn how_long_a_call_took_is_no_difference() {
     let ran = |step_us| {
@@ -161,7 +161,7 @@ fn how_long_a_call_took_is_no_difference() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(40) })]
 
-    /// What stays, what goes and what comes amount to both lists, whatever they hold.
+    /// Kept, removed and added items together give both lists, whatever their content.
     #[test]
     fn the_differences_of_two_lists_lead_from_one_to_the_other(
         one in proptest::collection::vec(0..6_u8, 0..14),
@@ -197,7 +197,7 @@ proptest! {
         }
         prop_assert_eq!(one.len() - gone, two.len() - come, "as many stay on one side as on the other");
         prop_assert_eq!(plan.is_empty(), one == two);
-        // No more differ than a comparison place by place would say.
+        // No more items differ than in a comparison place by place.
         let by_place = one.iter().zip(&two).filter(|(one, two)| one != two).count() + one.len().abs_diff(two.len());
         prop_assert!(plan.len() <= 2 * by_place, "{:?}", plan);
     }

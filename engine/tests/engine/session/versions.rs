@@ -65,7 +65,7 @@ fn old_session(home: &Home) -> foldlog::Session {
 
 #[test]
 fn an_event_of_an_older_version_is_read_as_the_present_one_and_its_bytes_stay() {
-    // Large payloads are read through the same door.
+    // Large payloads are read in the same way.
     let home = home_with(|options| options.object_bytes_min = 100);
     let session = old_session(&home);
     let recorded = session.state().unwrap();
@@ -87,12 +87,12 @@ fn an_event_of_an_older_version_is_read_as_the_present_one_and_its_bytes_stay() 
     };
     assert_eq!(versions(&session), [1, 1, 2]);
     assert_eq!(stored(&session, "tasks")[0], json!({"task": "old"}));
-    // An export keeps each item as it was recorded, and says at which version.
+    // An export keeps each item as it was recorded, with its version.
     let export = session.export().unwrap();
     assert_eq!(export.slices[0].item_versions, [1, 1, 2]);
     let import = home.store.import(&export, &types::<TaskSet>(), Default::default()).unwrap();
     assert_eq!((read(&import), versions(&import)), (read(&session), vec![1, 1, 2]));
-    // The old code cannot read what the new one wrote, and says so.
+    // The old code cannot read records of the new one, and reports it.
     let error = home.store.import(&export, &types::<first::TaskSet>(), Default::default()).unwrap_err();
     assert!(matches!(error, Error::NewerVersion { .. }), "{error}");
     session.rollback_to(begin).unwrap();
@@ -127,11 +127,11 @@ fn an_event_that_nobody_declared_is_brought_up_to_date_too() {
     let session = home.reopened(session, &SessionTypes::default());
     let error = session.view::<foldlog::EventSlice<first::TaskSet>>().unwrap_err();
     assert!(matches!(error, Error::NewerVersion { .. }), "{error}");
-    // Having been asked in vain changes nothing for who asks rightly.
+    // The failed read does not affect a correct one.
     assert_eq!(session.view::<foldlog::EventSlice<TaskSet>>().unwrap().len(), 2);
 }
 
-/// Items that are no events have a version of their own.
+/// Items that are not events have their own version.
 #[test]
 fn an_item_of_an_older_version_is_brought_up_to_date() {
     #[derive(Serialize, Deserialize)]
@@ -155,7 +155,7 @@ fn an_item_of_an_older_version_is_brought_up_to_date() {
         |place: usize, line: &str| foldlog_test_support::host::DraftEdited { place, line: line.to_owned() };
     session.dispatch(edit(1, "three")).unwrap();
     assert_eq!(stored(&session, "draft"), [json!({"line": "one"}), json!("three")], "old bytes stay");
-    // The same words recorded anew are of the new version: what is stored is what its version says.
+    // Equal text recorded again has the new version: stored bytes match their version.
     session.dispatch(edit(0, "one")).unwrap();
     let session = home.reopened(session, &foldlog_test_support::host::types());
     assert!(session.view::<Draft>().unwrap().iter().eq(["one", "three"]));

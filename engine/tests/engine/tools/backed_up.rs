@@ -1,5 +1,5 @@
-//! Backups of sessions with a workspace: the captures that were copied are read, what is damaged of them is named until it is sound, and
-//! what is damaged in the copy alone is copied anew.
+//! Backups of sessions with a workspace: copied captures are read, damaged ones are named until
+//! they are repaired, and those damaged only in the copy are copied again.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,13 +21,14 @@ fn back_up_by(room: &Room, to: &str, options: BackupOptions) -> BackupReport {
     store.backup(room.id, room.directory.path().join(to), options).unwrap()
 }
 
-/// Names of the files that a backup left beside the log of a copy.
+/// Returns the names of the files that a backup left next to the log of a copy.
 fn marks(copy: &Path) -> Vec<String> {
     let names = fs::read_dir(copy).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with(".foldlog-backup")).collect()
 }
 
-/// A backup had copied what it never read: nobody knew until a rewind needed it.
+/// A backup did not read the captures that it copied, so damage went unnoticed until a rewind
+/// needed them.
 #[test]
 fn a_flipped_bit_in_any_object_of_a_capture_is_named_by_the_backup() {
     let room = Room::new();
@@ -52,7 +53,7 @@ fn a_flipped_bit_in_any_object_of_a_capture_is_named_by_the_backup() {
         assert_eq!(report.records, sound.records, "all else is copied");
         flip(&captures.join(object));
 
-        // A lost object is told as well, though it be the one with which a capture begins.
+        // A lost object is reported as well, even the first one of a capture.
         let away = room.directory.path().join("away");
         fs::rename(captures.join(object), &away).unwrap();
         let to = format!("lost-{number}");
@@ -70,8 +71,8 @@ fn store_of_copy(room: &Room, to: &str) -> PathBuf {
     store.session_dir(room.id)
 }
 
-/// A backup once said that a capture is damaged; the next ones, which copied nothing of it, said nothing, and kept the damaged copy when
-/// the session had a sound one again.
+/// One backup reported a damaged capture. Later ones, which copied nothing of it, were silent, and
+/// kept the damaged copy after the session's capture was repaired.
 #[test]
 fn each_backup_names_a_damaged_capture_until_the_session_has_a_sound_one() {
     let (room, captures, all) = with_objects();
@@ -99,7 +100,7 @@ fn each_backup_names_a_damaged_capture_until_the_session_has_a_sound_one() {
     }
 }
 
-/// Of what was copied before, only a backup that reads all captures learns what the disk did to it.
+/// Only a backup that reads all captures notices that the disk damaged earlier copies.
 #[test]
 fn a_backup_that_reads_all_captures_heals_the_copy_and_names_what_the_session_has_lost() {
     let (room, captures, all) = with_objects();
@@ -120,7 +121,7 @@ fn a_backup_that_reads_all_captures_heals_the_copy_and_names_what_the_session_ha
             "what is missing is copied by any: {healed:?}"
         );
 
-        // The copy has a sound one: it stays, and the session's own file is the one to mend.
+        // The intact copy stays, and the session's own file has to be repaired.
         flip(&captures.join(object));
         for options in [all_read, BackupOptions::default(), BackupOptions::default()] {
             let told = back_up_by(&room, "copy", options);
@@ -134,7 +135,8 @@ fn a_backup_that_reads_all_captures_heals_the_copy_and_names_what_the_session_ha
     }
 }
 
-/// A backup once copied whatever had another length: a file that the disk had cut took the place of the only sound one.
+/// A backup once copied every file whose length differed: a truncated file replaced the only intact
+/// one.
 #[test]
 fn a_sound_file_of_the_copy_never_gives_way_to_a_damaged_one() {
     let (room, captures, all) = with_objects();
@@ -158,7 +160,7 @@ fn a_sound_file_of_the_copy_never_gives_way_to_a_damaged_one() {
     }
 }
 
-/// A kill behind the copying and before the reading leaves captures of which nobody knows whether they are sound.
+/// After a kill between copying and reading, it is unknown whether the captures are intact.
 #[test]
 fn what_a_killed_backup_did_not_read_is_read_by_the_next() {
     let (room, captures, all) = with_objects();
@@ -170,7 +172,7 @@ fn what_a_killed_backup_did_not_read_is_read_by_the_next() {
         assert_eq!((next.damaged.len(), next.captures_healed), (0, 1), "{next:?}");
         assert!(next.captures > 1 && marks(&dir).is_empty(), "{next:?}");
     }
-    // It is no part of the session: no copy of the copy has it.
+    // The mark is not part of the session: no copy of the copy has it.
     flip(&captures.join(&all[0]));
     let damaged = back_up(&room, "another").dir;
     assert_eq!(marks(&damaged), [".foldlog-backup.unread"]);
@@ -181,7 +183,8 @@ fn what_a_killed_backup_did_not_read_is_read_by_the_next() {
     assert_eq!(elsewhere.backup_from(&damaged, BackupOptions::default()).unwrap().files, 0);
 }
 
-/// A directory in the place of an object of a capture had no backup of the session taken any more, by an error that named the copy's file.
+/// A directory in place of a capture's object stopped every backup of the session, with an error
+/// that named the copy's file.
 #[test]
 fn what_stands_in_the_place_of_a_capture_is_named_left_alone_and_stops_nothing_else() {
     let (room, captures, all) = with_objects();
@@ -214,7 +217,7 @@ fn what_stands_in_the_place_of_a_capture_is_named_left_alone_and_stops_nothing_e
                     assert!(others.next().is_none() || !is_source, "{report:?}");
                 }
                 if number % 3 == 0 && is_source {
-                    // A first backup has what it can.
+                    // A first backup copies as much as it can.
                     let to = format!("anew-{number}-{what}");
                     let anew = back_up(&room, &to);
                     assert!(anew.damaged.iter().any(|one| one.path == path), "{anew:?}");
@@ -252,7 +255,7 @@ fn a_session_without_its_captures_is_named_for_as_long_as_the_copy_has_them() {
             assert_eq!(told, std::slice::from_ref(place), "{what}: {report:?}");
         }
         if what != "nothing" {
-            // Nothing of it is known from an earlier copy.
+            // No earlier copy exists.
             let anew = back_up(&room, &format!("anew-{what}"));
             assert_eq!(anew.damaged.len(), 1, "{what}: {anew:?}");
             clear(&captures);
@@ -263,7 +266,7 @@ fn a_session_without_its_captures_is_named_for_as_long_as_the_copy_has_them() {
     assert!(back_up(&room, "copy").damaged.is_empty());
 }
 
-/// Bytes behind an object belong to nobody: git refuses such a file, and only whoever read it to its end knew.
+/// Git refuses an object file with trailing bytes, and only reading it to its end shows them.
 #[test]
 fn bytes_behind_an_object_are_damage_and_stand_in_no_restores_way() {
     let room = Room::new();
@@ -288,13 +291,13 @@ fn bytes_behind_an_object_are_damage_and_stand_in_no_restores_way() {
         let path = captures.join(object);
         fs::write(&path, [&*fs::read(&path).unwrap(), b"more"].concat()).unwrap();
     }
-    // What a restore needs is there.
+    // Everything that a restore needs is there.
     let room = room.reopen();
     room.rewind(then);
     assert_eq!(room.file("page").as_deref(), Some("one"));
 }
 
-/// A mark that somebody wrote said that nothing was left to be read.
+/// A forged mark claimed that nothing was left to read.
 #[test]
 fn a_forged_mark_stands_for_all_captures() {
     let (room, _, all) = with_objects();

@@ -1,5 +1,6 @@
-//! Workspaces and stores as nobody wants them, met by a real call over a real directory: the error names what is wrong, the
-//! log says what became of the call, and the session goes on or says why it does not.
+//! Hostile and broken workspaces and stores in a real call over a real directory: the error names
+//! the problem, the log records the outcome of the call, and the session continues or reports why
+//! not.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
@@ -43,7 +44,7 @@ fn files(context: &ToolContext) -> Arc<dyn Filesystem> {
     context.resources().get::<dyn Filesystem>().unwrap()
 }
 
-/// A directory with a store, whose session works on the workspace beside it.
+/// A directory with a store, and the workspace of its session next to it.
 struct Home {
     directory: tempfile::TempDir,
     state: ExecutionState,
@@ -103,7 +104,7 @@ impl Home {
         self.runner(act).execute(&call, &ExecuteOptions::default())
     }
 
-    /// The next process, which has not recovered yet.
+    /// Starts the next process, without a recovery.
     fn reopen(&mut self) {
         let (id, root) = (self.session().id(), self.root());
         self.session().clone().close().unwrap();
@@ -116,12 +117,13 @@ impl Home {
         ledger.into_iter().map(|entry| entry.outcome).collect()
     }
 
-    /// How many calls LOG knows of.
+    /// Returns the number of calls in LOG.
     fn invoked(&self) -> u64 {
         self.session().log::<ToolInvocations>().unwrap().len()
     }
 
-    /// A call that the workspace keeps from beginning: its error, which nothing is recorded of.
+    /// Makes a call that the workspace prevents from starting. Returns its error; nothing is
+    /// recorded.
     fn refused(&self) -> String {
         let (position, plan) = (self.session().position(), plan(self.session()));
         let error = self.call(|_| unreachable!("it is not run")).unwrap_err();
@@ -130,12 +132,12 @@ impl Home {
         error.to_string()
     }
 
-    /// A call that fails for what it does: what the model is told. Nothing of it is left but its entries.
+    /// Makes a call that fails, and returns the message for the model. Only its entries are left.
     fn failed(&self, act: impl Fn(&ToolContext) -> Done + Send + Sync + 'static) -> String {
         let (files, plan, invoked) = (self.digest(), plan(self.session()), self.invoked());
         let report = self.call(act).unwrap();
         assert!(!report.success && report.cause == Some(Cause::Error), "{report:?}");
-        // What no capture takes was moved there.
+        // Files that no capture contains were moved there.
         let _ = fs::remove_dir_all(self.root().join(".foldlog-aside"));
         assert_eq!(self.digest(), files, "{report:?}");
         assert_eq!(super::plan(self.session()), plan, "{report:?}");
@@ -147,7 +149,7 @@ impl Home {
         report.message
     }
 
-    /// Nothing stands in the way of the next call.
+    /// Checks that the next call succeeds.
     fn goes_on(&self) {
         let (calls, steps) = (self.invoked(), plan(self.session()).len());
         let report = self.call(|context| Ok(files(context).write("next", b"done")?)).unwrap();
@@ -161,7 +163,7 @@ impl Home {
         self.runner(|_| Ok(())).recover(&ExecuteOptions::default())
     }
 
-    /// A recovery that failed has named why, changed nothing, and is still to be done.
+    /// Checks that a recovery failed with the reason, changed nothing, and is still pending.
     fn stays_interrupted(&self, said: &str, named: &Path) {
         assert!(said.contains(named.to_str().unwrap()), "{said}");
         assert!(self.session().is_interrupted());
@@ -171,7 +173,6 @@ impl Home {
         assert_eq!(fs::read(self.at("folder/file")).unwrap(), b"half done");
     }
 
-    /// The files of all objects in the store of the workspace's snapshots.
     fn objects(&self) -> Vec<PathBuf> {
         let directories = fs::read_dir(self.session().dir().join("workspace/objects")).unwrap();
         let directories =
@@ -184,7 +185,7 @@ impl Home {
     }
 }
 
-/// Damages these files, and says what they held.
+/// Damages these files, and returns their former contents.
 fn damage(paths: &[PathBuf]) -> Vec<(PathBuf, Vec<u8>)> {
     let damage = |path: &PathBuf| {
         let sound = fs::read(path).unwrap();
@@ -226,7 +227,7 @@ fn a_call_through_a_link_out_of_the_workspace_fails_by_its_name_and_is_taken_bac
         assert!(said.contains(named), "{said}");
         assert_eq!(digest::of(&outside), before, "{said}");
     }
-    // A link that the tool itself makes leads out no more than another; and it is gone with the call.
+    // A link created by the tool leads out no more than another, and is removed with the call.
     let root = home.root();
     let said = home.failed(move |context| {
         symlink("/etc", root.join("new link"))?;
@@ -270,7 +271,7 @@ fn a_file_that_cannot_be_read_keeps_a_call_from_beginning_or_from_being_committe
     assert!(process.passed() && said == "done", "{said}");
 }
 
-/// The child's part, since whoever has all privileges reads every file.
+/// The child, since root can read every file.
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_one_without_privileges() {
@@ -290,7 +291,7 @@ fn part_of_one_without_privileges() {
     assert!(said.contains("folder/secret") && said.contains("denied"), "{said}");
     fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
     home.goes_on();
-    // One that the call leaves behind.
+    // A file that the call leaves behind.
     let said = home.failed(move |_| {
         fs::write(&secret, "other")?;
         Ok(fs::set_permissions(&secret, Permissions::from_mode(0o000))?)
@@ -313,7 +314,7 @@ fn a_pipe_or_a_socket_keeps_a_call_from_beginning_or_from_being_committed() {
         assert!(said.contains(name), "{said}");
         fs::remove_file(home.at(name)).unwrap();
         home.goes_on();
-        // One that the call leaves behind, in a file's place.
+        // A directory that the call leaves behind in place of a file.
         let path = home.at(name);
         let file = home.at("folder/file");
         let said = home.failed(move |_| {
@@ -326,7 +327,7 @@ fn a_pipe_or_a_socket_keeps_a_call_from_beginning_or_from_being_committed() {
     }
 }
 
-/// Writes over what is in a large file again and again, until it is dropped.
+/// Overwrites a large file repeatedly until it is dropped.
 struct Busy {
     stop: Arc<AtomicBool>,
     threads: Vec<thread::JoinHandle<()>>,
@@ -334,7 +335,7 @@ struct Busy {
 
 impl Busy {
     fn with(path: &Path) -> Busy {
-        // Long enough that no reading of it falls between two writes.
+        // Long enough that no read of it falls between two writes.
         fs::write(path, vec![0; 64 << 20]).unwrap();
         let (stop, begun) = (Arc::new(AtomicBool::new(false)), Arc::new(Barrier::new(3)));
         let write = || {
@@ -385,7 +386,8 @@ fn a_file_that_changes_while_it_is_read_keeps_a_call_from_beginning_or_from_bein
     home.goes_on();
 }
 
-/// Going back took the log back with the files, and every record since the begin was gone.
+/// A rollback also restored the log with the files, and every record since the start record was
+/// lost.
 #[test]
 fn a_session_inside_its_own_workspace_runs_no_tool() {
     let directory = tempfile::tempdir().unwrap();
@@ -393,10 +395,10 @@ fn a_session_inside_its_own_workspace_runs_no_tool() {
     fs::create_dir(&root).unwrap();
     let session = store_at(&root).create(&types()).unwrap();
     let dir = session.dir().to_owned();
-    // The ordinary place of the snapshots is inside too.
+    // The default place of the snapshots is inside too.
     let refused = state_of(session.clone(), &root).unwrap_err().to_string();
     assert!(refused.contains("inside the workspace") && refused.contains(dir.to_str().unwrap()), "{refused}");
-    // And where they are elsewhere, the log is.
+    // If the snapshots are elsewhere, the log is still inside.
     let snapshots = directory.path().join("snapshots");
     let files = HostFilesystem::open(&root, snapshots, HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
@@ -406,7 +408,7 @@ fn a_session_inside_its_own_workspace_runs_no_tool() {
     assert!(home.state.snapshot(None).is_err());
     assert!(home.fates().is_empty());
     home.session().dispatch(StepAdded { title: "without tools".to_owned(), part: 0 }).unwrap();
-    // With a workspace of its own the same session goes on.
+    // With another workspace the same session continues.
     let elsewhere = Home::new();
     let state = state_of(home.session().clone(), &elsewhere.root()).unwrap();
     let home = Home { directory: elsewhere.directory, state };
@@ -448,14 +450,14 @@ fn a_call_that_takes_its_workspace_away_fails_and_says_that_the_workspace_is_not
             }
             other => panic!("{other}"),
         }
-        // What can be restored is, and the call is left open until the rest is too.
+        // Everything restorable is restored, and the call stays open until the rest is too.
         assert!(plan(home.session()).is_empty());
         assert_eq!((home.fates(), home.invoked()), (vec![OperationStatus::Open], 0));
         assert!(home.session().is_interrupted());
         let refused = home.call(|_| unreachable!("it is not run"));
         assert!(matches!(refused, Err(Error::Interrupted { .. })), "{refused:?}");
         assert!(home.recover().unwrap_err().to_string().contains("gone"));
-        // Once it is there again it is.
+        // Once the directory is back, it is restored.
         fs::rename(&away, home.root()).unwrap();
         assert_ne!(home.digest(), before);
         home.recover().unwrap();
@@ -517,7 +519,7 @@ fn a_call_whose_snapshot_is_damaged_fails_and_names_the_object_and_changes_nothi
     assert_eq!(fs::read(home.at("folder/file")).unwrap(), b"half done");
     assert!(plan(home.session()).is_empty());
     assert_eq!((home.fates(), home.invoked()), (vec![OperationStatus::Open], 0));
-    // From a copy of the store all of it comes back.
+    // With the objects from a copy of the store, everything is restored.
     damaged.iter().for_each(|(path, sound)| replace(path, sound));
     home.recover().unwrap();
     assert_eq!((home.digest(), home.fates()), (before, vec![OperationStatus::Interrupted]));
@@ -559,7 +561,7 @@ fn a_session_whose_workspace_or_snapshot_is_not_there_stays_interrupted_until_it
     home.stays_interrupted(&said, &home.root());
 
     for object in home.objects() {
-        // Another process each time, which holds nothing in memory of what is damaged.
+        // A new process each time, without cached content of damaged objects.
         home.reopen();
         let damaged = damage(std::slice::from_ref(&object));
         let error = home.recover().unwrap_err();

@@ -1,5 +1,5 @@
-//! Calls over a workspace that cannot be captured whole, or not be brought back in every respect: what the call's report,
-//! its record and the ledger say.
+//! Calls over a workspace that cannot be captured completely, or not restored exactly: the call's
+//! report, its record and the ledger name what is missing.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -19,7 +19,7 @@ use crate::filesystem::digest;
 
 type Does = Box<dyn Fn(&ToolContext) + Send + Sync>;
 
-/// A tool that does something and then says no, or has success.
+/// A tool that does something and then fails or succeeds.
 struct Act {
     does: Does,
     success: bool,
@@ -39,7 +39,7 @@ impl Tool for Act {
     }
 }
 
-/// A session, and beside it a workspace.
+/// A session and its workspace.
 struct Bench {
     directory: tempfile::TempDir,
     id: Uuid,
@@ -94,7 +94,8 @@ fn last_entry(runner: &ToolRunner) -> LedgerEntry {
     LogReader::open(runner.state().session().dir()).unwrap().ledger().unwrap().pop().unwrap()
 }
 
-/// A tool that left 4 GiB was committed, however long the capture of that took and however little time it had.
+/// A tool that left 4 GiB was committed, however long its capture took and however little time it
+/// had.
 #[test]
 fn a_call_that_leaves_more_than_may_be_captured_fails_and_is_rolled_back() {
     let bench = Bench::new();
@@ -110,7 +111,7 @@ fn a_call_that_leaves_more_than_may_be_captured_fails_and_is_rolled_back() {
     assert_eq!(fs::metadata(aside).unwrap().len(), 4 << 20);
     fs::remove_dir_all(bench.at(".foldlog-aside")).unwrap();
     assert!(bench.digest() == before);
-    // Nor does one begin where so much is there already, and nothing is recorded of it.
+    // Nor does a call start if there are that many files already, and nothing is recorded of it.
     fs::write(&large, vec![7; 4 << 20]).unwrap();
     let position = runner.state().session().position();
     let refused = call(&runner, &ExecuteOptions::default()).unwrap_err();
@@ -121,7 +122,7 @@ fn a_call_that_leaves_more_than_may_be_captured_fails_and_is_rolled_back() {
     assert_eq!(runner.state().session().position(), position);
 }
 
-/// The time that a call has is over while what it left is captured.
+/// The call's deadline passes while its files are captured.
 #[test]
 fn a_call_whose_capture_outlasts_its_deadline_is_rolled_back() {
     let bench = Bench::new();
@@ -141,7 +142,7 @@ fn a_call_whose_capture_outlasts_its_deadline_is_rolled_back() {
     assert_eq!(last_entry(&runner).cause, Some(Cause::Deadline));
 }
 
-/// What was not undone was known to nobody but the restore that had left it so.
+/// Only the restore itself knew which changes it had not undone.
 #[test]
 fn what_was_not_undone_stands_in_the_report_in_the_record_and_in_the_ledger() {
     let bench = Bench::new();
@@ -163,7 +164,7 @@ fn what_was_not_undone_stands_in_the_report_in_the_record_and_in_the_ledger() {
     let entry = last_entry(&runner);
     assert_eq!((entry.outcome, &entry.not_undone), (OperationStatus::Failed, &report.not_undone));
     assert!(serde_json::to_string(&entry).unwrap().contains(r#""path":"linked""#));
-    // One that is as it was has nothing to tell.
+    // A call after which everything is unchanged has nothing to report.
     let again = bench.at("file");
     drop(runner);
     let runner =
@@ -172,7 +173,7 @@ fn what_was_not_undone_stands_in_the_report_in_the_record_and_in_the_ledger() {
     assert!(!serde_json::to_string(&last_entry(&runner)).unwrap().contains("not_undone"));
 }
 
-/// The child's part of a call that leaves what no capture takes, and is killed.
+/// The child: a call that leaves uncapturable files, and is killed.
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_leaves_what_cannot_be_captured() {
@@ -200,8 +201,8 @@ fn part_of_a_child_that_leaves_what_cannot_be_captured() {
     unreachable!("it was killed");
 }
 
-/// A recovery first captures what the killed call had left, and that could not be done: for a pipe, for a tree that is too
-/// deep, for more than may be captured. The session stayed interrupted for good.
+/// A recovery first captures the files of the killed call. If that was impossible because of a
+/// pipe, a tree too deep, or too much data, the session stayed interrupted for good.
 #[test]
 fn a_recovery_moves_aside_what_it_cannot_capture() {
     for what in ["pipe", "deep", "large"] {
@@ -231,7 +232,7 @@ fn a_recovery_moves_aside_what_it_cannot_capture() {
     }
 }
 
-/// A killed call's files come back to their owners, too.
+/// Files of a killed call also get their owners back.
 #[test]
 fn a_restored_setuid_file_is_its_owners_after_a_call_that_fails() {
     if !nix::unistd::Uid::effective().is_root() {

@@ -1,4 +1,4 @@
-//! Positions before and after calls, and snapshots of everything.
+//! Positions before and after calls, and composite snapshots.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,14 +30,14 @@ fn state_and_resources_go_back_to_before_and_after_a_call() {
     assert_eq!(run.state(), (vec!["a".to_owned(), "b".to_owned()], [("paper".into(), "b".into())].into()));
     let missing = state.rollback_to_tool("call_x").unwrap_err();
     assert_eq!(missing.to_string(), "No checkpoint for tool call: call_x");
-    // A fork begins before the call and goes its own way.
+    // A fork starts before the call and continues independently.
     let fork = state.fork_at_tool("call_c").unwrap();
     assert_eq!(plan(&fork), ["a", "b"]);
 }
 
 #[test]
 fn going_back_to_before_a_call_gives_nothing_back_that_is_spent() {
-    // The budget went back with the rest, as if the tokens had not been sent.
+    // The budget was restored with the rest, as if the tokens had not been sent.
     let run = Run::new();
     run_calls(&run, &[("call_a", "a"), ("call_b", "b")]);
     run.runner.state().rollback_to_tool("call_a").unwrap();
@@ -46,7 +46,8 @@ fn going_back_to_before_a_call_gives_nothing_back_that_is_spent() {
 
 #[test]
 fn two_snapshots_at_one_position_have_two_names() {
-    // After one call and before the next the position is one, and so was the name, whatever had changed between.
+    // After one call and before the next the position is the same. The name was the same too,
+    // whatever had changed in between.
     let run = Run::new();
     run_calls(&run, &[("call_a", "a")]);
     run.desk.put("paper", "changed meanwhile");
@@ -55,7 +56,7 @@ fn two_snapshots_at_one_position_have_two_names() {
     let post = first.post.unwrap();
     assert_eq!(post.session.position, second.pre.session.position);
     assert_ne!(post.id, second.pre.id);
-    // One seed gives one name still.
+    // One seed still gives one name.
     let again = Run::new();
     run_calls(&again, &[("call_a", "a")]);
     assert_eq!(again.runner.state().checkpoints().unwrap().list()[0].post.as_ref().unwrap().id, post.id);
@@ -63,7 +64,7 @@ fn two_snapshots_at_one_position_have_two_names() {
 
 #[test]
 fn what_could_not_be_put_back_after_a_restore_that_failed_is_named() {
-    // The error told why the restore had failed, and nothing of the desk that was left in between.
+    // The error named the cause of the failed restore, but not the half-restored desk.
     let run = Run::new();
     run_calls(&run, &[("call_a", "a")]);
     let mut taken = run.runner.state().snapshot(None).unwrap();
@@ -84,7 +85,7 @@ fn what_could_not_be_put_back_after_a_restore_that_failed_is_named() {
         other => panic!("{other:?}"),
     }
     assert_eq!(run.desk.text("paper").as_deref(), Some("a"), "as the snapshot has it");
-    // The restore is left open, so that a recovery puts back what it could not.
+    // The restore stays open, so that a recovery completes the rollback.
     assert!(run.session().is_interrupted());
     *run.desk.broken.lock().unwrap() = None;
     run.runner.recover(&ExecuteOptions::default()).unwrap();
@@ -118,7 +119,7 @@ fn a_checkpoint_says_what_the_call_was() {
     assert_eq!(first.pre.metadata, of_call("pre:call_a", "call_a", SnapshotPhase::PreTool));
     assert_eq!(post.metadata, of_call("post:call_a", "call_a", SnapshotPhase::PostTool));
     assert_eq!(second.pre.metadata, of_call("pre:call_b", "call_b", SnapshotPhase::PreTool));
-    // All of these times are those of the host's clock.
+    // All of these times are from the host's clock.
     let times = [first.pre.created_at_us, post.created_at_us, first.recorded_at_us, second.pre.created_at_us];
     assert!(times.is_sorted() && first.elapsed_us > 0, "{times:?}");
     let hosts = CLOCK_BEGINS_US..CLOCK_BEGINS_US + 1_000_000;
@@ -169,7 +170,7 @@ fn a_composite_snapshot_survives_as_json_and_is_restored_whole_or_not_at_all() {
         (taken.id, Some("a good moment"), taken.session.position)
     );
     assert_eq!(read.to_json().unwrap(), json);
-    // Where a resource fails, the session stays too.
+    // If a resource fails, the session is unchanged too.
     *run.desk.broken.lock().unwrap() = Some(Broken::Restore);
     let before = run.state();
     assert!(matches!(run.runner.state().restore(&read), Err(Error::RestoreFailed { .. })));
@@ -179,7 +180,7 @@ fn a_composite_snapshot_survives_as_json_and_is_restored_whole_or_not_at_all() {
     assert_eq!(run.state(), before);
     run.runner.state().restore(&read).unwrap();
     assert_eq!(run.state(), (vec!["a".to_owned()], [("paper".into(), "a".into())].into()));
-    // The budget goes back where a host asks for all of a moment, though no failing tool takes it back.
+    // A host can restore the budget with everything else, although failing tools do not restore it.
     assert_eq!(run.budget.total().input_tokens, 10);
     let other = Run::new();
     let mut elsewhere = read.clone();
@@ -188,7 +189,8 @@ fn a_composite_snapshot_survives_as_json_and_is_restored_whole_or_not_at_all() {
     assert!(matches!(CompositeSnapshot::from_json("{}"), Err(Error::Export(_))));
 }
 
-/// The JSON had null for files in memory, and a restore of it said that another process had taken the snapshot.
+/// The JSON had `null` for files in memory, and restoring it failed with the claim that another
+/// process had taken the snapshot.
 #[test]
 fn a_snapshot_of_files_in_memory_is_restored_here_and_its_json_names_what_it_leaves_out() {
     let session = store_of(&MemoryStorage::new()).create(&types()).unwrap();
@@ -219,7 +221,7 @@ fn a_snapshot_of_files_in_memory_is_restored_here_and_its_json_names_what_it_lea
     let refused = state.restore(&read).unwrap_err().to_string();
     assert!(refused.contains("`filesystem`") && refused.contains("left out of the JSON"), "{refused}");
     assert_eq!(left(), before);
-    // It does not say of what it contains that it leaves it out, and of what it leaves out that it contains it.
+    // It may not list a resource as left out that it contains, or the reverse.
     let lies = json.replace(r#""left_out":["filesystem"]"#, r#""left_out":["budget"]"#);
     assert!(
         matches!(CompositeSnapshot::from_json(&lies), Err(Error::Export(reason)) if reason.contains("`budget`"))
@@ -258,12 +260,12 @@ fn a_snapshot_says_why_it_was_taken() {
     );
 }
 
-/// A desk whose process is killed when it is brought back, or at the n-th call to the disk that follows.
+/// A desk whose process is killed during its restore, or at the n-th later call to the disk.
 struct Fragile {
     desk: Desk,
     disk: MemoryStorage,
     kill_at: Mutex<Option<u64>>,
-    /// Whether this process does not live to bring it back a second time, though its code runs on.
+    /// Whether the process is dead before a second restore, although its code still runs.
     is_doomed: AtomicBool,
     was_brought_back: AtomicBool,
 }
@@ -317,17 +319,18 @@ fn fragile(session: Session, desk: &Desk, disk: &MemoryStorage, at: Option<At>) 
     ToolRunner::new(state, ToolRegistry::new())
 }
 
-/// When and in what a restore's process is killed.
+/// When and where a restore's process is killed.
 #[derive(Clone, Copy, Debug)]
 enum At {
     /// At the n-th call to the disk, before the desk is touched or after.
     Call(u64),
-    /// At the n-th call to the disk once the desk is back; within the desk's own work where it is 0.
+    /// At the n-th call to the disk after the desk is restored; within the desk's own restore if it
+    /// is 0.
     Back(u64),
 }
 
-/// Kills a restore, and recovers in the next process: the papers and the plan then, and whether the restore came to its
-/// end. The second process is killed too where that is asked for.
+/// Kills a restore, and recovers in the next process, which may be killed too. Returns the papers,
+/// the plan, and whether the restore completed.
 fn killed_restore(
     at: At,
     power: bool,
@@ -384,7 +387,7 @@ fn killed_restore(
         }
         other => panic!("{told}: {other:?}"),
     }
-    // The log read from its beginning says the same of STATE as the session that goes on.
+    // The log, read from its start, gives the same STATE as the live session.
     session.dispatch(step("after")).unwrap();
     let mut expected = if came_back { vec!["then"] } else { vec!["then", "since"] };
     expected.push("after");
@@ -399,7 +402,7 @@ fn step(title: &str) -> StepAdded {
     StepAdded { title: title.to_owned(), part: 0 }
 }
 
-/// The papers were as at the snapshot, the plan was not, and the log knew of nothing.
+/// The papers were as at the snapshot, the plan was not, and the log did not mention it.
 #[test]
 fn a_restore_whose_process_is_killed_at_any_step_is_done_or_taken_back_whole() {
     let text = |text: &str| text.to_owned();
@@ -443,18 +446,18 @@ fn a_restore_stands_in_the_log_as_an_operation_of_its_own() {
     );
     assert_eq!(run.runner.state().checkpoints().unwrap().list().len(), kept, "it is no tool's call");
     super::regressions::audit_of(&run.disk, run.session());
-    // A position within it would be half of it.
+    // A position within the restore would be half of it.
     let restore = &ledger[2];
     let within = run.session().rollback_to(restore.begin + 1);
     assert!(matches!(within, Err(Error::InsideTransaction { .. })), "{within:?}");
     run.session().rollback_to(restore.end.unwrap()).unwrap();
     assert_eq!(run.plan(), ["a"]);
-    // And what it had abandoned can be gone back to.
+    // The records that it abandoned can be a target.
     run.session().rollback_to(restore.begin - 1).unwrap();
     assert_eq!(run.plan(), ["a", "b"]);
 }
 
-/// The calls that a rollback says it cannot roll back.
+/// Returns the calls that a rollback reports as not undone.
 fn told(done: &RollbackReport) -> Vec<&str> {
     done.outside.iter().filter_map(|call| call.call_id.as_deref()).collect()
 }
@@ -476,7 +479,7 @@ fn a_rollback_names_the_committed_calls_whose_effects_it_cannot_take_back() {
     let abandoned = ledger.iter().filter(|entry| entry.outcome == OperationStatus::Abandoned);
     let operations = done.outside.iter().map(|call| call.operation);
     assert!(abandoned.map(|entry| entry.operation).eq(operations));
-    // What is abandoned already is not abandoned once more, unless it is live again.
+    // Abandoned calls are not reported again, unless they are live again.
     assert_eq!(told(&run.session().rollback(&before).unwrap()), [""; 0]);
     assert_eq!(told(&run.session().rollback_to(latest).unwrap()), [""; 0]);
     assert_eq!(told(&run.runner.state().rollback_to_tool("call_c").unwrap()), ["call_c"]);
@@ -499,7 +502,7 @@ fn a_rollback_behind_hundreds_of_calls_names_each_that_came_later() {
         positions.push(run.session().position().unwrap());
         run_calls(&run, &[(name, name)]);
     }
-    // At and beside the places that the index of the slice remembers, and from far to near.
+    // At and next to the places in the slice's index, and from far to near.
     for at in [0, 255, 256, 257, 511, 512, 513, 599] {
         let done = run.session().rollback_to(positions[at]).unwrap();
         assert_eq!(told(&done), names[at..], "{at}");
@@ -507,12 +510,12 @@ fn a_rollback_behind_hundreds_of_calls_names_each_that_came_later() {
     }
 }
 
-/// A host makes the run; whoever works in it is handed that one, and makes none.
+/// Only the host creates the run; adapters and tools receive it.
 #[test]
 fn adapters_and_tools_take_the_run_that_the_host_owns() {
     let run = Run::new();
     let at_once = ExecuteOptions::default();
-    // Two adapters, each with a runner of its own over the run that it was given.
+    // Two adapters, each with its own runner over the run that it received.
     let adapters = [(); 2].map(|()| ToolRunner::new(run.runner.state().clone(), run.runner.tools().clone()));
     for (adapter, text) in adapters.iter().zip(["one", "two"]) {
         adapter.execute(&call("paper", text, Then::Succeed).with_id(text), &at_once).unwrap();
@@ -521,7 +524,7 @@ fn adapters_and_tools_take_the_run_that_the_host_owns() {
     assert_eq!(run.state(), (vec!["one".to_owned(), "two".to_owned()], paper("two")));
     let kept = run.runner.state().checkpoints().unwrap().list();
     assert!(kept.iter().filter_map(|kept| kept.tool_call_id.as_deref()).eq(["one", "two"]));
-    // A tool is given the same, and another host's run is none of its call's.
+    // A tool receives the same run, and the run of another host is refused.
     let operation = adapters[0].begin(&call("paper", "three", Then::Succeed), &at_once).unwrap();
     let context = operation.context();
     assert_eq!(context.session().id(), run.session().id());
@@ -530,7 +533,7 @@ fn adapters_and_tools_take_the_run_that_the_host_owns() {
     let within = other.runner.within(context).execute(&call("paper", "four", Then::Succeed), &at_once);
     assert!(matches!(within, Err(Error::SnapshotMismatch(_))), "{within:?}");
     operation.abort("seen").unwrap();
-    // One rolls back what the other did.
+    // One rolls back the calls of the other.
     adapters[1].state().rollback_to_tool("one").unwrap();
     assert_eq!(run.state(), (vec![], BTreeMap::new()));
 }

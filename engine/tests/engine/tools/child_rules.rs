@@ -1,4 +1,4 @@
-//! What holds between a call and the child sessions that work on its resources, on a disk in memory.
+//! Rules between a call and the child sessions that work on its resources, on a disk in memory.
 
 use std::sync::mpsc;
 use std::thread;
@@ -9,7 +9,7 @@ use foldlog::inspect::OperationStatus;
 
 use super::*;
 
-/// A tool whose work a test hands to it.
+/// A tool whose work is a closure of a test.
 struct Act<F>(F);
 
 impl<F> Tool for Act<F>
@@ -37,7 +37,7 @@ fn done() -> Result<ToolResult<()>, ToolError> {
     Ok(ToolResult::ok("done", ()))
 }
 
-/// The child's run, with the tools of this one.
+/// Returns the child's run, with the tools of this one.
 fn child_of(run: &Run, context: &ToolContext) -> Result<ToolRunner, ToolError> {
     Ok(ToolRunner::new(context.child(0, &types())?, run.runner.tools().clone()))
 }
@@ -49,7 +49,8 @@ fn child_fates(run: &Run) -> Vec<OperationStatus> {
     reader.ledger().unwrap().iter().map(|entry| entry.outcome).collect()
 }
 
-/// The child's call has changed the desk, and neither its end nor its rollback is there: its parent may not keep that.
+/// The child's call has changed the desk, and neither ended nor rolled back: its parent must not
+/// commit that.
 #[test]
 fn a_call_cannot_commit_what_its_child_has_left_half_done() {
     let run = Arc::new(Run::new());
@@ -70,7 +71,7 @@ fn a_call_cannot_commit_what_its_child_has_left_half_done() {
     assert_eq!(run.desk.text("paper").as_deref(), Some("as it was"));
 }
 
-/// Where the tool opens the child once more, it recovers it, and may commit.
+/// If the tool opens the child again, it recovers the child, and may commit.
 #[test]
 fn a_child_that_was_left_half_done_is_recovered_by_opening_it_again() {
     let run = Arc::new(Run::new());
@@ -95,7 +96,7 @@ fn a_child_that_was_left_half_done_is_recovered_by_opening_it_again() {
     assert_eq!(child_fates(&run), [OperationStatus::Interrupted, OperationStatus::Committed]);
 }
 
-/// A call of the child that somebody let go of ends before its parent does, and is rolled back.
+/// A dropped call of the child ends before its parent, and is rolled back.
 #[test]
 fn a_childs_call_that_is_dropped_ends_before_its_parent() {
     let run = Arc::new(Run::new());
@@ -105,7 +106,7 @@ fn a_childs_call_that_is_dropped_ends_before_its_parent() {
         let operation = child.begin(&ToolCall::new("elsewhere", "{}"), &ExecuteOptions::default())?;
         inner.desk.put("paper", "half");
         drop(operation);
-        // The session stays open, so that nothing but the parent's end can end the call.
+        // The session stays open, so that only the parent's end can end the call.
         std::mem::forget(child);
         done()
     };
@@ -114,7 +115,7 @@ fn a_childs_call_that_is_dropped_ends_before_its_parent() {
     assert_eq!((run.desk.text("paper"), child_fates(&run)), (None, vec![OperationStatus::Failed]));
 }
 
-/// What is nested in the call and what its child runs exclude each other, so a tool of the child that begins something in
+/// Nested calls and the child's calls exclude each other, so a child's tool that begins a call in
 /// its parent would wait for itself.
 #[test]
 fn a_tool_of_a_child_is_refused_what_would_wait_for_it() {
@@ -126,7 +127,7 @@ fn a_tool_of_a_child_is_refused_what_would_wait_for_it() {
         let within = move |_: &ToolContext| {
             let refused = nested.execute(&call("paper", "no", Then::Succeed), &ExecuteOptions::default());
             assert!(matches!(refused, Err(Error::InsideOperation { .. })), "{refused:?}");
-            // It may still tell its parent something.
+            // It may still dispatch to its parent.
             outer.session().dispatch(StepAdded { title: "told".to_owned(), part: 0 })?;
             done()
         };
@@ -183,7 +184,7 @@ fn a_childs_call_has_no_more_time_than_its_parent() {
     assert!(is_late(&late), "{late:?}");
 }
 
-/// Two children in two threads: what may change something runs one at a time.
+/// Two children in two threads: calls that may change something run one at a time.
 #[test]
 fn calls_of_two_children_at_once_take_turns_on_the_resources() {
     let run = Arc::new(Run::in_store(Idempotency::Manual, StoreOptions::default()));
@@ -205,11 +206,11 @@ fn calls_of_two_children_at_once_take_turns_on_the_resources() {
         done()
     };
     assert!(act(run.runner.state().clone(), drives, &ExecuteOptions::default()).unwrap().success);
-    // A call that failed would have taken a paper of the other back, had it not been alone.
+    // Otherwise a failed call would have removed a paper of the other.
     assert_eq!(run.desk.papers().len(), 20);
 }
 
-/// A tool that was declared to read only cannot have its child change something.
+/// The child of a tool declared as read-only cannot change anything.
 #[test]
 fn a_child_of_a_call_that_only_reads_changes_nothing() {
     struct Look(Arc<Run>);

@@ -1,4 +1,4 @@
-//! Sub-agents with sessions of their own, on the workspace of the call that drives them.
+//! Sub-agents with their own sessions, on the workspace of the call that drives them.
 
 use std::collections::btree_map::Entry;
 use std::fs;
@@ -15,19 +15,19 @@ use nix::unistd::Pid;
 
 use super::*;
 
-/// What the tool that drives the sub-agents does, one after the other.
+/// A step of the tool that drives the sub-agents.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug)]
 #[serde(rename_all = "snake_case")]
 enum Step {
-    /// The sub-agent with this number writes a file by a call of its own.
+    /// This sub-agent writes a file by its own call.
     Child { number: u32, file: String, then: Then },
     /// The tool writes a file itself.
     Own { file: String },
-    /// The same, only where the call runs again.
+    /// The same, only if the call runs again.
     Resumed { number: u32, file: String },
-    /// The tool says whether it goes on: its process is killed, the first time that it comes here.
+    /// The outcome of the tool at this point; its process may be killed the first time.
     Then(Then),
-    /// The same, only where the call runs again.
+    /// The same, only if the call runs again.
     ResumedThen(Then),
 }
 
@@ -50,7 +50,7 @@ fn work(opened: &[u32], steps: &[Step]) -> Work {
     Work { opened: opened.to_vec(), steps: steps.to_vec() }
 }
 
-/// Notes in a file outside of the workspace that something really ran, and returns how often it has.
+/// Counts a real execution in a file outside of the workspace, and returns the count.
 fn note(directory: &Path, what: &str) -> usize {
     let mut file = fs::OpenOptions::new().append(true).create(true).open(directory.join("ran")).unwrap();
     writeln!(file, "{what}").unwrap();
@@ -62,7 +62,7 @@ fn times(directory: &Path, what: &str) -> usize {
     ran.lines().filter(|line| *line == what).count()
 }
 
-/// Returns what a tool answers, unless its process dies for the first time here.
+/// Returns a tool's result, unless its process dies here for the first time.
 fn then(directory: &Path, what: &str, then: Then) -> Result<ToolResult<()>, ToolError> {
     match then {
         Then::Fail => return Err(ToolError::failed("not like that")),
@@ -107,11 +107,10 @@ impl Tool for Scrawl {
     }
 }
 
-/// The tool that drives sub-agents, as the calls of one answer that each of them has got.
+/// The tool that drives sub-agents, whose steps are the calls of an answer.
 struct Drive {
     directory: PathBuf,
     idempotency: Idempotency,
-    /// Idempotency of the sub-agents' tool.
     within: Idempotency,
 }
 
@@ -164,7 +163,7 @@ impl Tool for Drive {
     }
 }
 
-/// A store with a session in it, and a workspace beside it.
+/// A store with a session, and its workspace.
 struct Ground {
     directory: tempfile::TempDir,
     id: Uuid,
@@ -214,7 +213,7 @@ impl Ground {
         self.open(Idempotency::Natural, Idempotency::Natural)
     }
 
-    /// Does the work in a process of its own, which is killed while it does.
+    /// Runs the work in a separate process, which is killed meanwhile.
     fn killed(&self, work: &Work) {
         self.killed_as(work, "natural");
     }
@@ -231,13 +230,12 @@ impl Ground {
         );
     }
 
-    /// Recovers in a process of its own, which is killed while it runs the work again.
+    /// Recovers in a separate process, which is killed while it runs the work again.
     fn killed_again(&self) {
         let part = "tools::children::part_of_a_process_that_recovers_and_is_killed";
         child::start(part, &format!("{} {}", self.id, self.path().display())).ended();
     }
 
-    /// The names of the workspace's files.
     fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path().join("workspace")).unwrap();
         let mut names: Vec<_> =
@@ -258,7 +256,7 @@ impl Ground {
         self.ledger(session).iter().map(|entry| entry.outcome).collect()
     }
 
-    /// The children of the session's last operation.
+    /// Returns the children of the session's last operation.
     fn children(&self) -> Vec<Uuid> {
         let ledger = self.ledger(self.id);
         ledger.last().unwrap().children.iter().map(|child| child.session).collect()
@@ -292,8 +290,8 @@ fn part_of_a_process_that_recovers_and_is_killed() {
     panic!("it was to be killed: {:?}", runner.recover(&ExecuteOptions::default()));
 }
 
-/// A tool that drove a sub-agent in a session of its own on the same directory was refused, or waited for itself: the call
-/// held the directory's lease, and its mark named another session.
+/// A tool that drove a sub-agent in its own session on the same directory was refused, or waited
+/// for itself: the call held the directory's lease, and its mark named another session.
 #[test]
 fn a_sub_agent_works_in_a_session_of_its_own_under_the_lease_of_the_call_that_drives_it() {
     let ground = Ground::new();
@@ -336,7 +334,7 @@ fn a_call_that_fails_abandons_what_its_sub_agents_have_committed_and_both_ledger
     assert!(entry.children.iter().all(|child| child.fate == ChildFate::Abandoned), "{entry:?}");
     for child in ground.children() {
         assert_eq!(ground.fates(child), [OperationStatus::Abandoned]);
-        // Alone, a copy of the child's log cannot say.
+        // A copy of the child's log alone does not tell.
         let alone = tempfile::tempdir().unwrap();
         let copy = alone.path().join("copy");
         fs::create_dir(&copy).unwrap();
@@ -352,7 +350,7 @@ fn a_call_that_fails_abandons_what_its_sub_agents_have_committed_and_both_ledger
     }
 }
 
-/// What the host rolls back later is abandoned with all that worked for it.
+/// A later rollback by the host also abandons the work of child sessions.
 #[test]
 fn a_rollback_of_the_parent_abandons_its_childrens_work_too() {
     let ground = Ground::new();
@@ -368,8 +366,8 @@ fn a_rollback_of_the_parent_abandons_its_childrens_work_too() {
     );
 }
 
-/// Kills the process at each of the steps, and lets the next one finish. Files, ledgers and what ran are those of a process
-/// that was never killed, but for the calls that were cut short.
+/// Kills the process at each of the steps, and lets the next one finish. Files, ledgers and
+/// executions equal those of a process that was never killed, except for the interrupted calls.
 #[test]
 fn a_process_that_is_killed_within_a_sub_agent_or_between_two_is_followed_by_one_that_goes_on() {
     let steps = |dies: usize| {
@@ -390,7 +388,7 @@ fn a_process_that_is_killed_within_a_sub_agent_or_between_two_is_followed_by_one
         let ground = Ground::new();
         let work = work(&[], &steps(dies));
         ground.killed(&work);
-        // Nobody else works on what the child has left half done.
+        // No other session works on the child's unfinished changes.
         let other = Store::open(ground.path().join("other")).unwrap().create(&types()).unwrap();
         let others = run_in(ground.path(), other, Idempotency::Natural, Idempotency::Natural);
         let refused = others.execute(&call_of(&work), &ExecuteOptions::default());
@@ -422,8 +420,8 @@ fn a_process_that_is_killed_within_a_sub_agent_or_between_two_is_followed_by_one
     }
 }
 
-/// Two sub-agents that worked by turns: what the one left does not hold what the other did since. The process is killed
-/// once more before any of them has gone on, which must not change whose work is the latest.
+/// Two sub-agents alternate, so each one's last capture lacks later work of the other. The process
+/// is killed once more before either has continued, which must not change whose work is the latest.
 #[test]
 fn sub_agents_that_work_by_turns_go_on_from_what_the_last_of_them_left() {
     for opened in [[0, 1], [1, 0]] {
@@ -448,8 +446,8 @@ fn sub_agents_that_work_by_turns_go_on_from_what_the_last_of_them_left() {
     }
 }
 
-/// A child that goes on restores what it left. Where another child has worked since, that would lose work, so the call is
-/// refused and fails.
+/// A resumed child restores its last capture. If another child has worked since, that would lose
+/// its work, so the call is refused and fails.
 #[test]
 fn a_child_that_is_opened_after_another_has_gone_on_is_refused_rather_than_that_work_is_lost() {
     let steps = [
@@ -467,7 +465,7 @@ fn a_child_that_is_opened_after_another_has_gone_on_is_refused_rather_than_that_
         "{report:?}"
     );
     assert_eq!(ground.files(), ["before"]);
-    // Opened before, they go on.
+    // Children that were opened before continue.
     let ground = Ground::new();
     ground.killed(&work(&[0, 1], &steps));
     let [recovered] = ground.natural().recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
@@ -475,14 +473,14 @@ fn a_child_that_is_opened_after_another_has_gone_on_is_refused_rather_than_that_
     assert_eq!(ground.files(), ["a", "b", "before", "new"]);
 }
 
-/// The sub-agent's tool is one that only a person can judge. The host learns which child that is and where it stopped.
+/// Only a person can judge the sub-agent's tool. The host learns which child stopped, and where.
 #[test]
 fn a_parent_learns_where_its_child_stopped_and_what_may_be_done() {
     let ground = Ground::new();
     let work = work(&[], &[child_writes(0, "a", Then::Succeed), child_writes(0, "b", Then::Die)]);
     ground.killed_as(&work, "manual");
     let manual = || ground.open(Idempotency::Natural, Idempotency::Manual);
-    // Before the recovery the child has an open call; nothing is changed by asking.
+    // Before the recovery the child has an open call; the query changes nothing.
     let operation = manual().state().session().open_operations()[0].operation;
     let asked = manual().state().session().children_of(operation).unwrap();
     assert!(matches!(&asked[0].stop, ChildStop::At { open, .. } if open.len() == 1), "{asked:?}");
@@ -493,13 +491,14 @@ fn a_parent_learns_where_its_child_stopped_and_what_may_be_done() {
     let [waits] = unsettled.as_slice() else { panic!("{report:?}") };
     assert_eq!(report.choices(), [ChildChoice::Settle(vec![waits.operation]), ChildChoice::Abandon]);
     assert_eq!((report.ordinal, report.operation), (0, operation));
-    // The call ran again and failed, since nobody had settled the child's.
+    // The call ran again and failed, since the child's call was not settled.
     assert!(matches!(&recovered.recovery, Recovery::RanAgain(report) if !report.success), "{recovered:?}");
     assert_eq!(ground.fates(report.session), [OperationStatus::Abandoned, OperationStatus::Interrupted]);
     assert_eq!(ground.files(), ["before"]);
 }
 
-/// A tool that nobody runs again unasked gives a person the time to settle the child's call first.
+/// If the parent's tool does not run again automatically, a person has time to settle the child's
+/// call first.
 #[test]
 fn a_childs_call_is_settled_before_its_parent_runs_again() {
     let ground = Ground::new();
@@ -524,7 +523,7 @@ fn a_childs_call_is_settled_before_its_parent_runs_again() {
     assert_eq!((times(ground.path(), "a"), times(ground.path(), "b")), (1, 2));
 }
 
-/// The parent is settled as failed, so the child does not go on.
+/// The parent is settled as failed, so the child does not continue.
 #[test]
 fn a_child_is_abandoned_by_settling_its_parent_as_failed() {
     let ground = Ground::new();

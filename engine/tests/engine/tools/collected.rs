@@ -1,4 +1,5 @@
-//! Captures that are collected: a store keeps those that something may go back to, and says of each other one that it is gone.
+//! Collection of captures: a store keeps those that a rollback may need, and reports each other one
+//! as collected.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,14 +15,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What the workspace holds, by paths.
+/// The workspace's contents by path.
 type Files = BTreeMap<String, String>;
 
 pub(super) fn keeping(calls: u64) -> CollectOptions {
     CollectOptions { calls, ..CollectOptions::default() }
 }
 
-/// Closes the session, collects the store, and lets another process go on.
+/// Closes the session, collects the store, and opens it in another process.
 fn collected(room: Room, options: &CollectOptions) -> (Room, CollectReport) {
     room.session().clone().close().unwrap();
     let Room { directory, runner, id, .. } = room;
@@ -34,7 +35,7 @@ fn collected(room: Room, options: &CollectOptions) -> (Room, CollectReport) {
     (Room { runner: runner_in(directory.path(), session), directory, id, awaits: false }, report)
 }
 
-/// Goes back to a position and comes again; `None` if what was there is collected.
+/// Rewinds to a position and back; `None` if its capture is collected.
 fn visited(room: &Room, to: SequenceNumber) -> Option<Files> {
     match room.state().rewind(to, &RewindOptions::default()) {
         Ok(_) => {
@@ -58,29 +59,28 @@ fn captures_of_the_latest_calls_stay_and_what_goes_is_told_from_what_is_damaged(
     assert!(report.all.captures > 5 && report.all.bytes > 0, "{report:?}");
     assert_eq!(report.skipped, BTreeMap::new());
     for (n, (at, files)) in then.iter().enumerate() {
-        // The third last call began with what the fourth last had left.
+        // The third last call began with the files of the fourth last.
         let expected = (n >= 4).then(|| files.clone());
         assert_eq!(visited(&room, *at), expected, "behind call {n}");
     }
-    // A rewind that is refused has changed nothing.
+    // A refused rewind has changed nothing.
     let before = room.seen();
     let refused = room.state().rewind(then[0].0, &RewindOptions::default());
     assert!(matches!(&refused, Err(Error::Collected { .. })), "{refused:?}");
     assert!(refused.unwrap_err().to_string().contains("was collected from"));
     assert_eq!(room.seen(), before);
-    // The next calls go on as ever, also with content that was collected.
+    // Later calls work as before, also with content that was collected.
     let again = room.call("printf 0 > page; printf 0 > only-0");
     room.call("rm only-0; printf x > page");
     assert_eq!(visited(&room, again).unwrap()["only-0"], "0");
 }
 
-/// A checkpoint that is kept has its files, however long ago it was.
 #[test]
 fn a_tagged_snapshot_keeps_its_files_for_good() {
     let room = Room::new();
     room.call("printf one > page");
     room.by_hand("printf hand > page; mkdir -p d; printf x > d/x");
-    // No call has captured what was done by hand: the snapshot alone names it.
+    // No call has captured the changes by hand: only the snapshot names them.
     let tagged = room.state().snapshot(Some("by hand")).unwrap();
     let untagged = {
         room.by_hand("printf other > page");
@@ -122,12 +122,12 @@ fn the_last_rewind_can_be_undone_whatever_else_goes() {
     assert_eq!((plan, files["page"].as_str(), files["notes"].as_str()), (before.0, "two", "mine"));
 }
 
-/// A call that was cut short is recovered to what it began with, whoever has collected meanwhile.
+/// An interrupted call is recovered to its start, also after a collection.
 #[test]
 fn what_an_open_call_began_with_stays() {
     let room = Room::new();
     room.call("printf one > page");
-    // Not as the call before left it, so that the begin's capture is one of its own.
+    // Changed since the previous call, so that the start record has its own capture.
     room.by_hand("printf mine > notes");
     let before = room.seen();
     let call = ToolCall::new("shell", r#"{"script":"true","fails":false}"#);
@@ -135,7 +135,7 @@ fn what_an_open_call_began_with_stays() {
     room.by_hand("printf half > page; printf done > trash");
     operation.context().session().sync().unwrap();
     let Room { directory, runner, id, .. } = room;
-    // As a kill would have it: nobody ends the call.
+    // As after a kill: the call does not end.
     let held = tempfile::tempdir().unwrap();
     let copy = held.path().join("copy");
     let status =
@@ -163,7 +163,8 @@ fn what_an_open_call_began_with_stays() {
     assert_eq!(files, before.1);
 }
 
-/// The end of a call that a killed process wrote may go with a power cut; the call is open then, and what it began with is needed.
+/// A power cut may take the end record that a killed process wrote. Then the call is open, and its
+/// first capture is needed.
 #[test]
 fn captures_stay_while_the_end_of_a_log_may_go() {
     let room = Room::new();
@@ -183,7 +184,7 @@ fn captures_stay_while_the_end_of_a_log_may_go() {
     let report = store.collect(&keeping(0)).unwrap();
     assert_eq!(report.all.captures, 0);
     assert!(report.skipped[&id].contains("may not be durable"), "{report:?}");
-    // Who opens it makes it durable, and closes it.
+    // An opening makes it durable, and closes it.
     let session = store.open_session(id, &types()).unwrap();
     session.sync().unwrap();
     session.close().unwrap();
@@ -196,7 +197,8 @@ fn what_a_child_session_needs_stays_in_its_parents_directory() {
     what_descends_keeps_its_captures(false);
 }
 
-/// Once the session between was deleted, nobody knew any more whose directory holds the captures of a child's child: they were removed.
+/// After the session in between was deleted, it was unknown whose directory contains the captures
+/// of a child's child, and they were removed.
 #[test]
 fn what_a_childs_child_needs_stays_though_the_child_is_deleted() {
     what_descends_keeps_its_captures(true);
@@ -248,7 +250,7 @@ fn what_descends_keeps_its_captures(through_one_that_is_deleted: bool) {
     })
     .unwrap();
     assert_eq!(seen, 1);
-    // While the child is open for writing nobody knows what it captures next.
+    // While the child is open for writing, its next captures are unknown.
     let child = store.open_session(id, &types()).unwrap();
     room.call("printf more > page");
     room.session().clone().close().unwrap();
@@ -258,7 +260,7 @@ fn what_descends_keeps_its_captures(through_one_that_is_deleted: bool) {
     child.close().unwrap();
 }
 
-/// A fork has captures of its own, whatever becomes of those of its parent.
+/// A fork has its own captures, independent of those of its parent.
 #[test]
 fn a_fork_goes_back_to_what_its_parent_gave_up() {
     let room = Room::new();
@@ -298,7 +300,7 @@ fn a_fork_goes_back_to_what_its_parent_gave_up() {
     assert_eq!(found, expected);
 }
 
-/// A host that keeps captures elsewhere is told which ones are needed, and has the others removed.
+/// A host with captures elsewhere learns which ones are needed, and removes the others.
 #[test]
 fn a_host_collects_captures_that_it_keeps_elsewhere() {
     let directory = tempfile::tempdir().unwrap();
@@ -336,7 +338,7 @@ fn a_host_collects_captures_that_it_keeps_elsewhere() {
     let mut reader = SnapshotReader::open(&elsewhere);
     let read: Vec<bool> = give_up.iter().map(|it| reader.changes(None, it).is_ok()).collect();
     assert_eq!(read.iter().filter(|read| **read).count(), 1);
-    // A directory that is no store of snapshots is left alone.
+    // A directory that is not a store of snapshots is left alone.
     assert_eq!(collect_snapshots(directory.path(), &asked).unwrap().objects, 0);
     assert!(root(directory.path()).join("page").is_file());
 }
@@ -379,8 +381,8 @@ impl Tool for Set {
     }
 }
 
-/// From the 65th resource on they were taken for one another: where one of them had what a tagged snapshot needs, the others were
-/// given up.
+/// From the 65th resource on, resources were confused: if one of them had the capture of a tagged
+/// snapshot, those of the others were removed.
 #[test]
 fn a_tagged_snapshot_keeps_each_of_many_resources() {
     let options = StoreOptions { storage: Arc::new(MemoryStorage::new()), ..StoreOptions::default() };
@@ -408,8 +410,8 @@ fn a_tagged_snapshot_keeps_each_of_many_resources() {
     }
 }
 
-/// What links in a session's directory, or in the pool, led to was taken for captures that nobody needs: the objects of a repository
-/// elsewhere were removed.
+/// Links in a session's directory, or in the pool, were followed, and their targets taken for
+/// unneeded captures: the objects of a repository elsewhere were removed.
 #[test]
 fn what_a_link_leads_to_is_not_collected() {
     for within in
@@ -444,7 +446,7 @@ fn what_a_link_leads_to_is_not_collected() {
     }
 }
 
-/// The files of a workspace that two sessions have captured are kept once, and none loses them with the other.
+/// Sessions share the files of equal captures, and deleting one session leaves them to the others.
 #[test]
 fn captures_that_sessions_have_alike_are_kept_once() {
     let directory = tempfile::tempdir().unwrap();
@@ -483,7 +485,7 @@ fn captures_that_sessions_have_alike_are_kept_once() {
     }
     state.restore(&snapshot).unwrap();
     assert_eq!(fs::read_dir(&workspace).unwrap().count(), 40);
-    // A pool whose objects are damaged hands none on.
+    // Damaged objects in a pool are not shared.
     let pool = store.path().join("pool/files/objects");
     for of in fs::read_dir(&pool).unwrap() {
         for object in fs::read_dir(of.unwrap().path()).unwrap() {
@@ -501,7 +503,8 @@ fn captures_that_sessions_have_alike_are_kept_once() {
     assert_eq!(fs::read_dir(&workspace).unwrap().count(), 40);
     drop(state);
     third.clone().close().unwrap();
-    // With the last session that has them, the files go. What is damaged was nobody's.
+    // The files are removed with the last session that has them. The damaged ones belonged to no
+    // session.
     store.delete(id).unwrap();
     store.collect(&CollectOptions::default()).unwrap();
     store.delete(third.id()).unwrap();
@@ -509,7 +512,8 @@ fn captures_that_sessions_have_alike_are_kept_once() {
     assert_eq!(left.sum::<usize>(), 0);
 }
 
-/// After a rewind the capture that it went back to tells what was changed by hand since: it was collected, and the next rewind refused.
+/// The capture that a rewind restored shows later changes by hand. It was collected, and the next
+/// rewind refused.
 #[test]
 fn what_a_rewind_went_back_to_stays_for_the_next_one() {
     let room = Room::new();
@@ -519,7 +523,7 @@ fn what_a_rewind_went_back_to_stays_for_the_next_one() {
     room.rewind(tagged);
     let (room, _) = collected(room, &keeping(0));
     assert!(visited(&room, tagged).is_some());
-    // The same once the rewinds are what the positions that are kept go back to.
+    // The same when kept positions depend on rewinds.
     let (room, _) = collected(room, &keeping(2));
     for to in [tagged, room.at() - 1] {
         let _ = room.state().rewind(to, &RewindOptions::default()).map(|_| room.undo());
@@ -528,8 +532,8 @@ fn what_a_rewind_went_back_to_stays_for_the_next_one() {
     assert!(visited(&room, tagged).is_some());
 }
 
-/// What a rollback went back to was collected although the rollback itself was young enough to stay: its position could be gone back to
-/// before the collection, and not afterwards.
+/// The target's capture of a rollback was collected although the rollback itself was young enough
+/// to keep: a rewind to its position worked before the collection, and not afterwards.
 #[test]
 fn where_a_rollback_that_is_kept_went_stays_however_long_ago_it_was() {
     let room = Room::new();
@@ -546,7 +550,8 @@ fn where_a_rollback_that_is_kept_went_stays_however_long_ago_it_was() {
     assert_eq!(visited(&room, back).unwrap()["page"], "first");
 }
 
-/// Each rewind counted as one of the latest calls that are kept, so that a hundred of them pushed out every call.
+/// Each rewind counted as one of the latest calls to keep, so that a hundred of them pushed out
+/// every call.
 #[test]
 fn rewinds_push_out_no_call() {
     let room = Room::new();
@@ -560,7 +565,7 @@ fn rewinds_push_out_no_call() {
     }
 }
 
-/// What a session does between two collections.
+/// An action of a session between two collections.
 #[derive(Clone, Debug)]
 enum Deed {
     Call { page: u8, fails: bool },
@@ -582,7 +587,8 @@ fn deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// Returns what a rewind to each position would change: the files with their contents, or that they are collected.
+/// Returns the preview of a rewind to each position: the files with their contents, or that they
+/// are collected.
 fn outlook(room: &Room) -> BTreeMap<u64, Option<Vec<String>>> {
     let mut seen = BTreeMap::new();
     for to in 0..room.at().get() {
@@ -599,7 +605,7 @@ fn outlook(room: &Room) -> BTreeMap<u64, Option<Vec<String>>> {
     seen
 }
 
-/// Has all that a rewind to a position needs read.
+/// Reads everything that a rewind to a position needs.
 fn restored(room: &Room, to: u64) -> Option<Files> {
     visited(room, to.into())
 }
@@ -607,8 +613,8 @@ fn restored(room: &Room, to: u64) -> Option<Files> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
-    /// The law: after a collection a rewind to a position does what it would have done before, or says that it was collected; and
-    /// it never says so of a position that was to be kept.
+    /// The law: after a collection a rewind has the same effect as before, or reports that its
+    /// capture was collected. It never reports that for a position to be kept.
     #[test]
     fn what_is_kept_is_as_it_was(deeds in prop::collection::vec(deed(), 4..16)) {
         let mut room = Room::new();
@@ -643,7 +649,7 @@ proptest! {
                             prop_assert!(was.is_none() || !kept.contains(to), "position {} was to stay", to);
                         }
                     }
-                    // A few are really gone back to: that reads every object.
+                    // Rewinds to a few of them, which reads every object.
                     let there: Vec<u64> = kept.iter().copied().filter(|to| before.get(to).is_some_and(Option::is_some)).collect();
                     for to in there.iter().rev().step_by(5).take(2) {
                         prop_assert!(restored(&room, *to).is_some(), "position {}", to);
@@ -654,8 +660,8 @@ proptest! {
     }
 }
 
-/// Returns the positions whose files have to stay, by the records alone: those from the first of the latest calls on, tagged
-/// snapshots, and the last one.
+/// Computes from the records the positions whose files have to stay: those from the first kept call
+/// on, tagged snapshots, and the last one.
 fn must_stay(room: &Room, calls: u64) -> std::collections::BTreeSet<u64> {
     let calls = usize::try_from(calls).unwrap();
     let begins: Vec<u64> = room

@@ -11,8 +11,9 @@ use foldlog_test_support::room::{Room, root, store_in};
 use super::collected::keeping;
 use super::*;
 
-/// Protects: what a child session names stays, though the child is created while its parent's store is collected, before its parent's
-/// log is read or behind that. A session that was created behind it, and cannot be read, keeps its parent's captures too.
+/// Protects: captures of a child session stay although the child is created during a collection of
+/// its parent's store, before or after its parent's log is read. A session that is created after
+/// it, and cannot be read, keeps its parent's captures too.
 #[test]
 fn what_a_child_needs_stays_though_it_is_created_while_its_parents_captures_are_collected() {
     let mut told = Vec::new();
@@ -66,7 +67,7 @@ fn what_a_child_needs_stays_though_it_is_created_while_its_parents_captures_are_
         if is_readable {
             assert_eq!(reads_captures_of(&store, child, parent), 1, "listing {nth}");
         }
-        // The next collection sees it from the beginning.
+        // The next collection sees it from the start.
         let report = store.collect(&keeping(0)).unwrap();
         assert_eq!(report.skipped.contains_key(&parent), !is_readable, "listing {nth}: {report:?}");
         if is_readable {
@@ -79,7 +80,7 @@ fn what_a_child_needs_stays_though_it_is_created_while_its_parents_captures_are_
     assert!(unread.as_ref().unwrap().contains("cannot be read"), "{unread:?}");
 }
 
-/// Reads, from the directory of a session, what the calls of a child of it have left. Returns how many there were.
+/// Reads the captures of a child's calls from the directory of a session. Returns their number.
 fn reads_captures_of(store: &Store, child: Uuid, parent: Uuid) -> usize {
     let mut reader = SnapshotReader::open(captures_dir(&store.session_dir(parent)));
     let mut seen = 0;

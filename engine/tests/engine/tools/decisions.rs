@@ -15,7 +15,7 @@ use foldlog::{
 
 use super::*;
 
-/// Longest time that a wait in these tests takes if something is wrong.
+/// Longest wait in these tests if something is wrong.
 const LONG: Duration = Duration::from_secs(120);
 
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -23,7 +23,7 @@ struct Order {
     what: String,
 }
 
-/// Buys something once somebody has approved it.
+/// Buys something after an approval.
 struct Buys(Arc<Mutex<Vec<String>>>);
 
 impl Tool for Buys {
@@ -40,7 +40,7 @@ impl Tool for Buys {
     }
 }
 
-/// A host that keeps its session open, in a store in a real directory.
+/// A host that keeps its session open, with a store in a real directory.
 struct Shop {
     directory: tempfile::TempDir,
     bought: Arc<Mutex<Vec<String>>>,
@@ -75,7 +75,7 @@ impl Shop {
         self.session().pending_questions().unwrap().pop().unwrap()
     }
 
-    /// The store as another process sees it.
+    /// Opens the store as another process.
     fn elsewhere(&self) -> Store {
         Store::open_with(self.directory.path(), options()).unwrap()
     }
@@ -103,7 +103,8 @@ impl Shop {
     }
 }
 
-/// A host that kept its session open could be approved by nobody but itself: every other process was refused as locked.
+/// A host that kept its session open could not be approved by another process, which was refused
+/// with a lock error.
 #[test]
 fn a_waiting_host_takes_an_approval_that_another_process_leaves() {
     let shop = Shop::open();
@@ -145,7 +146,7 @@ fn a_recovery_takes_what_was_left_while_nobody_waited() {
     assert_eq!(shop.session().pending_questions().unwrap(), []);
 }
 
-/// A decision of this process ends a wait, too, and so does the end of the time that the question had.
+/// A decision of the same process also ends a wait, and so does the expiry of the question.
 #[test]
 fn a_wait_hears_of_decisions_of_its_own_process_and_ends_in_time() {
     let shop = Shop::open();
@@ -158,7 +159,7 @@ fn a_wait_hears_of_decisions_of_its_own_process_and_ends_in_time() {
     shop.session().settle(asked.operation, &Settlement::failed(), "ada", "no").unwrap();
     assert_eq!(host.join().unwrap().decided, [asked.operation]);
     assert!(began.elapsed() < LONG);
-    // One that waits for nobody is not waited for.
+    // An operation that does not wait is not waited for.
     assert_eq!(
         shop.session().wait_for_decision(&[asked.operation], LONG).unwrap().decided,
         [asked.operation]
@@ -194,7 +195,7 @@ fn a_decision_that_does_not_fit_is_refused_and_leaves_no_record() {
     let leave = |settlement: &Settlement| {
         shop.elsewhere().leave_decision(shop.session().id(), asked.operation, settlement, "ada", "seen")
     };
-    // What is known to be wrong is not even left.
+    // Invalid decisions are refused at once.
     let wrong = leave(&Settlement::approved([7; 32])).unwrap_err().to_string();
     assert!(wrong.contains("other arguments"), "{wrong}");
     assert!(leave(&Settlement::run_again()).is_err());
@@ -203,7 +204,7 @@ fn a_decision_that_does_not_fit_is_refused_and_leaves_no_record() {
     assert!(matches!(nobody, Err(Error::Blank { .. })), "{nobody:?}");
     assert_eq!(shop.left(), [""; 0]);
 
-    // An approval that runs out before anybody takes it.
+    // An approval that expires before it is taken.
     let late = leave(&approved.clone().until(Utc::now() + TimeDelta::microseconds(1))).unwrap();
     let before = shop.session().position();
     assert_eq!(shop.reasons().len(), 1);
@@ -211,7 +212,7 @@ fn a_decision_that_does_not_fit_is_refused_and_leaves_no_record() {
     assert!(matches!(&fate, LeftFate::Refused(reason) if reason.contains("expired")), "{fate:?}");
     assert_eq!(shop.session().position(), before);
 
-    // One that somebody else was quicker with.
+    // A decision that comes after another one.
     let slow = leave(&approved).unwrap();
     shop.session().settle(asked.operation, &Settlement::failed(), "bob", "no").unwrap();
     let before = shop.session().position();
@@ -223,14 +224,15 @@ fn a_decision_that_does_not_fit_is_refused_and_leaves_no_record() {
     );
     assert_eq!((shop.session().position(), shop.left().len()), (before, 0));
 
-    // One that is taken back is never seen.
+    // A withdrawn decision is never seen.
     let asked = shop.ask("a car");
     let left = shop.leave(asked.operation, &Settlement::failed());
     assert!(left.withdraw().unwrap() && !left.withdraw().unwrap());
     assert_eq!(shop.session().take_decisions().unwrap().taken, []);
 }
 
-/// Whoever can write into the directory may write anything. None of it is recorded, keeps others waiting, or is read without a bound.
+/// Any file may be written into the directory. None is recorded, delays others, or is read without
+/// a limit.
 #[test]
 fn hostile_and_torn_files_harm_nothing() {
     let (shop, other) = (Shop::open(), Shop::open());
@@ -262,7 +264,7 @@ fn hostile_and_torn_files_harm_nothing() {
     let huge = fs::File::create(name(6, ".decision")).unwrap();
     huge.set_len(1 << 40).unwrap();
     fs::set_permissions(name(6, ".decision"), Permissions::from_mode(0o600)).unwrap();
-    // What is no file of this form is left alone.
+    // Other kinds of files are left alone.
     let aside = shop.directory.path().join("aside");
     fs::write(&aside, &whole).unwrap();
     symlink(&aside, name(7, ".decision")).unwrap();
@@ -280,7 +282,7 @@ fn hostile_and_torn_files_harm_nothing() {
     assert!(aside.exists() && directory.join("notes.txt").exists());
     assert_eq!(shop.session().pending_questions().unwrap().len(), 1);
 
-    // Thousands of them are taken round by round, and few answers are kept.
+    // Thousands of them are taken in rounds, and few answers are kept.
     for n in 100..700 {
         put(n, b"nothing");
     }
@@ -291,7 +293,7 @@ fn hostile_and_torn_files_harm_nothing() {
     let answers = shop.left().iter().filter(|name| name.ends_with(".answer")).count();
     assert!(rounds >= 3 && answers <= 64, "{rounds} rounds, {answers} answers");
 
-    // The one that fits counts among all of these.
+    // The valid one among them is taken.
     put(1000, &whole);
     assert_eq!(shop.session().take_decisions().unwrap().taken.len(), 1);
 }
@@ -321,7 +323,7 @@ fn a_decision_is_recorded_once_although_its_file_comes_back() {
     assert_eq!(*shop.bought.lock().unwrap(), ["a boat for ada"]);
 }
 
-/// What was left outlives the host, and goes nowhere else: it is a matter of this store's host alone.
+/// A decision outlives the host, and is only visible to this store's host.
 #[test]
 fn collection_backups_forks_and_verify_know_what_was_left() {
     let shop = Shop::open();
@@ -357,7 +359,7 @@ fn collection_backups_forks_and_verify_know_what_was_left() {
     assert!(!dir.exists());
 }
 
-/// A replay has no files to wait for: it takes from the log what the host took.
+/// A replay has no files to wait for: it takes the recorded decisions.
 #[test]
 fn a_replay_takes_the_decisions_from_the_log() {
     let host = |session: &Session, elsewhere: Option<&Store>| -> Result<()> {

@@ -1,5 +1,5 @@
-//! The law of tools over a real directory: whatever a call did to files and to STATE, and in whatever way and at whatever
-//! moment it failed, both are as they were before it, and LOG has exactly one item of it.
+//! The law of tools over a real directory: whatever a call did to files and STATE, and however and
+//! whenever it failed, both are as before, and LOG has exactly one item of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,9 @@ use super::*;
 use crate::filesystem::digest::{self, Digest};
 use crate::filesystem::random::{SCRIPTS, Step, carry_out, steps};
 
-/// How many calls are tried in a normal run; `FOLDLOG_TOOL_RUNS` asks for more.
+/// Number of calls in a normal run; `FOLDLOG_TOOL_RUNS` sets another one.
 const RUNS: u32 = 120;
 
-/// How a call fails.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 enum Way {
     Error,
@@ -35,15 +34,15 @@ enum Way {
     Kill,
 }
 
-/// What a call does before it fails.
+/// The actions of a call before it fails.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 struct Work {
     steps: Vec<Step>,
-    /// After how many of them it fails.
+    /// Number of actions before it fails.
     until: usize,
-    /// What its shell does, if anything.
+    /// A script of a shell, if any.
     script: Option<usize>,
-    /// Whether it leaves a program behind that writes for ever.
+    /// Whether it leaves a program running that writes for ever.
     lingers: bool,
     way: Way,
 }
@@ -65,7 +64,7 @@ fn work() -> impl Strategy<Value = Work> {
         .prop_map(|(steps, until, script, lingers, way)| Work { steps, until, script, lingers, way })
 }
 
-/// A store with one session, and beside it the workspace.
+/// A store with one session, and its workspace.
 struct Desk {
     directory: tempfile::TempDir,
     id: Uuid,
@@ -83,7 +82,7 @@ fn workspace(directory: &Path) -> PathBuf {
     directory.join("workspace")
 }
 
-/// The run of the session, with tools that do what they are told.
+/// Returns the runner of a session, with tools that follow their arguments.
 fn runner_on(directory: &Path, session: Session) -> ToolRunner {
     let store = session.dir().join("workspace");
     let files = HostFilesystem::open(workspace(directory), store, HostFilesystemOptions::default()).unwrap();
@@ -94,7 +93,7 @@ fn runner_on(directory: &Path, session: Session) -> ToolRunner {
     )
 }
 
-/// Does the work, in files and in STATE, and stops where the work ends.
+/// Does the work, in files and in STATE, up to its end.
 fn carry(directory: &Path, context: &ToolContext, work: &Work) -> Result<(), ToolError> {
     let root = workspace(directory);
     if work.lingers {
@@ -119,7 +118,7 @@ struct Worker {
 
 #[derive(Deserialize, JsonSchema)]
 struct Told {
-    /// The work, as JSON of its own.
+    /// The work, as nested JSON.
     work: String,
 }
 
@@ -143,7 +142,7 @@ impl Tool for Worker {
                 unreachable!("it was killed")
             }
             Way::Deadline => {
-                // Until its time is over; then its handle is no longer good.
+                // Until its deadline; then its handle is no longer valid.
                 while !context.is_cancelled() {
                     std::thread::yield_now();
                 }
@@ -161,7 +160,7 @@ fn told(work: &Work) -> ToolCall {
     ToolCall::new("work", serde_json::json!({ "work": work }).to_string())
 }
 
-/// The child's part of a call that its process does not survive.
+/// The child: a call within which its process is killed.
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_is_killed_within_a_call() {
@@ -199,8 +198,8 @@ impl Desk {
         (digest::of(&workspace(self.directory.path())), state, log)
     }
 
-    /// Fails a call in this process, and says how many calls that were: none, where its time was over before what was
-    /// there was captured.
+    /// Fails a call in this process, and returns the number of calls: none, if its deadline passed
+    /// before the first capture.
     fn fail(&self, runner: &ToolRunner, work: &Work) -> u64 {
         let begin = || -> Operation { runner.begin(&told(work), &ExecuteOptions::default()).unwrap() };
         let options = match work.way {
@@ -243,7 +242,7 @@ impl Desk {
         1 + u64::from(work.way == Way::Drop)
     }
 
-    /// Has a child begin the call and be killed within it; then recovers.
+    /// Lets a child begin the call and be killed within it; then recovers.
     fn killed(&self, work: &Work) -> ToolRunner {
         fs::write(self.directory.path().join("work.json"), serde_json::to_vec(work).unwrap()).unwrap();
         let argument = format!("{} {}", self.id, self.directory.path().display());
@@ -286,14 +285,14 @@ proptest! {
             let last = runner.state().session().log::<ToolInvocations>().unwrap().get(calls).unwrap().unwrap();
             prop_assert_ne!(last.outcome, Outcome::Committed);
         }
-        // And the run goes on.
+        // The run continues.
         let files = runner.state().resources().get::<dyn Filesystem>().unwrap();
         prop_assert!(files.exists(".").unwrap());
     }
 }
 
-/// JSON has no bytes: the token that a workspace's directory is known by came back from a composite snapshot's JSON as a list of
-/// numbers, which no restore could read.
+/// JSON has no bytes: the token that identifies a workspace's directory came back from a composite
+/// snapshot's JSON as a list of numbers, which no restore could read.
 #[test]
 fn a_composite_snapshot_comes_back_from_its_json_and_restores_a_directory() {
     let directory = tempfile::tempdir().unwrap();

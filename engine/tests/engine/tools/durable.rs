@@ -1,4 +1,4 @@
-//! What a record names is durable before the record is.
+//! The captures that a record names are durable before the record is.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use foldlog::storage::Op;
 
 use super::*;
 
-/// Something of which captures are synced when they are told to be.
+/// A resource whose captures are synced on request.
 #[derive(Clone)]
 struct Kept {
     disk: MemoryStorage,
     taken: Arc<Mutex<Vec<bool>>>,
-    /// How many captures were not yet synced at each sync, and whether the log was synced before them.
+    /// For each sync, the number of unsynced captures, and whether the log was synced before them.
     synced: Arc<Mutex<Vec<(usize, bool)>>>,
-    /// Those of earlier processes that were to be synced, and whether the log was synced before them.
+    /// Captures of earlier processes to be synced, and whether the log was synced before them.
     earlier: Arc<Mutex<(Vec<u64>, bool)>>,
     broken: Arc<Mutex<bool>>,
 }
@@ -58,10 +58,10 @@ impl Snapshotable for Kept {
     }
 }
 
-/// Whether a segment was synced since this was asked last.
+/// Whether a segment was synced since the last query.
 fn log_synced(disk: &MemoryStorage) -> bool {
     let trace = disk.take_trace();
-    // That of a recovery has another name until it is synced.
+    // A recovery's segment has another name until it is synced.
     let is_segment = |path: &Path| path.extension().is_some_and(|name| name == "seg" || name == "new");
     trace.iter().any(|(op, path)| *op == Op::SyncData && is_segment(path))
 }
@@ -114,8 +114,9 @@ fn call(runner: &ToolRunner) {
     assert!(runner.execute(&ToolCall::new("rest", "{}"), &ExecuteOptions::default()).unwrap().success);
 }
 
-/// At `Durability::Process` a call's captures were never synced, while the records that name them were, a second or
-/// 4 MiB later: after a power cut a session was to be recovered from captures that were not there.
+/// At `Durability::Process` a call's captures were never synced, but the records that name them
+/// were, after a second or 4 MiB. After a power cut a session had to be recovered from missing
+/// captures.
 #[test]
 fn captures_are_durable_before_the_records_that_name_them() {
     let (kept, runner) = kept(Durability::Process);
@@ -129,11 +130,11 @@ fn captures_are_durable_before_the_records_that_name_them() {
     session.sync().unwrap();
     assert_eq!(*kept.synced.lock().unwrap(), [(captures, false)], "ahead of the log, and all of them");
     assert!(log_synced(&kept.disk));
-    // Nothing was captured since, so nothing is asked for.
+    // Nothing was captured since, so no sync is requested.
     session.dispatch(StepAdded { title: "on".to_owned(), part: 0 }).unwrap();
     session.sync().unwrap();
     assert_eq!(kept.synced.lock().unwrap().len(), 1);
-    // What no call waits for is synced in the same order.
+    // Background syncs have the same order.
     call(&runner);
     log_synced(&kept.disk);
     for _ in 0..5 {
@@ -147,7 +148,7 @@ fn captures_are_durable_before_the_records_that_name_them() {
     };
     many(&session);
     assert!(matches!(kept.synced.lock().unwrap()[..], [_, (1.., false)]), "{:?}", kept.synced);
-    // And so is what is left at closing.
+    // So has the sync at closing.
     call(&runner);
     log_synced(&kept.disk);
     session.close().unwrap();
@@ -167,7 +168,7 @@ fn where_a_capture_may_be_lost_no_record_that_names_it_is_promised() {
     assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
 }
 
-/// At the other durabilities a capture is durable before its record is there at all.
+/// At the other durabilities a capture is durable before its record is written.
 #[test]
 fn a_capture_of_a_call_whose_begin_is_durable_is_durable_when_it_is_taken() {
     let (kept, runner) = kept(Durability::Boundary);
@@ -176,8 +177,8 @@ fn a_capture_of_a_call_whose_begin_is_durable_is_durable_when_it_is_taken() {
     assert!(kept.synced.lock().unwrap().is_empty());
 }
 
-/// A killed process had told nobody to sync its captures. The next one made its records durable all the same, as the first
-/// thing that it did: a power cut later the session named captures that were not there.
+/// The captures of a killed process were not synced, but the next process made its records durable
+/// first. After a power cut the session named missing captures.
 #[test]
 fn captures_of_a_killed_process_are_durable_before_its_records_are() {
     let disk = MemoryStorage::new();
@@ -189,14 +190,14 @@ fn captures_of_a_killed_process_are_durable_before_its_records_are() {
     disk.crash(CrashKind::Process);
     drop(first);
 
-    // Whoever has the run's resources syncs what records of before name.
+    // A run with the resources syncs the captures that earlier records name.
     let session = store.open_session(id, &types()).unwrap();
     log_synced(&disk);
     let (kept, second) = kept_on(disk.clone(), session.clone());
     assert_eq!(*kept.earlier.lock().unwrap(), (vec![1, 2], false), "ahead of the log");
     session.dispatch(StepAdded { title: "on".to_owned(), part: 0 }).unwrap();
     assert!(log_synced(&disk), "what was there is durable now");
-    // Nothing is left to be synced of it.
+    // Nothing of it is left to sync.
     *kept.earlier.lock().unwrap() = Default::default();
     drop(runner(&kept, session.clone()));
     assert!(kept.earlier.lock().unwrap().0.is_empty());
@@ -206,7 +207,7 @@ fn captures_of_a_killed_process_are_durable_before_its_records_are() {
     assert!(session.position() >= position);
     drop(session);
 
-    // Where they may be lost the records of before are not made durable.
+    // If the captures may be lost, earlier records are not made durable.
     disk.crash(CrashKind::Process);
     let session = store.open_session(id, &types()).unwrap();
     call(&runner(&kept, session.clone()));

@@ -1,4 +1,4 @@
-//! Tools that are made at run time, and what a tool is told of the call that it undoes.
+//! Tools created at run time, and the call that a tool undoes.
 
 use foldlog::tools::{DynTool, Recovery};
 use foldlog::{Cause, Outcome, Value};
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What a model may send for a call without arguments.
+/// Arguments that a model may send for a call without arguments.
 const NOTHING: [&str; 4] = ["", " \n", "{}", " { } "];
 
 fn schema() -> serde_json::Value {
@@ -18,14 +18,14 @@ fn schema() -> serde_json::Value {
     })
 }
 
-/// A run with tools of closures in place of its own.
+/// Returns a run with closures as tools.
 fn run_with(tools: ToolRegistry) -> Run {
     let mut run = Run::new();
     run.runner = ToolRunner::new(run.runner.state().clone(), tools);
     run
 }
 
-/// Writes a paper, as a tool does that is made at run time.
+/// Writes a paper, as a tool created at run time.
 fn write(arguments: &serde_json::Value, context: &ToolContext) -> Result<(), ToolError> {
     let paper = arguments["paper"].as_str().ok_or(ToolError::InvalidArguments("no paper".to_owned()))?;
     context.resources().get::<Desk>().unwrap().put(paper, "written");
@@ -47,7 +47,7 @@ fn a_tool_made_at_run_time_is_a_transaction_as_any_other() {
         write(&arguments, context)?;
         Ok(written(&arguments))
     });
-    // A host in the middle of other things: it goes on with the tool only when it is polled again.
+    // A host with other tasks: it resumes the tool only when it is polled again.
     let future = DynTool::new_async("write", schema(), |arguments, context| async move {
         futures_lite::future::yield_now().await;
         write(&arguments, &context)?;
@@ -89,7 +89,7 @@ fn is_a_transaction(write: DynTool, execute: impl Fn(&Run, &ToolCall) -> ToolRep
     assert_eq!(call("").message, "missing parameters: paper");
 }
 
-/// A provider sent `""` for a call of a tool that takes no parameters, and the call failed.
+/// A provider sent `""` for a call of a tool without parameters, and the call failed.
 #[test]
 fn no_arguments_at_all_are_an_empty_object_for_every_tool() {
     struct Typed;
@@ -125,7 +125,8 @@ fn no_arguments_at_all_are_an_empty_object_for_every_tool() {
     assert_eq!(Value::decode(&recorded[0]).unwrap(), Value::from(""), "what was sent is what is recorded");
 }
 
-/// Kills its process in its first run and within its first undoing. Keeps what it was told of the call that it undid.
+/// A tool that kills its process in its first run and its first undo. It keeps the interrupted
+/// calls that it receives.
 fn letter(disk: &MemoryStorage, lives: &Arc<Mutex<(u32, Vec<InterruptedCall>)>>) -> DynTool {
     let (disk, lives, disk_too, lives_too) = (disk.clone(), lives.clone(), disk.clone(), lives.clone());
     let send = DynTool::new("send", schema(), move |_, context| {
@@ -149,7 +150,7 @@ fn letter(disk: &MemoryStorage, lives: &Arc<Mutex<(u32, Vec<InterruptedCall>)>>)
     })
 }
 
-/// A tool that undid what it had done knew only the arguments, and not under which operation it had done it.
+/// A tool that undid a call knew only its arguments, and not its operation.
 #[test]
 fn a_tool_is_told_which_call_it_undoes() {
     let mut run = Run::new();
@@ -164,7 +165,7 @@ fn a_tool_is_told_which_call_it_undoes() {
     let call =
         ToolCall { call_id: Some("toolu_1".into()), ..ToolCall::new("send", r#"{"paper": "letter"}"#) };
     assert!(run.runner.execute(&call, &ExecuteOptions::default()).is_err());
-    // Killed in the first run, within the first undoing, and in the second run.
+    // Killed in the first run, within the first undo, and in the second run.
     for _ in 0..3 {
         run.reopen(Idempotency::Manual);
         with_tools(&mut run);

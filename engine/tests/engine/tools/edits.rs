@@ -1,4 +1,5 @@
-//! What a person edits while a call runs is rolled back with the call if it fails: it is named, and an undo brings it back.
+//! A person's edits during a call are rolled back with it if it fails: they are named, and an undo
+//! brings them back.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,7 @@ use foldlog_test_support::room::{Room, root, store_in};
 
 use super::*;
 
-/// Begins a call of a tool that runs elsewhere, edits files by hand meanwhile, and has the call fail.
+/// Begins a call that runs elsewhere, edits files by hand meanwhile, and lets the call fail.
 fn fail_while_edited(room: &Room, edits: &str) -> ToolReport {
     let call = ToolCall::new("elsewhere", "{}");
     let operation = room.runner.begin(&call, &ExecuteOptions::default()).unwrap();
@@ -55,7 +56,7 @@ fn an_edit_during_a_failing_call_is_named_and_an_undo_brings_it_back() {
         assert_eq!((taken.record, taken.of), (report.end, CaptureMoment::RollbackBegan));
         let edited = files(&[("a/b/file", "x"), ("notes", "mine"), ("page", "edited")]);
         assert_eq!(room.seen(), (before.0.clone(), edited.clone()));
-        // What came back was changed by hand, for a later rewind.
+        // For a later rewind, restored files count as changed by hand.
         let kept: Vec<String> =
             room.rewind(then).resources[0].kept.iter().map(|one| one.path.clone()).collect();
         assert_eq!(
@@ -70,7 +71,8 @@ fn an_edit_during_a_failing_call_is_named_and_an_undo_brings_it_back() {
     }
 }
 
-/// What was changed in a repository alone was rolled back without a name, and no undo brought it back.
+/// Changes of a repository alone were rolled back without being named, and no undo brought them
+/// back.
 #[test]
 fn an_edit_of_a_repository_alone_is_named_and_an_undo_brings_it_back() {
     let mut room = Room::new();
@@ -134,7 +136,7 @@ fn a_failed_call_that_changed_nothing_names_nothing() {
     room.call("printf one > page");
     let report = room.execute("true", true);
     assert!(!report.success && report.replaced.is_empty(), "{report:?}");
-    // Files that come back where nothing was are no loss.
+    // Files that come back where there were none replace nothing.
     let report = room.execute("rm page", true);
     assert!(!report.success && report.replaced.is_empty(), "{report:?}");
     assert_eq!(room.file("page").as_deref(), Some("one"));
@@ -155,7 +157,7 @@ fn a_long_list_of_replaced_files_is_counted() {
     assert!(room.at() > first);
 }
 
-/// A resource that cannot be restored as long as it is told so.
+/// A resource that cannot be restored while it is closed.
 #[derive(Default)]
 struct Gate {
     is_shut: AtomicBool,
@@ -177,7 +179,8 @@ impl Snapshotable for Gate {
     }
 }
 
-/// Has a call fail whose rollback is cut short: the files went back, and the end could not be recorded.
+/// Lets a call fail whose rollback is interrupted: the files are restored, but the end is not
+/// recorded.
 fn cut_short(room: &mut Room, work: &str) -> (Arc<Gate>, OperationId) {
     let gate = Arc::new(Gate::default());
     let session = room.session().clone();
@@ -204,7 +207,8 @@ fn cut_short(room: &mut Room, work: &str) -> (Arc<Gate>, OperationId) {
     (gate, id)
 }
 
-/// What a person repaired between a rollback that was cut short and the next attempt went with the call's work.
+/// A person's repairs between an interrupted rollback and the next attempt were lost with the
+/// call's changes.
 #[test]
 fn what_is_edited_once_a_rollback_was_cut_short_stays_and_is_named() {
     for reopens in [false, true] {
@@ -217,7 +221,8 @@ fn what_is_edited_once_a_rollback_was_cut_short_stays_and_is_named() {
         if reopens {
             room = room.reopen();
         }
-        // Of the page, and of the third file, nothing shows that the rollback had come to them. All else is somebody's work.
+        // Nothing shows that the rollback had reached the page and the third file. All other
+        // changes are a person's work.
         room.by_hand(
             "printf half > page; rm third; printf fixed > other; printf mine > made; printf note > note",
         );
@@ -231,7 +236,7 @@ fn what_is_edited_once_a_rollback_was_cut_short_stays_and_is_named() {
         assert!(recovered.not_undone[0].reason.contains("somebody changed it"), "{recovered:?}");
         assert_eq!(recovered.replaced, replaced(&["made", "page", "third"], &[]));
         assert_eq!(last_entry(&room).replaced, recovered.replaced);
-        // What was there when the first attempt began comes back beside what was edited since.
+        // The files from before the first attempt come back, in addition to later edits.
         let undone = room.undo();
         assert_eq!(undone.undoes, Some(operation));
         let held =
@@ -240,7 +245,8 @@ fn what_is_edited_once_a_rollback_was_cut_short_stays_and_is_named() {
     }
 }
 
-/// In another directory, all that is missing was taken for what somebody had removed, and the directory stayed empty.
+/// In another directory all missing files counted as removed by a person, and the directory stayed
+/// empty.
 #[test]
 fn a_rollback_that_was_cut_short_is_made_whole_in_another_directory() {
     let mut room = Room::new();
@@ -276,7 +282,7 @@ fn what_a_rollback_found_is_kept_by_a_collection_of_all_that_may_go() {
     assert_eq!((room.undo().undoes, room.file("page").as_deref()), (Some(operation), Some("half")));
 }
 
-/// Of two rollbacks only the last could be undone: what the first had replaced was lost.
+/// Only the last of two rollbacks could be undone: the files that the first had replaced were lost.
 #[test]
 fn the_rollback_of_each_call_is_undone_by_its_name() {
     let room = Room::new();
@@ -291,17 +297,17 @@ fn the_rollback_of_each_call_is_undone_by_its_name() {
     let undone = room.state().undo_rewind(&of(first.operation, false)).unwrap();
     assert_eq!(undone.undoes, Some(first.operation));
     assert_eq!((room.file("page").as_deref(), room.file("other").as_deref()), (Some("edited"), Some("two")));
-    // Again, once what it brought back was changed, and though other undos lie between.
+    // Again, after the restored files were changed, and after other undos.
     room.state().undo_rewind(&of(second.operation, false)).unwrap();
     room.by_hand("printf later > page");
     room.state().undo_rewind(&of(first.operation, false)).unwrap();
     assert_eq!((room.file("page").as_deref(), room.file("other").as_deref()), (Some("later"), Some("half")));
-    // All that was changed since goes with `overwrite`.
+    // `overwrite` also replaces all later changes.
     room.state().undo_rewind(&of(first.operation, true)).unwrap();
     assert_eq!((room.file("page").as_deref(), room.file("other").as_deref()), (Some("edited"), Some("two")));
     let none = room.state().undo_rewind(&of(OperationId::new(1_000), false));
     assert!(matches!(none, Err(Error::NoRewind(_))), "{none:?}");
-    // Behind a rewind to before it, which has to be undone first.
+    // After a rewind to before it, which has to be undone first.
     let before = second.operation.sequence().saturating_sub(1);
     room.state().rewind(before, &RewindOptions::default()).unwrap();
     let left = room.state().undo_rewind(&of(second.operation, false)).unwrap_err();

@@ -12,7 +12,7 @@ fn import(export: &Export, options: ImportOptions) -> Result<Session> {
 
 #[test]
 fn an_export_taken_within_a_call_begins_no_session() {
-    // It was taken in, with half of what the call did, and nobody could take that back.
+    // It was imported with half of the call's changes, which could not be rolled back.
     let run = Run::new();
     run.write("letter", "whole", Then::Succeed).unwrap();
     let options = ExecuteOptions::default();
@@ -63,7 +63,8 @@ fn an_export_of_what_waits_for_recovery_begins_no_session() {
 
 #[test]
 fn another_programs_calls_are_kept_beside_the_engines_own() {
-    // Their slice bears the name of the engine's, whose items they are not, so that nothing of the export was taken in.
+    // Their slice has the name of the engine's but other items, so nothing of the export was
+    // imported.
     let json = r#"{"version":"1","created_at":"2026-01-02T03:04:05.000006+00:00","policies":{"tool_invoked":"log"},
       "slices":[{"slice_type":"tool_invoked","item_type":"ToolInvoked","items":[{"name":"read","params":{},"success":true}]}]}"#;
     let export = Export::from_json(json).unwrap();
@@ -78,13 +79,13 @@ fn another_programs_calls_are_kept_beside_the_engines_own() {
         ("tool_invoked.imported", "ToolInvoked", "log")
     );
     assert_eq!(kept.items, export.slices[0].items);
-    // Of the calls that run in the session now there is one item each.
+    // Calls in the session add one item each from now on.
     let state = ExecutionState::new(session, ResourceRegistry::default());
     let runner = ToolRunner::new(state, ToolRegistry::new());
     let operation = runner.begin(&ToolCall::new("read", "{}"), &ExecuteOptions::default()).unwrap();
     operation.end(ToolResult::ok("done", 0)).unwrap();
     assert_eq!(runner.state().session().log::<ToolInvocations>().unwrap().len(), 1);
-    // What is the engine's own stays so.
+    // The engine's own items are unchanged.
     let run = Run::new();
     run.write("letter", "whole", Then::Succeed).unwrap();
     let own = import(&run.session().export().unwrap(), options).unwrap();

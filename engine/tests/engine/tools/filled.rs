@@ -1,4 +1,5 @@
-//! Directories that take the place of others are filled by one call, which leaves those alone that the session works in.
+//! Directories that replace others are filled by one call, which leaves existing workspaces of the
+//! session alone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +15,6 @@ use super::*;
 /// A store, and a directory that its sessions work on.
 struct Machine(tempfile::TempDir);
 
-/// A run of a session.
 struct Run {
     files: Arc<HostFilesystem>,
     state: ExecutionState,
@@ -35,14 +35,14 @@ impl Machine {
         Store::open(self.0.path().join("store")).unwrap()
     }
 
-    /// Another machine, with what this one's store holds now and an empty directory.
+    /// Returns another machine, with a copy of this one's store and an empty directory.
     fn moved(&self) -> Machine {
         let machine = Machine::new();
         copy(&self.0.path().join("store"), &machine.0.path().join("store"));
         machine
     }
 
-    /// Works on a session in the machine's directory, as a process does that has just begun.
+    /// Works on a session in the machine's directory, as a new process does.
     fn run(&self, session: Session) -> Run {
         run_in(&self.work(), session)
     }
@@ -63,7 +63,7 @@ fn run_in(work: &Path, session: Session) -> Run {
 }
 
 impl Run {
-    /// Has a call write a file, and `within` happen before it ends.
+    /// Makes a call that writes a file, and runs `within` before it ends.
     fn call_while<T>(&self, file: &str, text: &str, within: impl FnOnce() -> T) -> T {
         let runner = ToolRunner::new(self.state.clone(), ToolRegistry::new());
         let operation = runner.begin(&ToolCall::new("writes", "{}"), &ExecuteOptions::default()).unwrap();
@@ -107,7 +107,7 @@ fn held(files: &[(&str, &str)]) -> BTreeMap<String, String> {
 #[derive(Serialize, Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// Only looks, and is left open by whoever copies the store meanwhile.
+/// A read-only tool, left open by a copy of the store that is made meanwhile.
 struct Looks(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Tool for Looks {
@@ -156,7 +156,8 @@ fn an_empty_directory_is_filled_whatever_was_open_and_one_that_the_session_works
         assert_eq!(filled.resources.len(), 1);
         assert!(!run.state.session().is_interrupted());
         assert_eq!(machine.files(), before);
-        // A second time nothing is to be filled, in this process and in the next one, whatever was changed by hand.
+        // There is nothing to fill a second time, in this process and in the next one, whatever was
+        // changed by hand.
         fs::write(machine.work().join("page"), "by hand").unwrap();
         assert!(run.fill().unwrap().is_none());
         run.state.session().clone().close().unwrap();
@@ -195,8 +196,9 @@ fn a_directory_that_is_not_empty_is_filled_by_whoever_says_so_and_what_was_there
     assert_eq!(other.files(), held(&[("mine", "mine")]));
 }
 
-/// Only the process that had filled a directory knew that captures of the other one may be restored into it: a later one was refused, or emptied a
-/// fork's directory when it went back to before the fill.
+/// Only the process that had filled a directory knew that captures of the other one may be restored
+/// into it. A later process was refused, or emptied a fork's directory when it rolled back to
+/// before the fill.
 #[test]
 fn a_later_process_goes_back_to_before_a_fill_as_the_one_that_filled() {
     let machine = Machine::new();
@@ -260,7 +262,7 @@ fn a_fork_says_at_its_first_call_that_its_directory_is_not_its_parents_unless_it
     assert!(matches!(told[..], [WorkspaceNotice::Replaced { .. }]), "{told:?}");
     unfilled.call("mine", "again");
     assert_eq!(unfilled.files.take_notices(), []);
-    // It has worked there: what it has is what it has.
+    // The session has worked there, so its files stay.
     assert!(unfilled.fill().unwrap().is_none());
     assert_eq!(files_in(unfilled.files.root()), held(&[("mine", "again")]));
 
@@ -269,7 +271,7 @@ fn a_fork_says_at_its_first_call_that_its_directory_is_not_its_parents_unless_it
     assert_eq!(files_in(filled.files.root()), held(&[("page", "one")]));
     filled.call("mine", "mine");
     assert_eq!(filled.files.take_notices(), []);
-    // In its parent's directory there is nothing to fill, and nothing to tell.
+    // In its parent's directory there is nothing to fill, and nothing to report.
     let options = SessionOptions::default();
     let there = machine.store().fork(parent.id(), parent.position().unwrap(), &types(), options).unwrap();
     let there = machine.run(there);
@@ -278,7 +280,7 @@ fn a_fork_says_at_its_first_call_that_its_directory_is_not_its_parents_unless_it
     assert_eq!(there.files.take_notices(), []);
 }
 
-/// Copies a store once, while the files go back.
+/// Copies a store once, while the files are restored.
 #[derive(Default)]
 struct Spy(Mutex<Option<(PathBuf, PathBuf)>>);
 
@@ -306,7 +308,7 @@ impl Snapshotable for Spy {
     }
 }
 
-/// Works on a session in a directory, with a spy whose turn comes behind that of the files.
+/// Works on a session in a directory, with a spy that is restored after the files.
 fn spied(work: &Path, session: Session, spy: Spy) -> Run {
     let files = Arc::new(session.open_workspace(work, HostFilesystemOptions::default()).unwrap());
     let resources = ResourceRegistry::builder().filesystem(Arc::clone(&files)).named("z spy", Arc::new(spy));
@@ -326,7 +328,8 @@ fn a_process_that_is_killed_within_a_fill_has_the_next_one_fill_the_directory() 
     run.fill().unwrap().unwrap();
     run.state.session().clone().close().unwrap();
     drop(run);
-    // The disk is as it was in the midst of that: the files are there, and the log has the begin alone.
+    // The disk as it was in the middle of that: the files are there, and the log has the start
+    // record alone.
     fs::remove_dir_all(&store).unwrap();
     copy(&killed.path().join("store"), &store);
     assert_eq!(other.files(), held(&[("page", "one")]));
@@ -351,7 +354,7 @@ fn what_the_last_call_left_is_there_to_fill_a_directory_whatever_was_collected()
     first.store().collect(&none).unwrap();
     let other = first.moved();
     let run = other.open(id);
-    // The last call's captures are kept whatever is asked.
+    // The last call's captures are always kept.
     run.fill().unwrap().unwrap();
     assert_eq!(other.files(), held(&[("page", "one")]));
 }
@@ -390,8 +393,8 @@ fn a_fill_is_replayed_where_the_log_has_one() {
     }
 }
 
-/// A volume that was restored from a backup, file by file: the directory has the token and the content, and another inode.
-/// Everything of it was refused until somebody gave `--rebind ... --overwrite`.
+/// After a restore of a volume from a backup, file by file, the directory has the token and the
+/// content, but another inode. It was refused until `--rebind ... --overwrite` was given.
 #[test]
 fn a_directory_that_bears_the_workspaces_token_and_content_takes_its_place() {
     let machine = Machine::new();
@@ -403,7 +406,7 @@ fn a_directory_that_bears_the_workspaces_token_and_content_takes_its_place() {
     run.state.session().clone().close().unwrap();
     drop(run);
     if rustix::fs::lgetxattr(machine.work(), "user.foldlog.token", &mut [0; 64][..]).is_err() {
-        // This file system keeps no tokens, so no directory is known by one.
+        // This file system stores no tokens, so directories cannot be identified.
         return;
     }
     let restored = |keeps: &str, change: &dyn Fn(&Path)| {
@@ -422,14 +425,15 @@ fn a_directory_that_bears_the_workspaces_token_and_content_takes_its_place() {
         assert_eq!(machine.files(), held(&[("page", "edited")]));
     };
 
-    // With the token, and not as the session left it.
+    // With the token, but changed since the session.
     restored("--preserve=all", &|copy| fs::write(copy.join("page"), "edited").unwrap());
     is_refused(rewind(first));
     // As the session left it.
     restored("--preserve=all", &|copy| fs::write(copy.join("page"), "second").unwrap());
     rewind(first).unwrap();
     assert_eq!(machine.files(), held(&[("page", "first")]));
-    // The session has worked in it, so that another process goes back to what was captured in the first directory too.
+    // The session has worked in it, so another process can also restore captures of the first
+    // directory.
     machine.open(id).state.undo_rewind(&RewindOptions::default()).unwrap();
     assert_eq!(machine.files(), held(&[("page", "second")]));
     rewind(first).unwrap();

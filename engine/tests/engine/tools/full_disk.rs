@@ -1,4 +1,5 @@
-//! A workspace on a disk that a tool has filled. Skipped, with the reason printed, where the machine mounts no disk.
+//! A workspace on a disk that a tool has filled. Skipped, with the reason printed, if the machine
+//! cannot mount one.
 
 use std::fs;
 use std::io::Write;
@@ -20,17 +21,17 @@ const PAGE_BYTES: usize = 3 << 20;
 
 const HALF_BYTES: usize = 10 << 20;
 
-/// Where a tool of these stories writes until there is no room left. The page is removed first.
+/// The file that a tool writes until the disk is full. The page is removed first.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
 #[serde(rename_all = "snake_case")]
 enum Filled {
-    /// Into a file whose name comes after the page's.
+    /// A file whose name sorts after the page's.
     Workspace,
-    /// Into the page itself.
+    /// The page itself.
     Page,
-    /// Into a file, up to more than there is room for beside it, and no further.
+    /// A file larger than the space that then remains, without filling the disk.
     Half,
-    /// On the same disk, where nothing is restored.
+    /// A file on the same disk, outside of the workspace.
     Beside,
 }
 
@@ -65,7 +66,7 @@ impl Tool for Fills {
     }
 }
 
-/// What does not compress, so that a snapshot of it takes as much.
+/// Returns incompressible bytes, so that a snapshot of them takes as much space.
 fn noise() -> Vec<u8> {
     let mut drawn = 7_u64;
     let bytes = std::iter::repeat_with(|| {
@@ -75,23 +76,23 @@ fn noise() -> Vec<u8> {
     bytes.take(PAGE_BYTES).collect()
 }
 
-/// So much that the disk has no room for another copy, but for the page.
+/// So much that the disk has no space for another copy, except of the page.
 fn half() -> Vec<u8> {
     noise().into_iter().cycle().take(HALF_BYTES).map(|byte| byte ^ 1).collect()
 }
 
-/// Writes a file until the disk takes no more.
+/// Writes a file until the disk is full.
 fn fill_with_noise(path: &Path) {
     let (mut file, noise) = (fs::File::create(path).unwrap(), noise());
     let mut before = u64::MAX;
     while std::mem::replace(&mut before, file.metadata().unwrap().len()) != before {
         while let Ok(()) = file.write_all(&noise) {}
-        // More is set aside for what is delayed than it takes in the end.
+        // Delayed allocation reserves more than is used in the end.
         file.sync_all().unwrap();
     }
 }
 
-/// The runner of a session whose workspace, and its snapshots, are on a disk that is mounted there.
+/// Returns the runner of a session whose workspace and snapshots are on this disk.
 fn runner_on(disk: &Path, session: Session, without_capture: bool) -> ToolRunner {
     let (root, store) = (disk.join("workspace"), disk.join("snapshots"));
     let files = HostFilesystem::open(root, store, HostFilesystemOptions::default()).unwrap();
@@ -117,9 +118,9 @@ fn part_of_a_child_that_is_killed_with_its_disk_full() {
     unreachable!("it was killed");
 }
 
-/// A session, and on one small disk its workspace and the workspace's snapshots.
+/// A session whose workspace and snapshots are on one small disk.
 struct Crowded {
-    // Let go of first: what it writes then is written before the disk is unmounted.
+    // Dropped first: its last writes come before the disk is unmounted.
     runner: ToolRunner,
     disk: LoopDisk,
     store: tempfile::TempDir,
@@ -146,7 +147,7 @@ impl Crowded {
         self.runner.state().session()
     }
 
-    /// Has another process be killed within its call; this one is the next, and has not recovered yet.
+    /// Kills another process within its call; this one is the next, before its recovery.
     fn killed(&mut self, filled: Filled) {
         let (id, disk) = (self.session().id(), self.disk.root());
         self.session().clone().close().unwrap();
@@ -172,7 +173,7 @@ impl Crowded {
         assert_eq!(fs::read_dir(self.path("workspace/z")).unwrap().count(), 0);
     }
 
-    /// Whether the last end says that nothing was captured.
+    /// Whether the last end record states that nothing was captured.
     fn says_not_captured(&self) -> bool {
         let (mut says, last) = (false, self.session().position().unwrap());
         let needle = b"was not captured";
@@ -186,7 +187,7 @@ impl Crowded {
     }
 }
 
-/// Has the run go on although what is there is lost.
+/// Lets the run continue although the present files are lost.
 fn without_capture(mut crowded: Crowded) -> Crowded {
     crowded.runner = runner_on(&crowded.disk.root(), crowded.session().clone(), true);
     crowded
@@ -204,8 +205,8 @@ fn assert_untouched(crowded: &Crowded, refused: &Error) {
     assert!(fs::metadata(crowded.path("workspace/.foldlog-aside")).is_err());
 }
 
-/// Recovery captured what it found before it restored anything. There was no room for that, and so no way to recover the
-/// session but by hand; later what filled the disk was lost.
+/// Recovery captured the present files before it restored anything. Without space for that, the
+/// session could only be recovered by hand. Later, the file that filled the disk was lost.
 #[test]
 fn a_call_that_filled_the_disk_is_recovered_only_without_a_capture_and_nothing_is_touched_before() {
     for filled in [Filled::Workspace, Filled::Page] {
@@ -216,7 +217,7 @@ fn a_call_that_filled_the_disk_is_recovered_only_without_a_capture_and_nothing_i
             assert_untouched(&crowded, &crowded.recover().unwrap_err());
             assert_eq!(crowded.session().position(), before);
         }
-        // Other sessions are kept away from what is half done.
+        // Other sessions are kept out of the unfinished changes.
         let other = crowded.session().store().create(&types()).unwrap();
         let other = runner_on(&crowded.disk.root(), other, false);
         let dirty = fill(&other, Filled::Half, false);
@@ -232,7 +233,7 @@ fn a_call_that_filled_the_disk_is_recovered_only_without_a_capture_and_nothing_i
         assert!(crowded.says_not_captured());
         let log = LogReader::open(crowded.session().dir()).unwrap();
         assert_eq!(log.ledger().unwrap()[0].outcome, OperationStatus::Interrupted);
-        // With room again the next recovery captures what it finds.
+        // With space again, the next recovery captures the present files.
         crowded.killed(Filled::Beside);
         fs::remove_file(crowded.path("beside")).unwrap();
         let recovered = crowded.recover().unwrap();
@@ -258,7 +259,7 @@ fn where_there_is_no_room_for_what_is_restored_the_recovery_says_so_and_is_calle
         };
         assert!(bytes >= PAGE_BYTES as u64, "{full}");
         assert!(crowded.session().is_interrupted());
-        // What the first attempt found is recorded once.
+        // The files found by the first attempt are recorded once.
         let position = crowded.session().position();
         assert_eq!(*at.get_or_insert(position), position);
     }
@@ -276,14 +277,14 @@ fn a_call_that_filled_the_disk_and_fails_is_left_open_and_recovered_without_a_ca
         let crowded = without_capture(crowded);
         crowded.recover().unwrap();
         crowded.is_as_it_was();
-        // A run that goes on without captures rolls such a call back at once.
+        // A run without captures rolls such a call back at once.
         let report = fill(&crowded.runner, filled, false).unwrap();
         assert_eq!((report.success, report.message.as_str()), (false, "no room"));
         crowded.is_as_it_was();
     }
 }
 
-/// What was too large to be captured beside itself was lost with the rollback.
+/// A file too large to be captured next to the original was lost with the rollback.
 #[test]
 fn what_the_disk_has_no_second_room_for_is_moved_aside_and_named() {
     for dies in [false, true] {

@@ -1,6 +1,6 @@
-//! Async hosts: whoever waits holds no thread, whoever is no longer wanted leaves nothing behind, and all of it as the same calls
-//! of threads do it. The runtimes are those of a host: one of a single thread, where a call that blocked would block everything,
-//! and one of two.
+//! Async hosts: waiting blocks no thread, dropped futures leave nothing behind, and results are the
+//! same as those of blocking calls. The runtimes are those of a host: one with a single thread,
+//! where a blocking call would block everything, and one with two.
 
 use std::future::{Future, pending};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,37 +23,37 @@ fn two_workers() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap()
 }
 
-/// What is awaited of a run, whatever it is.
 type Boxed = std::pin::Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
-/// Has a run go back, to a snapshot or its position.
+/// Returns to a snapshot or a position of a run.
 type Wait = fn(ExecutionState, (CompositeSnapshot, SequenceNumber)) -> Boxed;
 
-/// Longest time that a test waits for what should happen at once.
+/// Longest wait of a test for an immediate result.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Longest time that a test with very many calls waits for one of them.
+/// Longest wait of a test with very many calls for one of them.
 const LATE: Duration = Duration::from_secs(60);
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.expect("this should have happened at once")
 }
 
-/// What a tool of these stories waits for, and what it tells.
+/// A gate at which tools wait, and counters of their progress.
 #[derive(Default)]
 struct Gate {
     began: Notify,
     opens: Notify,
-    /// How many tools were dropped before they had answered.
+    /// Number of tools that were dropped before they had answered.
     dropped: AtomicUsize,
     ran: AtomicUsize,
 }
 
-/// Who works in a session at a time: at most one that changes something, or any number of those that do not.
+/// The tools at work in a session: at most one that changes something, or any number of those that
+/// do not.
 #[derive(Default)]
 struct Room(Mutex<(usize, usize)>);
 
-/// Keeps somebody in a room.
+/// A tool's presence in a room, until this is dropped.
 struct InRoom(Arc<Room>, bool);
 
 impl Room {
@@ -78,7 +78,7 @@ impl Drop for InRoom {
     }
 }
 
-/// A tool that runs beside others: it only reads, or acts outside only.
+/// A tool that runs in parallel with others: it only reads, or acts outside only.
 struct Beside<const OUTSIDE: bool>;
 
 impl<const OUTSIDE: bool> AsyncTool for Beside<OUTSIDE> {
@@ -109,7 +109,7 @@ impl<const OUTSIDE: bool> AsyncTool for Beside<OUTSIDE> {
     }
 }
 
-/// Writes as [`Writer`] does, once its gate opens, in the place where its runtime is.
+/// Writes as [`Writer`] does, once its gate opens, on its runtime.
 struct Patient {
     gate: Arc<Gate>,
     idempotency: Idempotency,
@@ -123,7 +123,6 @@ enum Does {
     SaysNo,
     /// Waits until its gate opens.
     Waits,
-    /// Never answers.
     Hangs,
     /// Writes through the session's handle instead of its own.
     WritesOutside,
@@ -158,7 +157,7 @@ impl AsyncTool for Patient {
         let gate = &self.gate;
         let ran = gate.ran.fetch_add(1, Ordering::SeqCst);
         let _in = Room::enter(context, true);
-        // What a client of the host's runtime does: it fails anywhere else.
+        // Like a client of the host's runtime, which fails anywhere else.
         Handle::try_current().map_err(|_| ToolError::failed("there is no runtime here"))?;
         tokio::task::yield_now().await;
         let written = Write { paper: asked.text.clone(), text: asked.text.clone(), then: Then::Succeed };
@@ -207,7 +206,6 @@ fn asks(text: &str, does: Does) -> ToolCall {
     ToolCall::new("patient", serde_json::to_string(&asked).unwrap())
 }
 
-/// An async host with a desk.
 struct Host {
     desk: Desk,
     gate: Arc<Gate>,
@@ -256,7 +254,7 @@ impl Host {
         self.runner.state().session()
     }
 
-    /// What a call that fails must leave as it was.
+    /// The state that a failing call must leave unchanged.
     fn state(&self) -> (Vec<String>, Vec<String>) {
         (plan(self.session()), self.desk.papers().keys().cloned().collect())
     }
@@ -265,7 +263,7 @@ impl Host {
         self.runner.execute_async(&asks(text, does), &ExecuteOptions::default())
     }
 
-    /// Makes sure that nothing is left of the calls before: another one begins and ends.
+    /// Checks that earlier calls are over: another one begins and ends.
     async fn is_at_rest(&self) {
         assert!(soon(self.execute("last", Does::Succeeds)).await.unwrap().success);
         assert!(self.session().open_operations().is_empty() && !self.session().is_interrupted());
@@ -322,7 +320,7 @@ fn a_call_whose_future_is_dropped_is_rolled_back_at_once() {
         call.abort();
         assert!(call.await.unwrap_err().is_cancelled());
         assert_eq!(host.gate.dropped.load(Ordering::SeqCst), 1, "the tool went first");
-        // Nobody has to ask for it.
+        // No call has to request it.
         soon(async {
             while !host.session().open_operations().is_empty() {
                 tokio::task::yield_now().await;
@@ -337,7 +335,7 @@ fn a_call_whose_future_is_dropped_is_rolled_back_at_once() {
     });
 }
 
-/// Its thread goes on, so nothing may be restored before it has returned.
+/// Its thread continues, so nothing may be restored before it has returned.
 #[test]
 fn a_tool_of_a_thread_whose_future_is_dropped_is_told_and_rolled_back_once_it_returns() {
     struct Stubborn {
@@ -399,8 +397,8 @@ fn a_tool_that_is_a_future_ends_with_its_deadline_and_with_a_cancellation() {
     });
 }
 
-/// A task that dispatched while another task of its thread held an operation blocked the thread, and so the one who would have
-/// ended the operation, for ever.
+/// A task that dispatched while another task of its thread had an open operation blocked the thread
+/// for ever, and so the task that would have ended the operation.
 #[test]
 fn a_task_waits_for_another_task_of_the_same_thread() {
     single().block_on(async {
@@ -430,8 +428,8 @@ fn a_task_waits_for_another_task_of_the_same_thread() {
     });
 }
 
-/// Composite snapshots, restores, rewinds and rollbacks had no form that is a future: on an executor of one thread they waited for a
-/// task that could not go on.
+/// Composite snapshots, restores, rewinds and rollbacks had no async variants: on an executor with
+/// one thread they waited for a task that could not run.
 #[test]
 fn a_run_goes_back_while_another_task_of_the_same_thread_works_on_it() {
     single().block_on(async {
@@ -474,7 +472,8 @@ fn a_run_goes_back_while_another_task_of_the_same_thread_works_on_it() {
             soon(written).await.unwrap();
             assert!(soon(begun.end_async(ToolResult::ok("done", 1))).await.unwrap().success);
             soon(waiting).await.unwrap().unwrap();
-            // The restore, the rewind and the rollback have abandoned the call; the undo has brought it back.
+            // The restore, the rewind and the rollback have abandoned the call; the undo has
+            // brought it back.
             let plan = match number {
                 1 | 2 | 5 => held.0.clone(),
                 _ => [held.0.clone(), vec!["two".to_owned()]].concat(),
@@ -489,7 +488,6 @@ fn a_run_goes_back_while_another_task_of_the_same_thread_works_on_it() {
     });
 }
 
-/// Where somebody gives the wait up, nothing is begun for them any more.
 #[test]
 fn a_rewind_whose_future_is_dropped_while_it_waits_is_never_begun() {
     single().block_on(async {
@@ -551,7 +549,7 @@ fn a_tool_that_writes_outside_of_its_call_is_refused_and_does_not_wait_for_itsel
     });
 }
 
-/// A tool of a thread runs beside the executor, which has only one thread here.
+/// A blocking tool runs on another thread than the executor, which has only one here.
 #[test]
 fn a_tool_that_blocks_its_thread_blocks_no_executor() {
     struct Listens(Mutex<std::sync::mpsc::Receiver<&'static str>>);
@@ -622,16 +620,16 @@ fn a_call_of_an_origin_that_has_a_result_is_answered_from_the_log_and_waits_for_
     });
 }
 
-/// What became of the calls of one session, as its host was told.
+/// The outcomes of one session's calls, as reported to its host.
 #[derive(Default)]
 struct Told {
     committed: Vec<String>,
-    /// Calls whose futures were dropped: nobody was told.
+    /// Calls whose futures were dropped: their outcomes were not reported.
     unknown: Vec<String>,
 }
 
-/// Runs calls of all kinds in many sessions at once, some of which are dropped, cancelled or late, and compares what each
-/// session holds with what its host was told.
+/// Runs calls of all kinds in many sessions at once, some of them dropped, cancelled or late, and
+/// compares each session with the results reported to its host.
 fn storm(runtime: &Runtime, sessions: usize, calls: usize) {
     let disk = MemoryStorage::new();
     let store = store_of(&disk);
@@ -661,16 +659,16 @@ fn storm(runtime: &Runtime, sessions: usize, calls: usize) {
             let does = does.get(kind as usize).copied();
             let call = match does {
                 Some(does) => asks(&text, does),
-                // Tools that run beside others.
+                // Tools that run in parallel with others.
                 None if kind > 7 => {
                     let does = [Does::Succeeds, Does::Fails, Does::Panics, Does::Hangs][fate as usize % 4];
                     let tool = if kind == 8 { "reads" } else { "requests" };
                     ToolCall { tool: tool.into(), ..asks(&text, does) }
                 }
-                // A tool of a thread.
+                // A tool that runs on a thread.
                 None => super::call(&text, &text, if kind == 6 { Then::Succeed } else { Then::Fail }),
             };
-            // Now and then somebody cancels what runs there.
+            // Cancels a running call now and then.
             if fate == 1 {
                 let session = runner.state().session().clone();
                 tasks.push(tokio::spawn(async move {
@@ -679,7 +677,7 @@ fn storm(runtime: &Runtime, sessions: usize, calls: usize) {
                     }
                 }));
             }
-            // What hangs has to end by its deadline, or be dropped.
+            // A call that hangs has to end by its deadline, or be dropped.
             let changes = kind < 8;
             let hangs = does == Some(Does::Hangs) || !changes;
             let deadline = hangs.then(|| Duration::from_millis(u64::from(fate)));
@@ -748,8 +746,8 @@ fn a_thousand_calls_of_one_session_run_one_after_the_other() {
     storm(&two_workers(), 1, 1_000);
 }
 
-/// The workspace of two sessions is leased by one of them at a time, and only by asking again does the other one learn that it is
-/// free.
+/// One session at a time leases a shared workspace, and the other one only learns by polling that
+/// it is free.
 #[test]
 fn a_future_waits_for_a_workspace_that_another_session_works_on() {
     use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};

@@ -13,7 +13,7 @@ use super::*;
 use crate::filesystem::digest;
 use crate::filesystem::git::{files_of, is_sound, shell, stands};
 
-/// Runs a script of a shell in the workspace, and fails or is killed.
+/// Runs a shell script in the workspace, and fails or is killed.
 struct Shell(PathBuf);
 
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -67,10 +67,11 @@ fn part_of_a_child_that_is_killed_within_git() {
     let _ = call(&runner(Path::new(directory), Some(id.parse().unwrap())), script, Then::Die);
 }
 
-/// Each of these ended a run: the branch had moved, or a repository stayed, and only a person could see to it.
+/// Each of these scripts ended a run: the branch had moved, or a repository stayed, and a person
+/// had to repair it.
 #[test]
 fn a_call_that_used_git_and_failed_or_was_killed_leaves_the_repository_as_it_was() {
-    // What it does, and whether a commit of it is kept.
+    // The script, and whether its commit is kept.
     let scripts = [
         ("git commit -qam two", true),
         ("git stash -q", true),
@@ -117,7 +118,7 @@ fn a_call_that_used_git_and_failed_or_was_killed_leaves_the_repository_as_it_was
                 }
             };
             let aside = root.join(format!(".foldlog-aside/{operation}"));
-            // No capture holds a repository that was made.
+            // A repository created by the call is in no capture.
             let is_aside = ["git clone", "git init", "--vcs git"].iter().any(|made| script.contains(made));
             assert_eq!(aside.exists(), is_aside, "{script}");
             if is_aside {

@@ -1,4 +1,5 @@
-//! What a killed session leaves half done is nobody else's to work on, until that session is recovered.
+//! The unfinished changes of a killed session keep other sessions out of its workspace until it is
+//! recovered.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -16,15 +17,15 @@ use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
 
 use super::*;
 
-/// The attribute of a workspace's root that says who works on it.
+/// The attribute of a workspace's root that names the session at work.
 const MARK: &str = "user.foldlog.work";
 
-/// Where the machine says which boot this is.
+/// The file that identifies the current boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Writes the page, and a page of its own.
+/// Writes the page, and another one of its own.
 struct Scribble {
-    /// What is to die where the tool does; the process where there is none.
+    /// The disk that dies with the tool; without one the process dies.
     disk: Option<MemoryStorage>,
 }
 
@@ -55,7 +56,6 @@ impl Tool for Scribble {
     }
 }
 
-/// Reads the page.
 struct Read;
 
 impl Tool for Read {
@@ -74,7 +74,7 @@ impl Tool for Read {
     }
 }
 
-/// A resource at whose restore the process is killed. By its name it is restored after the workspace.
+/// A resource whose restore kills the process. By its name it is restored after the workspace.
 struct Precipice;
 
 impl Snapshotable for Precipice {
@@ -95,7 +95,7 @@ impl Snapshotable for Precipice {
     }
 }
 
-/// A workspace, and the directories of everybody's store beside it.
+/// A workspace, and the directories of all stores next to it.
 struct Place {
     directory: tempfile::TempDir,
 }
@@ -135,7 +135,6 @@ impl Place {
         self.path().join("workspace")
     }
 
-    /// A new session in the store of that name.
     fn begin(&self, name: &str) -> ToolRunner {
         run_of(store(self.path(), name).create(&types()).unwrap(), self.path(), None)
     }
@@ -144,7 +143,7 @@ impl Place {
         run_of(store(self.path(), name).open_session(id, &types()).unwrap(), self.path(), None)
     }
 
-    /// A session in the store of that name whose process is killed within its call.
+    /// Returns a session in the store of that name, whose process was killed within its call.
     fn killed(&self, name: &str) -> Uuid {
         let runner = self.begin(name);
         let id = runner.state().session().id();
@@ -160,7 +159,7 @@ impl Place {
         fs::read_to_string(self.root().join("page")).unwrap()
     }
 
-    /// The mark's words, the session's directory last.
+    /// Returns the fields of the mark, the session's directory last.
     fn mark(&self) -> Vec<String> {
         let mut bytes = vec![0; 5_000];
         let len = getxattr(self.root(), MARK, &mut bytes[..]).unwrap();
@@ -172,7 +171,7 @@ impl Place {
         setxattr(self.root(), MARK, text.as_bytes(), XattrFlags::empty()).unwrap();
     }
 
-    /// Has the mark be one from before the machine started, which says so much of calls.
+    /// Replaces the mark by one from before the boot, with this state of the call.
     fn set_mark_of_another_boot(&self, call: &str) {
         let mut words = self.mark();
         assert_eq!(words[4], fs::read_to_string(BOOT).unwrap().trim());
@@ -191,7 +190,7 @@ fn recover(runner: &ToolRunner) {
     runner.recover(&ExecuteOptions::default()).unwrap();
 }
 
-/// Checks that a call is refused since a session has left the workspace half done, and leaves no trace.
+/// Checks that a call is refused because of the session's unfinished changes, and leaves no trace.
 #[track_caller]
 fn is_refused_for(runner: &ToolRunner, place: &Place, id: Uuid) {
     let (position, page) = (runner.state().session().position(), place.page());
@@ -216,8 +215,8 @@ fn part_of_a_child_that_is_killed_within_a_call() {
     unreachable!("it was killed");
 }
 
-/// The lease died with its process: another session's call found the tree half done and committed, and the recovery of
-/// the first session took that back, as if it had never been.
+/// The lease ended with its process. Another session's call found the unfinished files and
+/// committed, and the recovery of the first session silently took that back.
 #[test]
 fn what_a_killed_session_left_half_done_is_worked_on_by_nobody_else_until_it_is_recovered() {
     let place = Place::new();
@@ -238,20 +237,20 @@ fn what_a_killed_session_left_half_done_is_worked_on_by_nobody_else_until_it_is_
     for fact in [dir.to_str().unwrap(), &id.to_string(), "`scribble`", "recover that session"] {
         assert!(told.contains(fact), "{told}");
     }
-    // Nor is what is half done read, or taken for a moment to go back to.
+    // Unfinished changes are not read or captured either.
     let read = other.execute(&ToolCall::new("read", "{}"), &ExecuteOptions::default());
     assert!(matches!(read, Err(Error::ResourceDirty { .. })), "{read:?}");
     assert!(matches!(other.state().snapshot(None), Err(Error::ResourceDirty { .. })));
     is_refused_for(&other, &place, id);
     assert_eq!((place.page().as_str(), place.root().join("lost").exists()), ("half", false));
 
-    // To open the session is not to recover it.
+    // Opening the session does not recover it.
     let one = place.open("one", id);
     is_refused_for(&other, &place, id);
     recover(&one);
     assert_eq!((place.page().as_str(), place.mark()[1].as_str()), ("before", "idle"));
     goes_on(&other, &place);
-    // It is recovered once more, by another process, and takes nothing back.
+    // A second recovery by another process takes nothing back.
     drop(one);
     let one = place.open("one", id);
     recover(&one);
@@ -271,9 +270,9 @@ fn what_ended_leaves_nothing_in_the_way_and_no_log_is_read() {
     scribble(&one, "later", Then::Succeed).unwrap();
     one.state().restore(&snapshot).unwrap();
     assert_eq!((place.mark()[1].as_str(), place.page().as_str()), ("idle", "good"));
-    // Were its log read, the call would be refused.
+    // If its log were read, the call would be refused.
     damage(one.state().session().dir());
-    // Who reads only leaves no mark.
+    // Reads leave no mark.
     let mark = place.mark();
     other.execute(&ToolCall::new("read", "{}"), &ExecuteOptions::default()).unwrap();
     assert_eq!(place.mark(), mark);
@@ -289,7 +288,7 @@ fn a_session_that_is_gone_is_waited_for_by_nobody() {
     is_refused_for(&other, &place, id);
     store(place.path(), "one").delete(id).unwrap();
     goes_on(&other, &place);
-    // Nor one whose store is gone, whatever stands in its place.
+    // Nor does one whose store is gone, whatever replaced it.
     let id = place.killed("second");
     is_refused_for(&other, &place, id);
     fs::remove_dir_all(place.path().join("second")).unwrap();
@@ -306,7 +305,7 @@ fn a_session_that_was_moved_is_still_its_own() {
     recover(&place.open("moved", id));
     assert_eq!(place.page(), "before");
 
-    // Still found where it was, it is the same directory.
+    // If it is still found at its path, it is the same directory.
     let place = Place::new();
     let (one, moved) = (place.path().join("one"), place.path().join("moved"));
     let id = place.killed("one");
@@ -408,10 +407,10 @@ fn a_mark_that_says_more_is_open_than_the_log_does_is_in_nobodys_way() {
     let other = place.begin("other");
     let one = place.begin("one");
     goes_on(&one, &place);
-    // The process was killed before the begin was recorded, or before it could say that the end was.
+    // The process was killed before the start record was written, or before it could mark the end.
     let words = place.mark();
     place.set_mark(&words.join(" ").replacen("idle", "open", 1));
-    // The log is asked once, be it by who only reads.
+    // The log is read once, even if only a read needs it.
     other.execute(&ToolCall::new("read", "{}"), &ExecuteOptions::default()).unwrap();
     let mark = place.mark();
     assert_eq!((&mark[1], &mark[3]), (&"idle".to_owned(), &other.state().session().id().to_string()));
@@ -425,7 +424,7 @@ fn a_mark_that_says_more_is_open_than_the_log_does_is_in_nobodys_way() {
     }
 }
 
-/// The word that a call is open is not synced, so a power cut may leave the one before it.
+/// The mark of an open call is not synced, so a power cut may restore the previous one.
 #[test]
 fn after_a_power_cut_the_log_is_asked_and_not_the_mark() {
     let place = Place::new();
@@ -433,7 +432,7 @@ fn after_a_power_cut_the_log_is_asked_and_not_the_mark() {
     let id = place.killed("one");
     place.set_mark_of_another_boot("idle");
     is_refused_for(&other, &place, id);
-    // A device may have got another number.
+    // The number of a device may have changed.
     let mut words = place.mark();
     words[5] = "77777".to_owned();
     place.set_mark(&words.join(" "));
@@ -452,13 +451,12 @@ fn a_copied_directory_is_not_the_one_that_was_left_half_done() {
     assert_eq!((copied.mark(), copied.page()), (place.mark(), place.page()));
     goes_on(&copied.begin("other"), &copied);
     is_refused_for(&place.begin("other"), &place, id);
-    // The same directory by another name is.
+    // The same directory under another name is recognized.
     fs::rename(place.root(), place.path().join("elsewhere")).unwrap();
     std::os::unix::fs::symlink("elsewhere", place.root()).unwrap();
     is_refused_for(&place.begin("other"), &place, id);
 }
 
-/// Copies a directory with all attributes.
 fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
 }
@@ -474,7 +472,7 @@ fn damage(dir: &Path) {
     })
     .unwrap();
     let (segment, at) = &places[places.len() - 2];
-    // In place: whoever has the file mapped must not find it shorter.
+    // In place: a process that has mapped the file must not find it shorter.
     let file = fs::OpenOptions::new().read(true).write(true).open(segment).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, *at).unwrap();
@@ -527,8 +525,8 @@ fn a_mark_that_cannot_be_read_is_named_with_what_to_do() {
     goes_on(&other, &place);
 }
 
-/// A tool may write into the mark as into any file, and be killed then. Its own session was refused its recovery for the
-/// sake of one that had nothing to do with the workspace, and nothing said which attribute was to be removed.
+/// A tool can write any mark, and be killed then. Its own session's recovery was refused because of
+/// an unrelated session, and the error did not name the attribute to remove.
 #[test]
 fn a_forged_mark_is_named_and_a_person_removes_it() {
     let elsewhere = Place::new();
@@ -582,13 +580,13 @@ fn part_of_a_child_that_scribbles() {
     }
 }
 
-/// Runs that child under a tracer, and answers whether it passed.
+/// Runs that child under a tracer, and returns whether it passed.
 fn scribbles_under(place: &Place, durability: &str, id: Uuid, tracing: &[&str]) -> bool {
     let argument = format!("{durability} {id} {}", place.path().display());
     child::start_traced(tracing, "tools::half_done::part_of_a_child_that_scribbles", &argument).passed()
 }
 
-/// A power cut must not take the mark of who works there, if it does not take the begin.
+/// If a power cut keeps the start record, it must keep the mark too.
 #[test]
 fn a_workspace_is_synced_where_it_passes_from_one_session_to_another_and_at_no_other_call() {
     if !child::is_traced_here() {
@@ -633,7 +631,7 @@ fn a_directory_that_takes_no_mark_is_worked_on_without_one() {
         assert!(scribbles_under(&place, "boundary", id, &options), "{call} {error}");
         assert!(removexattr(place.root(), MARK).is_err(), "{call} {error}");
     }
-    // Any other failure is one.
+    // Any other error fails the call.
     let options = ["-o", "/dev/null", "-e", "trace=fsetxattr", "-e", "inject=fsetxattr:error=EIO"];
     assert!(!scribbles_under(&place, "boundary", id, &options));
 }

@@ -1,4 +1,4 @@
-//! Processes that end within a call, and the ones that come after.
+//! Processes that end within a call, and the processes after them.
 
 use foldlog::inspect::OperationStatus;
 use foldlog::storage::Fault;
@@ -37,7 +37,7 @@ fn opening_reports_and_shows_the_state_before_the_call_and_takes_no_writes() {
     assert!(matches!(run.session().rollback_to(0), Err(Error::Interrupted { .. })));
 }
 
-/// A host that wanted to keep what it was told wrote its fields one by one.
+/// A host that wanted to store a report had to write its fields one by one.
 #[test]
 fn reports_are_written_as_json_and_read_again() {
     fn again<T: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(told: &T) {
@@ -58,7 +58,8 @@ fn reports_are_written_as_json_and_read_again() {
     again(run.session().recovery());
 }
 
-/// A process that was killed behind a sync or a snapshot passed for one that had closed its session, even within a call.
+/// A process that was killed after a sync or a snapshot was taken for one that had closed its
+/// session, even within a call.
 #[test]
 fn only_a_session_that_was_closed_with_nothing_open_is_reported_as_closed() {
     let is_closed = |run: &Run| run.session().recovery().closed;
@@ -78,11 +79,11 @@ fn only_a_session_that_was_closed_with_nothing_open_is_reported_as_closed() {
     run.session().clone().close().unwrap();
     run.reopen(Idempotency::Manual);
     assert!(is_closed(&run));
-    // The process that only looked changed nothing of that.
+    // The read-only process changed nothing about it.
     run.disk.crash(CrashKind::Process);
     run.reopen(Idempotency::Manual);
     assert!(is_closed(&run));
-    // It says that it was closed, but the next process has something to recover.
+    // It reports that it was closed, but the next process has a call to recover.
     let operation =
         run.runner.begin(&call("paper", "half done", Then::Succeed), &ExecuteOptions::default()).unwrap();
     run.session().clone().close().unwrap();
@@ -106,7 +107,7 @@ fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
     assert_eq!(run.state(), (vec!["planned".to_owned()], [("letter".into(), "as it was".into())].into()));
     assert_eq!((run.counts().ran, run.ledger()[0].outcome), (1, OperationStatus::Interrupted));
     assert_eq!(run.ledger()[0].effects, Some(foldlog::ExternalEffects::Unknown));
-    // It waits through other processes, and nothing else has to wait for it.
+    // The call waits across processes, and blocks no other call.
     run.session().dispatch(StepAdded { title: "meanwhile".to_owned(), part: 0 }).unwrap();
     run.disk.crash(CrashKind::Process);
     run.reopen(Idempotency::Manual);
@@ -158,7 +159,8 @@ fn a_manual_tool_runs_again_once_somebody_says_so() {
     );
 }
 
-/// A host went back to before a call that a person had let run again, and the next recovery ran it all the same.
+/// A host rolled back to before a call whose rerun a person had approved, and the next recovery ran
+/// it all the same.
 #[test]
 fn a_decision_to_run_again_goes_with_the_call_that_a_rollback_abandons() {
     let run = interrupted(Idempotency::Manual);
@@ -171,15 +173,16 @@ fn a_decision_to_run_again_goes_with_the_call_that_a_rollback_abandons() {
     let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     assert!(matches!(recovered.recovery, Recovery::NeedsSettling(_)), "{recovered:?}");
     assert_eq!(run.counts().ran, 1);
-    // Whoever goes forth again has decided.
+    // Rolling forward again restores the decision.
     run.session().rollback_to(decided).unwrap();
     let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     assert!(matches!(recovered.recovery, Recovery::RanAgain(_)), "{recovered:?}");
     assert_eq!(run.counts().ran, 2);
 }
 
-/// Of a call whose run again had been interrupted too, the decision about the later run was looked for behind a run after that one, so
-/// that it was not found to be taken back: the call ran a third time, although the host had gone back to before it.
+/// If a rerun of the call was interrupted too, the decision about the later run was looked up after
+/// the wrong run, so its rollback was not noticed: the call ran a third time, although the host had
+/// rolled back to before it.
 #[test]
 fn a_decision_goes_with_a_call_that_was_interrupted_twice_too() {
     let mut interrupted_twice = 0;
@@ -214,7 +217,7 @@ fn a_decision_goes_with_a_call_that_was_interrupted_twice_too() {
     assert!(interrupted_twice > 0);
 }
 
-/// It may be decided anew behind the rollback.
+/// A new decision may follow the rollback.
 #[test]
 fn a_call_that_a_rollback_abandons_runs_again_where_somebody_says_so_afterwards() {
     let run = interrupted(Idempotency::Manual);
@@ -246,7 +249,7 @@ fn a_tool_that_compensates_undoes_first_also_where_that_is_interrupted_too() {
     let mut run = interrupted(Idempotency::Compensate);
     let operation = run.session().recovery().interrupted[0].operation;
     run.counts.lock().unwrap().dies_undoing = true;
-    // The process is killed while it undoes.
+    // The process is killed during the undo.
     let _ = run.runner.recover(&ExecuteOptions::default());
     assert_eq!(run.counts(), Counts { ran: 1, undone: 1, dies_undoing: false });
     run.reopen(Idempotency::Compensate);
@@ -279,7 +282,7 @@ fn a_recovery_whose_resource_cannot_be_restored_can_be_tried_again() {
 fn a_recovery_that_is_killed_at_any_step_ends_the_same_way() {
     for at in 1..40 {
         let mut run = interrupted(Idempotency::Natural);
-        // In the middle of each call that changes or syncs something, until none is left.
+        // Within each call that changes or syncs something, until none is left.
         run.disk.inject(Fault::Die { nth: at, bytes: 20 });
         let first = run.runner.recover(&ExecuteOptions::default());
         run.disk.clear_faults();
@@ -316,11 +319,12 @@ fn what_was_committed_for_an_answer_is_returned_and_not_run_again() {
     assert!(run.runner.execute(&second, &ExecuteOptions::default()).is_err());
     run.reopen(Idempotency::Manual);
     run.runner.recover(&ExecuteOptions::default()).unwrap();
-    // The same call of the same answer: its recorded result. The other one, of the same provider's id, is another.
+    // The same call of the same answer returns its recorded result. The other call with the same
+    // provider id is a different one.
     let again = run.runner.execute(&first, &ExecuteOptions::default()).unwrap();
     assert!(again.recorded && again.operation == done.operation && again.value == done.value);
     assert_eq!((again.message.as_str(), run.counts().ran), ("written", 1));
-    // That one was interrupted, and nobody knows whether it may run again.
+    // That one was interrupted, and whether it may run again is unknown.
     let other = run.runner.execute(&second, &ExecuteOptions::default());
     assert!(matches!(other, Err(Error::ToolIdempotency { .. })), "{other:?}");
     let operation = run.session().unsettled_operations()[0].operation;
@@ -330,8 +334,8 @@ fn what_was_committed_for_an_answer_is_returned_and_not_run_again() {
     assert_eq!(run.plan(), ["one", "two"]);
 }
 
-/// Every moment at which a process can end in a call, for every declaration: what ran outside is counted there, and the
-/// ledger agrees with it.
+/// A process ends at every possible moment of a call, for every declaration. Real executions are
+/// counted outside, and the ledger agrees with the count.
 #[test]
 fn of_a_turn_that_was_interrupted_what_was_committed_is_not_run_again_and_the_others_run() {
     let mut run = Run::with(Idempotency::Natural);
@@ -342,7 +346,7 @@ fn of_a_turn_that_was_interrupted_what_was_committed_is_not_run_again_and_the_ot
     };
     let execute = |run: &Run, place: u32| run.runner.execute(&letter(place), &ExecuteOptions::default());
     let first = execute(&run, 0).unwrap();
-    // The process is killed within the second, and the third has not begun.
+    // The process is killed within the second call, and the third has not begun.
     run.counts.lock().unwrap().ran = 0;
     execute(&run, 1).unwrap_err();
     run.reopen(Idempotency::Natural);
@@ -373,13 +377,13 @@ fn whenever_a_process_ends_the_ledger_says_what_may_have_run() {
                 run.disk.clear_faults();
                 let ran = run.counts().ran;
                 if answered.is_ok() && at > 1 && run.session().sync().is_ok() {
-                    // Nothing was left to be killed in.
+                    // No step was left for a kill.
                     break;
                 }
                 run.disk.crash(if power { CrashKind::PowerLosingAll } else { CrashKind::Process });
                 run.reopen(idempotency);
                 let before = run.ledger();
-                // Nothing runs before its begin is durable, and what was answered is kept.
+                // Nothing runs before its start record is durable, and recorded results are kept.
                 assert!(ran == 0 || before.len() == 1, "{told}: it ran, and the log does not know");
                 if answered.is_ok() {
                     assert_eq!(before[0].outcome, OperationStatus::Committed, "{told}");
@@ -414,7 +418,7 @@ fn whenever_a_process_ends_the_ledger_says_what_may_have_run() {
                     }
                     (fate, _) => panic!("{told}: {fate:?}"),
                 }
-                // One item for each run that ended, and the whole log reads.
+                // One item for each finished run, and the whole log is readable.
                 let ended: u64 = after.iter().map(|entry| entry.runs).sum();
                 assert_eq!(run.invoked().len() as u64, ended, "{told}");
             }

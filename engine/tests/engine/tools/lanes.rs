@@ -1,4 +1,4 @@
-//! Lanes: the log alone says through which handle of the host each record was written.
+//! Lanes: the log alone identifies the handle of the host that wrote each record.
 
 use foldlog::conversation::NewInput;
 use foldlog::{RecordKind, SequenceNumber, SessionOptions, SnapshotOptions};
@@ -6,7 +6,7 @@ use foldlog_codec::body::{Action, Dispatch, Lane};
 
 use super::*;
 
-/// A record of a host, as its log tells it apart from others: its lane, its kind, and a tag's key.
+/// The identity of a record in the log: its lane, its kind, and a tag's key.
 #[derive(Clone, Debug, PartialEq)]
 struct Told {
     sequence: SequenceNumber,
@@ -16,7 +16,7 @@ struct Told {
     tag: Option<String>,
 }
 
-/// Everything that the log of a session says, read without the session and without types.
+/// Reads all records of a session's log, without the session and without types.
 fn told(disk: &MemoryStorage, session: &Session) -> Vec<Told> {
     let reader = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap();
     let mut told = Vec::new();
@@ -37,7 +37,6 @@ fn told(disk: &MemoryStorage, session: &Session) -> Vec<Told> {
     told
 }
 
-/// The kinds of the records of one lane, in their order.
 fn kinds_of(told: &[Told], within: Option<SequenceNumber>, lane: Option<&str>) -> Vec<RecordKind> {
     let of = |one: &&Told| one.within == within && one.lane.as_deref() == lane;
     told.iter().filter(of).map(|one| one.kind).collect()
@@ -68,7 +67,7 @@ const EACH: [RecordKind; 9] = [
     RecordKind::DISPATCH,
 ];
 
-/// Two threads whose records interleave as chance has it: a replay compares each with what it wrote itself.
+/// Two threads whose records interleave at random: a replay compares each with its own.
 #[test]
 fn records_of_two_threads_on_two_lanes_are_told_apart_by_the_log_alone() {
     let mut run = Run::new();
@@ -109,7 +108,7 @@ fn every_kind_that_a_handle_writes_names_the_lane_and_the_main_lane_takes_no_byt
     let run = Run::new();
     write_each(run.session());
     write_each(&run.session().lane("mailbox"));
-    // A lane of a lane is beside it.
+    // A lane of a lane is a sibling of it.
     write_each(&run.session().lane("mailbox").lane("clock"));
     let told = told(&run.disk, run.session());
     for lane in ["mailbox", "clock"] {
@@ -152,14 +151,14 @@ fn ask(then: Then) -> ToolCall {
     ToolCall::new("clerk", serde_json::to_string(&arguments).unwrap())
 }
 
-/// A note or a tag that the host wrote meanwhile looked like one of the tool's: nothing said who had written it.
+/// A note or a tag that the host wrote during a call looked like one of the tool's.
 #[test]
 fn records_of_a_tools_handle_and_of_a_lane_inside_of_it_are_told_from_the_hosts() {
     let run = Run::new();
     let operation =
         run.runner.begin(&call("paper", "one", Then::Succeed), &ExecuteOptions::default()).unwrap();
     let begin = operation.id().sequence();
-    // What changes no STATE waits for no tool.
+    // Events that change no STATE do not wait for tools.
     run.session().dispatch(Noted { text: "the host's".to_owned() }).unwrap();
     operation.context().session().dispatch(Noted { text: "the tool's".to_owned() }).unwrap();
     run.session().lane("mailbox").set_tag("mail", "read").unwrap();
@@ -179,8 +178,8 @@ fn records_of_a_tools_handle_and_of_a_lane_inside_of_it_are_told_from_the_hosts(
     assert_eq!(last, expected);
 }
 
-/// The records of an operation that was rolled back stay in the log, each with its lane; so do those of the call's own
-/// lane, which its begin names.
+/// The records of a rolled back operation stay in the log with their lanes, and so does the call's
+/// own lane, which its start record names.
 #[test]
 fn lanes_survive_a_tool_that_fails_a_rollback_and_the_next_process() {
     let mut run = Run::new();
@@ -196,7 +195,7 @@ fn lanes_survive_a_tool_that_fails_a_rollback_and_the_next_process() {
     run.session().clone().close().unwrap();
     run.reopen(Idempotency::Manual);
     let told = told(&run.disk, run.session());
-    // Of a call: the tool's own two records, and those of the lane within it.
+    // For a call: the tool's own two records, and those of the lane within it.
     for run in [begin, second] {
         assert_eq!(kinds_of(&told, Some(run), None), [RecordKind::DISPATCH; 2]);
         assert_eq!(kinds_of(&told, Some(run), Some("inside")), EACH);
@@ -205,7 +204,7 @@ fn lanes_survive_a_tool_that_fails_a_rollback_and_the_next_process() {
     assert_eq!(kinds_of(&told, None, Some("worker")), worker);
 }
 
-/// What a second run of an operation writes is of that run: the first one's records count no more.
+/// Records of a second run of an operation belong to that run: the first one's no longer count.
 #[test]
 fn an_operation_that_runs_again_names_its_own_run() {
     let mut run = Run::with(Idempotency::Natural);

@@ -1,4 +1,4 @@
-//! What stands in the place of a store's files and is none, while the store is collected.
+//! Irregular entries with the names of a store's files, while the store is collected.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use foldlog_test_support::room::{Room, store_in};
 use super::collected::keeping;
 use super::*;
 
-/// Makes what is no file: a directory with something in it, a link to a file of somebody else's, a pipe.
+/// Creates a directory with content, a link to a foreign file, or a pipe.
 fn make_irregular(what: &str, path: &Path, elsewhere: &Path) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     match what {
@@ -24,9 +24,9 @@ fn make_irregular(what: &str, path: &Path, elsewhere: &Path) {
     }
 }
 
-/// Protects: what bears the name of a file that a collection looks at, and is none, costs nobody anything: it stays, the report names
-/// it, and all else is collected as ever. An object of a session could not be removed, and ended the collection of the whole store,
-/// where a directory had its name in the pool.
+/// Protects: an irregular entry with the name of a file that a collection reads does no harm. It
+/// stays, the report names it, and the rest is collected. If a directory had an object's name in
+/// the pool, the object could not be removed, and the collection of the whole store ended.
 #[test]
 fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
     for what in ["a directory", "a symbolic link", "a pipe"] {
@@ -54,12 +54,12 @@ fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
         ];
         if what != "a directory" {
             made.push(root.join(format!("sessions/.new-{other}")));
-            // A directory of objects that no capture has made.
+            // A directory of objects that no capture has created.
             let mut unused = (0..=u8::MAX).rev().map(|byte| dir.join(format!("files/objects/{byte:02x}")));
             made.push(unused.find(|path| !path.exists()).unwrap());
         }
         made.iter().for_each(|path| make_irregular(what, path, &elsewhere));
-        // An object that nothing names, and that has another name, though not the one in the pool.
+        // An unreferenced object with another hard link, but not the one in the pool.
         let unnamed = dir.join("objects").join("d".repeat(64));
         fs::write(&unnamed, "nobody's").unwrap();
         fs::hard_link(&unnamed, directory.path().join("another name")).unwrap();
@@ -90,8 +90,9 @@ fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
     }
 }
 
-/// Protects: where something else stands in the place of the commit of a capture that is to stay, nobody knows what the capture needs,
-/// and nothing of it is collected. It was passed over as a capture that the store does not have, and its objects went.
+/// Protects: if a needed capture's commit is replaced by something else, its objects are unknown,
+/// and none of them is collected. It was treated as a capture that the store does not have, and its
+/// objects were removed.
 #[test]
 fn a_capture_in_whose_place_something_else_stands_keeps_its_objects() {
     for what in ["a directory", "a symbolic link", "a pipe"] {

@@ -1,4 +1,4 @@
-//! A call that no record can hold, and more calls than a reader takes.
+//! Calls too large for a record, and more open calls than a reader accepts.
 
 use foldlog_codec::body::OPEN_OPERATIONS_MAX;
 
@@ -22,8 +22,8 @@ impl Tool for Say {
     }
 }
 
-/// An answer that was too large for its record left the call open and its session interrupted; and a call whose names
-/// alone filled its begin could never end.
+/// A result too large for its record left the call open and its session interrupted. A call whose
+/// names alone filled its start record could never end.
 #[test]
 fn what_no_record_holds_fails_its_call_or_keeps_it_from_beginning() {
     let disk = MemoryStorage::new();
@@ -54,7 +54,7 @@ fn what_no_record_holds_fails_its_call_or_keeps_it_from_beginning() {
     assert_eq!(store.open_session(id, &types()).unwrap().state().unwrap(), live);
 }
 
-/// Reads only, so that many of it are open at once.
+/// Read-only, so that many calls are open at once.
 struct Look;
 
 #[derive(Deserialize, JsonSchema)]
@@ -74,7 +74,7 @@ impl Tool for Look {
     }
 }
 
-/// A reader folds no more open calls than so many: one more that was let begin would have left a log that nobody opens.
+/// A reader folds a limited number of open calls: one more would have left an unreadable log.
 #[test]
 fn no_more_calls_are_open_at_once_than_a_reader_takes() {
     let disk = MemoryStorage::new();
@@ -88,7 +88,7 @@ fn no_more_calls_are_open_at_once_than_a_reader_takes() {
     let refused = begin().map(drop);
     assert!(matches!(&refused, Err(Error::NoSuchOperation { reason, .. }) if reason.contains("as many as")));
     assert_eq!(session.position(), position);
-    // The log opens with all of them, and goes on once they have ended.
+    // The log opens with all of them, and continues once they have ended.
     let id = session.id();
     let read = store.open_read_only(id, &types()).unwrap();
     assert_eq!(read.recovery().interrupted.len(), OPEN_OPERATIONS_MAX);

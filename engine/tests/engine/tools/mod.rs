@@ -1,4 +1,4 @@
-//! Stories of tools: what a call leaves where it has success, and that it leaves nothing where it has none.
+//! Stories of tools: the changes of a successful call, and that a failed one leaves none.
 
 mod backed_up;
 mod bad_input;
@@ -68,11 +68,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Papers on a desk: what a tool changes outside of the session. They outlive the process, as files do.
+/// Papers on a desk: external state that tools change. Like files, they outlive the process.
 #[derive(Clone, Default)]
 struct Desk {
     papers: Arc<Mutex<BTreeMap<String, String>>>,
-    /// What is to go wrong with it next.
+    /// The next fault.
     broken: Arc<Mutex<Option<Broken>>>,
 }
 
@@ -133,11 +133,10 @@ impl Snapshotable for Desk {
     }
 }
 
-/// The parameters of a tool that takes none.
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// What a tool of these stories is to do after it has changed something everywhere.
+/// What a tool of these stories does after it has changed something everywhere.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
 #[serde(rename_all = "snake_case")]
 enum Then {
@@ -157,11 +156,11 @@ struct Write {
     then: Then,
 }
 
-/// Writes a paper, adds a step to the plan, notes it in LOG, and spends something.
+/// Writes a paper, adds a step to the plan, notes it in LOG, and spends tokens.
 struct Writer {
     disk: MemoryStorage,
     idempotency: Idempotency,
-    /// How often it ran and how often it was undone, which no rollback undoes.
+    /// Counts of runs and undos, which no rollback changes.
     counts: Arc<Mutex<Counts>>,
 }
 
@@ -169,7 +168,7 @@ struct Writer {
 struct Counts {
     ran: u32,
     undone: u32,
-    /// Whether the process is killed while it undoes.
+    /// Whether the process is killed during an undo.
     dies_undoing: bool,
 }
 
@@ -244,7 +243,7 @@ struct Run {
     runner: ToolRunner,
 }
 
-/// First time that the clock of these stories says.
+/// The clock's first time.
 const CLOCK_BEGINS_US: i64 = 1_767_322_800_000_000;
 
 fn store_of(disk: &MemoryStorage) -> Store {
@@ -271,7 +270,7 @@ impl Run {
         Run::in_store(idempotency, StoreOptions::default())
     }
 
-    /// One whose tools are stuck as soon as their time is over.
+    /// A run whose tools are stuck as soon as their deadline has passed.
     fn without_grace() -> Run {
         Run::in_store(
             Idempotency::Manual,
@@ -288,7 +287,7 @@ impl Run {
         Run { disk, desk, budget, counts, id, runner }
     }
 
-    /// The next process, which has not recovered yet.
+    /// Starts the next process, without a recovery.
     fn reopen(&mut self, idempotency: Idempotency) {
         let session = store_of(&self.disk).open_session(self.id, &types()).unwrap();
         self.runner = runner(&self.disk, session, &self.desk, &self.budget, &self.counts, idempotency);
@@ -310,7 +309,7 @@ impl Run {
         *self.counts.lock().unwrap()
     }
 
-    /// Everything that a tool that fails must leave as it was.
+    /// The state that a failing tool must leave unchanged.
     fn state(&self) -> (Vec<String>, BTreeMap<String, String>) {
         (self.plan(), self.desk.papers().clone())
     }
@@ -325,7 +324,7 @@ impl Run {
     }
 }
 
-/// Returns whether a call ended since its deadline had passed.
+/// Returns whether a call ended because its deadline had passed.
 fn is_late(told: &Result<ToolReport>) -> bool {
     matches!(told, Ok(ToolReport { success: false, cause: Some(Cause::Deadline), .. }))
 }

@@ -7,7 +7,7 @@ use foldlog::tools::Recovery;
 
 use super::*;
 
-/// Runs other calls within itself, then does as it is told.
+/// Runs other calls within itself, and then ends as its parameters say.
 struct Delegate {
     runner: Mutex<Option<ToolRunner>>,
 }
@@ -102,7 +102,8 @@ fn a_process_that_ends_in_an_inner_call_leaves_both_to_be_recovered() {
     assert_eq!(open.iter().map(|open| open.tool.as_str()).collect::<Vec<_>>(), ["delegate", "write"]);
     assert_eq!(open[1].parent, Some(open[0].operation));
     assert!(run.plan().is_empty());
-    // The inner one is manual, so nobody but a person can say whether the outer one may run again, and it with it.
+    // The inner call is manual, so only a person can decide whether the outer one may run again
+    // with it.
     let [recovered] = delegating(&run).recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     assert!(matches!(recovered.recovery, Recovery::NeedsSettling(_)));
     run.session()
@@ -145,7 +146,7 @@ fn a_position_within_a_call_is_no_place_to_go_back_to() {
     assert_eq!(run.ledger()[0].outcome, OperationStatus::Abandoned);
 }
 
-/// Begins sessions of its own, writes in each, and is killed within its first run.
+/// Creates child sessions, writes in each, and is killed within its first run.
 struct Parental {
     disk: MemoryStorage,
     idempotency: Idempotency,
@@ -207,14 +208,15 @@ fn the_sessions_that_a_call_begins_are_the_same_when_it_is_run_again() {
         let store = store_of(&run.disk);
         for (ordinal, id) in first.iter().enumerate() {
             let child = store.open_session(*id, &types()).unwrap();
-            // The call is the same one, whichever of its runs began the session.
+            // The call is the same one, whichever of its runs created the session.
             let (session, operation) = (run.id, Some(ran_again.operation));
             assert_eq!(child.parent(), Some(foldlog::Parent::Child { session, operation }));
-            // It does not go back with the call: the second run found what the first had left.
+            // The child is not rolled back with the call: the second run found the first one's
+            // changes.
             let runs = [0, 1].map(|run| format!("run {run} of child {ordinal}"));
             assert_eq!(plan(&child), runs, "{idempotency:?}");
         }
-        // The log names each before it is there.
+        // The log names each before it exists.
         let mut named = Vec::new();
         let reader = LogReader::open_on(Arc::new(run.disk.clone()), run.session().dir()).unwrap();
         reader
@@ -230,7 +232,8 @@ fn the_sessions_that_a_call_begins_are_the_same_when_it_is_run_again() {
     }
 }
 
-/// Begins a session of its own; its process is killed at some change that its first run makes to the disk.
+/// Creates a child session; its process is killed at one of the changes of the disk in its first
+/// run.
 struct Interrupted {
     disk: MemoryStorage,
     nth: u64,
@@ -266,8 +269,8 @@ impl Tool for Interrupted {
     }
 }
 
-/// Where the process was killed after the directory was made and before the first record was there, the call that was run
-/// again found no session and could begin none, each time that it was run.
+/// If the process was killed after the directory was created and before the first record was
+/// written, the call found no session in its later runs, and could create none.
 #[test]
 fn a_session_whose_beginning_was_cut_short_is_begun_by_the_call_when_it_is_run_again() {
     let (mut found, mut leftovers) = (std::collections::BTreeSet::new(), 0);
@@ -294,7 +297,7 @@ fn a_session_whose_beginning_was_cut_short_is_begun_by_the_call_when_it_is_run_a
         found.insert(steps.len());
         assert!(store_of(&run.disk).sessions().unwrap().iter().all(|(_, read)| read.is_ok()));
     }
-    // What the first run had written is found by the second where there was a session by then.
+    // The second run finds the first one's records if the session existed by then.
     assert_eq!(found, [1, 2].into());
     assert!(leftovers > 2, "{leftovers}");
 }

@@ -1,5 +1,5 @@
-//! Processes that are killed while they compact, compress or collect a session on a real file system: one after the other, at each
-//! system call by which they change something.
+//! Processes that compact, compress or collect a session on a real file system are killed one after
+//! the other, at each system call that changes something.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,10 +22,10 @@ use super::*;
 
 const PART: &str = "tools::old_logs_killed::part_of_a_child_that_makes_room";
 
-/// In a normal run every so-manieth of the calls is killed at.
+/// A normal run kills at every n-th call.
 const EVERY: usize = 7;
 
-/// What a process is killed in.
+/// The operation during which a process is killed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Act {
     Compact,
@@ -65,7 +65,7 @@ fn keeping() -> CollectOptions {
 fn store_in(directory: &Path) -> Store {
     let options = StoreOptions {
         durability: Durability::Process,
-        // What is killed at a call must make it each time.
+        // Every run has to make the same calls.
         storage: Arc::new(FileStorage::with_positioned_writes()),
         segments: SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 },
         object_bytes_min: 600,
@@ -87,14 +87,14 @@ fn part_of_a_child_that_makes_room() {
     tell_done();
 }
 
-/// A session that has grown old, and what everybody knows of it.
+/// An old session, and its expected content.
 struct Old {
-    /// Directory of the workspace, and of the store while that is acted on.
+    /// Directory of the workspace, and of the store during an act.
     now: PathBuf,
-    /// How the store was before.
+    /// The store before the act.
     kept: PathBuf,
     id: Uuid,
-    /// Positions behind its last calls, with what the workspace held there.
+    /// Positions after its last calls, with the workspace's contents there.
     calls: Vec<(SequenceNumber, BTreeMap<String, String>)>,
     last: SequenceNumber,
     digest: [u8; 32],
@@ -110,7 +110,8 @@ fn files(directory: &Path) -> BTreeMap<String, String> {
 }
 
 impl Old {
-    /// A closed session of some calls and many edits; compacted before, where its objects and captures are to be collected.
+    /// A closed session of some calls and many edits; already compacted if its objects and captures
+    /// are to be collected.
     fn before(act: Act, beneath: &Path) -> Old {
         let (now, kept) = (beneath.join("now"), beneath.join("kept"));
         fs::create_dir_all(root(&now)).unwrap();
@@ -142,11 +143,12 @@ impl Old {
         Old { now, kept, id, calls, last, digest, slices }
     }
 
-    /// Lets the store be again as it was before. The workspace, which nobody may exchange, has not changed.
+    /// Restores the store from before the act. The workspace must not be replaced, and has not
+    /// changed.
     fn renewed(&self) {
         let store = self.now.join("store");
         let _ = fs::remove_dir_all(&store);
-        // With the names that share a file.
+        // With the hard links.
         let copied = Command::new("cp").arg("-a").args([&self.kept, &store]).status().unwrap();
         assert!(copied.success());
     }
@@ -155,7 +157,8 @@ impl Old {
         format!("{act:?} {} {}", self.id, self.now.display())
     }
 
-    /// Checks that nothing is lost, by an auditor, by a process that goes on, and by the act itself, which ends what was begun.
+    /// Checks that nothing is lost: with an auditor, with a process that continues, and with the
+    /// act itself, which completes the interrupted one.
     fn look(&self, act: Act, call: &str) {
         self.is_whole(call);
         act.act(&self.now, self.id);
@@ -195,7 +198,7 @@ impl Old {
         assert_eq!(audit.digest_through(self.last).unwrap(), self.digest, "{call}");
         assert_eq!(audit.state().unwrap().slices, self.slices, "{call}");
         audit.check_seals().unwrap_or_else(|error| panic!("{call}: {error}"));
-        // What the items hold that are objects.
+        // Reads the items that are objects.
         let draft = store_in(&self.now).open_read_only(self.id, &types()).unwrap();
         assert_eq!(draft.view::<Draft>().unwrap().len(), 3, "{call}");
     }
@@ -210,7 +213,8 @@ fn names_beneath(directory: &Path) -> Vec<String> {
     String::from_utf8(found.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// Protects: whoever makes room loses nothing by being killed, and the next one makes the rest of it.
+/// Protects: a process that frees space loses nothing when it is killed, and the next one frees the
+/// rest.
 #[test]
 fn whatever_makes_room_and_is_killed_at_any_call_has_lost_nothing() {
     if !child::is_traced_here() {

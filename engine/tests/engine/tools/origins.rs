@@ -1,4 +1,4 @@
-//! Calls that a model's answer asked for: what committed is not run again.
+//! Calls of a model's answer: committed ones do not run again.
 
 use std::thread;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A step of a story that two answers live through alike.
+/// A step that two answers take alike.
 #[derive(Clone, Debug)]
 enum Step {
     /// A call of each answer, by its ordinal.
     Run(u32, Then),
     /// A rollback to one of the positions between the steps so far.
     RollBack(prop::sample::Index),
-    /// The session is closed, and opened by an image.
+    /// The session is closed, and opened from an image.
     Reopen,
 }
 
@@ -32,8 +32,9 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Where an answer is a record of a conversation, the fold knows where its calls ended; where it is an event of the
-    /// host's, the log is read. Both must say the same of a call: committed, failed, interrupted or never run.
+    /// If an answer is a record of a conversation, the fold knows where its calls ended; if it is
+    /// an event of the host's, the log is read. Both must agree about a call: committed, failed,
+    /// interrupted or never run.
     #[test]
     fn what_is_known_of_a_call_does_not_depend_on_who_recorded_its_answer(
         steps in prop::collection::vec(step(), 1..12)
@@ -80,12 +81,12 @@ proptest! {
     }
 }
 
-/// An answer that the host says in an event of its own.
+/// Records an answer as an event of the host.
 fn said(session: &Session, _: u32) -> SequenceNumber {
     session.dispatch(Noted { text: "an answer".to_owned() }).unwrap()
 }
 
-/// An answer of a conversation, with so many calls.
+/// Records an answer of a conversation with this many calls.
 fn recorded(session: &Session, calls: u32) -> SequenceNumber {
     let call = |ordinal| ToolCallRecord {
         call_id: format!("call_{ordinal}"),
@@ -100,8 +101,9 @@ fn recorded(session: &Session, calls: u32) -> SequenceNumber {
 
 const ANSWERS: [fn(&Session, u32) -> SequenceNumber; 2] = [said, recorded];
 
-/// Only the latest call of an answer was looked at: after a rollback to the branch in which an earlier one had committed, that
-/// one ran a second time, since a call in the abandoned branch came later. So it did where a later one had failed.
+/// Only the latest call of an answer was checked. After a rollback to the branch in which an
+/// earlier one had committed, it ran a second time, since a call in the abandoned branch came
+/// later. So it did if a later one had failed.
 #[test]
 fn a_call_of_an_answer_is_known_in_whichever_branch_it_committed() {
     for answer in ANSWERS {
@@ -123,8 +125,8 @@ fn a_call_of_an_answer_is_known_in_whichever_branch_it_committed() {
     }
 }
 
-/// A call that failed was run again when the host resumed its conversation, although the model had been told that it failed and
-/// could have asked for it again.
+/// A failed call ran again when the host resumed its conversation, although the model knew of the
+/// failure and could have repeated the call.
 #[test]
 fn a_call_of_an_answer_that_failed_is_closed_until_the_host_rolls_back_to_before_its_end() {
     for answer in ANSWERS {
@@ -143,8 +145,8 @@ fn a_call_of_an_answer_that_failed_is_closed_until_the_host_rolls_back_to_before
     }
 }
 
-/// The log was asked before the call waited for others: of two threads that ran one call of an answer at once, the second ran
-/// it too, once the first had committed.
+/// The log was checked before the call waited for others. Of two threads that ran one call of an
+/// answer, the second ran it too, once the first had committed.
 #[test]
 fn two_threads_that_run_one_call_of_an_answer_run_it_once() {
     for answer in ANSWERS {
@@ -165,7 +167,7 @@ fn two_threads_that_run_one_call_of_an_answer_run_it_once() {
     }
 }
 
-/// A deadline that no moment can name counted as passed.
+/// A deadline too far away to be represented counted as passed.
 #[test]
 fn a_call_may_have_all_the_time_there_is() {
     let run = Run::new();

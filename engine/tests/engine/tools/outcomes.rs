@@ -1,4 +1,4 @@
-//! How a call may end, and what it leaves.
+//! The outcomes of a call, and their effects.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -57,9 +57,9 @@ fn a_call_that_fails_in_whatever_way_leaves_no_trace_but_in_the_log() {
         );
     }
     assert_eq!(run.invoked().len(), 5);
-    // What was spent is spent.
+    // Spent tokens stay spent.
     assert_eq!(run.budget.total().input_tokens, spent.input_tokens + 40);
-    // The same to whoever reads the log alone.
+    // A reader of the log alone sees the same.
     let ledger = run.ledger();
     assert_eq!(ledger.iter().filter(|entry| entry.outcome == OperationStatus::Failed).count(), 4);
     let mut again = run;
@@ -74,7 +74,8 @@ fn a_call_that_fails_in_whatever_way_leaves_no_trace_but_in_the_log() {
 fn a_failed_call_is_one_record_behind_its_begin_and_its_own_writes() {
     let run = Run::new();
     let report = run.write("letter", "dear all", Then::Fail).unwrap();
-    // The begin, a step, a note, and the end, which is the rollback: nothing stands between, and nothing follows.
+    // The start record, a step, a note, and the end record, which is the rollback: nothing is
+    // between them, and nothing follows.
     let kinds = |session: &Session| {
         let mut kinds = Vec::new();
         session
@@ -129,7 +130,7 @@ fn a_resource_that_cannot_be_captured_keeps_the_tool_from_running() {
     assert!(run.write("letter", "dear all", Then::Succeed).unwrap().success, "the turn was given back");
 }
 
-/// Its end was recorded all the same, and with it the only thing that would have restored the desk was gone.
+/// Its end was recorded all the same, and then nothing would have restored the desk.
 #[test]
 fn a_call_whose_resource_cannot_be_restored_is_left_open_until_a_recovery_restores_it() {
     let mut run = Run::new();
@@ -141,14 +142,15 @@ fn a_call_whose_resource_cannot_be_restored_is_left_open_until_a_recovery_restor
         }
         other => panic!("{other:?}"),
     }
-    // STATE is shown as before and the desk is as the error says; the log has no end, and nothing is written behind it.
+    // STATE is as before and the desk is as the error says; the log has no end record, and nothing
+    // is written after it.
     assert_eq!((run.plan(), run.invoked().len()), (vec!["before".to_owned()], 0));
     assert_eq!(run.desk.text("letter").as_deref(), Some("dear all"));
     assert!(run.session().is_interrupted());
     assert_eq!(run.ledger()[0].outcome, OperationStatus::Open);
     let early = run.session().dispatch(StepAdded { title: "too early".to_owned(), part: 0 });
     assert!(matches!(early, Err(Error::Interrupted { .. })), "{early:?}");
-    // It is tried again for as long as it fails, by this process or by the next.
+    // Each recovery tries again until one succeeds, in this process or the next.
     for reopened in [false, true] {
         if reopened {
             run.disk.crash(CrashKind::Process);
@@ -165,7 +167,7 @@ fn a_call_whose_resource_cannot_be_restored_is_left_open_until_a_recovery_restor
     assert!(run.write("letter", "after", Then::Succeed).unwrap().success);
 }
 
-/// A shelf that no other process knows of, and that is stuck where it is told so.
+/// A shelf unknown to other processes, whose restore can fail on request.
 #[derive(Default)]
 struct Shelf {
     books: Mutex<u32>,
@@ -206,7 +208,8 @@ impl Tool for Shelve {
     }
 }
 
-/// What does not outlive the process is in no log, so its own run alone can restore it.
+/// A resource that does not outlive its process is not in the log, so only its own run can restore
+/// it.
 #[test]
 fn a_recovery_by_the_same_run_restores_what_no_log_says_too() {
     let (run, shelf) = (Run::new(), Arc::new(Shelf::default()));
@@ -222,7 +225,8 @@ fn a_recovery_by_the_same_run_restores_what_no_log_says_too() {
     assert_eq!((*shelf.books.lock().unwrap(), run.session().is_interrupted()), (0, false));
 }
 
-/// One that goes on around it cannot end before it, nor does it commit what is left half done.
+/// An outer call that continues cannot end before the inner one, and does not commit its unfinished
+/// changes.
 #[test]
 fn a_call_around_one_that_is_left_open_is_left_open_too_and_recovered_with_it() {
     let run = Run::new();
@@ -241,7 +245,7 @@ fn a_call_around_one_that_is_left_open_is_left_open_too_and_recovered_with_it() 
     assert!(run.session().open_operations().is_empty() && !run.session().is_interrupted());
 }
 
-/// The acceptance tests of specification E, in its own words where they have some.
+/// The acceptance tests of specification E, in its own words where possible.
 #[test]
 fn a_visibility_expansion_is_as_if_the_tool_had_never_run() {
     let run = Run::new();
@@ -251,7 +255,7 @@ fn a_visibility_expansion_is_as_if_the_tool_had_never_run() {
     assert!(matches!(run.write("data.txt", "after", Then::Expand), Err(Error::VisibilityExpansion { .. })));
     let after = state.snapshot(None).unwrap();
     snapshots_equivalent(state, &before, &after).unwrap();
-    // The comparison is one that can fail.
+    // The comparison can fail.
     run.write("data.txt", "after", Then::Succeed).unwrap();
     let changed = state.snapshot(None).unwrap();
     assert!(matches!(snapshots_equivalent(state, &before, &changed), Err(Error::SnapshotMismatch(_))));
@@ -260,7 +264,7 @@ fn a_visibility_expansion_is_as_if_the_tool_had_never_run() {
     assert!(matches!(snapshots_equivalent(state, &changed, &moved), Err(Error::SnapshotMismatch(_))));
 }
 
-/// The positions of another session's snapshots were read in this session's log.
+/// The positions of another session's snapshots were looked up in this session's log.
 #[test]
 fn snapshots_of_another_session_are_not_compared() {
     let run = Run::new();
@@ -281,7 +285,8 @@ fn one_path_for_tools_that_run_here_and_for_those_that_run_elsewhere() {
         [("one", Then::Succeed), ("two", Then::Fail), ("three", Then::SayNo), ("four", Then::Succeed)]
     {
         here.write("paper", text, then).unwrap();
-        // What a hook of another program reports: a begin, the tool's own work, and an end, or none.
+        // What a hook of another program reports: a start, the tool's own work, and an end, or
+        // none.
         let params = Write { paper: "paper".to_owned(), text: text.to_owned(), then };
         let operation =
             elsewhere.runner.begin(&call("paper", text, then), &ExecuteOptions::default()).unwrap();
@@ -324,13 +329,13 @@ fn an_operation_that_is_let_go_of_is_taken_back_by_the_next_call() {
     let late = context.session().dispatch(StepAdded { title: "late".to_owned(), part: 0 });
     assert!(matches!(late, Err(Error::Revoked { .. })), "{late:?}");
 
-    // A write from outside does the same.
+    // A write from outside has the same effect.
     drop(run.runner.begin(&call("paper", "lost", Then::Succeed), &ExecuteOptions::default()).unwrap());
     run.session().dispatch(StepAdded { title: "outside".to_owned(), part: 0 }).unwrap();
     assert_eq!(run.plan(), ["kept", "outside"]);
     assert_eq!(run.session().open_operations(), []);
 
-    // And one that is ended on purpose is over.
+    // A call that was ended explicitly is over.
     let operation =
         run.runner.begin(&call("paper", "no", Then::Succeed), &ExecuteOptions::default()).unwrap();
     let report = operation.abort("changed my mind").unwrap();

@@ -1,5 +1,5 @@
-//! Tools that act outside only: they run beside each other, what one has done is recorded at once, and what they may not do is
-//! refused and not raced for.
+//! Tools that act outside only: they run in parallel, the result of each is recorded at once, and
+//! forbidden actions are refused without a race.
 
 use std::sync::Barrier;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,7 +11,7 @@ use super::*;
 
 type Does = dyn Fn(&str, &ToolContext) -> Result<ToolResult<()>, ToolError> + Send + Sync;
 
-/// A server that is asked to do something.
+/// A client of a server.
 struct Asks {
     does: Box<Does>,
     idempotency: Idempotency,
@@ -61,7 +61,7 @@ fn asking(
 #[test]
 fn calls_that_act_outside_run_at_the_same_time_in_an_answer_and_in_threads() {
     let run = Run::new();
-    // It opens only once all four are there.
+    // It opens only once all four have arrived.
     let meet = Arc::new(Barrier::new(4));
     let runner = asking(run.runner.state(), Idempotency::Manual, move |name, _| {
         meet.wait();
@@ -79,7 +79,8 @@ fn calls_that_act_outside_run_at_the_same_time_in_an_answer_and_in_threads() {
     assert_eq!(run.invoked().len(), 8);
 }
 
-/// A finished payment was not recorded before its slowest sibling had ended, and was made again after a crash.
+/// A finished payment was recorded only after its slowest sibling had ended, and was made again
+/// after a crash.
 #[test]
 fn what_one_has_done_is_recorded_while_a_slower_one_runs() {
     let run = Run::new();
@@ -95,7 +96,8 @@ fn what_one_has_done_is_recorded_while_a_slower_one_runs() {
     });
     let opens = Mutex::new(Some(opens));
     let _subscription = session.subscribe(move |record| {
-        // The slow one, which is the first, goes on only once the end of the other one is told.
+        // The slow one, which is the first, continues only after the end of the other one is
+        // delivered.
         if record.kind() == foldlog::RecordKind::TOOL_END
             && let Some(opens) = opens.lock().unwrap().take()
         {
@@ -129,7 +131,8 @@ fn what_such_a_tool_may_not_do_is_refused() {
         refused(within.err());
         let program = context.command("true").status();
         assert!(matches!(program, Err(ToolError::Engine(Error::ReadsOnly { .. }))), "{program:?}");
-        // What is captured before other calls is not captured for these, so they do not get it.
+        // Resources that are captured for other calls are not captured for these, so they are not
+        // available.
         assert!(context.resources().get::<Desk>().is_none());
         assert!(context.resources().get::<BudgetTracker>().is_none());
         assert!(context.resources().get::<Uuid>().is_some(), "what nobody captures is theirs");
@@ -140,7 +143,7 @@ fn what_such_a_tool_may_not_do_is_refused() {
     assert_eq!((run.plan().len(), notes(run.session())), (0, 1));
 }
 
-/// A call that only reads runs again by itself. A request that was cut short may have been heard.
+/// A read-only call runs again automatically. An interrupted request may have been received.
 #[test]
 fn an_interrupted_one_runs_again_only_as_it_declares() {
     for (idempotency, again) in
@@ -161,7 +164,7 @@ fn an_interrupted_one_runs_again_only_as_it_declares() {
         run.reopen(idempotency);
         let open = run.session().open_operations();
         assert!(open[0].outside_only && open[0].reads_only, "{open:?}");
-        // STATE is as it was, since such a call changes none of it.
+        // STATE is unchanged, since such a call cannot change it.
         assert_eq!(run.plan(), ["planned"]);
         let runner = asking(run.runner.state(), idempotency, dies);
         let [recovered] = runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
@@ -176,7 +179,8 @@ fn an_interrupted_one_runs_again_only_as_it_declares() {
     }
 }
 
-/// Two of them are open when the process ends, and one that failed beside them has rolled nothing of theirs back.
+/// Two of them are open when the process ends, and a third one's failure has rolled back nothing of
+/// theirs.
 #[test]
 fn one_that_fails_takes_nothing_of_its_siblings_with_it() {
     let run = Run::new();

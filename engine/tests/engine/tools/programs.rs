@@ -16,7 +16,7 @@ use super::*;
 #[derive(Deserialize, Serialize, JsonSchema)]
 struct Script {
     script: String,
-    /// Whether it runs beside the tool.
+    /// Whether it runs concurrently with the tool.
     beside: bool,
 }
 
@@ -24,7 +24,7 @@ struct Shell {
     directory: PathBuf,
 }
 
-/// Runs one script after the other, and answers with what the last one printed.
+/// Runs scripts one after the other, and returns the output of the last one.
 struct Shells;
 
 #[derive(Deserialize, Serialize, JsonSchema)]
@@ -47,7 +47,7 @@ impl Tool for Shells {
     }
 }
 
-/// What the last of the scripts prints.
+/// Returns the output of the last script.
 fn shells(scripts: &[&str]) -> String {
     let run = Run::new();
     let runner = ToolRunner::new(run.runner.state().clone(), ToolRegistry::new().with(Shells));
@@ -104,14 +104,16 @@ fn what_a_program_prints_is_the_tools_answer() {
 #[test]
 fn what_a_tool_starts_does_not_outlive_the_call() {
     let (run, directory) = (Run::new(), tempfile::tempdir().unwrap());
-    // A child that would write for ever, its output held open, and a tool that does not wait for it.
+    // A child that would write for ever and keeps its output open, and a tool that does not wait
+    // for it.
     let forever = "( while :; do echo x >> tracks; done ) & echo $! > pid";
     for beside in [false, true] {
         let report = shell(&run, directory.path())
             .execute(&script(forever, beside), &ExecuteOptions::default())
             .unwrap();
         assert!(report.success, "{report:?}");
-        // The call is over, so nothing is written any more: the file can be taken away and does not come back.
+        // The call is over, so nothing is written any more: the file can be removed and does not
+        // come back.
         let _ = std::fs::remove_file(directory.path().join("tracks"));
         std::fs::write(directory.path().join("probe"), "").unwrap();
         assert!(!directory.path().join("tracks").exists());
@@ -120,7 +122,8 @@ fn what_a_tool_starts_does_not_outlive_the_call() {
 
 #[test]
 fn a_program_that_left_its_group_ends_with_the_call() {
-    // It was waited for until it ended by itself, however long that took: the group's end was not its own.
+    // The tool waited until it ended on its own, however long that took: the end of its group did
+    // not end it.
     let (run, directory) = (Run::new(), tempfile::tempdir().unwrap());
     let since = Instant::now();
     // The script waits until it has left.
@@ -138,7 +141,7 @@ fn a_program_that_left_its_group_ends_with_the_call() {
 
 #[test]
 fn a_call_that_another_thread_cancels_ends_with_its_program_and_is_taken_back() {
-    // Only whoever had begun a call by hand could stop it: what `execute` ran went on to its end.
+    // Only a call begun by hand could be stopped: one in `execute` ran to its end.
     let (run, directory) = (Run::new(), tempfile::tempdir().unwrap());
     let (runner, session, pid) = (shell(&run, directory.path()), run.session(), directory.path().join("pid"));
     let since = Instant::now();
@@ -164,17 +167,19 @@ fn a_call_that_another_thread_cancels_ends_with_its_program_and_is_taken_back() 
     assert!(run.write("paper", "next", Then::Succeed).unwrap().success);
 }
 
-/// The state of the process that the script's group is named by, as the system puts it: `Z` where it has ended.
+/// Prints the state of the script's group leader as the system names it: `Z` if it has ended.
 const LEADER: &str = "group=$(cut -d' ' -f5 /proc/$$/stat); cut -d' ' -f3 /proc/$group/stat";
 
-/// Tells whether a script's last line says that a process lives: it sleeps, or runs still where it has just begun.
+/// Whether a script's last line shows that a process lives: it sleeps, or still runs if it has just
+/// started.
 fn says_that_it_lives(printed: &str) -> bool {
     ["S\n", "R\n"].contains(&printed)
 }
 
 #[test]
 fn a_script_that_signals_its_whole_group_does_not_leave_it_without_its_leader() {
-    // The leader ended with the others, and no later program of the call would have ended with the process.
+    // The leader ended with the others, and no later program of the call would have ended with the
+    // process.
     for signal in ["HUP", "INT", "TERM"] {
         let all = format!("sleep 0.2; trap '' {signal}; kill -{signal} 0");
         let leader = shells(&[&all, LEADER]);
@@ -201,8 +206,8 @@ fn a_program_that_takes_too_long_is_ended_with_the_calls_time() {
     assert_eq!(run.invoked()[0].cause, Some(Cause::Deadline));
 }
 
-/// A tool whose process is killed while a program runs that it started; the handler is kept until the next process has
-/// recovered.
+/// A tool whose process is killed while its program runs; the handler is blocked until the next
+/// process has recovered.
 struct Killed {
     disk: MemoryStorage,
     directory: PathBuf,
@@ -228,7 +233,7 @@ impl Tool for Killed {
     }
 }
 
-/// What still ran would have gone on in a workspace that was just restored.
+/// A program that still ran would have continued in a workspace that was just restored.
 #[test]
 fn what_a_killed_process_left_running_is_ended_before_its_call_is_taken_back() {
     let (mut run, directory) = (Run::new(), tempfile::tempdir().unwrap());
@@ -242,7 +247,7 @@ fn what_a_killed_process_left_running_is_ended_before_its_call_is_taken_back() {
     let old = ExecutionState::new(run.session().clone(), ResourceRegistry::default());
     let old = ToolRunner::new(old, ToolRegistry::new().with(tool));
     std::thread::scope(|scope| {
-        // Let go of where an assertion fails, so that the handler ends.
+        // Dropped if an assertion fails, so that the handler ends.
         let recovered = recovered;
         scope.spawn(|| old.execute(&ToolCall::new("killed", "{}"), &ExecuteOptions::default()).unwrap_err());
         is_killed.recv().unwrap();
@@ -252,28 +257,30 @@ fn what_a_killed_process_left_running_is_ended_before_its_call_is_taken_back() {
         assert_eq!(next.recover(&ExecuteOptions::default()).unwrap().len(), 1);
         let pid = std::fs::read_to_string(directory.path().join("pid")).unwrap();
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-        // Nobody but the handler's process can take it off the list.
+        // Only the handler's process can reap it.
         let state = stat.rsplit(") ").next().unwrap_or_default();
         assert!(state.is_empty() || state.starts_with(['Z', 'X']), "it still runs: {stat}");
         recovered.send(()).unwrap();
     });
 }
 
-/// Starts programs that leave their process group, has each write into the workspace once, and then fails; or is killed
-/// with its process, where it is told so.
+/// Starts programs that leave their process group, lets each write into the workspace once, and
+/// then fails or is killed with its process.
 struct Leaves {
     is_killed: bool,
 }
 
-/// Scripts that leave the group of the shell that runs them. Each goes on writing into the workspace until it is killed.
+/// Scripts that leave the group of the shell that runs them. Each keeps writing into the workspace
+/// until it is killed.
 const LEAVING: [(&str, &str); 3] = [
     ("session", "setsid sh -c \"$WRITES\" session &"),
     ("daemon", "( ( setsid sh -c \"$WRITES\" daemon & ) & )"),
-    // What a shell without job control starts in the background ignores signals of the terminal, and has another parent.
+    // A background job of a shell without job control ignores signals of the terminal, and gets
+    // another parent.
     ("orphan", "( sh -c 'setsid sh -c \"$WRITES\" orphan & exit' & )"),
 ];
 
-/// Says its number under its name, beside the workspace, once it has written for the first time.
+/// Writes its process id to a file with its name, next to the workspace, after its first write.
 const WRITES: &str = "echo x >> \"tracks of $0\"; echo $$ > \"../new $0\"; mv \"../new $0\" \"../pid of $0\"; \
                       while [ -e \"../pid of $0\" ]; do echo x >> \"tracks of $0\"; done";
 
@@ -303,7 +310,7 @@ fn pid_of(root: &Path, name: &str) -> PathBuf {
     root.with_file_name(format!("pid of {name}"))
 }
 
-/// The runner of a session in a directory, whose workspace is beside its store.
+/// Returns the runner of a session in a directory, whose workspace is next to its store.
 fn leaving(session: Session, directory: &Path, is_killed: bool) -> ToolRunner {
     let (root, store) = (directory.join("workspace"), directory.join("snapshots"));
     let files = HostFilesystem::open(root, store, HostFilesystemOptions::default()).unwrap();
@@ -318,7 +325,7 @@ fn place() -> tempfile::TempDir {
     directory
 }
 
-/// Ends the programs of a test that found some, which would go on for ever.
+/// Kills the programs that a failed test left running.
 struct Ended<'a>(&'a Path);
 
 impl Drop for Ended<'_> {
@@ -329,7 +336,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Checks that the programs are gone, and that the workspace is as it was and stays so.
+/// Checks that the programs are gone, and that the workspace is as before and stays so.
 #[track_caller]
 fn nothing_is_left(directory: &Path) {
     let root = directory.join("workspace");
@@ -348,8 +355,8 @@ fn nothing_is_left(directory: &Path) {
     assert_eq!(names(), ["page"]);
 }
 
-/// What had left its group, by `setsid` or as a daemon does, was ended by nobody, and wrote on into the workspace that had
-/// just been rolled back.
+/// Programs that had left their group, by `setsid` or as a daemon does, were not ended, and kept
+/// writing into the workspace after its rollback.
 #[test]
 fn what_left_its_group_does_not_outlive_a_call_that_failed() {
     let place = place();
@@ -372,7 +379,8 @@ fn part_of_a_child_whose_programs_left_their_group() {
     unreachable!("it was killed");
 }
 
-/// The same where the process was killed: the leader ended its group and no more, and the recovery did not look further.
+/// The same after a kill of the process: the leader ended only its group, and the recovery looked
+/// no further.
 #[test]
 fn what_left_its_group_is_ended_by_the_recovery_of_a_killed_process() {
     let place = place();
@@ -387,7 +395,7 @@ fn what_left_its_group_is_ended_by_the_recovery_of_a_killed_process() {
     nothing_is_left(place.path());
 }
 
-/// Whether this process may make a control group below its own; says so where it may not.
+/// Whether this process may create a control group below its own; if not, prints so.
 fn groups_are_made_here() -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounted = mounts.lines().find(|line| line.contains(" - cgroup2 "));
@@ -407,14 +415,14 @@ fn groups_are_made_here() -> bool {
     made
 }
 
-/// The call's variable was all that they were known by.
+/// The programs were identified only by the call's variable.
 #[test]
 fn what_cleared_its_environment_ends_with_the_calls_control_group() {
     if !groups_are_made_here() {
         return;
     }
     let (run, directory) = (Run::new(), tempfile::tempdir().unwrap());
-    // The shell has joined the group once it reads its own.
+    // The shell has joined the group once it can read that from its own file.
     let left = "until grep -q foldlog- /proc/self/cgroup; do :; done; \
                 env -i setsid sh -c 'echo $$ > pid.new; mv pid.new pid; exec sleep 600' & \
                 until [ -e pid ]; do :; done; grep '^0::' /proc/self/cgroup";
@@ -425,7 +433,7 @@ fn what_cleared_its_environment_ends_with_the_calls_control_group() {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     let state = stat.rsplit(") ").next().unwrap_or_default();
     assert!(state.is_empty() || state.starts_with(['Z', 'X']), "it still runs: {stat}");
-    // And of the group nothing is left.
+    // The group itself is removed.
     let name = report.message.trim().rsplit('/').next().unwrap().to_owned();
     assert!(!std::fs::read_to_string("/proc/self/cgroup").unwrap().contains(&name));
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -434,7 +442,7 @@ fn what_cleared_its_environment_ends_with_the_calls_control_group() {
     assert!(!Path::new(mounted.split(' ').nth(4).unwrap()).join(path).exists());
 }
 
-/// A program can tell by which calls it was started: those of processes around its own host's too.
+/// A program can tell which calls started it, including those of processes around its own host.
 #[test]
 fn programs_bear_the_variable_of_their_call() {
     let printed = shells(&["echo $FOLDLOG_CALL", "echo $FOLDLOG_CALL"]);
@@ -447,7 +455,7 @@ fn programs_bear_the_variable_of_their_call() {
     );
 }
 
-/// Runs a program as a tool and keeps what it was told.
+/// Runs a closure as a tool that starts programs.
 pub(super) struct Runs<F>(pub(super) F);
 
 impl<F: Fn(&ToolContext) -> Result<String, ToolError> + Send + Sync + 'static> Tool for Runs<F> {
@@ -461,7 +469,7 @@ impl<F: Fn(&ToolContext) -> Result<String, ToolError> + Send + Sync + 'static> T
     }
 }
 
-/// Runs what a tool does in a run over a workspace, and returns what it says.
+/// Runs a closure as a tool over a workspace, and returns its report.
 fn over_a_workspace(
     root: &Path,
     runs: impl Fn(&ToolContext) -> Result<String, ToolError> + Send + Sync + 'static,
@@ -480,7 +488,8 @@ fn text(output: &[u8]) -> String {
     String::from_utf8_lossy(output).into_owned()
 }
 
-/// A shell of a model inherited the whole environment of its host, with all keys in it, and began in the host's directory.
+/// A model's shell inherited the whole environment of its host, with all keys in it, and started in
+/// the host's directory.
 #[test]
 fn a_program_begins_in_the_workspace_and_inherits_what_the_host_lets_through() {
     let directory = tempfile::tempdir().unwrap();
@@ -511,14 +520,14 @@ fn a_program_begins_in_the_workspace_and_inherits_what_the_host_lets_through() {
 fn a_program_reads_what_it_is_given_and_no_more_of_its_output_is_kept_than_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     let said = over_a_workspace(directory.path(), |context| {
-        // More than any pipe holds, in both directions.
+        // More than any pipe's capacity, in both directions.
         let given = vec![b'x'; 1 << 20];
         let output = context.command("cat").stdin(given.clone()).output()?;
         assert!(output.stdout == given && output.left_out == 0);
         let output = context.command("cat").stdin(given).keeping_at_most(1_000).output()?;
         assert!(output.status.success(), "the program was let go on");
         assert_eq!((output.stdout.len(), output.left_out), (1_000, (1 << 20) - 1_000));
-        // A program that does not read is no error, and one that is given nothing reads nothing.
+        // A program that ignores its input causes no error, and one without input reads nothing.
         assert!(context.command("true").stdin(vec![0; 1 << 20]).status()?.success());
         let nothing = context.command("cat").output()?;
         assert!(nothing.stdout.is_empty());
@@ -537,7 +546,7 @@ fn a_tool_hears_what_its_program_prints_while_it_runs() {
         let mut heard = Vec::new();
         let status = context.command("sh").args(["-c", script]).stream(|stream, piece| {
             heard.push((stream, text(piece)));
-            // The program goes on only once it was heard.
+            // The program continues only once its output was read.
             fs::write(&go, "").unwrap();
         })?;
         Ok(format!("{heard:?} {:?}", status.code()))
@@ -545,7 +554,7 @@ fn a_tool_hears_what_its_program_prints_while_it_runs() {
     assert_eq!(said, r#"[(Stdout, "one\n"), (Stderr, "two\n")] Some(3)"#);
 }
 
-/// A record of which processes a call runs was where two runs parted that said the same.
+/// The record of a call's processes made two otherwise equal runs diverge.
 #[test]
 fn two_runs_that_start_the_same_programs_part_nowhere() {
     let read = || {

@@ -1,4 +1,4 @@
-//! Recoveries over a real directory that are killed in turn, at each system call by which they change something.
+//! Recoveries over a real directory, killed in turn at each system call that changes something.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -16,10 +16,10 @@ use crate::filesystem::digest::{self, Digest};
 
 const RECOVERS: &str = "tools::recovered::part_of_a_child_that_recovers";
 
-/// In a normal run every so-manieth of these calls is killed at.
+/// A normal run kills at every n-th of these calls.
 const EVERY: usize = 17;
 
-/// So many files in one directory are brought back by two threads.
+/// Enough files in one directory to be restored by two threads.
 const MANY: usize = 40;
 
 fn store_at(directory: &Path) -> Store {
@@ -34,7 +34,7 @@ fn runner_at(directory: &Path, session: Session) -> ToolRunner {
     ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(Upheaval))
 }
 
-/// Changes something of every kind, and does not live to say so.
+/// Changes something of every kind, and is killed.
 struct Upheaval;
 
 #[derive(Deserialize, JsonSchema)]
@@ -75,7 +75,7 @@ impl Tool for Upheaval {
     }
 }
 
-/// What there is before that.
+/// Creates the files from before that.
 fn furnish(root: &Path) {
     let directories = ["folder/in directory", "gone/with/all", "closed", "many"];
     directories.iter().for_each(|directory| fs::create_dir_all(root.join(directory)).unwrap());
@@ -117,7 +117,7 @@ fn part_of_a_child_that_recovers() {
     tell_done();
 }
 
-/// A store with one session, and beside it the workspace.
+/// A store with one session, and its workspace.
 struct Desk {
     directory: tempfile::TempDir,
     id: Uuid,
@@ -144,7 +144,7 @@ impl Desk {
         runner_at(self.directory.path(), session)
     }
 
-    /// Every file, and every slice of STATE.
+    /// Returns every file, and every slice of STATE.
     fn seen(&self, session: &Session) -> (Digest, State) {
         let mut state = session.state().unwrap();
         state.slices.retain(|_, slice| slice.policy == Policy::State && !slice.items.is_empty());
@@ -152,7 +152,7 @@ impl Desk {
         (digest::of(&self.directory.path().join("workspace")), state)
     }
 
-    /// A desk whose process was killed within its call, and all that there was before it.
+    /// Returns a desk whose process was killed within its call, and the state before the call.
     fn upheaved() -> (Desk, (Digest, State)) {
         let desk = Desk::new();
         let runner = desk.open();
@@ -165,8 +165,8 @@ impl Desk {
     }
 }
 
-/// Has one process be killed within its call, and the next one while it recovers, where it comes to this system call; then recovers.
-/// Whether the second was killed too.
+/// Kills one process within its call, and the next one during its recovery at this system call;
+/// then recovers. Returns whether the second was killed too.
 fn is_killed_twice(call: &Call) -> bool {
     let (desk, before) = Desk::upheaved();
     let Killed { was_killed, was_done } = kill_at(call, RECOVERS, &desk.argument());
@@ -187,7 +187,8 @@ fn is_killed_twice(call: &Call) -> bool {
     was_killed
 }
 
-/// Protects: whoever recovers a call may be killed, and the next one brings back the same. `FOLDLOG_MATRIX=all` kills at every call.
+/// Protects: a recovery may be killed, and the next one restores the same. `FOLDLOG_MATRIX=all`
+/// kills at every call.
 #[test]
 fn a_recovery_that_is_killed_at_any_change_of_a_file_is_begun_again_and_ends_the_same() {
     if !child::is_traced_here() {
@@ -198,6 +199,6 @@ fn a_recovery_that_is_killed_at_any_change_of_a_file_is_begun_again_and_ends_the
     let tried: Vec<&Call> = calls.iter().step_by(step(EVERY)).collect();
     let killed = tried.iter().filter(|call| is_killed_twice(call)).count();
     println!("{killed} recoveries killed at {} of {} calls", tried.len(), calls.len());
-    // Two threads do not share their work in the same way each time.
+    // Two threads share their work differently each time.
     assert!(calls.len() > 60 && killed * 10 >= tried.len() * 7, "{killed} of {}", tried.len());
 }

@@ -1,4 +1,4 @@
-//! The reducers of a log with tools in it, run again over the log.
+//! Reducers run again over a log with tool calls.
 
 use foldlog::inspect::LogReader;
 use foldlog_test_support::host::assert_reduced_again;

@@ -1,4 +1,4 @@
-//! Bugs of transactions that a reading of them found before anybody met one. Each test opens with its bug.
+//! Bugs of transactions that a review found before any user did. Each test opens with its bug.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::*;
 
 type Do = dyn Fn(&ToolContext) -> Result<ToolResult<u64>, ToolError> + Send + Sync;
 
-/// A tool of a story's own.
+/// A tool with a closure of the test.
 struct Custom {
     run: Box<Do>,
     reads_only: bool,
@@ -24,7 +24,7 @@ impl Tool for Custom {
     type Output = u64;
 
     fn idempotency(&self) -> Idempotency {
-        // Of a tool that reads only nothing else is asked.
+        // The declaration of a read-only tool does not matter.
         if self.reads_only { Idempotency::Manual } else { Idempotency::Natural }
     }
 
@@ -41,7 +41,7 @@ fn done() -> Result<ToolResult<u64>, ToolError> {
     Ok(ToolResult::ok("done", 1))
 }
 
-/// A run's own tools, and one more.
+/// Returns a runner with the run's tools and one more.
 fn with(
     run: &Run,
     reads_only: bool,
@@ -72,7 +72,7 @@ fn interrupted(idempotency: Idempotency) -> Run {
     run
 }
 
-/// A subscriber that wrote STATE when it was told of an end waited for the very call that told it.
+/// A subscriber that wrote STATE on an end record waited for the very call that notified it.
 #[test]
 fn a_subscriber_of_an_end_may_write() {
     let run = Run::new();
@@ -86,7 +86,7 @@ fn a_subscriber_of_an_end_may_write() {
     assert_eq!(run.plan(), ["t", "told"]);
 }
 
-/// The same, told of a begin: nobody could ever write for it, so it is told at once.
+/// The same on a start record: such a write could never proceed, so it is refused at once.
 #[test]
 fn a_subscriber_within_a_call_is_told_that_it_cannot_wait_for_it() {
     let run = Run::new();
@@ -105,8 +105,8 @@ fn a_subscriber_within_a_call_is_told_that_it_cannot_wait_for_it() {
     );
 }
 
-/// A call of an answer was looked for among those that were committed, and nowhere else: one that waited to be settled,
-/// or was settled, ran a second time.
+/// A call of an answer was looked up only among committed ones: one that waited to be settled, or
+/// was settled, ran a second time.
 #[test]
 fn an_interrupted_call_of_an_answer_runs_again_only_as_its_settlement_says() {
     for (settlement, message) in [
@@ -137,7 +137,8 @@ fn an_interrupted_call_of_an_answer_runs_again_only_as_its_settlement_says() {
     }
 }
 
-/// Recovery looked at the outer call's declaration alone: a manual one within it ran a second time, nobody asked.
+/// Recovery checked the outer call's declaration alone: a manual one within it ran a second time
+/// without approval.
 #[test]
 fn a_call_within_which_something_manual_ran_waits_for_a_person() {
     for then in [Then::Die, Then::Succeed] {
@@ -160,8 +161,8 @@ fn a_call_within_which_something_manual_ran_waits_for_a_person() {
     }
 }
 
-/// A call that ended early, because something within it could not be restored, was neither over nor open for anybody:
-/// every later write waited for it.
+/// A call that ended early, because something within it could not be restored, was neither over nor
+/// open: every later write waited for it.
 #[test]
 fn whatever_fails_at_an_end_the_session_goes_on_once_it_is_recovered() {
     let run = Run::new();
@@ -178,7 +179,7 @@ fn whatever_fails_at_an_end_the_session_goes_on_once_it_is_recovered() {
     run.runner.recover(&at_once()).unwrap();
     run.session().dispatch(step("next")).unwrap();
 
-    // Overrides that nobody could read back are a failure, and no way out in the middle of the end.
+    // Unreadable overrides are a failure, and do not leave the end half done.
     let deep = with(&run, false, |_| {
         let overrides = (0..120).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
         Err(ToolError::VisibilityExpansion { overrides, reason: "more".to_owned() })
@@ -188,7 +189,7 @@ fn whatever_fails_at_an_end_the_session_goes_on_once_it_is_recovered() {
     assert_eq!(run.plan(), ["next", "and next"]);
 }
 
-/// A resource that panics when it is restored, as often as it is told to.
+/// A resource that panics this many times when it is restored.
 struct Panics(Arc<Mutex<u32>>);
 
 impl Snapshotable for Panics {
@@ -210,7 +211,7 @@ impl Snapshotable for Panics {
     }
 }
 
-/// A resource's panic went through the end and left the call in the way of all others.
+/// A resource's panic escaped from the end, and left the call blocking all others.
 #[test]
 fn a_resource_that_panics_is_named_and_in_nobodys_way_once_it_is_recovered() {
     let (run, panics) = (Run::new(), Arc::new(Mutex::new(2)));
@@ -230,7 +231,7 @@ fn a_resource_that_panics_is_named_and_in_nobodys_way_once_it_is_recovered() {
     assert_eq!(run.invoked().len(), 2, "it was interrupted, and ran again");
 }
 
-/// Whoever waited within a call that was let go of took it upon itself to end that call, and waited for itself.
+/// A wait within a dropped call took over the end of that call, and waited for itself.
 #[test]
 fn a_call_within_one_that_was_let_go_of_ends_first() {
     let run = Run::new();
@@ -243,7 +244,7 @@ fn a_call_within_one_that_was_let_go_of_ends_first() {
     assert_eq!(run.plan(), ["next"]);
 }
 
-/// Two recoveries at once ran one call twice, and the second begin poisoned the log.
+/// Two concurrent recoveries ran one call twice, and the second start record poisoned the log.
 #[test]
 fn two_recoveries_at_once_are_one_after_the_other() {
     let run = interrupted(Idempotency::Natural);
@@ -256,7 +257,7 @@ fn two_recoveries_at_once_are_one_after_the_other() {
     run.session().dispatch(step("next")).unwrap();
 }
 
-/// What was settled while its recovery was on the way poisoned the log.
+/// A settlement during the call's recovery poisoned the log.
 #[test]
 fn a_settlement_during_a_recovery_is_heeded() {
     let run = interrupted(Idempotency::Natural);
@@ -268,13 +269,13 @@ fn a_settlement_during_a_recovery_is_heeded() {
         let recovery = scope.spawn(|| run.runner.recover(&at_once()).unwrap());
         run.session().settle(operation, &Settlement::failed(), "a person", "").unwrap();
         turn.abort("done").unwrap();
-        // It ran again before, or was found to be settled; either way the session goes on.
+        // It ran again before, or was found settled; either way the session continues.
         recovery.join().unwrap();
     });
     run.session().dispatch(step("next")).unwrap();
 }
 
-/// A recovery that could not run its second call told nothing of its first, which had run.
+/// A recovery that could not run its second call did not report its first, which had run.
 #[test]
 fn what_a_recovery_has_done_is_told_also_where_a_later_call_cannot_be_run() {
     let both_told = (1..20).any(|nth| {
@@ -297,8 +298,8 @@ fn what_a_recovery_has_done_is_told_also_where_a_later_call_cannot_be_run() {
     assert!(both_told);
 }
 
-/// What was settled between two steps of its recovery ended the whole recovery with an error, and the calls behind it
-/// stayed as they were.
+/// A settlement between two steps of its recovery ended the whole recovery with an error, and later
+/// calls were not recovered.
 #[test]
 fn what_is_settled_while_it_is_recovered_is_left_alone_and_the_others_are_not() {
     let mut run = Run::with(Idempotency::Compensate);
@@ -312,7 +313,7 @@ fn what_is_settled_while_it_is_recovered_is_left_alone_and_the_others_are_not() 
     let [first, second] = unsettled.iter().map(|one| one.operation).collect::<Vec<_>>()[..] else {
         panic!("two calls were interrupted: {unsettled:?}")
     };
-    // Somebody decides as soon as the first one is undone, before it runs again.
+    // Settles as soon as the first call is undone, before it runs again.
     let session = run.session().clone();
     run.session().subscribe(move |notice| {
         let waits = session.unsettled_operations().iter().any(|one| one.operation == first && one.undone);
@@ -326,7 +327,8 @@ fn what_is_settled_while_it_is_recovered_is_left_alone_and_the_others_are_not() 
     assert!(run.session().unsettled_operations().is_empty());
 }
 
-/// A settlement's result that is too deep was acknowledged, and the log could not be read any more.
+/// A settlement whose result was nested too deeply was acknowledged, and the log could not be read
+/// any more.
 #[test]
 fn a_settlement_that_could_not_be_read_again_is_refused() {
     let mut run = interrupted(Idempotency::Manual);
@@ -344,7 +346,7 @@ fn audit(run: &Run) {
     audit_of(&run.disk, run.session());
 }
 
-/// STATE along each position's path, read from the log alone, is STATE as it was there.
+/// Checks that STATE along each position's path, read from the log alone, is STATE as it was there.
 pub(super) fn audit_of(disk: &MemoryStorage, session: &Session) {
     let reader = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap();
     let kept = |state: foldlog::State| {
@@ -360,10 +362,11 @@ pub(super) fn audit_of(disk: &MemoryStorage, session: &Session) {
     }
 }
 
-/// The fold along a path met ends without their begins, and called a sound log a contradiction.
+/// The fold along a path met end records without their start records, and reported an intact log as
+/// contradictory.
 #[test]
 fn a_log_whose_rollbacks_cross_calls_can_be_audited() {
-    // A call that reads only does not hold up a rollback.
+    // A read-only call does not block a rollback.
     let run = Run::new();
     let snapshot = run.session().snapshot(Default::default()).unwrap();
     run.session().dispatch(step("one")).unwrap();
@@ -371,7 +374,7 @@ fn a_log_whose_rollbacks_cross_calls_can_be_audited() {
     run.session().rollback(&snapshot).unwrap();
     reading.end(ToolResult::ok("done", 0)).unwrap();
     audit(&run);
-    // A rollback to before one that waits, and its settlement after.
+    // A rollback to before a waiting call, and its settlement afterwards.
     let run = interrupted(Idempotency::Manual);
     run.runner.recover(&at_once()).unwrap();
     let operation = run.session().unsettled_operations()[0].operation;
@@ -380,7 +383,7 @@ fn a_log_whose_rollbacks_cross_calls_can_be_audited() {
     audit(&run);
 }
 
-/// A tool's own handle could go back to before the tool, and not to a snapshot of the tool's own.
+/// A tool's own handle could roll back to before the tool, and not to a snapshot of the tool's own.
 #[test]
 fn a_tools_handle_goes_back_within_the_call_and_no_further() {
     let run = Run::new();
@@ -398,7 +401,7 @@ fn a_tools_handle_goes_back_within_the_call_and_no_further() {
     audit(&run);
 }
 
-/// The room for an end was made at the begin, and used up by the tool's own writes.
+/// The space for an end record was allocated at the start, and used up by the tool's own writes.
 #[test]
 fn a_full_disk_does_not_keep_a_call_from_ending() {
     let run = Run::new();
@@ -413,7 +416,7 @@ fn a_full_disk_does_not_keep_a_call_from_ending() {
     run.session().dispatch(step("next")).unwrap();
 }
 
-/// A handle that can only read restored the files of a call that ran elsewhere, and then said that it could not write.
+/// A read-only handle restored the files of a call that ran elsewhere, and then failed to write.
 #[test]
 fn a_reader_recovers_nothing() {
     let run = Run::new();
@@ -427,7 +430,7 @@ fn a_reader_recovers_nothing() {
     operation.end(ToolResult::ok("done", 0)).unwrap();
 }
 
-/// A handler within another waited for itself where it wrote by the outer one's handle.
+/// A handler within another waited for itself if it wrote through the outer one's handle.
 #[test]
 fn a_call_that_writes_by_the_handle_of_the_one_around_it_is_told_so() {
     let run = Run::new();
@@ -442,7 +445,7 @@ fn a_call_that_writes_by_the_handle_of_the_one_around_it_is_told_so() {
     outer.end(ToolResult::ok("done", 0)).unwrap();
 }
 
-/// A session that was closed on purpose left what somebody had let go of to be recovered, and settled by a person.
+/// A clean close left dropped calls to be recovered, and to be settled by a person.
 #[test]
 fn closing_takes_back_what_was_let_go_of() {
     let mut run = Run::new();
@@ -459,8 +462,8 @@ fn closing_takes_back_what_was_let_go_of() {
     );
 }
 
-/// A call that was let go of held its own session open: where nobody closed that by name, it stayed locked for as long
-/// as the process lived, and the call was never rolled back.
+/// A dropped call kept its own session open. Unless that was closed explicitly, it stayed locked
+/// for the life of the process, and the call was never rolled back.
 #[test]
 fn a_session_whose_call_was_let_go_of_closes_with_its_last_handle() {
     let Run { disk, desk, budget, counts, id, runner: first } = Run::new();
@@ -473,7 +476,7 @@ fn a_session_whose_call_was_let_go_of_closes_with_its_last_handle() {
     assert!(session.recovery().closed && session.recovery().interrupted.is_empty());
     assert_eq!(desk.text("p").as_deref(), Some("before"));
 
-    // Also where it is the call's own handle that is the last.
+    // Also if the call's own handle is the last.
     let second = runner(&disk, session, &desk, &budget, &counts, Idempotency::Manual);
     let operation = second.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
     drop(second);
@@ -485,7 +488,8 @@ fn a_session_whose_call_was_let_go_of_closes_with_its_last_handle() {
     assert_eq!(desk.text("p").as_deref(), Some("before"));
 }
 
-/// An outer call's deadline did not reach the programs of one within it; and an inner one's became the outer one's.
+/// An outer call's deadline did not apply to programs of an inner call, and an inner one's applied
+/// to the outer call.
 #[test]
 fn deadlines_reach_inwards_and_not_outwards() {
     let run = Run::new();
@@ -496,7 +500,7 @@ fn deadlines_reach_inwards_and_not_outwards() {
     let delegate = |inner: ToolRunner, options: ExecuteOptions| {
         let tools = ToolRegistry::new().with(Outer(Box::new(move |context| {
             match inner.within(context).execute(&custom(), &options)? {
-                // Its own time may be over too, and then that is why it ends.
+                // Its own deadline may have passed too, and then it ends for that reason.
                 report if report.success || context.is_cancelled() => done(),
                 report => Err(ToolError::failed(report.message)),
             }
@@ -525,7 +529,7 @@ impl Tool for Outer {
     }
 }
 
-/// A call whose time was over before it began ran all the same.
+/// A call whose deadline had passed before it began ran all the same.
 #[test]
 fn a_call_whose_time_is_over_does_not_run() {
     let run = Run::new();
@@ -537,8 +541,9 @@ fn a_call_whose_time_is_over_does_not_run() {
     assert_eq!(run.counts().ran, 0);
 }
 
-/// A begin of a call that reads only was not durable where every record is to be; and where it need not be, nobody was
-/// told of it, nor of anything after it, before the next sync.
+/// The start record of a read-only call was not durable at a level that requires it for every
+/// record. At other levels neither it nor any later record was delivered to subscribers before the
+/// next sync.
 #[test]
 fn a_begin_that_reads_only_is_as_durable_as_its_level_says() {
     let disk = MemoryStorage::new();
@@ -559,7 +564,7 @@ fn a_begin_that_reads_only_is_as_durable_as_its_level_says() {
     operation.end(ToolResult::ok("done", 0)).unwrap();
 }
 
-/// An interrupted call that reads only waited for a person, since nothing else was said of it.
+/// An interrupted read-only call waited for a person, since it had no other declaration.
 #[test]
 fn an_interrupted_call_that_reads_only_runs_again() {
     let mut run = Run::new();
@@ -582,7 +587,7 @@ fn an_interrupted_call_that_reads_only_runs_again() {
     assert_eq!((*ran.lock().unwrap(), run.ledger()[0].outcome), (2, OperationStatus::Committed));
 }
 
-/// A call within another, by a runner of other resources, was not rolled back with it.
+/// An inner call by a runner with other resources was not rolled back with the outer one.
 #[test]
 fn a_call_within_one_of_another_run_is_refused() {
     let run = Run::new();
@@ -597,8 +602,9 @@ fn a_call_within_one_of_another_run_is_refused() {
 
 #[test]
 fn what_an_answer_asked_for_within_a_call_is_still_known_when_that_call_is_over() {
-    // The search went from the last end backwards, and stopped at a call that had begun before the answer: the outer
-    // one, whose end is the last. What had been committed within it ran a second time.
+    // The search went backwards from the last end record, and stopped at a call that had begun
+    // before the answer: the outer one, whose end is the last. A call committed within it ran a
+    // second time.
     let run = Run::new();
     let (inner, answers) = (run.runner.clone(), Arc::new(Mutex::new(Vec::new())));
     let told = Arc::clone(&answers);

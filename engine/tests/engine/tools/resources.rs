@@ -1,4 +1,4 @@
-//! What calls work on beside the session: how it is held, recorded and found again.
+//! Resources of calls besides the session: how they are leased, recorded and restored.
 
 use std::sync::Condvar;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use foldlog_codec::body::{ToolBegin, ToolEnd};
 
 use super::*;
 
-/// Where so many wait for each other, but not for ever.
+/// A meeting point with a time limit.
 struct Together {
     all: u32,
     came: Mutex<u32>,
@@ -33,7 +33,7 @@ impl Together {
     }
 }
 
-/// Looks, together with others.
+/// Reads, together with others.
 struct Look {
     together: Option<Together>,
 }
@@ -65,7 +65,8 @@ fn with_resource<R: Snapshotable>(disk: &MemoryStorage, resource: R) -> Executio
     ExecutionState::new(session, resources)
 }
 
-/// A place for one. Whoever is at its door waits there until all who are expected have come.
+/// A resource for one call at a time. A call at its door waits there until all expected ones have
+/// come.
 #[derive(Clone, Default)]
 struct Room {
     inner: Arc<RoomInner>,
@@ -92,11 +93,11 @@ impl Room {
         while come.load(Ordering::Relaxed) < expected.load(Ordering::Relaxed) {
             thread::yield_now();
         }
-        // They have some way to go to the door.
+        // They need some time to reach the door.
         (0..1_000).for_each(|_| thread::yield_now());
     }
 
-    /// Waits until nobody is inside.
+    /// Waits until the room is empty.
     fn enter(&self, until: Instant) -> Result<Inside> {
         self.inner.asked.fetch_add(1, Ordering::Relaxed);
         self.wait_for_all();
@@ -149,8 +150,8 @@ impl Snapshotable for Room {
 
 #[test]
 fn calls_that_run_together_enter_together() {
-    // Each of them found no lease that it could share while another was taking it, took one of its own, and waited for
-    // the other, which waited for it.
+    // Each of them found no shareable lease while another was taking one, took its own, and waited
+    // for the other, which waited for it.
     let (disk, room) = (MemoryStorage::new(), Room::default());
     room.inner.expected.store(3, Ordering::Relaxed);
     let state = with_resource(&disk, room.clone());
@@ -205,7 +206,7 @@ fn who_waits_for_a_lease_that_another_is_taking_waits_no_longer_than_its_time() 
     };
     thread::scope(|scope| {
         scope.spawn(|| execute(2_000));
-        // The one outside was the first to ask.
+        // The outer one was the first to request it.
         while room.inner.asked.load(Ordering::Relaxed) < 2 {
             thread::yield_now();
         }
@@ -214,7 +215,7 @@ fn who_waits_for_a_lease_that_another_is_taking_waits_no_longer_than_its_time() 
     });
 }
 
-/// A drawer that knows whether it was changed, and counts how often it is captured.
+/// A drawer that knows whether it was changed, and counts its captures.
 #[derive(Default)]
 struct Drawer {
     papers: Mutex<Arc<Vec<String>>>,
@@ -250,7 +251,6 @@ struct Paper {
     succeeds: bool,
 }
 
-/// Puts a paper into the drawer.
 struct Put;
 
 impl Tool for Put {
@@ -265,7 +265,7 @@ impl Tool for Put {
     }
 }
 
-/// What each begin and each end of the log says of the drawer.
+/// Returns the drawer's captures in each start record and end record of the log.
 fn drawers(session: &Session) -> Vec<Vec<String>> {
     let mut drawers = Vec::new();
     let last = session.position().unwrap();
@@ -284,7 +284,7 @@ fn drawers(session: &Session) -> Vec<Vec<String>> {
     drawers
 }
 
-/// Two captures for each call were half of what a call costs that changes nothing.
+/// Two captures for each call were half of the cost of a call that changes nothing.
 #[test]
 fn what_did_not_change_is_not_captured_again_and_every_record_says_what_it_was() {
     let state = with_resource(&MemoryStorage::new(), Drawer::default());
@@ -309,7 +309,7 @@ fn what_did_not_change_is_not_captured_again_and_every_record_says_what_it_was()
     assert_eq!(drawers(&session), expected);
 }
 
-/// Records whatever it is told to.
+/// Returns the given bytes as its capture.
 struct Odd(&'static [u8]);
 
 impl Snapshotable for Odd {
@@ -331,7 +331,7 @@ impl Snapshotable for Odd {
 
 #[test]
 fn a_resource_that_records_no_single_value_keeps_the_tool_from_running_and_the_log_readable() {
-    // The bytes went into the record as they were, and the log could not be opened again.
+    // The bytes were copied into the record, and the log could not be opened again.
     let deep = [[0x91; 113].as_slice(), &[0xc0]].concat().leak();
     let reference = [[0xc7, 40, 1].as_slice(), &[0; 40]].concat().leak();
     let bad: [&'static [u8]; 6] = [b"{\"json\": true}", b"", &[0xc0, 0xc0], &[0x92, 0xc0], deep, reference];
@@ -358,7 +358,8 @@ fn a_resource_that_records_no_single_value_keeps_the_tool_from_running_and_the_l
 
 #[test]
 fn recovery_asks_for_no_resource_that_it_would_not_restore() {
-    // A run without the budget of the run before could not be recovered, though recovery leaves every budget alone.
+    // A run without the previous run's budget could not be recovered, although recovery does not
+    // change budgets.
     let mut run = Run::with(Idempotency::Natural);
     run.desk.put("letter", "as it was");
     run.session().sync().unwrap();
@@ -378,7 +379,7 @@ fn recovery_asks_for_no_resource_that_it_would_not_restore() {
 
 #[test]
 fn recovery_does_without_what_did_not_outlive_its_process() {
-    // A resource that lived in the ended process alone had to be among those of the next one.
+    // A resource that existed only in the ended process was required in the next one.
     let disk = MemoryStorage::new();
     let state = with_resource(&disk, Room::default());
     let id = state.session().id();
@@ -394,7 +395,7 @@ fn recovery_does_without_what_did_not_outlive_its_process() {
     drop(operation);
 }
 
-/// It waited for as long as it took, and nobody could tell it not to.
+/// The wait had no limit and could not be cancelled.
 #[test]
 fn a_recovery_waits_for_what_another_works_on_no_longer_than_it_is_told() {
     let disk = MemoryStorage::new();
@@ -420,7 +421,8 @@ fn a_recovery_waits_for_what_another_works_on_no_longer_than_it_is_told() {
     drop(operation);
 }
 
-/// A budget lived in its process: whoever opened the session again, on the same machine or after a takeover on another, began at zero.
+/// A budget existed only in its process: after reopening, on the same machine or after a takeover
+/// on another, it started at zero.
 #[test]
 fn what_was_spent_stays_spent_in_the_next_process() {
     let mut run = Run::new();
@@ -434,11 +436,11 @@ fn what_was_spent_stays_spent_in_the_next_process() {
     run.write("paper", "one", Then::Succeed).unwrap();
     next(&mut run);
     assert_eq!((spent(&run), run.budget.usage_of("planning").cost_micros), (10, 7_000));
-    // A call that fails has spent too.
+    // A failed call has spent tokens too.
     assert!(!run.write("paper", "two", Then::Fail).unwrap().success);
     next(&mut run);
     assert_eq!((spent(&run), run.budget.usage_of("planning").cost_micros), (20, 7_000));
-    // So has one that was killed, as far as anybody knows.
+    // So has a killed one, for all that is known.
     run.counts.lock().unwrap().ran = 0;
     assert!(run.write("paper", "three", Then::Die).is_err());
     next(&mut run);
@@ -446,14 +448,14 @@ fn what_was_spent_stays_spent_in_the_next_process() {
     assert_eq!(spent(&run), 20);
     next(&mut run);
     assert_eq!((spent(&run), run.budget.usage_of("planning").cost_micros), (20, 7_000));
-    // A host that has counted more goes on with that.
+    // A host with a higher count continues with that.
     run.disk.crash(CrashKind::Process);
     run.budget = Arc::default();
     run.budget.record("evaluation", Usage { input_tokens: 500, ..Usage::default() });
     run.reopen(Idempotency::Manual);
     assert_eq!((spent(&run), run.budget.usage_of("planning").cost_micros), (500, 7_000));
     run.write("paper", "four", Then::Succeed).unwrap();
-    // What a host has set back is set back.
+    // A reset by the host stays.
     let before = run.runner.state().snapshot(None).unwrap();
     run.write("paper", "five", Then::Succeed).unwrap();
     assert_eq!(spent(&run), 520);

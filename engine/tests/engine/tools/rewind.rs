@@ -1,4 +1,5 @@
-//! Rewinds: session, conversations and files go back together, what was changed by hand stays, and all of it can be undone.
+//! Rewinds: session, conversations and files are restored together, changes by hand stay, and all
+//! of it can be undone.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -84,7 +85,8 @@ fn what_was_changed_by_hand_is_kept_and_an_undo_brings_back_even_what_was_overwr
     let report = room.rewind(then);
     assert_eq!(kept(&report), ["notes", "page"]);
     assert_eq!(room.seen().1, files(&[("notes", "mine"), ("other", "one"), ("page", "hand")]));
-    // An earlier rewind makes them no tool's files: they are kept again, and named, also when it is undone.
+    // After an earlier rewind they are still not a tool's files: they are kept again, and named,
+    // also by an undo.
     let report = room.rewind(then);
     assert_eq!(kept(&report), ["notes", "page"]);
     room.undo();
@@ -95,13 +97,13 @@ fn what_was_changed_by_hand_is_kept_and_an_undo_brings_back_even_what_was_overwr
         (kept(&report), room.file("page").unwrap().as_str(), room.file("notes").as_deref()),
         (vec!["notes", "page"], "hand", Some("mine"))
     );
-    // Once a call has worked with them, they are as the last call left them.
+    // After a call that worked with them, they belong to that call's result.
     room.call("true");
     let report = room.rewind(then);
     assert_eq!((kept(&report), room.file("page").unwrap().as_str()), (vec![], "one"));
     room.undo();
     assert_eq!(room.file("page").unwrap(), "hand");
-    // Another rewind goes where the first one came from.
+    // Another rewind targets the start of the first one.
     let first = report.rolled_back.sequence;
     assert!(room.session().rollback_to(first).is_err(), "a position within a rewind is half of it");
 
@@ -136,15 +138,15 @@ fn an_undo_works_after_later_work_and_is_itself_undone() {
     assert_eq!(room.seen(), with_notes(first.clone()));
     room.undo();
     assert_eq!(room.seen(), with_notes(second));
-    // A plain restore, and a rollback of STATE alone, are no rewinds.
+    // A plain restore, and a rollback of STATE alone, are not rewinds.
     let snapshot = room.state().snapshot(None).unwrap();
     room.state().restore(&snapshot).unwrap();
     room.undo();
     assert_eq!(room.seen(), with_notes(first));
 }
 
-/// The captures of the live path say nothing of the files where STATE alone was rolled back: what tools had done would have
-/// been taken for somebody's own changes, and kept.
+/// After a rollback of STATE alone, the captures of the live path do not describe the files: tools'
+/// changes would have counted as changes by hand, and stayed.
 #[test]
 fn what_tools_did_before_a_rollback_of_state_alone_is_nobodys_change_by_hand() {
     let room = Room::new();
@@ -155,7 +157,7 @@ fn what_tools_did_before_a_rollback_of_state_alone_is_nobodys_change_by_hand() {
     let report = room.rewind(then);
     assert_eq!(kept(&report), ["notes"]);
     assert_eq!(room.seen().1, files(&[("notes", "mine"), ("page", "one")]));
-    // Nor are they the files of a position that the rollback led to.
+    // Nor are they the files of the rollback's target.
     room.call("printf two > page");
     room.session().rollback_to(report.rolled_back.sequence + 1).unwrap();
     let behind = room.session().dispatch(step("behind")).unwrap();
@@ -164,14 +166,16 @@ fn what_tools_did_before_a_rollback_of_state_alone_is_nobodys_change_by_hand() {
     assert_eq!(room.file("page").as_deref(), Some("one"));
 }
 
-/// What somebody wrote once a rewind had captured what was there was removed for good: nothing had it, not even an undo.
+/// Files written by hand after a rewind's capture were removed for good: no capture contained them,
+/// not even that for an undo.
 #[test]
 fn what_is_written_while_a_rewind_begins_is_kept_too() {
     let room = Room::new();
     let then = room.call("printf one > page; printf one > other");
     room.call("printf two > page; printf two > other; mkdir gone; printf new > gone/new");
     let root = root(room.directory.path());
-    // The subscriber is told of the begin, which holds the capture, before anything goes back.
+    // The subscriber receives the start record, which names the capture, before anything is
+    // restored.
     let subscription = room.session().subscribe(move |told| {
         if told.kind() == RecordKind::TOOL_BEGIN {
             fs::write(root.join("page"), "hand").unwrap();
@@ -183,14 +187,14 @@ fn what_is_written_while_a_rewind_begins_is_kept_too() {
     let expected = files(&[("gone/late", "late"), ("other", "one"), ("page", "hand")]);
     assert_eq!(room.seen().1, expected);
     room.session().unsubscribe(subscription);
-    // Nor does an undo take it away.
+    // Nor does an undo remove it.
     let report = room.undo();
     assert_eq!(kept(&report), ["gone/late", "page"]);
     assert_eq!(room.file("page").unwrap(), "hand");
 }
 
-/// A rewind that was tried on another directory left that directory's capture as the last one: the next rewind took all that the
-/// workspace holds for changes by hand, and left it as it was.
+/// A rewind tried on another directory left that directory's capture as the last one. The next
+/// rewind took the whole workspace for changes by hand, and left it unchanged.
 #[test]
 fn a_rewind_that_was_tried_on_another_directory_says_nothing_of_this_one() {
     let room = Room::new();
@@ -221,7 +225,7 @@ fn the_capture_is_that_of_the_last_call_or_of_the_first_begin_behind_the_positio
     let preview = room.state().preview_rewind(empty, &RewindOptions::default()).unwrap();
     assert_eq!(preview.left.len(), 1, "no call has captured anything: {preview:?}");
     room.call("printf one > page");
-    // What a failed call did was rolled back, so its begin says what was there behind it.
+    // A failed call was rolled back, so its start record describes the files after it.
     room.by_hand("printf hand > page");
     room.execute("printf two > page", true);
     let behind = room.at();
@@ -229,11 +233,11 @@ fn the_capture_is_that_of_the_last_call_or_of_the_first_begin_behind_the_positio
     let report = room.rewind(behind);
     assert_eq!((room.file("page").unwrap().as_str(), kept(&report)), ("hand", vec![]));
     assert_eq!(report.resources[0].capture.of, CaptureMoment::CallBegan);
-    // Before the first call, the files are as its begin says.
+    // Before the first call, the files are as its start record says.
     let report = room.rewind(empty);
     assert_eq!((room.file("page").unwrap().as_str(), plan(room.session()).len()), ("zero", 0));
     assert_eq!(report.resources[0].capture.of, CaptureMoment::CallBeganLater);
-    // A position on a branch that was left behind can be gone to: its files are those of that branch.
+    // A position on an abandoned branch is a valid target, with the files of that branch.
     let report = room.rewind(behind);
     assert_eq!((room.file("page").unwrap().as_str(), plan(room.session()).len()), ("hand", 1));
     assert_eq!(report.rolled_back.to, behind);
@@ -283,8 +287,8 @@ fn a_rewind_that_cannot_be_leaves_all_as_it_was() {
     let refused = room.state().rewind(then - 1, &RewindOptions::default());
     assert!(matches!(refused, Err(Error::InsideTransaction { .. })), "{refused:?}");
     assert_eq!((room.seen(), room.at()), (before.clone(), at), "nothing was recorded");
-    // An object of the target is gone: nothing is changed, and the log says that it failed.
-    // The object of `one`, by the name that git has for it.
+    // An object of the target is missing: nothing is changed, and the log records the failure. The
+    // object of `one`, by its git id.
     let one = room.session().captures_dir().join("objects/43/dd47ea691c90a5fa7827892c70241913351963");
     fs::rename(&one, one.with_extension("away")).unwrap();
     let refused = room.state().rewind(then, &RewindOptions::default());
@@ -328,14 +332,14 @@ fn a_host_that_rewinds_does_the_same_again_over_its_log() {
     assert_eq!((again, report.divergences.len()), (live, 0), "{report:?}");
 }
 
-/// What may happen to a session with a workspace.
+/// An action on a session with a workspace.
 #[derive(Clone, Debug)]
 enum Act {
-    /// A tool writes or removes files, and fails in the end if told to.
+    /// A tool writes or removes files, and may fail at the end.
     Call(Vec<(usize, Option<u8>)>, bool),
-    /// Somebody writes or removes a file.
+    /// A person writes or removes a file.
     Hand(usize, Option<u8>),
-    /// Somebody renames one file to another.
+    /// A person renames one file to another.
     Rename(usize, usize),
     Chmod(usize, usize),
     /// To one of the positions so far.
@@ -362,22 +366,23 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 /// Contents and permissions by path.
 type Held = BTreeMap<&'static str, (String, u32)>;
 
-/// What a session with a workspace is, as maps.
+/// A model of a session with a workspace, as maps.
 #[derive(Clone, Default)]
 struct Model {
     files: Held,
-    /// The files as the last call or rewind left them.
+    /// The files after the last call or rewind.
     left: Held,
-    /// The files if nobody but tools had changed them since the last call.
+    /// The files if only tools had changed them since the last call.
     by_tools: Held,
     plan: Vec<String>,
-    /// What was there before the last rewind.
+    /// The state before the last rewind.
     undo: Option<Then>,
-    /// What was there before the last rollback of a call, or the last undo of one, and what it left; if that is later.
+    /// The files before and after the last rollback of a call, or the last undo of one, if that is
+    /// later than the last rewind.
     files_undo: Option<(Held, Held)>,
 }
 
-/// What a rewind goes to.
+/// The target of a rewind.
 #[derive(Clone)]
 struct Then {
     files: Held,
@@ -386,7 +391,7 @@ struct Then {
 }
 
 impl Model {
-    /// Goes back; what was changed by hand is kept unless it is overwritten. Returns the paths that are.
+    /// Rewinds; changes by hand are kept unless overwritten. Returns the kept paths.
     fn go(&mut self, then: &Then, overwrite: bool) -> BTreeSet<&'static str> {
         let Model { files, by_tools, plan, .. } = self.clone();
         let target = &then.files;
@@ -409,7 +414,7 @@ impl Model {
         kept
     }
 
-    /// Brings back files alone; what was changed since is kept unless it is overwritten. Returns the paths that are.
+    /// Restores files alone; later changes are kept unless overwritten. Returns the kept paths.
     fn go_with_files(&mut self, target: Held, last: Held, overwrite: bool) -> BTreeSet<&'static str> {
         let files = self.files.clone();
         let is_kept = |path: &&str| {
@@ -450,13 +455,13 @@ fn files_in(root: &Path) -> Held {
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::with_cases(24) })]
 
-    /// Calls, changes by hand, rewinds and undos against maps that do the same.
+    /// Compares calls, changes by hand, rewinds and undos with maps that do the same.
     #[test]
     fn rewinds_and_undos_are_what_maps_say(acts in acts(), awaits in any::<bool>()) {
         let room = Room { awaits, ..Room::new() };
         let root = root(room.directory.path());
         let mut model = Model::default();
-        // By position: the files that the last call or rewind before had left, and the plan.
+        // By position: the files after the previous call or rewind, and the plan.
         let mut positions: Vec<(SequenceNumber, Then)> = Vec::new();
         let first = Act::Call(vec![(0, Some(0)), (2, Some(0))], false);
         for (number, act) in std::iter::once(first).chain(acts).enumerate() {
@@ -524,7 +529,7 @@ proptest! {
             let Model { left: files, by_tools, plan, .. } = model.clone();
             positions.push((room.at(), Then { files, by_tools, plan }));
         }
-        // The next process says the same.
+        // The next process finds the same.
         let room = room.reopen();
         prop_assert_eq!(plan(room.session()), model.plan);
     }

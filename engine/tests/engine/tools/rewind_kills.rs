@@ -1,4 +1,5 @@
-//! Kills a rewind and an undo at every step, with real files: what is left is what was there before, or all of it is done.
+//! Kills a rewind and an undo at every step, with real files: either everything is as before, or
+//! all of it is done.
 
 use std::fs;
 use std::path::Path;
@@ -12,12 +13,13 @@ use foldlog::tools::resources::{RewindRequest, Rewound};
 
 use super::*;
 
-/// A workspace whose process is killed once it has gone back, or at the n-th call to the disk that follows.
+/// A workspace whose process is killed after it was restored, or at the n-th later call to the
+/// disk.
 struct Mortal {
     files: HostFilesystem,
     disk: MemoryStorage,
     kill_at: Mutex<Option<u64>>,
-    /// Whether this process does not live to bring the files back a second time, though its code runs on.
+    /// Whether the process is dead before a second restore, although its code still runs.
     is_doomed: bool,
     went_back: AtomicBool,
 }
@@ -65,12 +67,12 @@ impl Snapshotable for Mortal {
     }
 }
 
-/// When a process is killed.
 #[derive(Clone, Copy, Debug)]
 enum At {
     /// At the n-th call to the disk, before any file is touched or after.
     Call(u64),
-    /// At the n-th call to the disk once the files are about to go back; within that work where it is 0.
+    /// At the n-th call to the disk after the restore of the files starts; within that restore if
+    /// it is 0.
     Back(u64),
 }
 
@@ -94,7 +96,8 @@ fn seen(directory: &Path, session: &Session) -> (Vec<String>, BTreeMap<String, S
     (plan(session), files.collect())
 }
 
-/// Kills a rewind or an undo, and recovers in the next process. Returns whether it was done all the same.
+/// Kills a rewind or an undo, and recovers in the next process. Returns whether it was done all the
+/// same.
 fn killed(at: At, undo: bool, again: Option<u64>) -> bool {
     let told = format!("{at:?}, undo: {undo}, recovery killed: {again:?}");
     let directory = tempfile::tempdir().unwrap();

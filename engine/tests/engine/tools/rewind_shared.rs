@@ -1,4 +1,4 @@
-//! Rewinds of forks in directories of their own, and of sessions that share a directory with others.
+//! Rewinds of forks in their own directories, and of sessions that share a directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,14 +11,14 @@ use foldlog_test_support::room::{Room, root, runner_in, store_in};
 
 use super::*;
 
-/// A fork of a session, which works in a directory of its own.
+/// A fork of a session, which works in its own directory.
 struct Fork {
     root: PathBuf,
     state: ExecutionState,
 }
 
 impl Fork {
-    /// Forks a session where it stands.
+    /// Forks a session at its present position.
     fn of(room: &Room, prepare: impl FnOnce(&Path), rebind: Option<Rebind>) -> Fork {
         let root = room.directory.path().join("own");
         fs::create_dir(&root).unwrap();
@@ -32,7 +32,7 @@ impl Fork {
         Fork { root, state: ExecutionState::new(session, resources) }
     }
 
-    /// Lets another process go on, which knows of no other directory than the fork's.
+    /// Continues in another process, which knows only the fork's directory.
     fn again(self, room: &Room) -> Fork {
         let Fork { root, state } = self;
         let session = state.session().clone();
@@ -46,7 +46,6 @@ impl Fork {
         Fork { root, state: ExecutionState::new(session, resources) }
     }
 
-    /// Has a call write a file.
     fn call(&self, file: &str) {
         let runner = ToolRunner::new(self.state.clone(), ToolRegistry::new());
         let operation = runner.begin(&ToolCall::new("writes", "{}"), &ExecuteOptions::default()).unwrap();
@@ -78,8 +77,8 @@ fn held(files: &[(&str, &str)]) -> BTreeMap<String, String> {
     files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
 }
 
-/// The captures that a fork shares with its parent are of the parent's directory: the rewind of a fork was refused, or filled its
-/// directory with the parent's files.
+/// The captures that a fork shares with its parent are of the parent's directory. The rewind of a
+/// fork was refused, or filled its directory with the parent's files.
 #[test]
 fn a_forks_own_directory_goes_back_to_what_it_held_itself() {
     let room = Room::new();
@@ -97,7 +96,7 @@ fn a_forks_own_directory_goes_back_to_what_it_held_itself() {
     assert!(left.reason.contains("forked from"), "{left:?}");
     assert_eq!((fork.files(), fork.state.session().view::<Plan>().unwrap().len()), (held(&[]), 1));
 
-    // Behind a call, it goes back to what the call had found.
+    // After a call, it is restored to the call's start.
     fork.state.undo_rewind(&RewindOptions::default()).unwrap();
     fork.call("mine");
     fork.call("more");
@@ -111,7 +110,7 @@ fn a_forks_own_directory_goes_back_to_what_it_held_itself() {
     assert_eq!(files_in(&root(room.directory.path())), held(&[("new", "new"), ("page", "two")]));
 }
 
-/// Where a fork's directory takes the place of its parent's, the log does not say who left what is there.
+/// If a fork's directory replaces its parent's, the log does not tell where its files are from.
 #[test]
 fn files_of_which_nothing_is_known_are_kept_and_named() {
     let room = Room::new();
@@ -138,8 +137,8 @@ fn files_of_which_nothing_is_known_are_kept_and_named() {
     assert_eq!(fork.files(), held(&[("mine", "mine")]));
 }
 
-/// What a rewind had brought into a fork's directory is a capture of its parent's directory, which an undo passed over: STATE came back, and
-/// no file.
+/// A rewind brought files into a fork's directory from a capture of its parent's directory, which
+/// an undo ignored: STATE came back, and no file.
 #[test]
 fn a_fork_that_was_brought_into_a_directory_is_brought_back_and_comes_again() {
     let room = Room::new();
@@ -163,7 +162,7 @@ fn a_fork_that_was_brought_into_a_directory_is_brought_back_and_comes_again() {
         fork.state.undo_rewind(&RewindOptions::default()).unwrap();
         assert_eq!((fork.files(), plan(&fork)), (held(&[("page", "one")]), 1));
     }
-    // What is written by hand is told from what the rewinds brought.
+    // Files written by hand are distinguished from those of the rewinds.
     fs::write(fork.root.join("hand"), "hand").unwrap();
     let report = fork.state.undo_rewind(&RewindOptions::default()).unwrap();
     let kept: Vec<_> = report.resources[0].kept.iter().map(|kept| kept.path.as_str()).collect();
@@ -171,8 +170,8 @@ fn a_fork_that_was_brought_into_a_directory_is_brought_back_and_comes_again() {
     assert_eq!(files_in(&root(room.directory.path())), held(&[("new", "new"), ("page", "two")]));
 }
 
-/// A fork that was rewound has the files of a capture of its parent, which then has the commit of the fork's capture and not its metadata:
-/// a collection called that damage, and passed the parent over from then on.
+/// A rewound fork has the files of its parent's capture, whose commit is then the same, but not its
+/// metadata. A collection reported damage, and skipped the parent from then on.
 #[test]
 fn a_parent_is_collected_although_its_fork_captured_the_same_files() {
     let room = Room::new();
@@ -197,7 +196,7 @@ fn a_parent_is_collected_although_its_fork_captured_the_same_files() {
     assert!(store.collect(&options).unwrap().all.captures == 0, "all of it was collected at once");
 }
 
-/// An undo that leaves a directory alone changes nothing in it, whatever the calls before had left.
+/// An undo that leaves a directory alone changes nothing in it, whatever earlier calls had left.
 #[test]
 fn a_rewind_that_left_a_forks_directory_alone_says_nothing_of_its_files() {
     let room = Room::new();
@@ -230,7 +229,7 @@ fn what_another_session_committed_to_a_shared_directory_since_is_kept() {
     assert_eq!(kept, ["other", "theirs"]);
     let expected = held(&[("other", "theirs"), ("page", "one"), ("theirs", "theirs")]);
     assert_eq!(room.seen().1, expected);
-    // The sibling finds its own work as it left it.
+    // The sibling finds its own files unchanged.
     assert!(sibling.execute(&call, &ExecuteOptions::default()).unwrap().success);
     room.undo();
     assert_eq!(room.file("theirs").as_deref(), Some("theirs"));

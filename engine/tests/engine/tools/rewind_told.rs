@@ -1,4 +1,4 @@
-//! What a preview of a rewind says of slices and conversations, beside what the log says once the session was rewound.
+//! Slices and conversations in the preview of a rewind, compared with the log after the rewind.
 
 use foldlog::conversation::NewInput;
 use foldlog::inspect::{Difference, DifferenceKind, LogReader};
@@ -6,7 +6,7 @@ use foldlog::tools::{RewindOptions, RewindPreview};
 use foldlog::{Policy, SequenceNumber, Value};
 use foldlog_test_support::room::Room;
 
-/// Says each difference in one line.
+/// Formats each difference as one line.
 fn told(differences: &[Difference]) -> Vec<String> {
     let line = |one: &Difference| {
         let json = |value: &Value| serde_json::to_string(&value.json_form()).unwrap();
@@ -16,7 +16,7 @@ fn told(differences: &[Difference]) -> Vec<String> {
     differences.iter().map(line).collect()
 }
 
-/// What the log says of two positions, as far as a preview tells it.
+/// Returns the differences of two positions by the log, reduced to those that a preview lists.
 fn said(reader: &LogReader, from: SequenceNumber, to: SequenceNumber) -> Vec<Difference> {
     let state = reader.state_reader_at(from).unwrap();
     let is_state = |one: &Difference| {
@@ -49,11 +49,11 @@ fn a_preview_names_the_values_and_messages_that_go_and_come_back() {
             r#"another messages[0] Removed {"role":"user","content":"hello"} null"#,
         ],
     );
-    // It comes back from JSON as it is.
+    // It round-trips through JSON.
     let json = serde_json::to_string(&preview).unwrap();
     assert_eq!(serde_json::from_str::<RewindPreview>(&json).unwrap(), preview);
 
-    // As many messages as there were come back in the place of others: these are differences all the same.
+    // The same number of messages replaces others: these are differences all the same.
     room.rewind(then);
     session.record_input(&NewInput::user("evaluation", "stop")).unwrap();
     session.record_input(&NewInput::user("another", "bye")).unwrap();
@@ -64,7 +64,7 @@ fn a_preview_names_the_values_and_messages_that_go_and_come_back() {
     assert_eq!(kinds, [removed, added, removed, added], "{undo:?}");
     assert_eq!(undo.conversations.len(), 2, "{undo:?}");
 
-    // The log says the same of the positions, by its bytes alone.
+    // The log gives the same differences from its bytes alone.
     let dir = session.dir().to_owned();
     session.sync().unwrap();
     let reader = LogReader::open(&dir).unwrap();

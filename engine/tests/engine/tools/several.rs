@@ -1,4 +1,4 @@
-//! Answers with several calls: those that only read run together, and those that do not run are closed.
+//! Answers with several calls: read-only ones run together, and calls that do not run are closed.
 
 use std::sync::Barrier;
 
@@ -48,19 +48,20 @@ fn calls_that_only_read_run_together_and_end_in_their_order() {
     let messages: Vec<_> = reports.iter().map(|report| report.message.as_str()).collect();
     assert_eq!(messages, ["a", "b fails", "c"]);
     assert!(reports.is_sorted_by_key(|report| report.begin) && reports.is_sorted_by_key(|report| report.end));
-    // What committed is told from the log: with a barrier for three, no thread could pass it alone.
+    // Committed calls are answered from the log: with a barrier for three, no thread could pass it
+    // alone.
     let again = runner.execute_together(&[calls[0].clone(), calls[2].clone()], &ExecuteOptions::default());
     assert!(again.into_iter().all(|report| report.unwrap().recorded));
 }
 
-/// Any number of calls that only read started as many threads.
+/// Any number of read-only calls started as many threads.
 #[test]
 fn more_calls_than_may_run_together_run_in_groups_and_end_in_their_order() {
     let run = Run::new();
     let answer = run.session().dispatch(Noted { text: "an answer".to_owned() }).unwrap();
     let meet =
         |ordinal| ToolCall::new("meet", format!(r#"{{"name":"{ordinal}"}}"#)).with_origin(answer, ordinal);
-    // The barrier opens for groups of eight alone.
+    // The barrier opens only for groups of eight.
     let calls: Vec<_> = (0..24).map(meet).collect();
     let options =
         ExecuteOptions { deadline: Some(std::time::Duration::from_secs(60)), ..ExecuteOptions::default() };
@@ -90,8 +91,8 @@ fn a_call_that_does_not_run_is_closed_with_its_cause_and_its_text() {
     assert!(matches!(run.runner.close(&call, Cause::Skipped, &long), Err(Error::TooLarge { .. })));
 }
 
-/// The begin of a closed call is there, its end is not: nobody has to be asked about a tool that never ran, and it does not run
-/// now, although a call that only reads would.
+/// The start record of a closed call exists, its end record does not. The tool never ran, so no
+/// decision is needed, and it does not run now, although a read-only call would.
 #[test]
 fn a_recovery_ends_a_call_that_was_about_to_be_closed_as_its_closing_would_have() {
     let mut run = Run::new();

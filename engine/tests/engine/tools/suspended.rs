@@ -1,4 +1,5 @@
-//! Calls that wait for somebody: they ask before they do anything, or leave their result to others, and hold nothing meanwhile.
+//! Calls that wait for a person: they ask before they act, or leave their result to others, and
+//! keep no transaction open meanwhile.
 
 use std::time::Duration;
 
@@ -11,12 +12,13 @@ use super::*;
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug)]
 struct Letter {
     to: String,
-    /// Time after which the question expires, in microseconds; 0 if it never does. Each look at the clock takes 1,000.
+    /// Time until the question expires, in microseconds; 0 if it never does. Each reading of the
+    /// clock takes 1,000.
     #[serde(default)]
     expires_us: u64,
 }
 
-/// Sends a letter, and asks before it does.
+/// Sends a letter, and asks first.
 struct Send {
     disk: MemoryStorage,
     sent: Arc<Mutex<Vec<String>>>,
@@ -44,7 +46,7 @@ impl Tool for Send {
     }
 }
 
-/// Puts a paper on the desk, and leaves it to somebody to read it.
+/// Puts a paper on the desk, and leaves the review to a person.
 struct Review;
 
 impl Tool for Review {
@@ -59,7 +61,7 @@ impl Tool for Review {
     }
 }
 
-/// Has another tool of the same session work for it.
+/// Runs another tool of the same session.
 struct Delegate {
     state: ExecutionState,
     tools: ToolRegistry,
@@ -69,9 +71,9 @@ struct Delegate {
 struct Errand {
     tool: String,
     arguments: String,
-    /// How often the same is asked for.
+    /// Number of equal calls.
     times: u32,
-    /// Whether it asks before it has anybody work.
+    /// Whether it asks before it runs the other tool.
     #[serde(default)]
     asks: bool,
 }
@@ -120,7 +122,7 @@ impl Office {
         ToolRunner::new(state.clone(), tools.with(delegate))
     }
 
-    /// The next process: this one is killed.
+    /// Kills this process and starts the next one.
     fn reopen(&mut self) {
         self.run.disk.crash(CrashKind::Process);
         self.run.reopen(Idempotency::Manual);
@@ -138,7 +140,8 @@ impl Office {
     fn pending(&self) -> Vec<PendingQuestion> {
         let own = self.session().pending_questions().unwrap();
         let reader = LogReader::open_on(Arc::new(self.run.disk.clone()), self.session().dir()).unwrap();
-        // Whoever reads the log alone finds the same questions. The readers' clock is that of the session.
+        // A reader of the log alone finds the same questions. The readers' clock is that of the
+        // session.
         let now = own.first().map_or_else(Default::default, |one| one.asked_at);
         assert!(own.is_empty() || reader.pending_questions(now).unwrap() == own);
         own
@@ -148,7 +151,7 @@ impl Office {
         self.sent.lock().unwrap().clone()
     }
 
-    /// What a call that has not run must leave as it was.
+    /// The state that a call must leave unchanged before it runs.
     fn state(&self) -> (Vec<String>, BTreeMap<String, String>) {
         self.run.state()
     }
@@ -181,7 +184,7 @@ fn errands(call: &ToolCall, times: u32) -> ToolCall {
     ToolCall::new("delegate", serde_json::to_string(&errand).unwrap())
 }
 
-/// An answer of a model, by whose calls the log knows a call again.
+/// Records a model's answer, by whose calls the log recognizes a call.
 fn asked(office: &Office, call: ToolCall) -> ToolCall {
     let answer = office.session().dispatch(Noted { text: "an answer".to_owned() }).unwrap();
     call.with_origin(answer, 0)
@@ -200,7 +203,7 @@ fn a_call_that_asks_has_done_nothing_and_runs_once_it_is_approved_in_another_pro
     assert!(is_suspended(&suspended, SuspensionForm::Asks), "{suspended:?}");
     assert_eq!((office.state(), office.sent().len()), (before, 0), "nothing has happened");
     assert!(!office.session().is_interrupted() && office.session().open_operations().is_empty());
-    // The question holds no transaction: everybody goes on.
+    // The question keeps no transaction open: other writers continue.
     office.session().dispatch(StepAdded { title: "meanwhile".to_owned(), part: 1 }).unwrap();
 
     office.reopen();
@@ -229,7 +232,7 @@ fn a_call_that_asks_has_done_nothing_and_runs_once_it_is_approved_in_another_pro
     assert_eq!(office.fates(), [("send".to_owned(), OperationStatus::Committed)]);
 }
 
-/// An approval that named only the operation would approve whatever the call's arguments are.
+/// An approval that named only the operation would approve any arguments of the call.
 #[test]
 fn an_approval_names_the_arguments_that_somebody_has_seen() {
     let office = Office::new();
@@ -403,8 +406,8 @@ fn a_call_within_another_one_asks_and_the_outer_one_runs_again_once_it_is_answer
     }
 }
 
-/// The second of two equal calls asked anew in every run of the call around them, since the first had used up the approval:
-/// the outer call never ended, and the first inner one ran in every round.
+/// The second of two equal calls asked again in every run of the outer call, since the first had
+/// used up the approval: the outer call never ended, and the first inner one ran every time.
 #[test]
 fn equal_calls_within_another_one_are_approved_one_by_one_and_stay_so() {
     let office = Office::new();
@@ -425,7 +428,7 @@ fn equal_calls_within_another_one_are_approved_one_by_one_and_stay_so() {
     );
 }
 
-/// An answer that was given in time to a question within another call was taken for none once the time was over.
+/// A timely answer to a question within another call was ignored once the question had expired.
 #[test]
 fn an_answer_in_time_counts_whenever_the_call_around_it_runs_again() {
     let office = Office::new();
@@ -440,7 +443,6 @@ fn an_answer_in_time_counts_whenever_the_call_around_it_runs_again() {
     assert_eq!((report.success, report.message.as_str()), (false, "No, never."));
 }
 
-/// Whoever approves may think better of it, until the call runs.
 #[test]
 fn an_approval_can_be_taken_back_before_the_call_runs() {
     let office = Office::new();
@@ -461,8 +463,8 @@ fn a_call_within_another_one_cannot_leave_its_result_to_somebody() {
     assert_eq!((office.pending(), office.run.plan().len()), (vec![], 0));
 }
 
-/// A call within another one had run and was rolled back, since the next one asked. Whoever took its approval back then was
-/// not heard: it ran again all the same.
+/// An inner call had run and was rolled back, since the next one asked. Withdrawing its approval
+/// then had no effect: it ran again all the same.
 #[test]
 fn an_approval_can_be_taken_back_after_a_run_that_was_rolled_back() {
     let office = Office::new();
@@ -487,8 +489,8 @@ fn an_approval_can_be_taken_back_after_a_run_that_was_rolled_back() {
     );
 }
 
-/// The question of a call within a refused one still waited for an answer, of which nothing could come; and until somebody
-/// gave one, the outermost call did not go on.
+/// The question of an inner call of a refused one still waited for an answer, which could have no
+/// effect; until it was given, the outermost call did not continue.
 #[test]
 fn a_refusal_withdraws_what_the_refused_call_asked_within_it() {
     let office = Office::new();
@@ -507,7 +509,8 @@ fn a_refusal_withdraws_what_the_refused_call_asked_within_it() {
     assert_eq!((report.success, report.message.as_str(), office.sent().len()), (false, "No.", 0));
 }
 
-/// The ledger called a question abandoned as soon as the call around it ran again, while the session still counted it.
+/// The ledger listed a question as abandoned as soon as the outer call ran again, while the session
+/// still counted it.
 #[test]
 fn a_question_counts_in_the_ledger_while_the_call_around_it_runs_again() {
     let mut office = Office::new();
@@ -523,7 +526,7 @@ fn a_question_counts_in_the_ledger_while_the_call_around_it_runs_again() {
     assert_eq!(fates, [OperationStatus::Open, OperationStatus::Open, OperationStatus::Suspended]);
 }
 
-/// A call that was approved asked again in its next run, if a call within it had asked meanwhile.
+/// An approved call asked again in its next run, if a call within it had asked meanwhile.
 #[test]
 fn an_approval_holds_although_a_call_within_the_approved_one_asks_too() {
     let mut office = Office::new();
@@ -542,7 +545,8 @@ fn an_approval_holds_although_a_call_within_the_approved_one_asks_too() {
     assert_eq!((office.pending(), office.sent().len()), (vec![], 1));
 }
 
-/// A call that was approved asked again where its process had died and somebody, or the tool, had it run again.
+/// An approved call asked again if its process had died and a person, or the tool, had it run
+/// again.
 #[test]
 fn an_approval_holds_for_the_run_that_follows_an_interrupted_one() {
     let mut office = Office::new();
@@ -577,7 +581,7 @@ fn an_approved_call_whose_process_dies_is_settled_like_any_other_and_does_not_as
     assert_eq!(office.sent(), ["death"]);
 }
 
-/// Nobody could answer in the imported session: no log holds the call there.
+/// The imported session could not take an answer: its log does not contain the call.
 #[test]
 fn an_export_says_which_calls_wait_and_is_refused_until_they_are_settled() {
     let office = Office::new();
@@ -600,7 +604,7 @@ fn an_export_says_which_calls_wait_and_is_refused_until_they_are_settled() {
     assert!(store.import(&export, &types(), foldlog::ImportOptions::default()).is_ok());
 }
 
-/// An image that knew nothing of the questions would have them forgotten.
+/// With an image that lacked the questions, they would be lost.
 #[test]
 fn a_session_that_is_opened_from_an_image_knows_what_waits() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! A workspace is the directory that it was when the call began, not whatever its path leads to later: in the same process and
-//! in the next one, which recovers the call.
+//! A workspace is the directory at the start of the call, wherever its path leads later: in the
+//! same process and in the next one, which recovers the call.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -18,27 +18,27 @@ use rustix::fs::{CWD, RenameFlags, listxattr, removexattr, renameat_with};
 use super::*;
 use crate::filesystem::digest::{self, Digest};
 
-/// The attribute that holds the token of a workspace's directory.
+/// The attribute with the token of a workspace's directory.
 const TOKEN: &str = "user.foldlog.token";
 
-/// How many calls fail while directories are swapped; `FOLDLOG_SWAPPING_SECONDS` has them fail for so long in place of that.
+/// Number of calls that fail while directories are swapped; with `FOLDLOG_SWAPPING_SECONDS` they
+/// fail for that long instead.
 const RACES: u32 = 40;
 
-/// What a tool does to the workspace's place while it runs.
+/// A tool's replacement of the workspace's directory while it runs.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Swap {
-    /// Nothing.
     No,
-    /// The victim takes the root's place.
+    /// The victim replaces the root.
     RootByDirectory,
-    /// A link to the victim does.
+    /// A link to the victim replaces the root.
     RootByLink,
-    /// A link to the victim's parent takes that of the root's parent.
+    /// A link to the victim's parent replaces the root's parent.
     ParentByLink,
-    /// A copy of the workspace, with all attributes, takes its place.
+    /// A copy of the workspace, with all attributes, replaces it.
     RootByCopy,
-    /// The root goes, and nothing comes.
+    /// The root is moved away without a replacement.
     RootGone,
 }
 
@@ -72,7 +72,8 @@ impl Tool for Vandal {
     }
 }
 
-/// Where all stands: `base/workspace`, beside the directory `away`, and `victims/workspace`, which nothing may touch.
+/// The layout: `base/workspace`, next to it the directory `away`, and `victims/workspace`, which
+/// must not change.
 #[derive(Clone)]
 pub(super) struct Site(pub(super) PathBuf);
 
@@ -125,7 +126,7 @@ impl Site {
         fs::rename(self.away(), self.root()).unwrap();
     }
 
-    /// Where the victim is while directories are swapped that way.
+    /// Returns the victim's path while directories are swapped in this way.
     fn victim_at(&self, swap: Swap) -> PathBuf {
         match swap {
             Swap::RootByDirectory | Swap::RootByCopy => self.root(),
@@ -188,7 +189,8 @@ impl Place {
         Place { _directory: directory, site }
     }
 
-    /// A session whose process is killed within a call that swapped directories, after one that wrote "before".
+    /// Returns a session whose process is killed within a call that swapped directories, after one
+    /// that wrote "before".
     fn killed(&self, swap: Swap) -> Uuid {
         let runner = self.run(self.store().create(&types()).unwrap());
         let id = runner.state().session().id();
@@ -206,7 +208,7 @@ pub(super) fn vandal(runner: &ToolRunner, text: &str, swap: Swap, then: Then) ->
     runner.execute(&ToolCall::new("vandal", arguments), &ExecuteOptions::default())
 }
 
-/// All that a directory holds, and its own attributes.
+/// Returns the content of a directory, and its own attributes.
 fn all_of(directory: &Path) -> (Digest, Vec<u8>) {
     let mut names = vec![0; 1_000];
     let len = listxattr(directory, &mut names[..]).unwrap();
@@ -230,8 +232,8 @@ fn is_refused_as_replaced(refused: &Result<impl std::fmt::Debug>, workspace: &Pa
     assert!(told.contains("is another directory") || told.contains("is gone"), "{told}");
 }
 
-/// The root was opened anew by its path for each restore: what had taken its place during the call was emptied, the
-/// snapshot written there, and the call reported as one that had failed.
+/// The root was opened again by its path for each restore. The directory that had replaced it
+/// during the call was emptied, the snapshot written there, and the call reported as failed.
 #[test]
 fn a_call_whose_workspace_is_swapped_for_another_touches_neither_and_says_so() {
     for swap in
@@ -247,7 +249,8 @@ fn a_call_whose_workspace_is_swapped_for_another_touches_neither_and_says_so() {
             if swap != Swap::RootByCopy {
                 assert_eq!(all_of(&place.victim_at(swap)), victim, "{swap:?}, {then:?}");
             }
-            // What the tool wrote went into the directory that the call began with, wherever that was by then.
+            // The tool's writes went into the directory at the start of the call, wherever that was
+            // by then.
             place.swap_back(swap);
             assert_eq!(place.page(), "half", "{swap:?}, {then:?}");
             assert_eq!(all_of(&place.victim()), victim);
@@ -265,7 +268,8 @@ fn part_of_a_child_that_swaps_directories_and_is_killed() {
     unreachable!("it was killed");
 }
 
-/// The next process found the workspace by its path, links and all, and brought the snapshot back to whatever was there.
+/// The next process found the workspace by its path, links and all, and restored the snapshot to
+/// whatever was there.
 #[test]
 fn a_recovery_that_finds_another_directory_at_the_path_is_refused_and_leaves_it_as_it_is() {
     for swap in [Swap::RootByDirectory, Swap::RootByLink, Swap::ParentByLink, Swap::RootByCopy] {
@@ -276,7 +280,7 @@ fn a_recovery_that_finds_another_directory_at_the_path_is_refused_and_leaves_it_
         let runner = place.open(id);
         for _ in 0..2 {
             let refused = runner.recover(&ExecuteOptions::default());
-            // Opening goes through links once, so that it may be the victim's own path.
+            // Opening resolves links once, so this may be the victim's own path.
             is_refused_as_replaced(&refused, &fs::canonicalize(place.root()).unwrap());
             assert!(runner.state().session().is_interrupted());
             assert_eq!(all_of(&place.victim_at(swap)), there, "{swap:?}: not even a mark");
@@ -292,7 +296,7 @@ fn a_recovery_that_finds_another_directory_at_the_path_is_refused_and_leaves_it_
     }
 }
 
-/// Without attributes a directory is known by its inode and by the time at which it was made.
+/// Without attributes a directory is identified by its inode and its time of birth.
 #[test]
 fn a_workspace_that_lost_its_token_is_known_by_inode_and_birth() {
     let place = Place::new();
@@ -319,7 +323,7 @@ fn a_recovery_goes_into_another_directory_once_somebody_asks_for_it() {
     );
     is_refused_as_replaced(&runner.recover(&ExecuteOptions::default()), &place.root());
     assert_eq!(all_of(&place.root()), before);
-    // A directory that is empty when this is asked for and not when it is restored into is left alone as well.
+    // A directory that is empty at `rebind` and not at the restore is left alone as well.
     fs::remove_file(place.root().join("other")).unwrap();
     files.rebind(Rebind::IfEmpty).unwrap();
     fs::write(place.root().join("other"), "in the way").unwrap();
@@ -344,8 +348,8 @@ fn a_recovery_goes_into_another_directory_once_somebody_asks_for_it() {
     assert_eq!((place.page().as_str(), place.root().join("other").exists()), ("before", false));
 }
 
-/// A directory that is made anew between calls, as a clone is, is the workspace from then on. Nothing of what was known of the
-/// other one is believed of it, and the host is told.
+/// A directory that is recreated between calls, as by a clone, is the workspace from then on.
+/// Nothing known of the old one is assumed of it, and the host is notified.
 #[test]
 fn a_directory_that_is_replaced_between_calls_is_bound_anew_and_told() {
     let place = Place::new();
@@ -363,10 +367,10 @@ fn a_directory_that_is_replaced_between_calls_is_bound_anew_and_told() {
         matches!(notices[..], [WorkspaceNotice::Replaced { before, now }] if before.inode != now.inode),
         "{notices:?}"
     );
-    // What was captured of the other directory is not restored into this one.
+    // Captures of the other directory are not restored into this one.
     assert!(matches!(files.restore(&old), Err(filesystem::Error::Replaced { .. })));
     assert_eq!(digest::of(&place.root()), cloned);
-    // Another process is told too, by what the last one knew.
+    // Another process is notified too, from the last one's knowledge.
     drop((runner, files));
     fs::rename(place.root(), place.victim()).unwrap();
     fs::rename(place.away(), place.root()).unwrap();
@@ -388,8 +392,8 @@ fn part_of_a_child_that_is_killed_between_two_calls() {
     unreachable!("it was killed");
 }
 
-/// Only a process that closed its session left word of the directory, so after a kill the next call captured whatever stood there, and
-/// nobody was told.
+/// Only a process that closed its session left a note about the directory. After a kill the next
+/// call silently captured whatever was there.
 #[test]
 fn the_first_call_after_a_kill_between_calls_tells_what_is_not_as_the_last_call_left_it() {
     for (ends, last) in [("succeed", "last"), ("fail", "before")] {
@@ -403,7 +407,7 @@ fn the_first_call_after_a_kill_between_calls_tells_what_is_not_as_the_last_call_
             let runner = place.run_on(place.store().open_session(id, &types()).unwrap(), Arc::clone(&files));
             vandal(&runner, "half", Swap::No, Then::Fail).unwrap();
             let told = files.take_notices();
-            // Once is enough: what is there now is what the session works on.
+            // One notice suffices: the session works on the present files from now on.
             vandal(&runner, "half", Swap::No, Then::Fail).unwrap();
             assert_eq!(files.take_notices(), []);
             told
@@ -416,7 +420,7 @@ fn the_first_call_after_a_kill_between_calls_tells_what_is_not_as_the_last_call_
         assert_eq!(place.page(), "by hand", "nothing is restored by itself");
         assert_eq!(first_call(), []);
 
-        // Without what the process before it left word of.
+        // Without the note of the previous process.
         let replaced = |place: &Place| {
             let _ = fs::remove_file(place.0.join("snapshots/stat-cache"));
             place.swap(Swap::RootByDirectory);
@@ -430,13 +434,13 @@ fn the_first_call_after_a_kill_between_calls_tells_what_is_not_as_the_last_call_
         );
         assert_eq!(digest::of(&place.root()), there);
         assert_eq!(first_call(), []);
-        // A copy that bears the token, and in which all is as it was, takes the directory's place.
+        // An unchanged copy with the token replaces the directory.
         fs::remove_dir_all(place.away()).unwrap();
         let _ = fs::remove_file(place.0.join("snapshots/stat-cache"));
         place.swap(Swap::RootByCopy);
         assert_eq!(first_call(), []);
 
-        // What the last call left cannot be compared with any more.
+        // A comparison with the last call's files is no longer possible.
         fs::write(place.root().join("page"), "something else").unwrap();
         fs::remove_dir_all(place.0.join("snapshots")).unwrap();
         let told = first_call();
@@ -444,7 +448,7 @@ fn the_first_call_after_a_kill_between_calls_tells_what_is_not_as_the_last_call_
     }
 }
 
-/// What brings the workspace back, and what was told before, is not told again.
+/// The notice is not repeated for a directory that was restored, or already reported.
 #[test]
 fn a_workspace_that_was_brought_back_is_as_the_last_call_left_it() {
     let first_call = |place: &Place, id| {
@@ -468,7 +472,7 @@ fn a_workspace_that_was_brought_back_is_as_the_last_call_left_it() {
     let _ = fs::remove_file(place.0.join("snapshots/stat-cache"));
     assert_eq!(first_call(&place, id), []);
 
-    // A rewind of one that was changed by hand.
+    // A rewind of a workspace that was changed by hand.
     fs::write(place.root().join("page"), "by hand").unwrap();
     let files = place.files();
     let runner = place.run_on(place.store().open_session(id, &types()).unwrap(), Arc::clone(&files));
@@ -479,13 +483,13 @@ fn a_workspace_that_was_brought_back_is_as_the_last_call_left_it() {
     drop((runner, files));
     assert_eq!(first_call(&place, id), []);
 
-    // A fork has a directory of its own, of which its parent's captures say nothing.
+    // A fork has its own directory, which its parent's captures do not describe.
     let fork = place.store().fork(id, last, &types(), SessionOptions::default()).unwrap().id();
     fs::write(place.root().join("page"), "by hand").unwrap();
     assert_eq!(first_call(&place, fork), []);
 }
 
-/// A capture that does not say of which directory it is fits none.
+/// A capture that does not name its directory fits none.
 #[test]
 fn a_capture_of_no_known_directory_is_restored_where_somebody_asks_for_it_only() {
     let place = Place::new();
@@ -504,7 +508,7 @@ fn a_capture_of_no_known_directory_is_restored_where_somebody_asks_for_it_only()
     assert_eq!(place.page(), "empty");
 }
 
-/// Tells swapping to stop, also where the test fails.
+/// Stops the swapping, also if the test fails.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -513,10 +517,10 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Swaps two names again and again, until told to stop.
+/// Swaps two names repeatedly until it is stopped.
 fn swap_until(stop: &AtomicBool, pairs: &[(PathBuf, PathBuf)]) {
     let exchange = |(one, other): &(PathBuf, PathBuf)| {
-        // Through a parent that is swapped too a name may be missing for a moment.
+        // If the parent is swapped too, a name may be missing for a moment.
         renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).is_ok()
     };
     while !stop.load(Ordering::Relaxed) {
@@ -529,7 +533,7 @@ fn swap_until(stop: &AtomicBool, pairs: &[(PathBuf, PathBuf)]) {
     }
 }
 
-/// Puts names right that were swapped, of which one is a link to `to`.
+/// Restores the order of swapped names, of which one is a link to `to`.
 fn put_right(one: &Path, other: &Path, to: &Path) {
     if other.is_symlink() {
         return;
@@ -537,15 +541,15 @@ fn put_right(one: &Path, other: &Path, to: &Path) {
     if one.is_symlink() && other.exists() {
         return renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
     }
-    // A restore made a new directory where the link was.
+    // A restore created a new directory in place of the link.
     if other.exists() {
         fs::remove_dir_all(other).unwrap();
     }
     symlink(to, other).unwrap();
 }
 
-/// Root, parent and a directory within are swapped for links to others as fast as that goes, while calls fail and are
-/// recovered. Whatever comes of these, what the links lead to is as it was.
+/// Root, parent and an inner directory are swapped for links to others as fast as possible, while
+/// calls fail and are recovered. Whatever their outcome, the links' targets are unchanged.
 #[test]
 fn whatever_is_swapped_while_calls_fail_and_recover_nothing_else_is_touched() {
     let place = Place::new();
@@ -565,7 +569,7 @@ fn whatever_is_swapped_while_calls_fail_and_recover_nothing_else_is_touched() {
     let victim = all_of(&place.0.join("victims"));
     let (victim_root, until) = (all_of(&place.victim()), Instant::now() + seconds());
     let (mut rounds, mut refused, mut failed) = (0, 0, 0);
-    // A slow machine has fewer of them fail.
+    // A slow machine runs fewer failing calls.
     let enough = Instant::now() + Duration::from_secs(20);
     while rounds < RACES && Instant::now() < enough || Instant::now() < until {
         let disk = MemoryStorage::new();
@@ -584,12 +588,12 @@ fn whatever_is_swapped_while_calls_fail_and_recover_nothing_else_is_touched() {
                 failed += u32::from(operation.abort("no").is_err());
             } else {
                 disk.crash(CrashKind::Process);
-                // What a process holds ends with it, the workspace too.
+                // A process's leases end with it, that of the workspace too.
                 drop((operation, runner));
                 let options =
                     ExecuteOptions { deadline: Some(Duration::from_secs(10)), ..ExecuteOptions::default() };
                 let (root, snapshots) = (place.root(), place.0.join("snapshots"));
-                // There may be no directory at all at that moment.
+                // At that moment there may be no directory at all.
                 let opened = HostFilesystem::open(root, snapshots, HostFilesystemOptions::default());
                 let recovered = opened.map_err(Error::from).and_then(|files| {
                     let session = store_of(&disk).open_session(id, &types()).unwrap();
@@ -603,7 +607,7 @@ fn whatever_is_swapped_while_calls_fail_and_recover_nothing_else_is_touched() {
         }
         assert_eq!(all_of(&place.0.join("victims")), victim, "in round {rounds}");
         assert_eq!(all_of(&place.victim()), victim_root, "in round {rounds}");
-        // What is left half done is nobody's next capture to be judged by.
+        // Unfinished changes must not affect the next round's capture.
         fs::create_dir_all(place.root().join("src/deep")).unwrap();
         rounds += 1;
     }

@@ -1,5 +1,5 @@
-//! What users of other engines have reported, each told as a story that cannot happen here. The README says which promise rules it
-//! out.
+//! Failures reported by users of other engines, each as a story that cannot happen here. The README
+//! names the promise that rules it out.
 
 use foldlog::inspect::ReplayReducers;
 use foldlog::tools::Recovery;
@@ -11,7 +11,8 @@ fn step(title: &str) -> StepAdded {
     StepAdded { title: title.to_owned(), part: 0 }
 }
 
-/// langgraph#8443: a reload folded a branch that had been abandoned into the branch that was forked from before it.
+/// langgraph#8443: a reload folded an abandoned branch into a branch that was forked from before
+/// it.
 #[test]
 fn a_reload_folds_no_abandoned_branch_into_a_fork() {
     let mut run = Run::new();
@@ -38,7 +39,7 @@ fn a_reload_folds_no_abandoned_branch_into_a_fork() {
     assert_eq!(reloaded[1], ["shared", "kept", "forked"]);
 }
 
-/// langgraph#7956: what a running process showed was not what a replay of the same history came to.
+/// langgraph#7956: the state of a running process differed from a replay of the same history.
 #[test]
 fn live_state_is_what_a_replay_of_the_log_comes_to() {
     let mut run = Run::new();
@@ -61,7 +62,7 @@ fn live_state_is_what_a_replay_of_the_log_comes_to() {
     assert_eq!(run.session().state().unwrap().digest(), live);
 }
 
-/// strands#4396: a restore that failed half way wrote what it had come to over the checkpoint that it was restoring.
+/// strands#4396: a restore that failed half way overwrote the checkpoint that it was restoring.
 #[test]
 fn a_failed_restore_leaves_the_checkpoint_as_it_was() {
     let mut run = Run::new();
@@ -81,8 +82,8 @@ fn a_failed_restore_leaves_the_checkpoint_as_it_was() {
     assert_eq!((run.plan(), run.desk.text("paper").as_deref()), (vec!["good".to_owned()], Some("good")));
 }
 
-/// agent-framework#4588 and #3758: a copy of a run did not know where it came from, and a run that went on behind a failed step
-/// took the step for done.
+/// agent-framework#4588 and #3758: a copy of a run did not know its origin, and a run that
+/// continued after a failed step took the step for done.
 #[test]
 fn lineage_stays_and_a_failed_step_is_not_skipped() {
     let mut run = Run::new();
@@ -91,7 +92,7 @@ fn lineage_stays_and_a_failed_step_is_not_skipped() {
     assert!(!failed.success);
     run.disk.crash(CrashKind::Process);
     run.reopen(Idempotency::Manual);
-    // Whoever goes on is told that it failed, and nothing of it is there.
+    // A repeated call reports the failure, and nothing of it is there.
     let again = run.runner.execute(&first, &ExecuteOptions::default()).unwrap();
     assert_eq!((again.success, again.outcome, again.recorded), (false, Outcome::Failed, true));
     assert!(run.plan().is_empty() && run.desk.papers().is_empty());
@@ -112,15 +113,15 @@ fn lineage_stays_and_a_failed_step_is_not_skipped() {
             panic!()
         };
         assert_eq!((session, from), (parent, position));
-        // What failed in the first of them, all of them know.
+        // All of them know the failure in the first one.
         let fates: Vec<bool> =
             reader.ledger().unwrap().iter().map(|entry| entry.outcome.name() == "failed").collect();
         assert_eq!(fates, [true, false]);
     }
 }
 
-/// pydantic-ai-harness#373: a process ended behind a tool that had finished, and the run could not be resumed, since the call had
-/// a result that nobody would take.
+/// pydantic-ai-harness#373: a process ended after a tool had finished, and the run could not be
+/// resumed, since the recorded result of the call was not used.
 #[test]
 fn a_finished_tool_is_resumed_with_its_result_and_does_not_run_again() {
     let mut run = Run::new();
@@ -132,12 +133,12 @@ fn a_finished_tool_is_resumed_with_its_result_and_does_not_run_again() {
     let resumed = run.runner.execute(&asked, &ExecuteOptions::default()).unwrap();
     assert_eq!((resumed.message, resumed.value, resumed.recorded), (told.message, told.value, true));
     assert_eq!(run.counts().ran, 1);
-    // And where it ended within the tool, the next process is told so, and may settle or repeat it.
+    // If it ended within the tool, the next process learns that, and may settle or repeat the call.
     let second = call("paper", "more", Then::Die).with_origin(1, 1);
     run.counts.lock().unwrap().ran = 0;
     run.runner.execute(&second, &ExecuteOptions::default()).unwrap_err();
     run.reopen(Idempotency::Natural);
     let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
-    // The interrupted call was begun as one that only a person may decide about.
+    // The interrupted call is declared as one that only a person may decide about.
     assert!(matches!(recovered.recovery, Recovery::NeedsSettling(_)), "{recovered:?}");
 }

@@ -1,4 +1,4 @@
-//! What a power cut may take of a call that failed.
+//! What a power cut may lose of a failed call.
 
 use std::fs;
 
@@ -23,8 +23,8 @@ fn part_of_a_child_whose_call_fails() {
     assert!(!vandal(&site.run(session), "half", Swap::No, Then::Fail).unwrap().success);
 }
 
-/// A restore synced nothing, and the end that followed it was durable: a power cut then left files that were empty or still
-/// the tool's, and a log that called them restored.
+/// A restore synced nothing, and the following end record was durable. A power cut then left files
+/// that were empty or still the tool's, and a log that recorded them as restored.
 #[test]
 fn what_a_failed_call_put_back_is_synced_before_its_end_where_the_session_promises_so_much() {
     if !child::is_traced_here() {
@@ -54,7 +54,7 @@ fn what_a_failed_call_put_back_is_synced_before_its_end_where_the_session_promis
     assert!(behind.contains("msync("), "{boundary}");
 }
 
-/// The mark's word for the boot under which it was set, of one that is over.
+/// Replaces the boot in the mark by a past one.
 fn set_mark_of_another_boot(place: &Place) {
     const MARK: &str = "user.foldlog.work";
     let mut bytes = vec![0; 5_000];
@@ -65,7 +65,8 @@ fn set_mark_of_another_boot(place: &Place) {
     setxattr(place.root(), MARK, words.join(" ").as_bytes(), XattrFlags::empty()).unwrap();
 }
 
-/// At `Durability::Process` nothing of a workspace is synced, and a power cut takes of it what it likes. Nobody was told.
+/// At `Durability::Process` a workspace is never synced, and a power cut may take any part of it.
+/// The loss was not reported.
 #[test]
 fn after_another_boot_the_first_call_tells_what_is_not_as_it_was_captured() {
     for (committed, last) in [(true, "last"), (false, "before")] {
@@ -89,9 +90,10 @@ fn after_another_boot_the_first_call_tells_what_is_not_as_it_was_captured() {
         fs::remove_dir_all(place.root().join("src/deep")).unwrap();
         let paths = ["page", "src/deep", "src/deep/file"].map(str::to_owned).to_vec();
         assert_eq!(first_call(), [WorkspaceNotice::ChangedSinceBoot { paths, more: 0 }]);
-        // The next one begins with what is there, and so does another process.
+        // The next call starts from the present files, and so does another process.
         assert_eq!(first_call(), []);
-        // What was captured may be lost as well. Of files that are the same it would be there again by the next capture.
+        // The captures may be lost as well. For unchanged files, the next capture would write them
+        // again.
         set_mark_of_another_boot(&place);
         fs::write(place.root().join("page"), "something else").unwrap();
         fs::remove_dir_all(place.0.join("snapshots")).unwrap();

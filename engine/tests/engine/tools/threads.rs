@@ -1,4 +1,4 @@
-//! Who waits for whom.
+//! Which calls wait for which.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,7 +55,7 @@ fn tools_that_read_only_are_inside_their_handlers_together() {
     assert_eq!((run.invoked().len(), notes(run.session())), (3, 3));
 }
 
-/// Counts up what it finds in the plan.
+/// Adds the number after the plan's last one.
 struct Counter;
 
 impl Tool for Counter {
@@ -89,7 +89,7 @@ fn tools_that_change_something_run_one_after_the_other() {
             });
         }
     });
-    // No update is lost and none is seen half: each counted on what the one before it had left.
+    // No update is lost or seen half done: each count follows the one before it.
     assert_eq!(run.plan(), ["0", "1"]);
     assert_eq!(run.invoked().iter().filter(|one| one.cause == Some(Cause::Error)).count(), 98);
 }
@@ -104,7 +104,7 @@ fn a_write_from_outside_waits_and_survives_the_tools_failure() {
         &Write { paper: "paper".to_owned(), text: "inside".to_owned(), then: Then::Fail },
     )
     .unwrap();
-    // LOG passes.
+    // LOG does not wait.
     run.session().dispatch(Noted { text: "from outside".to_owned() }).unwrap();
     thread::scope(|scope| {
         let (started, session) = (Arc::new(Barrier::new(2)), run.session().clone());
@@ -184,7 +184,7 @@ fn a_tool_that_would_wait_for_itself_is_told_so() {
     );
 }
 
-/// Goes on after its time is over, until it is let go.
+/// Continues after its deadline until it is released.
 #[derive(Clone)]
 struct Stubborn {
     runs: Arc<AtomicBool>,
@@ -211,14 +211,15 @@ impl Tool for Stubborn {
     }
 }
 
-/// Has `while_stuck` look at a run on which a tool is stuck, then lets the tool go: what became of its call.
+/// Runs `while_stuck` while a tool is stuck, then releases the tool and returns the result of its
+/// call.
 fn with_a_stuck_tool(run: &Run, while_stuck: impl FnOnce(&ToolRunner)) -> Result<ToolReport> {
     let (late, let_go) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
     let stubborn = Stubborn { runs: Arc::default(), late, let_go };
     let tools = run.runner.tools().clone().with(stubborn.clone());
     let runner = ToolRunner::new(run.runner.state().clone(), tools);
     let call = ToolCall::new("stubborn", "{}");
-    // On a machine that is busy its time may be over before it runs; then it is given more.
+    // On a busy machine the deadline may pass before the tool runs; then it gets more time.
     let run_until_late = || {
         let mut deadline = Duration::from_millis(5);
         loop {
@@ -234,7 +235,7 @@ fn with_a_stuck_tool(run: &Run, while_stuck: impl FnOnce(&ToolRunner)) -> Result
         let running = scope.spawn(run_until_late);
         stubborn.late.wait();
         let looked = catch_unwind(AssertUnwindSafe(|| while_stuck(&runner)));
-        // Whatever was found, so that a failure is no endless wait.
+        // Whatever the outcome, so that a failure is no endless wait.
         stubborn.let_go.wait();
         let ended = running.join().unwrap();
         looked.map_or_else(|found| resume_unwind(found), |()| ended)
@@ -245,7 +246,7 @@ fn is_stuck<T>(result: Result<T>, operation: OperationId) -> bool {
     matches!(result, Err(Error::Stuck { operation: stuck }) if stuck == operation)
 }
 
-/// The grace was ten seconds, which nobody could choose, and nothing but a call that waited was ever told.
+/// The grace period was fixed at ten seconds, and only waiting calls learnt of a stuck tool.
 #[test]
 fn a_tool_that_does_not_end_after_its_time_and_the_grace_is_stuck_and_the_session_says_so() {
     let run = Run::without_grace();
@@ -256,7 +257,7 @@ fn a_tool_that_does_not_end_after_its_time_and_the_grace_is_stuck_and_the_sessio
         let [stuck] = session.stuck_operations().try_into().unwrap();
         assert_eq!((stuck.tool.as_str(), session.open_operations()), ("stubborn", vec![stuck.clone()]));
         let operation = stuck.operation;
-        // Whoever would have to wait for it is told at once, be it with a deadline of its own or not.
+        // Calls that would wait for it fail at once, with a deadline of their own or without.
         for deadline in [Some(Duration::from_secs(2)), None] {
             let options = ExecuteOptions { deadline, ..ExecuteOptions::default() };
             assert!(is_stuck(runner.begin(&call("paper", "next", Then::Succeed), &options), operation));
@@ -265,12 +266,12 @@ fn a_tool_that_does_not_end_after_its_time_and_the_grace_is_stuck_and_the_sessio
         assert!(is_stuck(session.dispatch(StepAdded { title: "next".to_owned(), part: 0 }), operation));
         assert!(is_stuck(runner.state().snapshot(None), operation));
         assert!(is_stuck(session.rollback_to(0), operation));
-        // LOG waits for nobody, and neither does who reads.
+        // Writes of LOG do not wait, and neither do reads.
         session.dispatch(Noted { text: "noted".to_owned() }).unwrap();
         assert_eq!((plan(session), notes(session)), (vec!["begun".to_owned()], 1));
         assert!(!session.is_interrupted());
     });
-    // It has ended after all: like any late call it is rolled back, and the session goes on.
+    // It has ended after all: like any late call it is rolled back, and the session continues.
     assert!(is_late(&late), "{late:?}");
     assert_eq!(run.state(), (vec![], [("paper".to_owned(), "as it was".to_owned())].into()));
     let invoked = run.invoked();
@@ -282,7 +283,7 @@ fn a_tool_that_does_not_end_after_its_time_and_the_grace_is_stuck_and_the_sessio
     assert!(run.write("paper", "next", Then::Succeed).unwrap().success);
 }
 
-/// Closing said that all was well, and the next process was surprised.
+/// Closing reported success, and the next process found an interrupted session.
 #[test]
 fn a_session_that_is_closed_over_a_stuck_tool_says_so_and_is_recovered_by_the_next_one() {
     let mut run = Run::without_grace();
@@ -303,7 +304,7 @@ fn a_session_that_is_closed_over_a_stuck_tool_says_so_and_is_recovered_by_the_ne
     assert_eq!(run.invoked().last().map(|one| one.outcome), Some(Outcome::Interrupted));
 }
 
-/// One that is only late is waited for, as long as its grace lasts.
+/// A call that is only late is waited for during its grace period.
 #[test]
 fn a_tool_that_is_late_is_not_stuck_within_its_grace() {
     let run = Run::new();
@@ -316,7 +317,7 @@ fn a_tool_that_is_late_is_not_stuck_within_its_grace() {
     assert!(is_late(&late), "{late:?}");
 }
 
-/// A call of a tool that runs elsewhere, which nobody gave a deadline.
+/// Begins a call without a deadline of a tool that runs elsewhere.
 fn begun(runner: &ToolRunner, text: &str) -> foldlog::tools::Operation {
     let operation = runner.begin(&call("paper", text, Then::Succeed), &ExecuteOptions::default()).unwrap();
     operation.hand_over();
@@ -329,11 +330,11 @@ fn names_of_the_stuck(session: &Session) -> Vec<OperationId> {
     session.stuck_operations().iter().map(|stuck| stuck.operation).collect()
 }
 
-/// Without a deadline a call was never stuck, however long ago it had been cancelled, and whoever waited for it waited
-/// for ever.
+/// Without a deadline a call was never stuck, however long ago it was cancelled, and other calls
+/// waited for it for ever.
 #[test]
 fn a_cancelled_call_that_does_not_end_within_the_grace_is_stuck_though_it_has_no_deadline() {
-    // A deadline far away is none: what tells it to stop first counts.
+    // A distant deadline changes nothing: the first signal to stop counts.
     for deadline in [None, Some(Duration::from_secs(3600))] {
         let run = Run::without_grace();
         run.desk.put("paper", "as it was");
@@ -357,7 +358,7 @@ fn a_cancelled_call_that_does_not_end_within_the_grace_is_stuck_though_it_has_no
         assert!(is_stuck(session.dispatch(StepAdded { title: "next".to_owned(), part: 0 }), id));
         assert!(is_stuck(run.runner.state().snapshot(None), id));
         session.dispatch(Noted { text: "noted".to_owned() }).unwrap();
-        // It ends after all, and says that all is well: what it did since it was cancelled it was not allowed to.
+        // It ends after all with success, but it was not allowed to work after it was cancelled.
         let ended = operation.end(ToolResult::ok("done after all", 1)).unwrap();
         assert_eq!((ended.success, ended.cause), (false, Some(Cause::Cancelled)));
         assert_eq!(run.state(), (vec![], [("paper".to_owned(), "as it was".to_owned())].into()));
@@ -366,8 +367,8 @@ fn a_cancelled_call_that_does_not_end_within_the_grace_is_stuck_though_it_has_no
     }
 }
 
-/// One that is cancelled is waited for, as long as its grace lasts; and one that somebody let go of is not stuck, since
-/// whoever comes next takes it back.
+/// A cancelled call is waited for during its grace period. A dropped one is not stuck, since the
+/// next call rolls it back.
 #[test]
 fn a_cancelled_call_is_not_stuck_within_its_grace_nor_where_it_was_let_go_of() {
     let run = Run::new();
@@ -390,12 +391,12 @@ fn a_cancelled_call_is_not_stuck_within_its_grace_nor_where_it_was_let_go_of() {
     assert_eq!(causes, [Some(Cause::Dropped), None]);
 }
 
-/// Waits until a thread of this process sleeps: it takes no lock that anybody holds, so what it sleeps for is its turn.
+/// Waits until a thread of this process sleeps: all locks are free, so it sleeps until its turn.
 fn until_it_sleeps(thread: nix::unistd::Pid) {
     let path = format!("/proc/self/task/{thread}/stat");
     loop {
         let stat = std::fs::read_to_string(&path).unwrap();
-        // The state stands behind the name, which may hold anything.
+        // The state follows the name, which may contain anything.
         if stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S')) {
             return;
         }
@@ -403,7 +404,8 @@ fn until_it_sleeps(thread: nix::unistd::Pid) {
     }
 }
 
-/// A cancel was no moment from which on anybody counted, and those within the call were not told at all.
+/// A cancellation started no grace period for calls that already waited, and inner calls were not
+/// notified at all.
 #[test]
 fn who_waits_already_when_a_call_is_cancelled_is_told_and_those_within_the_call_are_stuck_with_it() {
     let run = Run::without_grace();
@@ -430,7 +432,7 @@ fn who_waits_already_when_a_call_is_cancelled_is_told_and_those_within_the_call_
         });
         until_it_sleeps(waiting.recv().unwrap());
         outer.cancel();
-        // Who is not woken is found, and not waited for.
+        // A call that is not woken is detected, and not waited for.
         let told = told.recv_timeout(Duration::from_secs(20));
         stubborn.late.wait();
         let stuck = names_of_the_stuck(run.session());
@@ -446,7 +448,7 @@ fn who_waits_already_when_a_call_is_cancelled_is_told_and_those_within_the_call_
     assert!(run.write("paper", "next", Then::Succeed).unwrap().success);
 }
 
-/// Whoever waited for the outer call was never told of the inner one that kept it from ending.
+/// Calls that waited for the outer call were never told of the inner one that kept it from ending.
 #[test]
 fn a_call_that_cannot_end_for_a_stuck_one_within_it_is_waited_for_no_longer_than_that_one() {
     let run = Run::without_grace();
@@ -455,14 +457,14 @@ fn a_call_that_cannot_end_for_a_stuck_one_within_it_is_waited_for_no_longer_than
     let next = || run.runner.execute(&call("paper", "next", Then::Succeed), &options);
     let outer = begun(&run.runner, "outer");
     let inner = begun(&run.runner.within(outer.context()), "inner");
-    // An inner call that somebody cancelled is stuck, and nothing else is.
+    // Only the cancelled inner call is stuck.
     inner.cancel();
     assert_eq!(names_of_the_stuck(run.session()), [inner.id()]);
     assert!(is_stuck(next(), inner.id()));
     inner.abort("cancelled").unwrap();
     assert!(run.session().stuck_operations().is_empty());
 
-    // One that reads only is in nobody's way who reads too, but for the call that it is within.
+    // A read-only call blocks no other reader, except the call that it is within.
     let tools = run.runner.tools().clone().with(Reader { together: Arc::new(Barrier::new(1)) });
     let reading = ToolRunner::new(run.runner.state().clone(), tools);
     let read = |runner: &ToolRunner| runner.begin(&ToolCall::new("read", "{}"), &options);
@@ -471,13 +473,13 @@ fn a_call_that_cannot_end_for_a_stuck_one_within_it_is_waited_for_no_longer_than
     assert!(is_stuck(read(&reading), inner.id()));
     inner.abort("cancelled").unwrap();
 
-    // One that outlives the call that it is within is told to stop by that one's end.
+    // An inner call that outlives its outer call is cancelled by that one's end.
     let inner = begun(&run.runner.within(outer.context()), "inner");
     assert!(is_stuck(outer.end(ToolResult::ok("done", 0)), inner.id()));
     assert_eq!(names_of_the_stuck(run.session()), [inner.id()]);
     assert!(is_stuck(next(), inner.id()));
     assert_eq!(inner.end(ToolResult::ok("done after all", 0)).unwrap().cause, Some(Cause::Cancelled));
-    // What could not be ended then is rolled back by whoever comes next.
+    // The next call rolls back the one that could not be ended.
     assert!(next().unwrap().success);
     assert_eq!(run.plan(), ["next"]);
     let (causes, stopped): (Vec<_>, _) =
@@ -485,7 +487,7 @@ fn a_call_that_cannot_end_for_a_stuck_one_within_it_is_waited_for_no_longer_than
     assert_eq!(causes, [stopped, stopped, stopped, Some(Cause::Dropped), None]);
 }
 
-/// Closing said that all was well where a call had been cancelled and had not ended.
+/// Closing reported success although a cancelled call had not ended.
 #[test]
 fn a_session_that_is_closed_over_a_cancelled_call_that_is_stuck_says_so() {
     let mut run = Run::without_grace();
@@ -502,17 +504,19 @@ fn a_session_that_is_closed_over_a_cancelled_call_that_is_stuck_says_so() {
     assert_eq!(run.state(), (vec![], [("paper".to_owned(), "as it was".to_owned())].into()));
 }
 
-/// Whoever ends a call that was let go of had taken that upon itself while the call's handle was still good. What another
-/// thread began within the call at that moment kept it from ending, and nobody tried again: who came later was told that
-/// it was stuck, and waited for ever once what had been begun within it was over. The moment is short, so it takes some
-/// rounds to be met; the engine's own test of an operation stands still in it.
+/// The end of a dropped call was taken over while the call's handle was still valid. A call that
+/// another thread began within it at that moment kept it from ending, and the end was not tried
+/// again. Later calls were told that it was stuck, and waited for ever once the inner call was
+/// over. The moment is short, so it takes some rounds to meet it; the engine's own test of an
+/// operation stops within it.
 #[test]
 fn a_call_that_was_let_go_of_ends_although_another_thread_begins_calls_within_it() {
     let begin = |runner: &ToolRunner| runner.begin(&ToolCall::new("read", "{}"), &ExecuteOptions::default());
     let one = |runner: &ToolRunner| begin(runner).and_then(|begun| begun.abort("it is over"));
     for round in 0..300 {
         let run = Run::without_grace();
-        // Calls that only read wait for none of the others, and without resources the threads do little else than begin.
+        // Read-only calls do not wait for each other, and without resources the threads do little
+        // else than begin.
         let tools = ToolRegistry::new().with(Reader { together: Arc::new(Barrier::new(1)) });
         let state = ExecutionState::new(run.session().clone(), ResourceRegistry::default());
         let runner = ToolRunner::new(state, tools);
@@ -530,7 +534,7 @@ fn a_call_that_was_let_go_of_ends_although_another_thread_begins_calls_within_it
                 }
             });
             start.wait();
-            // The first one that finds nobody at work within it ends it.
+            // The first one that finds no call at work within it ends it.
             let ended = loop {
                 let next = one(&runner);
                 if next.is_err() || run.session().open_operations().is_empty() {

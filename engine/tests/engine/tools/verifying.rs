@@ -1,5 +1,5 @@
-//! Tools that can find out what became of a call outside: a recovery asks them first, so that a payment is neither lost nor made
-//! twice, whenever the process ended.
+//! Tools that can verify the outcome of a call outside: a recovery asks them first, so that a
+//! payment is neither lost nor made twice, whenever the process ended.
 
 use foldlog::Outcome;
 use foldlog::storage::Fault;
@@ -11,7 +11,7 @@ use super::*;
 #[derive(Clone, Default)]
 struct Bank {
     payments: Arc<Mutex<BTreeMap<u64, u64>>>,
-    /// What the tool is told to do next.
+    /// Instructions for the tool.
     told: Arc<Mutex<Told>>,
 }
 
@@ -21,7 +21,7 @@ struct Told {
     asked: u32,
     undone: u32,
     ran: u32,
-    /// How the bank answers when it is asked.
+    /// The bank's answers to queries.
     answers: Answers,
 }
 
@@ -185,7 +185,7 @@ impl Payer {
         self.bank.payments.lock().unwrap().values().copied().collect()
     }
 
-    /// Checks that the payment is made and recorded, once, whoever asks for it.
+    /// Checks that the payment is made and recorded, once, also after repeated calls.
     #[track_caller]
     fn is_paid(&self, message: &str) {
         assert_eq!(self.payments(), [7]);
@@ -209,7 +209,7 @@ fn a_call_that_had_done_its_work_is_committed_and_does_not_run_again() {
             (true, Outcome::Committed, Some(7_u64.into()))
         );
         assert_eq!((payer.told().ran, payer.told().asked, payer.told().undone), (1, 1, 0));
-        // What the call had dispatched was rolled back, and nobody did it again.
+        // The call's events were rolled back, and not dispatched again.
         assert!(plan(payer.runner.state().session()).is_empty());
         payer.is_paid("it was paid");
         let reader = LogReader::open_on(Arc::new(payer.disk.clone()), payer.runner.state().session().dir());
@@ -240,7 +240,7 @@ fn what_nobody_can_say_is_left_to_what_else_the_tool_declares() {
             let waits = payer.recover();
             assert!(matches!(waits, Recovery::NeedsSettling(Error::ToolIdempotency { .. })), "{waits:?}");
             assert_eq!(payer.told().ran, 1);
-            // Whoever asks for the call again asks the bank again, which has opened.
+            // Repeating the call asks the bank again, which now answers.
             payer.bank.told.lock().unwrap().answers = Answers::Truly;
             let report = payer.runner.execute(&Payer::call(), &ExecuteOptions::default()).unwrap();
             payer.is_paid(&report.message);

@@ -1,5 +1,5 @@
-//! No call waits in silence: for what its own thread would have to end it does not wait at all, and for others no longer than it
-//! may. Whoever gives up says for what it waited.
+//! No call waits in silence. It never waits for a call that its own thread would have to end, and
+//! for others no longer than it may. A wait that gives up names its blocker.
 
 use std::thread;
 use std::time::Duration;
@@ -18,7 +18,8 @@ fn begin(run: &Run) -> foldlog::tools::Operation {
     run.runner.begin(&call("paper", "half done", Then::Succeed), &ExecuteOptions::default()).unwrap()
 }
 
-/// A thread that had begun an operation and wrote through the session, not through the operation, waited for itself for ever.
+/// A thread that had begun an operation and wrote through the session, not through the operation,
+/// waited for itself for ever.
 #[test]
 fn a_thread_that_holds_an_operation_is_refused_what_would_wait_for_it() {
     let run = Run::new();
@@ -33,7 +34,7 @@ fn a_thread_that_holds_an_operation_is_refused_what_would_wait_for_it() {
     let second = run.runner.begin(&call("paper", "second", Then::Succeed), &ExecuteOptions::default());
     assert!(is_refused(second.err()));
     assert_eq!((session.position(), run.counts().ran), (records, 0));
-    // What never waits goes on, and so does the operation itself.
+    // Writes that never wait succeed, and so does the operation itself.
     session.dispatch(Noted { text: "noted".to_owned() }).unwrap();
     begun.context().session().dispatch(step("inside")).unwrap();
     assert!(begun.end(ToolResult::ok("done", 1)).unwrap().success);
@@ -53,7 +54,7 @@ fn a_thread_that_hands_its_operation_over_waits_for_who_ends_it() {
     assert_eq!(run.plan(), ["outside"]);
 }
 
-/// It is over for those that wait, so nobody is refused because of it.
+/// Other calls find it ended, so none is refused because of it.
 #[test]
 fn an_operation_that_was_let_go_of_is_ended_and_refuses_nobody() {
     let run = Run::new();
@@ -62,7 +63,7 @@ fn an_operation_that_was_let_go_of_is_ended_and_refuses_nobody() {
     assert_eq!(run.plan(), ["outside"]);
 }
 
-/// Returns what a call waited for in vain.
+/// Returns the time and the blocker of a call that gave up waiting.
 #[track_caller]
 fn blocker<T: std::fmt::Debug>(told: Result<T>) -> (Duration, Blocker, String) {
     let told = told.unwrap_err();
@@ -112,7 +113,7 @@ fn a_handle_and_a_call_have_limits_of_their_own() {
     let options = ExecuteOptions { wait: Some(never), ..ExecuteOptions::default() };
     blocker(run.runner.execute(&call("paper", "second", Then::Succeed), &options));
     blocker(run.runner.begin(&call("paper", "second", Then::Succeed), &options));
-    // A deadline is another matter: of the call, not of its wait.
+    // A deadline is different: it limits the call, not its wait.
     let late = ExecuteOptions { deadline: Some(never), ..options };
     let late = run.runner.execute(&call("paper", "second", Then::Succeed), &late);
     assert!(matches!(late, Err(Error::DeadlineExceeded { operation: None })), "{late:?}");
@@ -122,7 +123,8 @@ fn a_handle_and_a_call_have_limits_of_their_own() {
     assert_eq!(run.counts().ran, 1);
 }
 
-/// Two sessions that worked on one directory, in one thread or in two processes, waited for each other without a word.
+/// Two sessions that worked on one directory, in one thread or in two processes, silently waited
+/// for each other.
 #[test]
 fn a_call_that_waits_for_a_directory_says_which_session_works_on_it() {
     let (directory, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

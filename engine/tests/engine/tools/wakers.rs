@@ -1,5 +1,4 @@
-//! Wakers of hosts: what a host does when it is woken takes locks of its own, calls into the session, and drops what it does not
-//! want any more.
+//! Wakers of hosts: a woken host takes locks of its own, calls into the session, and drops futures.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -16,7 +15,7 @@ use super::*;
 
 type Waiting = Pin<Box<dyn Future<Output = Result<SequenceNumber>> + Send>>;
 
-/// A host's waker that looks at the session, and drops the future of another of its tasks.
+/// A host's waker that reads the session, and drops the future of another of its tasks.
 struct LooksIn {
     session: Session,
     others: Mutex<Vec<Waiting>>,
@@ -29,12 +28,12 @@ impl Wake for LooksIn {
         self.session.latest::<Plan>().unwrap();
         let dropped = std::mem::take(&mut *self.others.lock().unwrap());
         drop(dropped);
-        // Nobody listens any more once the story is told.
+        // The receiver is gone once the story has ended.
         let _ = self.woken.send(open);
     }
 }
 
-/// Runs a story on a thread of its own, since whoever waits for itself never comes back.
+/// Runs a story on its own thread, since one that waits for itself never returns.
 fn told(story: impl FnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     thread::spawn(move || {
@@ -54,8 +53,8 @@ fn looks_in(run: &Run, others: Vec<Waiting>) -> (Waker, mpsc::Receiver<usize>) {
     (Waker::from(Arc::new(LooksIn { session, others: Mutex::new(others), woken })), was_woken)
 }
 
-/// A host was woken while the session was locked: a waker that took a lock of a thread which waited for the session, such as that
-/// of a Python interpreter, ended in two threads that waited for each other.
+/// A host was woken while the session was locked. If the waker took a lock of a thread that waited
+/// for the session, such as that of a Python interpreter, the two threads waited for each other.
 #[test]
 fn a_waker_may_call_into_the_session_and_drop_other_futures_that_wait_for_it() {
     told(|| {
@@ -91,7 +90,7 @@ fn a_waker_that_hears_of_a_cancel_may_call_into_the_session() {
         let mut call = pin!(run.runner.execute_async(&call, &ExecuteOptions::default()));
         let mut open = run.session().open_operations();
         while open.is_empty() {
-            // What a thread of the pool does for the call wakes it too.
+            // A thread of the pool that works for the call wakes it too.
             assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             open = run.session().open_operations();
             if open.is_empty() {

@@ -1,5 +1,5 @@
-//! Several runs, each with a session and a store of its own, on one workspace: they take turns, and none rolls back what
-//! another has committed.
+//! Several runs, each with its own session and store, on one workspace: they take turns, and none
+//! rolls back committed changes of another.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use foldlog_test_support::child;
 
 use super::*;
 
-/// How many calls each process makes. Every third fails.
+/// Number of calls of each process. Every third fails.
 const CALLS: usize = 30;
 
-/// Counts up in a file that all processes share, and leaves one of its own.
+/// Increments a counter in a file that all processes share, and creates another file of its own.
 struct Count {
     directory: PathBuf,
     name: String,
@@ -30,7 +30,8 @@ impl Tool for Count {
     type Output = ();
 
     fn call(&self, Nth { nth }: Nth, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
-        // Outside of the workspace, where nothing goes back: whoever finds it there is not alone.
+        // Outside of the workspace, where nothing is rolled back: a second call would find it
+        // there.
         let inside = self.directory.join("inside");
         fs::OpenOptions::new().write(true).create_new(true).open(&inside)?;
         let files = context.resources().get::<dyn Filesystem>().unwrap();
@@ -52,7 +53,7 @@ fn runner_at(directory: &Path, name: &str) -> ToolRunner {
     ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(counts))
 }
 
-/// Makes the calls, of which those that fail are to fail for that alone.
+/// Makes the calls; those that should fail must fail for no other reason.
 fn count(directory: &Path, name: &str) {
     let runner = runner_at(directory, name);
     for nth in 0..CALLS {
@@ -89,7 +90,8 @@ fn begun() -> tempfile::TempDir {
     directory
 }
 
-/// Every committed call of each has left its file, no failed one has, and each was counted.
+/// Checks that every committed call of each process has left its file, no failed one has, and each
+/// was counted.
 fn is_counted(directory: &Path, names: &[&str]) {
     let mut expected: Vec<String> = Vec::new();
     for name in names {
@@ -116,7 +118,7 @@ fn two_processes_on_one_workspace_take_turns_and_neither_takes_back_what_the_oth
     };
     let mut processes: Vec<child::Started> = names.iter().map(start).collect();
     processes.iter_mut().for_each(|process| assert!(process.hear("ready").is_some()));
-    // They begin together, once both are there.
+    // They start together, once both are ready.
     processes.iter_mut().for_each(child::Started::go_on);
     assert!(processes.iter_mut().all(child::Started::passed), "what they said stands above");
     is_counted(directory.path(), &names);
