@@ -297,7 +297,6 @@ fn a_file_that_a_seal_names_stays_though_a_power_cut_emptied_it() {
     machine.audit(id).unwrap().check_seals().unwrap();
 }
 
-/// A session is compacted and collected while a writer, readers and forks work on it.
 #[test]
 fn who_works_while_a_store_is_collected_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();

@@ -146,7 +146,7 @@ fn a_session_that_is_held_from_now_on_is_refused_from_the_moment_that_somebody_w
         |_| CRASHES.to_vec(),
         |machine| {
             let session = store_of(machine, &MemoryReplica::new("one"))?.open_session(id, &types())?;
-            // The epoch was acknowledged: a power cut takes nothing back.
+            // The replica has acknowledged: a power cut takes nothing back.
             machine.crash(CrashKind::PowerLosingAll);
             drop(session);
             let refused = plain(machine).open_session(id, &types());

@@ -205,7 +205,7 @@ fn nothing_is_made_any_more_in_the_directory_of_a_takeover_that_failed() {
         session.close().unwrap();
         let other = Machine::default();
         let taker = store(&other, Some(&replica.without_objects(id).named("two")));
-        // The cleanup itself fails.
+        // Lets the cleanup fail, so that its directory can be inspected.
         other.disk.inject(Fault::FailNth { op: Op::RemoveDirAll, nth: 1, error: std::io::ErrorKind::Other });
         assert!(matches!(taker.take_over(id, &types()), Err(Error::ReplicaFailed { .. })));
         other.disk.clear_faults();

@@ -197,7 +197,6 @@ fn draft(state: &State) -> Vec<Arc<[u8]>> {
     state.slices["draft"].items.iter().map(|item| Arc::clone(&item.bytes)).collect()
 }
 
-/// Returns the bytes of each file of a session except images.
 fn segments(machine: &Machine, id: Uuid) -> Vec<(PathBuf, Vec<u8>)> {
     machine
         .segments(id)
@@ -300,7 +299,6 @@ fn a_session_that_is_open_or_was_interrupted_is_left_alone() {
     assert!(matches!(compact(&machine, Uuid::from_u128(4)), Err(Error::NoSuchSession { .. })));
 }
 
-/// The compacted range ends before a call or after it.
 #[test]
 fn no_range_ends_within_a_call() {
     let (machine, id) = written();

@@ -11,7 +11,6 @@ use uuid::Uuid;
 
 use super::{segments, write, written};
 
-/// Writes another session to a store, and closes it.
 fn another(machine: &Machine, edits: u64) -> Uuid {
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     write(&session, edits);

@@ -14,7 +14,7 @@ use super::decoder::{crc32, parts};
 use super::{CODECS, compress, compressed, files, first_compressed, is_compressed, name_of, small, written};
 use super::{tiny, tiny_compacted};
 
-/// Every changed byte changes a result or is found by a check of seals.
+/// Either opening the log fails, or all results are unchanged and a check of seals fails.
 #[test]
 fn a_changed_byte_anywhere_in_a_compressed_segment_is_found() {
     let sessions: [fn(Compression) -> (Machine, Uuid); 2] = [tiny, tiny_compacted];

@@ -6,7 +6,6 @@ pub(super) struct Parts {
     pub(super) plain_len: usize,
     pub(super) head: std::ops::Range<usize>,
     pub(super) table: std::ops::Range<usize>,
-    /// The range of each block in the file.
     pub(super) blocks: Vec<std::ops::Range<usize>>,
 }
 

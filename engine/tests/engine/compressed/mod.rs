@@ -64,7 +64,6 @@ fn compress(machine: &Machine, id: Uuid, compression: Compression) -> foldlog::R
     store(machine, 128 << 10).compact(id, &only(compression))
 }
 
-/// Returns a machine with the same log, its segments compressed.
 fn compressed(machine: &Machine, id: Uuid, compression: Compression) -> Machine {
     let machine = machine.copied(BOOT);
     let report = compress(&machine, id, compression).unwrap().compressed.unwrap();
@@ -76,7 +75,6 @@ fn is_compressed(bytes: &[u8]) -> bool {
     bytes.starts_with(b"FOLDZIP\n")
 }
 
-/// Returns the bytes of each segment by path.
 fn files(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
     let read = |path: PathBuf| (path.clone(), machine.disk.read_file(&path).unwrap());
     machine.segments(id).into_iter().map(read).collect()

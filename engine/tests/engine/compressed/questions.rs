@@ -134,7 +134,6 @@ fn an_image_stays_good() {
     }
 }
 
-/// A walk reads and decompresses each block once.
 #[test]
 fn a_walk_reads_each_block_once_and_a_record_one_block() {
     let (plain, id) = written();

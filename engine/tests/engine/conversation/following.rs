@@ -35,7 +35,6 @@ struct Act {
 enum End {
     Commit,
     Fail,
-    /// The process ends within the call.
     Die,
 }
 

@@ -33,7 +33,7 @@ impl Tool for Look {
     }
 }
 
-/// Says something through its own handle, lets another handle say something meanwhile, and fails.
+/// Says something in the conversation through its own handle, and fails.
 struct Fail;
 
 impl Tool for Fail {

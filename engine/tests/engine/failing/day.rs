@@ -26,7 +26,6 @@ struct Held {
     session: Option<Session>,
 }
 
-/// The meaning of a failure for the session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Verdict {
     /// Nothing has happened, and the session stays writable.
@@ -135,7 +134,6 @@ impl Day {
         self.done
     }
 
-    /// Another process opens everything and reads it.
     fn look(&mut self) {
         let store =
             Store::open_with("/home/store", self.machine.options(self.durability)).expect("the store opens");
@@ -157,7 +155,6 @@ impl Day {
         self.told.push(format!("   {what}: {error}"));
     }
 
-    /// Opens the store as the next process does.
     fn store(&mut self) -> Store {
         self.again("open the store", |day| {
             Store::open_with("/home/store", day.machine.options(day.durability)).map(Some)
@@ -334,7 +331,6 @@ impl Day {
         Verdict::Poisoned
     }
 
-    /// Checks that a refusal has changed nothing.
     fn untouched(&mut self, at: usize, handle: &Session, error: &Error) -> Verdict {
         self.refused += 1;
         let (slices, memory) = (self.read("slices", |_| Slices::of(handle)), &self.held[at].memory);

@@ -20,7 +20,6 @@ use uuid::Uuid;
 
 use super::{LEVELS, number_from};
 
-/// Number of processes that a normal run kills.
 const KILLS: u64 = 40;
 
 /// After this many lives another session is started.
@@ -35,7 +34,6 @@ enum Deed {
     /// A rollback to the position after this many deeds of this life, if there are as many.
     Back(u64),
     Sync,
-    /// The session is closed and opened again.
     Reopen,
     /// A tool call with these changes, which succeeds or fails.
     Call(Vec<Change>, bool),
@@ -186,12 +184,10 @@ struct Heard {
     /// Number of open calls that it found, if it opened the session.
     open: Option<u64>,
     recovered: bool,
-    /// Number of acknowledged deeds.
     done: u64,
     /// The call that had begun, and how many of its changes were acknowledged.
     begun: Option<u64>,
     within: u64,
-    /// The last acknowledged record.
     last: Option<u64>,
     /// Why the child exited on its own.
     failed: Option<String>,
@@ -224,7 +220,6 @@ impl Heard {
 /// The parent's model of a session.
 struct Known {
     life: Life,
-    /// The expected slices.
     now: Slices,
     open: bool,
     calls: u64,
@@ -238,7 +233,6 @@ struct Possible {
     /// Number of calls that have ended in addition.
     calls: u64,
     open: bool,
-    /// Number of deeds included.
     deeds: u64,
 }
 

@@ -35,7 +35,6 @@ fn each<T: Sync, R: Send>(all: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     came.into_inner().expect("nobody panics under it")
 }
 
-/// Returns a number from the environment, if it is set.
 fn number_from(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is to be a number, not {text:?}")))

@@ -61,7 +61,6 @@ impl Written {
     }
 }
 
-/// The expected content of a session.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Model {
     plan: Vec<StepAdded>,

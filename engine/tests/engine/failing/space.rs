@@ -168,7 +168,6 @@ fn a_call_that_is_cut_short_on_a_full_disk_is_recovered_there() {
     }
 }
 
-/// How recoveries end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recoveries {
     Unharmed,

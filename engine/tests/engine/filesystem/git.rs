@@ -26,7 +26,6 @@ pub(crate) const GIT: [(&str, &str); 8] = [
     ("GIT_ALLOW_PROTOCOL", "file"),
 ];
 
-/// Runs a shell script and returns its output.
 #[track_caller]
 pub(crate) fn shell(directory: &Path, script: &str) -> String {
     let output = Command::new("sh").args(["-ec", script]).envs(GIT).current_dir(directory).output().unwrap();
@@ -554,8 +553,7 @@ fn copies_of_a_repository_are_kept_audited_and_packed_with_the_snapshot() {
     let first = files.snapshot(None, true).unwrap();
     shell(&bench.root(), "git commit -qam three");
     let second = files.snapshot(None, true).unwrap();
-    // The files of this snapshot are in others too; only its description of repositories may be
-    // removed.
+    // Another kept snapshot has the same files, so only the description of repositories is removed.
     shell(&bench.root(), "git tag mark");
     let third = files.snapshot(None, true).unwrap();
     assert_eq!((&second.commit, second.repositories == third.repositories), (&third.commit, false));

@@ -149,7 +149,6 @@ fn depth() {
     assert_eq!(bench.digest(), before);
 }
 
-/// The test of each row.
 const TRIED: &[(&str, fn())] = &[
     ("names, contents, directories, symbolic links", contents),
     ("permission bits", permissions),

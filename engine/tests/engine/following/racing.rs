@@ -103,7 +103,6 @@ fn half_written(turned: bool) -> (Machine, Uuid, Arc<Racing>) {
     (machine, id, Racing::on(disk, 0, Coming::new()))
 }
 
-/// Returns all files of a machine's disk.
 fn all_of(machine: &Machine) -> Coming {
     machine.disk.dump().into_iter().map(|(path, bytes)| (path, Some(bytes))).collect()
 }

@@ -50,7 +50,6 @@ impl Slice for Recent {
     type Item = Value;
 }
 
-/// A change of a reducer's result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Planted {
     ItemChanged,

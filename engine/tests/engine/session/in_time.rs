@@ -26,7 +26,7 @@ impl Clock for Clocks {
     }
 }
 
-/// Returns the records that survive the worst power cut.
+/// Returns the steps that survive the worst power cut.
 fn kept(home: &Home, session: Session) -> Vec<String> {
     let id = session.id();
     home.disk.crash(CrashKind::PowerLosingAll);

@@ -168,7 +168,6 @@ fn a_reducer_sees_as_many_last_items_as_it_asks_for_also_behind_an_image() {
     }
 }
 
-/// A damaged frame fails only reads that reach it, and no item is invented in its place.
 #[test]
 fn a_frame_that_was_damaged_since_is_an_error_where_it_is_read() {
     let directory = tempfile::tempdir().unwrap();

@@ -10,7 +10,6 @@ use serde_json::json;
 
 use super::*;
 
-/// Number of open sessions.
 const SESSIONS: usize = 150;
 
 /// Returns the files and directories below a directory that this process has open, once per handle.
@@ -20,7 +19,6 @@ fn open_below(directory: &Path) -> Vec<PathBuf> {
     paths.filter(|path| path.starts_with(directory)).collect()
 }
 
-/// Returns the number of mappings of files below a directory.
 fn mapped_below(directory: &Path) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains(directory.to_str().unwrap())).count()

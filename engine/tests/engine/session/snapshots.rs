@@ -235,8 +235,7 @@ fn the_clock_is_the_hosts() {
     assert!(before <= created && created <= SystemClock.now_us());
 }
 
-/// Two stores with one seed give their sessions the same ids, seeds, records and bytes; another
-/// seed does not.
+/// Two stores with one seed give their sessions the same ids, seeds, records and bytes.
 #[test]
 fn one_seed_gives_one_log() {
     let live = |seed: u64| {

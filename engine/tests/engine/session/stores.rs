@@ -202,7 +202,6 @@ fn numbers_have_no_gaps_across_segments_and_a_changed_byte_is_found() {
     assert!(reader().is_ok());
 }
 
-/// A dispatch that does not fit on the disk is refused completely, with its declaration.
 #[test]
 fn a_full_disk_refuses_a_dispatch_with_its_declaration() {
     let line = |line: String| DraftEdited { place: 100, line };

@@ -131,7 +131,6 @@ fn an_event_that_nobody_declared_is_brought_up_to_date_too() {
     assert_eq!(session.view::<foldlog::EventSlice<TaskSet>>().unwrap().len(), 2);
 }
 
-/// Items that are not events have their own version.
 #[test]
 fn an_item_of_an_older_version_is_brought_up_to_date() {
     #[derive(Serialize, Deserialize)]

@@ -104,7 +104,7 @@ impl Home {
         self.runner(act).execute(&call, &ExecuteOptions::default())
     }
 
-    /// Starts the next process, without a recovery.
+    /// Starts the next process, which has not recovered yet.
     fn reopen(&mut self) {
         let (id, root) = (self.session().id(), self.root());
         self.session().clone().close().unwrap();
@@ -117,7 +117,6 @@ impl Home {
         ledger.into_iter().map(|entry| entry.outcome).collect()
     }
 
-    /// Returns the number of calls in LOG.
     fn invoked(&self) -> u64 {
         self.session().log::<ToolInvocations>().unwrap().len()
     }
@@ -149,7 +148,6 @@ impl Home {
         report.message
     }
 
-    /// Checks that the next call succeeds.
     fn goes_on(&self) {
         let (calls, steps) = (self.invoked(), plan(self.session()).len());
         let report = self.call(|context| Ok(files(context).write("next", b"done")?)).unwrap();

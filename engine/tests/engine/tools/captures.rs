@@ -19,7 +19,6 @@ use crate::filesystem::digest;
 
 type Does = Box<dyn Fn(&ToolContext) + Send + Sync>;
 
-/// A tool that does something and then fails or succeeds.
 struct Act {
     does: Does,
     success: bool,
@@ -39,7 +38,6 @@ impl Tool for Act {
     }
 }
 
-/// A session and its workspace.
 struct Bench {
     directory: tempfile::TempDir,
     id: Uuid,
@@ -122,7 +120,6 @@ fn a_call_that_leaves_more_than_may_be_captured_fails_and_is_rolled_back() {
     assert_eq!(runner.state().session().position(), position);
 }
 
-/// The call's deadline passes while its files are captured.
 #[test]
 fn a_call_whose_capture_outlasts_its_deadline_is_rolled_back() {
     let bench = Bench::new();

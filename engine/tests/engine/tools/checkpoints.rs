@@ -319,7 +319,6 @@ fn fragile(session: Session, desk: &Desk, disk: &MemoryStorage, at: Option<At>) 
     ToolRunner::new(state, ToolRegistry::new())
 }
 
-/// When and where a restore's process is killed.
 #[derive(Clone, Copy, Debug)]
 enum At {
     /// At the n-th call to the disk, before the desk is touched or after.

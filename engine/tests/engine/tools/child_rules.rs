@@ -96,7 +96,6 @@ fn a_child_that_was_left_half_done_is_recovered_by_opening_it_again() {
     assert_eq!(child_fates(&run), [OperationStatus::Interrupted, OperationStatus::Committed]);
 }
 
-/// A dropped call of the child ends before its parent, and is rolled back.
 #[test]
 fn a_childs_call_that_is_dropped_ends_before_its_parent() {
     let run = Arc::new(Run::new());
@@ -184,7 +183,6 @@ fn a_childs_call_has_no_more_time_than_its_parent() {
     assert!(is_late(&late), "{late:?}");
 }
 
-/// Two children in two threads: calls that may change something run one at a time.
 #[test]
 fn calls_of_two_children_at_once_take_turns_on_the_resources() {
     let run = Arc::new(Run::in_store(Idempotency::Manual, StoreOptions::default()));

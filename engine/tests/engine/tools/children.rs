@@ -15,7 +15,6 @@ use nix::unistd::Pid;
 
 use super::*;
 
-/// A step of the tool that drives the sub-agents.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug)]
 #[serde(rename_all = "snake_case")]
 enum Step {
@@ -163,7 +162,6 @@ impl Tool for Drive {
     }
 }
 
-/// A store with a session, and its workspace.
 struct Ground {
     directory: tempfile::TempDir,
     id: Uuid,
@@ -350,7 +348,6 @@ fn a_call_that_fails_abandons_what_its_sub_agents_have_committed_and_both_ledger
     }
 }
 
-/// A later rollback by the host also abandons the work of child sessions.
 #[test]
 fn a_rollback_of_the_parent_abandons_its_childrens_work_too() {
     let ground = Ground::new();

@@ -15,7 +15,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The workspace's contents by path.
 type Files = BTreeMap<String, String>;
 
 pub(super) fn keeping(calls: u64) -> CollectOptions {
@@ -343,7 +342,6 @@ fn a_host_collects_captures_that_it_keeps_elsewhere() {
     assert!(root(directory.path()).join("page").is_file());
 }
 
-/// A number, and a tool that sets it.
 struct Number(std::sync::atomic::AtomicU64);
 
 impl Snapshotable for Number {
@@ -532,7 +530,7 @@ fn what_a_rewind_went_back_to_stays_for_the_next_one() {
     assert!(visited(&room, tagged).is_some());
 }
 
-/// The target's capture of a rollback was collected although the rollback itself was young enough
+/// The capture at a rollback's target was collected although the rollback itself was recent enough
 /// to keep: a rewind to its position worked before the collection, and not afterwards.
 #[test]
 fn where_a_rollback_that_is_kept_went_stays_however_long_ago_it_was() {
@@ -565,7 +563,6 @@ fn rewinds_push_out_no_call() {
     }
 }
 
-/// An action of a session between two collections.
 #[derive(Clone, Debug)]
 enum Deed {
     Call { page: u8, fails: bool },

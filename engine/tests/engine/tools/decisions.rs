@@ -75,7 +75,6 @@ impl Shop {
         self.session().pending_questions().unwrap().pop().unwrap()
     }
 
-    /// Opens the store as another process.
     fn elsewhere(&self) -> Store {
         Store::open_with(self.directory.path(), options()).unwrap()
     }

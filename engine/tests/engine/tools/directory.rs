@@ -30,17 +30,14 @@ enum Way {
     Deadline,
     Cancel,
     Drop,
-    /// The whole process is killed.
     Kill,
 }
 
-/// The actions of a call before it fails.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 struct Work {
     steps: Vec<Step>,
     /// Number of actions before it fails.
     until: usize,
-    /// A script of a shell, if any.
     script: Option<usize>,
     /// Whether it leaves a program running that writes for ever.
     lingers: bool,
@@ -64,7 +61,6 @@ fn work() -> impl Strategy<Value = Work> {
         .prop_map(|(steps, until, script, lingers, way)| Work { steps, until, script, lingers, way })
 }
 
-/// A store with one session, and its workspace.
 struct Desk {
     directory: tempfile::TempDir,
     id: Uuid,

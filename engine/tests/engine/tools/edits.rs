@@ -157,7 +157,7 @@ fn a_long_list_of_replaced_files_is_counted() {
     assert!(room.at() > first);
 }
 
-/// A resource that cannot be restored while it is closed.
+/// A resource that cannot be restored while it is shut.
 #[derive(Default)]
 struct Gate {
     is_shut: AtomicBool,

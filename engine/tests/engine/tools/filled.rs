@@ -12,7 +12,6 @@ use foldlog::{CollectOptions, SequenceNumber, SessionOptions};
 
 use super::*;
 
-/// A store, and a directory that its sessions work on.
 struct Machine(tempfile::TempDir);
 
 struct Run {

@@ -27,7 +27,6 @@ const HALF_BYTES: usize = 10 << 20;
 enum Filled {
     /// A file whose name sorts after the page's.
     Workspace,
-    /// The page itself.
     Page,
     /// A file larger than the space that then remains, without filling the disk.
     Half,
@@ -81,7 +80,6 @@ fn half() -> Vec<u8> {
     noise().into_iter().cycle().take(HALF_BYTES).map(|byte| byte ^ 1).collect()
 }
 
-/// Writes a file until the disk is full.
 fn fill_with_noise(path: &Path) {
     let (mut file, noise) = (fs::File::create(path).unwrap(), noise());
     let mut before = u64::MAX;

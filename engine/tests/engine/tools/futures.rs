@@ -38,7 +38,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.expect("this should have happened at once")
 }
 
-/// A gate at which tools wait, and counters of their progress.
+/// A gate at which tools wait, with their counts.
 #[derive(Default)]
 struct Gate {
     began: Notify,
@@ -121,7 +121,6 @@ enum Does {
     Fails,
     Panics,
     SaysNo,
-    /// Waits until its gate opens.
     Waits,
     Hangs,
     /// Writes through the session's handle instead of its own.

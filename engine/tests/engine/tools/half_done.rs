@@ -95,7 +95,6 @@ impl Snapshotable for Precipice {
     }
 }
 
-/// A workspace, and the directories of all stores next to it.
 struct Place {
     directory: tempfile::TempDir,
 }

@@ -204,7 +204,6 @@ fn lanes_survive_a_tool_that_fails_a_rollback_and_the_next_process() {
     assert_eq!(kinds_of(&told, None, Some("worker")), worker);
 }
 
-/// Records of a second run of an operation belong to that run: the first one's no longer count.
 #[test]
 fn an_operation_that_runs_again_names_its_own_run() {
     let mut run = Run::with(Idempotency::Natural);

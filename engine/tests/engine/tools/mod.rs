@@ -72,7 +72,6 @@ use uuid::Uuid;
 #[derive(Clone, Default)]
 struct Desk {
     papers: Arc<Mutex<BTreeMap<String, String>>>,
-    /// The next fault.
     broken: Arc<Mutex<Option<Broken>>>,
 }
 
@@ -145,7 +144,6 @@ enum Then {
     Panic,
     SayNo,
     Expand,
-    /// Its process is killed.
     Die,
 }
 
@@ -243,7 +241,6 @@ struct Run {
     runner: ToolRunner,
 }
 
-/// The clock's first time.
 const CLOCK_BEGINS_US: i64 = 1_767_322_800_000_000;
 
 fn store_of(disk: &MemoryStorage) -> Store {
@@ -287,7 +284,7 @@ impl Run {
         Run { disk, desk, budget, counts, id, runner }
     }
 
-    /// Starts the next process, without a recovery.
+    /// Starts the next process, which has not recovered yet.
     fn reopen(&mut self, idempotency: Idempotency) {
         let session = store_of(&self.disk).open_session(self.id, &types()).unwrap();
         self.runner = runner(&self.disk, session, &self.desk, &self.budget, &self.counts, idempotency);

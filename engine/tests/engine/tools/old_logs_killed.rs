@@ -213,8 +213,6 @@ fn names_beneath(directory: &Path) -> Vec<String> {
     String::from_utf8(found.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// Protects: a process that frees space loses nothing when it is killed, and the next one frees the
-/// rest.
 #[test]
 fn whatever_makes_room_and_is_killed_at_any_call_has_lost_nothing() {
     if !child::is_traced_here() {

@@ -9,7 +9,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A step that two answers take alike.
 #[derive(Clone, Debug)]
 enum Step {
     /// A call of each answer, by its ordinal.

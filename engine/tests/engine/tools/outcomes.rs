@@ -150,7 +150,7 @@ fn a_call_whose_resource_cannot_be_restored_is_left_open_until_a_recovery_restor
     assert_eq!(run.ledger()[0].outcome, OperationStatus::Open);
     let early = run.session().dispatch(StepAdded { title: "too early".to_owned(), part: 0 });
     assert!(matches!(early, Err(Error::Interrupted { .. })), "{early:?}");
-    // Each recovery tries again until one succeeds, in this process or the next.
+    // Recovery is repeated, in this process or the next, until the restore succeeds.
     for reopened in [false, true] {
         if reopened {
             run.disk.crash(CrashKind::Process);
@@ -225,8 +225,8 @@ fn a_recovery_by_the_same_run_restores_what_no_log_says_too() {
     assert_eq!((*shelf.books.lock().unwrap(), run.session().is_interrupted()), (0, false));
 }
 
-/// An outer call that continues cannot end before the inner one, and does not commit its unfinished
-/// changes.
+/// An outer call that continues cannot end before an inner one, and does not commit the inner one's
+/// unfinished changes.
 #[test]
 fn a_call_around_one_that_is_left_open_is_left_open_too_and_recovered_with_it() {
     let run = Run::new();

@@ -11,7 +11,6 @@ use super::*;
 
 type Does = dyn Fn(&str, &ToolContext) -> Result<ToolResult<()>, ToolError> + Send + Sync;
 
-/// A client of a server.
 struct Asks {
     does: Box<Does>,
     idempotency: Idempotency,

@@ -47,7 +47,6 @@ impl Tool for Shells {
     }
 }
 
-/// Returns the output of the last script.
 fn shells(scripts: &[&str]) -> String {
     let run = Run::new();
     let runner = ToolRunner::new(run.runner.state().clone(), ToolRegistry::new().with(Shells));

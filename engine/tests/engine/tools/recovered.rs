@@ -117,7 +117,6 @@ fn part_of_a_child_that_recovers() {
     tell_done();
 }
 
-/// A store with one session, and its workspace.
 struct Desk {
     directory: tempfile::TempDir,
     id: Uuid,

@@ -24,7 +24,7 @@ impl Tool for Custom {
     type Output = u64;
 
     fn idempotency(&self) -> Idempotency {
-        // The declaration of a read-only tool does not matter.
+        // The idempotency of a read-only tool does not matter.
         if self.reads_only { Idempotency::Manual } else { Idempotency::Natural }
     }
 

@@ -97,7 +97,6 @@ impl Room {
         (0..1_000).for_each(|_| thread::yield_now());
     }
 
-    /// Waits until the room is empty.
     fn enter(&self, until: Instant) -> Result<Inside> {
         self.inner.asked.fetch_add(1, Ordering::Relaxed);
         self.wait_for_all();
@@ -206,7 +205,7 @@ fn who_waits_for_a_lease_that_another_is_taking_waits_no_longer_than_its_time() 
     };
     thread::scope(|scope| {
         scope.spawn(|| execute(2_000));
-        // The outer one was the first to request it.
+        // The holder outside counts as the first request.
         while room.inner.asked.load(Ordering::Relaxed) < 2 {
             thread::yield_now();
         }

@@ -332,14 +332,11 @@ fn a_host_that_rewinds_does_the_same_again_over_its_log() {
     assert_eq!((again, report.divergences.len()), (live, 0), "{report:?}");
 }
 
-/// An action on a session with a workspace.
 #[derive(Clone, Debug)]
 enum Act {
     /// A tool writes or removes files, and may fail at the end.
     Call(Vec<(usize, Option<u8>)>, bool),
-    /// A person writes or removes a file.
     Hand(usize, Option<u8>),
-    /// A person renames one file to another.
     Rename(usize, usize),
     Chmod(usize, usize),
     /// To one of the positions so far.
@@ -375,14 +372,12 @@ struct Model {
     /// The files if only tools had changed them since the last call.
     by_tools: Held,
     plan: Vec<String>,
-    /// The state before the last rewind.
     undo: Option<Then>,
-    /// The files before and after the last rollback of a call, or the last undo of one, if that is
-    /// later than the last rewind.
+    /// The files before and after the last rollback of a call, or undo of one, if later than the
+    /// last rewind.
     files_undo: Option<(Held, Held)>,
 }
 
-/// The target of a rewind.
 #[derive(Clone)]
 struct Then {
     files: Held,

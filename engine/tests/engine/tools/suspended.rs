@@ -18,7 +18,6 @@ struct Letter {
     expires_us: u64,
 }
 
-/// Sends a letter, and asks first.
 struct Send {
     disk: MemoryStorage,
     sent: Arc<Mutex<Vec<String>>>,

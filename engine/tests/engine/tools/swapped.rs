@@ -30,9 +30,7 @@ const RACES: u32 = 40;
 #[serde(rename_all = "snake_case")]
 pub(super) enum Swap {
     No,
-    /// The victim replaces the root.
     RootByDirectory,
-    /// A link to the victim replaces the root.
     RootByLink,
     /// A link to the victim's parent replaces the root's parent.
     ParentByLink,
@@ -489,7 +487,6 @@ fn a_workspace_that_was_brought_back_is_as_the_last_call_left_it() {
     assert_eq!(first_call(&place, fork), []);
 }
 
-/// A capture that does not name its directory fits none.
 #[test]
 fn a_capture_of_no_known_directory_is_restored_where_somebody_asks_for_it_only() {
     let place = Place::new();

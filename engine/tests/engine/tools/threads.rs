@@ -55,7 +55,7 @@ fn tools_that_read_only_are_inside_their_handlers_together() {
     assert_eq!((run.invoked().len(), notes(run.session())), (3, 3));
 }
 
-/// Adds the number after the plan's last one.
+/// Adds the length of the plan to the plan.
 struct Counter;
 
 impl Tool for Counter {
@@ -464,7 +464,8 @@ fn a_call_that_cannot_end_for_a_stuck_one_within_it_is_waited_for_no_longer_than
     inner.abort("cancelled").unwrap();
     assert!(run.session().stuck_operations().is_empty());
 
-    // A read-only call blocks no other reader, except the call that it is within.
+    // A read-only call does not block other readers itself, but it keeps its outer call from
+    // ending.
     let tools = run.runner.tools().clone().with(Reader { together: Arc::new(Barrier::new(1)) });
     let reading = ToolRunner::new(run.runner.state().clone(), tools);
     let read = |runner: &ToolRunner| runner.begin(&ToolCall::new("read", "{}"), &options);

@@ -11,7 +11,6 @@ use super::*;
 #[derive(Clone, Default)]
 struct Bank {
     payments: Arc<Mutex<BTreeMap<u64, u64>>>,
-    /// Instructions for the tool.
     told: Arc<Mutex<Told>>,
 }
 
@@ -21,7 +20,6 @@ struct Told {
     asked: u32,
     undone: u32,
     ran: u32,
-    /// The bank's answers to queries.
     answers: Answers,
 }
 
@@ -128,7 +126,6 @@ impl Tool for Pays {
     }
 }
 
-/// A host that pays.
 struct Payer {
     bank: Bank,
     disk: MemoryStorage,

@@ -18,7 +18,7 @@ impl Event for Answered {
     const NOT_COMPARED: &'static [&'static str] = &["$.event.took_us", "$.added[*].took_us"];
 }
 
-/// Keeps the slowest, by a custom reducer: its item is another payload than the event.
+/// A custom reducer makes each item differ from its event's payload.
 struct Slowest;
 
 impl Slice for Slowest {

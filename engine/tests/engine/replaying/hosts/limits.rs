@@ -186,7 +186,7 @@ fn a_call_that_runs_elsewhere_is_begun_in_a_replay_only_where_tools_run_again() 
     assert!(error.to_string().contains("lane of the run begun at"), "{error}");
 }
 
-/// A host that is informed of a finished tool has nothing to repeat.
+/// A host that only records a tool's outcome has nothing to repeat.
 #[test]
 fn a_call_of_which_a_host_is_told_is_begun_in_every_replay_and_ends_as_it_is_recorded() {
     let stored = Stored::new();

@@ -53,7 +53,6 @@ fn place(host: &Host, change: Change, draw: &mut Generator) -> Option<(usize, us
     None
 }
 
-/// First records of the steps of each lane.
 type Sequences = [Vec<SequenceNumber>; 3];
 
 fn steps_of(log: &LogReader) -> Sequences {

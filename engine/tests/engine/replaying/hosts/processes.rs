@@ -18,7 +18,7 @@ enum End {
 }
 use End::{Close, Kill};
 
-/// Draws a number for its process, and notes it three times.
+/// Observes its process's number, and notes it three times.
 fn three(session: &Session, process: u64) -> foldlog::Result<()> {
     let process: u64 = session.observe("process", || process)?;
     (0..3).try_for_each(|place| session.dispatch(Noted::new(10 * process + place, "in turn")).map(drop))

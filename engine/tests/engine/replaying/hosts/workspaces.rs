@@ -49,7 +49,6 @@ fn files(context: &ToolContext) -> Arc<dyn Filesystem> {
     context.resources().get::<dyn Filesystem>().unwrap()
 }
 
-/// The change of the tools' code since the live run.
 #[derive(Clone, Copy, PartialEq)]
 enum Changed {
     Nothing,
@@ -57,7 +56,6 @@ enum Changed {
     WhatIsRead,
 }
 
-/// Number of runs of all tools.
 type Runs = Arc<AtomicU64>;
 
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -115,7 +113,7 @@ impl Tool for Read {
     }
 }
 
-/// Has an irreversible effect outside: no replay runs it.
+/// Stands for an effect outside that must not be repeated: no replay runs it.
 struct Send(Runs);
 
 impl Tool for Send {
@@ -277,7 +275,6 @@ fn a_tool_whose_resources_have_no_recorded_capture_does_not_run_again() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-/// A missing snapshot is reported, instead of an empty workspace.
 #[test]
 fn a_replay_whose_workspace_snapshots_are_gone_ends_with_the_reason() {
     let (directory, stored) = (Directory::new(), Stored::new());
