@@ -88,8 +88,8 @@ fn a_mount_over_what_the_snapshot_has_is_a_path_that_is_not_restored() {
     assert_eq!(digest::of(&victim), before);
 }
 
-/// File systems mounted at the time of a snapshot are never part of it: neither their content nor
-/// the files that they hid, should they be unmounted.
+/// A path mounted over when a snapshot is taken is no part of it, also later: neither the mounted
+/// files nor, after an unmount, the hidden ones.
 #[test]
 fn a_snapshot_leaves_mounts_out_and_names_them() {
     let (bench, victim) = bench();

@@ -166,7 +166,7 @@ fn a_call_that_another_thread_cancels_ends_with_its_program_and_is_taken_back() 
     assert!(run.write("paper", "next", Then::Succeed).unwrap().success);
 }
 
-/// Prints the state of the script's group leader as the system names it: `Z` if it has ended.
+/// Prints the state of the script's group leader, as in `/proc`: `Z` if it has ended.
 const LEADER: &str = "group=$(cut -d' ' -f5 /proc/$$/stat); cut -d' ' -f3 /proc/$group/stat";
 
 /// Whether a script's last line shows that a process lives: it sleeps, or still runs if it has just
@@ -421,7 +421,7 @@ fn what_cleared_its_environment_ends_with_the_calls_control_group() {
         return;
     }
     let (run, directory) = (Run::new(), tempfile::tempdir().unwrap());
-    // The shell has joined the group once it can read that from its own file.
+    // The shell has joined the group once its own cgroup file names it.
     let left = "until grep -q foldlog- /proc/self/cgroup; do :; done; \
                 env -i setsid sh -c 'echo $$ > pid.new; mv pid.new pid; exec sleep 600' & \
                 until [ -e pid ]; do :; done; grep '^0::' /proc/self/cgroup";

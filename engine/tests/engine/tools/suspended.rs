@@ -488,8 +488,8 @@ fn an_approval_can_be_taken_back_after_a_run_that_was_rolled_back() {
     );
 }
 
-/// The question of an inner call of a refused one still waited for an answer, which could have no
-/// effect; until it was given, the outermost call did not continue.
+/// A question within a refused call still waited for an answer, although none could have an effect.
+/// Until one was given, the outermost call did not continue.
 #[test]
 fn a_refusal_withdraws_what_the_refused_call_asked_within_it() {
     let office = Office::new();

@@ -391,7 +391,8 @@ fn a_cancelled_call_is_not_stuck_within_its_grace_nor_where_it_was_let_go_of() {
     assert_eq!(causes, [Some(Cause::Dropped), None]);
 }
 
-/// Waits until a thread of this process sleeps: all locks are free, so it sleeps until its turn.
+/// Waits until a thread of this process sleeps. It takes no lock that another thread holds, so it
+/// sleeps until its turn.
 fn until_it_sleeps(thread: nix::unistd::Pid) {
     let path = format!("/proc/self/task/{thread}/stat");
     loop {
