@@ -1,4 +1,5 @@
-//! Other processes of this test binary, in namespaces: what they are asked and say is one line after the other.
+//! Starts other processes of this test binary in network namespaces. Commands and answers are
+//! single lines.
 
 use std::io::{BufRead, BufReader, Write, stdout};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -7,10 +8,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// What a line begins with that is for the test.
+/// Starts each line that is meant for the test.
 const MARK: char = '@';
 
-/// What a worker says behind its last word.
+/// Ends a worker's answer to a command.
 pub(crate) const END: &str = "end";
 
 pub(crate) struct Process {
@@ -20,7 +21,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Runs one ignored test of this binary in a network namespace. `within` are further words in front of it.
+    /// Runs one ignored test of this binary in a network namespace. `within` is a command prefix.
     pub(crate) fn start(
         namespace: &str,
         within: &[&str],
@@ -40,14 +41,14 @@ impl Process {
         Process { process, input, output }
     }
 
-    /// Returns what it says next; `None` once it has ended.
+    /// Returns the next line, or `None` once the process has ended.
     pub(crate) fn hear(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
             if self.output.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
-            // A line that a kill cut short says nothing.
+            // Ignores a line that a kill cut short.
             if let Some(said) = line.strip_prefix(MARK).and_then(|line| line.strip_suffix('\n')) {
                 return Some(said.to_owned());
             }
@@ -58,13 +59,13 @@ impl Process {
         writeln!(self.input, "{words}").unwrap();
     }
 
-    /// Asks it for something, and returns all that it says until that is done.
+    /// Sends a command, and returns all lines until its end.
     pub(crate) fn ask(&mut self, words: &str) -> Vec<String> {
         self.tell(words);
         self.hear_out()
     }
 
-    /// Returns all that it says until what it was told is done, or it has ended.
+    /// Returns all lines until the current command is done or the process has ended.
     pub(crate) fn hear_out(&mut self) -> Vec<String> {
         let mut said = Vec::new();
         while let Some(word) = self.hear().filter(|word| word != END) {
@@ -82,7 +83,7 @@ impl Process {
         self.process.wait().unwrap();
     }
 
-    /// Stops it, and returns once it stands.
+    /// Stops the process, and returns once it has stopped.
     pub(crate) fn stop(&self) {
         kill(self.pid(), Signal::SIGSTOP).unwrap();
         let stands = waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED)).unwrap();
@@ -96,16 +97,15 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that has ended is gone already.
+        // Fails if the process has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Says something to the test.
 pub(crate) fn say(words: &str) {
     let mut out = stdout().lock();
-    // The test's own name stands in front of the first one.
+    // The test harness prints the test's name before the first line.
     writeln!(out, "\n{MARK}{words}").unwrap();
     out.flush().unwrap();
 }

@@ -1,7 +1,9 @@
-//! Clocks that leap: the time of day of a worker, and the steady clocks of hosts that began at other times.
+//! Shows takeovers between hosts whose clocks disagree: a worker's time of day leaps, and steady
+//! clocks differ by 100 days.
 //!
-//! A steady clock cannot be set while a process runs, in a time namespace neither; the machine's time of day is not these tests' to set.
-//! So a worker is given a clock of its own that leaps, and another one a namespace whose steady clocks are a hundred days ahead.
+//! A steady clock cannot be set while a process runs, not even in a time namespace, and the tests
+//! must not set the machine's time of day. So one worker gets a leaping clock of its own, and
+//! another one a namespace whose steady clocks are a hundred days ahead.
 
 use std::process::Command;
 
@@ -9,7 +11,7 @@ use crate::net::{Net, skip};
 use crate::server::Server;
 use crate::worker::{Worker, assert_holds, told};
 
-/// What puts a process into a time of its own.
+/// Runs a process in a time namespace of its own.
 const AHEAD: [&str; 4] = ["unshare", "-T", "--monotonic=8640000", "--boottime=8640000"];
 
 #[test]
@@ -36,7 +38,7 @@ fn hosts_whose_clocks_agree_in_nothing_take_over_from_each_other() {
     one.process.go_on();
     assert_eq!(one.is_refused("rounds 1").0, "fenced");
 
-    // From the host that is ahead to one whose clock nobody touched.
+    // From the host that is ahead to one whose clock is unchanged.
     let mut three = Worker::start(&net, 2);
     assert_eq!(three.does("wait 60000"), ["lives"]);
     two.process.kill();

@@ -1,11 +1,13 @@
-//! Links that go down and up, that delay and lose, and a server that is killed and started again.
+//! Shows workers survive links that go down, delay and lose packets, and a server that is killed
+//! and restarted.
 
 use crate::net::{Net, skip};
 use crate::server::Server;
 use crate::worker::{Worker, assert_holds, told};
 
-/// Has a worker open its session again. A put of its own from before the outage may arrive only now, in front of its claim, which then
-/// finds the number taken: it has to read on, which it does the next time.
+/// Has a worker open its session again. One of its own puts from before the outage may arrive only
+/// now, before its claim, and take the claim's number. The worker then has to read on, which it
+/// does at the next attempt.
 fn opens(worker: &mut Worker) {
     for _ in 0..20 {
         let said = worker.process.ask("open");
@@ -17,13 +19,14 @@ fn opens(worker: &mut Worker) {
     panic!("it is fenced by nobody");
 }
 
-/// Cuts a worker off in the midst of its work, brings back what it lacked, and has another one take over what it did.
+/// Cuts a worker off during its work, brings back what it lacked, and has another one take over its
+/// session.
 fn works_through(net: &Net, mut outage: impl FnMut(bool)) {
     let (mut one, mut two) = (Worker::start(net, 0), Worker::start(net, 1));
     one.does("create");
     let mut said = one.does("rounds 2");
     for _ in 0..2 {
-        // In the midst of whatever it does.
+        // At a random moment of its work.
         one.process.tell("rounds 1000");
         said.extend(one.process.hear());
         outage(true);
@@ -31,7 +34,7 @@ fn works_through(net: &Net, mut outage: impl FnMut(bool)) {
         let refused = until.pop().unwrap();
         assert!(["refused unknown", "refused failed"].contains(&refused.as_str()), "{refused}");
         said.extend(until);
-        // Nothing of it starts while the bucket cannot be reached.
+        // It starts nothing while the bucket is unreachable.
         assert_eq!(one.is_refused("rounds 1").1, Vec::<String>::new());
         outage(false);
         opens(&mut one);
@@ -77,7 +80,7 @@ fn a_worker_that_is_cut_off_is_taken_over_and_refused_once_its_link_is_back() {
     assert_holds(&taken, &said);
     two.does("rounds 1");
     net.link(0, true);
-    // It knows of nothing, and is told by the bucket alone.
+    // It learns of the takeover from the bucket alone.
     let (reason, before) = one.is_refused("rounds 1");
     assert_eq!((reason.as_str(), before), ("fenced", Vec::new()));
     assert_eq!(one.is_refused("open").0, "superseded");

@@ -1,10 +1,10 @@
-//! Several hosts on one machine: a bucket in one network namespace, and workers in others, each with a link of its own to it. Links go
-//! down and up, the bucket's server is killed and started again, workers are stopped, killed and cut off, their clocks leap, and others
-//! take over.
+//! Runs several hosts on one machine: a bucket in one network namespace, and workers in others,
+//! each with its own link to the bucket. Links go down and up, the bucket's server is killed and
+//! restarted, workers are stopped, killed and cut off, their clocks leap, and others take over.
 //!
-//! Namespaces need root and `ip`; where they cannot be made each test says that it is skipped (`FOLDLOG_SKIPPED` names a file that gets that
-//! line too). Nothing leaves the machine: no namespace has a way out. A worker does what it is asked, one line after the other, so nothing
-//! here waits for a time, but those who wait for a lease.
+//! Namespaces need root and `ip`. Without them each test reports that it is skipped (also in the
+//! file that `FOLDLOG_SKIPPED` names). Nothing leaves the machine: no namespace has a route out. A
+//! worker executes one command after the other, so no test waits for a time, except for a lease.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

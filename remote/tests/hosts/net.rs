@@ -1,24 +1,25 @@
-//! Network namespaces: one for the bucket's server, and one for each worker, with a link between them.
+//! Provides network namespaces: one for the bucket's server, and one for each worker, with a link
+//! between them.
 
 use std::fs::File;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Port of the server, which has its namespace for itself.
+/// Port of the server, which has a namespace of its own.
 pub(crate) const PORT: u16 = 9000;
 
 static NETS: AtomicU32 = AtomicU32::new(0);
 
-/// Namespaces of one test, which are gone once it ends.
+/// Contains the namespaces of one test, which are deleted when it ends.
 #[derive(Debug)]
 pub(crate) struct Net {
-    /// Beginning of their names.
+    /// Prefix of their names.
     name: String,
     workers: u8,
 }
 
-/// Runs a program, and returns what it complains of if it fails.
+/// Runs a program. Returns its error output if it fails.
 fn run(words: &str) -> Result<(), String> {
     let mut words_of = words.split(' ');
     let mut command = Command::new(words_of.next().unwrap());
@@ -30,7 +31,7 @@ fn run(words: &str) -> Result<(), String> {
     }
 }
 
-/// Says that the test of this thread is skipped, or a part of it.
+/// Reports that the test of this thread, or a part of it, is skipped.
 pub(crate) fn skip(reason: &str) {
     let thread = std::thread::current();
     let line = format!("hosts::{}: {}", thread.name().unwrap_or("a test"), reason.replace('\n', " "));
@@ -42,7 +43,8 @@ pub(crate) fn skip(reason: &str) {
 }
 
 impl Net {
-    /// Makes a namespace for the server and one for each worker, or says that the test is skipped.
+    /// Makes a namespace for the server and one for each worker, or reports that the test is
+    /// skipped.
     pub(crate) fn new(workers: u8) -> Option<Net> {
         let number = NETS.fetch_add(1, Ordering::SeqCst);
         let net = Net { name: format!("fl{}-{number}", std::process::id()), workers };
@@ -61,9 +63,10 @@ impl Net {
         for worker in 0..self.workers {
             let name = self.worker(worker);
             run(&format!("ip netns add {name}"))?;
-            // Names of links have fifteen letters at most, and these stand in namespaces of their own.
+            // Names of links have at most fifteen letters. In namespaces of their own, short ones
+            // do not collide.
             run(&format!("ip -n {server} link add w{worker} type veth peer name eth netns {name}"))?;
-            // Where there are such links, they can be used.
+            // If the kernel can create such links, it can use them.
             run(&format!("ip -n {server} address add 10.77.{worker}.1/24 dev w{worker}")).unwrap();
             run(&format!("ip -n {name} address add 10.77.{worker}.2/24 dev eth")).unwrap();
             run(&format!("ip -n {server} link set w{worker} up")).unwrap();
@@ -72,28 +75,27 @@ impl Net {
         Ok(())
     }
 
-    /// Returns the name of the server's namespace.
     pub(crate) fn server(&self) -> String {
         format!("{}s", self.name)
     }
 
-    /// Returns the name of a worker's namespace.
     pub(crate) fn worker(&self, worker: u8) -> String {
         format!("{}w{worker}", self.name)
     }
 
-    /// Returns where a worker finds the server.
+    /// Returns the server's address on a worker's link.
     pub(crate) fn address(worker: u8) -> String {
         format!("10.77.{worker}.1:{PORT}")
     }
 
-    /// Takes a worker's link down, or up again.
+    /// Takes a worker's link down or up.
     pub(crate) fn link(&self, worker: u8, is_up: bool) {
         let state = if is_up { "up" } else { "down" };
         run(&format!("ip -n {} link set eth {state}", self.worker(worker))).unwrap();
     }
 
-    /// Delays and loses what goes over a worker's link in both directions, or says why the kernel does not.
+    /// Delays and drops packets on a worker's link in both directions. Returns the error of a
+    /// kernel that cannot.
     pub(crate) fn disturb(&self, worker: u8, how: &str) -> Result<(), String> {
         let ends = [(self.server(), format!("w{worker}")), (self.worker(worker), "eth".to_owned())];
         ends.iter().try_for_each(|(name, link)| {
@@ -104,7 +106,7 @@ impl Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
-        // The links go with them.
+        // Deletes the links too.
         for name in (0..self.workers).map(|worker| self.worker(worker)).chain([self.server()]) {
             let _ = run(&format!("ip netns del {name}"));
         }

@@ -1,5 +1,5 @@
-//! A small server that speaks as S3 does, as far as the protocol asks: objects in a directory, so that it can be killed and started again.
-//! It is another process of this test binary.
+//! A small S3 server with the requests that the protocol needs. It keeps objects in a directory, so
+//! that it can be killed and restarted, and runs as another process of this test binary.
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::child::{Process, say};
 use crate::net::{Net, PORT};
 
-/// Name of the variable that holds the server's directory.
+/// Names the variable that contains the server's directory.
 const DIRECTORY: &str = "FOLDLOG_HOSTS_SERVER";
 
-/// The bucket's server, in its own namespace.
+/// Runs the bucket's server in its own namespace.
 pub(crate) struct Server {
     directory: tempfile::TempDir,
     namespace: String,
@@ -41,7 +41,7 @@ impl Server {
     }
 }
 
-/// The server itself, in a process of its own.
+/// Runs the server in a process of its own.
 #[test]
 #[ignore = "run by other tests, as a process of its own"]
 fn part_of_a_server() {
@@ -50,12 +50,12 @@ fn part_of_a_server() {
     say("listens");
     for stream in listener.incoming() {
         let (stream, directory) = (stream.unwrap(), PathBuf::from(&directory));
-        // A client that goes away says nothing.
+        // Ignores the error of a client that disconnects.
         std::thread::spawn(move || drop(serve(stream, &directory)));
     }
 }
 
-/// Answers the requests of one connection, one after the other.
+/// Answers the requests of one connection in order.
 fn serve(stream: TcpStream, directory: &Path) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream.try_clone()?);
@@ -81,9 +81,9 @@ fn serve(stream: TcpStream, directory: &Path) -> std::io::Result<()> {
         let mut words = line.split(' ');
         let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        // The first name is that of the bucket.
+        // The first path component is the bucket's name.
         let key = path.trim_start_matches('/').split_once('/').map_or("", |(_, key)| key);
-        // A head is what would be got, without its bytes.
+        // A HEAD is answered like a GET, without the bytes.
         let of = if method == "HEAD" { "GET" } else { method };
         let (status, answer) = answer(directory, of, key, query, &body, creates)?;
         let head = format!(
@@ -128,7 +128,7 @@ fn answer(
     })
 }
 
-/// Creates an object that must not exist, whole or not at all, whenever the server is killed.
+/// Creates an object that must not exist, atomically, even if the server is killed.
 fn create(directory: &Path, file: &Path, body: &[u8]) -> std::io::Result<()> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::SeqCst);
@@ -141,7 +141,7 @@ fn create(directory: &Path, file: &Path, body: &[u8]) -> std::io::Result<()> {
     created
 }
 
-/// Lists the objects whose keys begin as the query says.
+/// Lists the objects with the query's prefix.
 fn list(directory: &Path, query: &str) -> std::io::Result<Vec<u8>> {
     let prefix = query.split('&').find_map(|part| part.strip_prefix("prefix=")).unwrap_or("");
     let prefix = prefix.replace("%2F", "%").replace('/', "%");

@@ -1,4 +1,5 @@
-//! Workers that are stopped and killed, and whose sessions others take over once the lease has run out.
+//! Shows that others take over the sessions of workers that are stopped or killed, once the lease
+//! has expired.
 
 use crate::net::Net;
 use crate::server::Server;
@@ -12,7 +13,7 @@ fn a_worker_that_is_stopped_taken_over_and_continued_starts_no_further_handler()
     one.does("create");
     let mut said = one.does("rounds 2");
     assert_eq!(two.does("wait 60000"), ["lives"]);
-    // In the midst of whatever it does.
+    // At a random moment of its work.
     one.process.tell("rounds 100000");
     said.extend(one.process.hear());
     one.process.stop();
@@ -24,7 +25,8 @@ fn a_worker_that_is_stopped_taken_over_and_continued_starts_no_further_handler()
     one.process.go_on();
     let mut after = one.process.hear_out();
     assert_eq!(after.pop().as_deref(), Some("refused fenced"), "{after:?}");
-    // What it says now it was doing when it was stopped: a begin was held before the claim, or its handler does not run.
+    // Its output from here on belongs to the work at which it was stopped. Either its start record
+    // was replicated before the claim, or its handler does not run.
     assert_holds(&taken, &after);
     let (reason, before) = one.is_refused("rounds 1");
     assert_eq!((reason.as_str(), before), ("fenced", Vec::new()));
@@ -44,7 +46,7 @@ fn a_session_goes_from_host_to_host_as_each_is_killed() {
     worker.does("create");
     for next in [1, 2] {
         worker.process.tell("rounds 100000");
-        // Some of it is acknowledged, and the kill meets whatever comes next.
+        // Some of the work is acknowledged, and the kill hits the next step.
         for _ in 0..7 {
             said.extend(worker.process.hear());
         }

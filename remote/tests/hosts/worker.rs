@@ -1,4 +1,4 @@
-//! A worker on a host of its own, which does what it is asked.
+//! A worker on a host of its own that executes commands.
 
 use std::io::stdin;
 use std::path::{Path, PathBuf};
@@ -24,16 +24,17 @@ use crate::notes::{call, note, runner_over, texts, types};
 
 const SESSION: Uuid = Uuid::from_u128(0x4057);
 
-/// Short, since a test waits for one; longer than what a slow machine may leave a thread waiting between two renewals.
+/// Short, since a test waits for it to expire. Longer than a slow machine may delay a thread
+/// between two renewals.
 const LEASE: Duration = Duration::from_millis(1_500);
 
-/// Names of the variables that hold a worker's name, its directory and the server's address, and say whether its clock leaps.
+/// Name the variables that contain a worker's name, its directory, the server's address, and
+/// whether its clock leaps.
 const NAME: &str = "FOLDLOG_HOSTS_NAME";
 const DIRECTORY: &str = "FOLDLOG_HOSTS_FOLDER";
 const SERVER: &str = "FOLDLOG_HOSTS_ADDRESS";
 const LEAPS: &str = "FOLDLOG_HOSTS_LEAPS";
 
-/// A worker, as a test has it.
 pub(crate) struct Worker {
     pub(crate) process: Process,
     _directory: tempfile::TempDir,
@@ -44,7 +45,7 @@ impl Worker {
         Worker::start_with(net, worker, &[], false)
     }
 
-    /// Starts a worker with further words in front of its program, or a clock that leaps.
+    /// Starts a worker with a command prefix, or with a clock that leaps.
     pub(crate) fn start_with(net: &Net, worker: u8, within: &[&str], leaps: bool) -> Worker {
         let directory = tempfile::tempdir().unwrap();
         let mut variables = vec![
@@ -58,7 +59,7 @@ impl Worker {
         Worker { process, _directory: directory }
     }
 
-    /// Asks for something that succeeds, and returns what the worker says of it.
+    /// Sends a command that succeeds, and returns the worker's output.
     pub(crate) fn does(&mut self, words: &str) -> Vec<String> {
         let said = self.process.ask(words);
         assert!(
@@ -68,7 +69,7 @@ impl Worker {
         said
     }
 
-    /// Asks for something that is refused, and returns for which reason, and what the worker said before.
+    /// Sends a command that is refused. Returns the reason, and the output before it.
     pub(crate) fn is_refused(&mut self, words: &str) -> (String, Vec<String>) {
         let mut said = self.process.ask(words);
         let last = said.pop().unwrap_or_default();
@@ -77,21 +78,21 @@ impl Worker {
     }
 }
 
-/// What a log says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) notes: Vec<String>,
     pub(crate) begins: Vec<String>,
 }
 
-/// Reads what a worker tells of its log.
+/// Reads a worker's report of its log.
 pub(crate) fn told(worker: &mut Worker) -> Told {
     let said = worker.does("tell");
     let all = |word: &str| said.iter().filter_map(|said| Some(said.strip_prefix(word)?.to_owned())).collect();
     Told { notes: all("note "), begins: all("begin ") }
 }
 
-/// Checks that a log holds what was acknowledged, each thing once, and nothing ran without a begin.
+/// Checks that a log contains each acknowledged note and call once, and that no handler ran without
+/// a start record.
 pub(crate) fn assert_holds(told: &Told, said: &[String]) {
     let mut each = told.notes.clone();
     each.sort();
@@ -108,7 +109,7 @@ pub(crate) fn assert_holds(told: &Told, said: &[String]) {
     }
 }
 
-/// A clock whose time of day leaps by a year at each reading, back and forth.
+/// Leaps back and forth by a year at each reading of the time of day.
 #[derive(Debug, Default)]
 struct Leaping(AtomicI64);
 
@@ -119,7 +120,7 @@ impl Clock for Leaping {
     }
 }
 
-/// The worker itself, in a process of its own.
+/// Runs the worker in a process of its own.
 #[test]
 #[ignore = "run by other tests, as a process of its own"]
 fn part_of_a_worker() {
@@ -211,7 +212,7 @@ impl Works {
         runner.recover(&ExecuteOptions::default()).map(drop)
     }
 
-    /// Notes something and calls the tool, and says each once it is acknowledged.
+    /// Records a note and calls the tool. Reports each once it is acknowledged.
     fn round(&mut self) -> foldlog::Result<()> {
         let text = format!("{} {}", self.name, self.rounds);
         self.rounds += 1;
@@ -226,7 +227,7 @@ impl Works {
         Ok(())
     }
 
-    /// Waits until nobody keeps the session's lease any more, or until its worker is known to live.
+    /// Waits until the session's lease has expired, or until its worker is known to live.
     fn wait(&self, milliseconds: u64) {
         let pacing = SteadyPacing::new();
         let wait = LeaseWait::new(Duration::from_millis(milliseconds), &pacing).until_it_lives();
@@ -252,7 +253,7 @@ impl Works {
     }
 }
 
-/// Names the error that ended the work, whatever it poisoned.
+/// Names the original error, also if it is reported by a poisoned session.
 fn kind_of(error: &Error) -> &'static str {
     match error {
         Error::Fenced { .. } => "fenced",

@@ -1,8 +1,7 @@
-//! Directories as a test leaves them to be compared, or brought back later.
+//! Copies directories, to compare them or to bring them back later.
 
 use std::path::Path;
 
-/// Copies a directory with all that is in it.
 pub(crate) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {

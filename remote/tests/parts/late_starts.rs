@@ -1,11 +1,14 @@
-//! Workers that are stopped at random moments, whose session is taken over meanwhile, and that are continued. Counts the tools that such a worker
-//! starts after the takeover.
+//! Stops workers at random moments, takes their sessions over, and continues the workers. Counts
+//! the tools that such a worker starts after the takeover.
 //!
-//! A worker is another process of the test binary: it calls a tool again and again, and each time says when the tool started, when the engine
-//! read the clock last before that, which was its last check, and when the confirmation of the claim was asked for that this check trusted.
-//! In every other round the other worker waits for the lease; else it takes over at once, as `foldlog takeover --now` does.
+//! A worker is another process of the test binary that calls a tool again and again. For each call
+//! it reports three times: the start of the tool, the engine's last reading of the clock before
+//! that (its last check), and the request for the confirmation of the claim that this check
+//! trusted. In every other round the other worker waits for the lease. Otherwise it takes over at
+//! once, as `foldlog takeover --now` does.
 //!
-//! `FOLDLOG_LATE_START_ROUNDS` says how many rounds there are; by hand 200 do, of about two seconds each.
+//! `FOLDLOG_LATE_START_ROUNDS` sets the number of rounds. 200 rounds of about two seconds each are
+//! meant for a run by hand.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write, stdout};
@@ -26,29 +29,28 @@ use uuid::Uuid;
 
 use crate::notes::{call, runner_over, types};
 
-/// Length of a worker's lease.
 pub(crate) const LEASE: Duration = Duration::from_millis(1_200);
 
-/// For how long a confirmation counts.
+/// Lifetime of a confirmation.
 const FRESH: Duration = Duration::from_millis(200);
 
-/// Name of the variable that holds a worker's orders.
+/// Names the variable that contains a worker's orders.
 const ORDERS: &str = "FOLDLOG_LATE_START_WORKER";
 
-/// Opens the replicator of a worker in a place, whose lease lasts [`LEASE`], with this clock.
+/// Opens a worker's replicator in a place, with a lease of [`LEASE`] and this clock.
 pub(crate) type Open = fn(place: &str, name: &str, clock: fn() -> Duration) -> Arc<dyn Replicator>;
 
-/// Where the workers meet.
+/// Describes the place that the workers share.
 pub(crate) struct Ground<'a> {
     pub(crate) place: &'a dyn Place,
-    /// The place, as [`Open`] takes it.
+    /// The place in the form that [`Open`] takes.
     pub(crate) words: &'a str,
     pub(crate) open: Open,
-    /// Name of the ignored test that is a worker.
+    /// Name of the ignored test that runs a worker.
     pub(crate) worker: &'a str,
 }
 
-/// Bounds of requests, which may take as long as a process stands.
+/// Limits of requests that last as long as a process is stopped.
 pub(crate) fn retries() -> Retries {
     Retries {
         within: Duration::ZERO,
@@ -64,7 +66,7 @@ fn now() -> Duration {
 }
 
 thread_local! {
-    /// The last two readings of this thread.
+    /// Contains the last two readings of this thread.
     static READINGS: Cell<[Duration; 2]> = const { Cell::new([Duration::ZERO; 2]) };
 }
 
@@ -79,7 +81,7 @@ fn store(directory: &std::path::Path, replicator: Arc<dyn Replicator>) -> Store 
     Store::open_with(directory, StoreOptions { replication, ..StoreOptions::default() }).unwrap()
 }
 
-/// Is the worker, in a process of its own.
+/// Runs the worker in a process of its own.
 pub(crate) fn work(open: Open) {
     let Ok(orders) = std::env::var(ORDERS) else { return };
     let [words, directory, session] = orders.split('\n').collect::<Vec<_>>().try_into().unwrap();
@@ -114,7 +116,6 @@ fn say(words: &str) {
     out.flush().unwrap();
 }
 
-/// What a worker says.
 enum Said {
     Started { asked: Duration, checked: Duration, start: Duration },
     Fenced,
@@ -160,7 +161,6 @@ impl Worker {
         }
     }
 
-    /// Stops or continues it.
     fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.process.id()).unwrap());
         kill(pid, signal).unwrap();
@@ -173,25 +173,25 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // One that has ended is gone already.
+        // Fails if the process has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// What came of all rounds.
 #[derive(Debug, Default)]
 struct Counts {
     /// Late starts of workers that were stopped between the last check and the start.
     stopped_in_window: u64,
-    /// Late starts whose check trusted a young confirmation, since the other worker did not wait for the lease.
+    /// Late starts whose check trusted a fresh confirmation, since the other worker did not wait
+    /// for the lease.
     taken_over_in_window: u64,
     outside: u64,
     fenced: u64,
     failed: u64,
 }
 
-/// Makes a round: a worker is stopped, taken over and continued.
+/// Runs a round: a worker is stopped, taken over and continued.
 fn round(ground: &Ground<'_>, random: &mut ChaCha8Rng, waits: bool, counts: &mut Counts) {
     let (directory, other, session) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Uuid::new_v4());
@@ -231,7 +231,8 @@ fn round(ground: &Ground<'_>, random: &mut ChaCha8Rng, waits: bool, counts: &mut
     drop(taken);
 }
 
-/// Makes all rounds, reports what came of them, and asserts that no tool started late but within the documented window.
+/// Runs all rounds, prints the counts, and asserts that no tool started late except within the
+/// documented window.
 pub(crate) fn count(ground: &Ground<'_>) {
     let rounds = std::env::var("FOLDLOG_LATE_START_ROUNDS").map_or(4, |rounds| rounds.parse().unwrap());
     let (mut counts, mut random) = (Counts::default(), ChaCha8Rng::seed_from_u64(23));

@@ -1,4 +1,5 @@
-//! Sessions whose logs are no plain sequence of records: forks, salvaged and compacted ones, and what becomes of them on another machine.
+//! Makes sessions whose logs are no plain sequence of records: forks, salvaged and compacted ones.
+//! Takes them over and copies them to other machines, and compares the logs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -65,24 +66,24 @@ pub(crate) fn types() -> SessionTypes {
         .unwrap()
 }
 
-/// Names how a session came to be.
+/// Describes how a session came to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lineage {
     Fork,
-    /// Of the parent's first record alone.
+    /// Forked after the parent's first record.
     ForkAtOnce,
     ForkOfFork,
-    /// Of a fork that has no record of its own but its first.
+    /// Forked from a fork that has only its first record of its own.
     ForkOfFreshFork,
     Salvaged,
-    /// Compacted before a replica held any of it.
+    /// Compacted before it was replicated at all.
     Compacted,
-    /// Twice, and a part of it was held in between.
+    /// Compacted twice, and partly replicated in between.
     CompactedAgain,
-    /// Held with all its bodies, and compacted since.
+    /// Replicated with all its bodies, and compacted afterwards.
     HeldThenCompacted,
     ForkOfCompacted,
-    /// A fork that was compacted, with what it shares with its parent.
+    /// A fork that was compacted, including the part that it shares with its parent.
     CompactedFork,
 }
 
@@ -99,10 +100,11 @@ pub(crate) const LINEAGES: [Lineage; 10] = [
     Lineage::CompactedFork,
 ];
 
-/// Opens the store of a worker of that name in a directory; without a replicator for no name.
+/// Opens the store of the named worker in a directory. Without a name the store has no replicator.
 pub(crate) type Opens<'a> = &'a dyn Fn(&Path, Option<&str>) -> Store;
 
-/// Writes drafts, each of which takes the place of the one before, some of which are rolled back, and steps that stay.
+/// Writes drafts, each of which replaces the one before, rolls some of them back, and writes steps
+/// that stay.
 pub(crate) fn write(session: &Session, drafts: std::ops::Range<u64>) {
     for n in drafts {
         session.dispatch(Drafted(format!("draft {n}: {}", "and so on. ".repeat(30)))).unwrap();
@@ -128,12 +130,12 @@ fn compact(store: &Store, id: Uuid) {
     assert!(report.dropped > 10, "{report:?}");
 }
 
-/// Makes a session in the directory, of which the replica of a worker `one` holds all, and returns its id.
+/// Makes a session in the directory, replicated in full by a worker `one`, and returns its id.
 pub(crate) fn make(lineage: Lineage, directory: &Path, open: Opens<'_>) -> Uuid {
     let (plain, held) = (open(directory, None), || open(directory, Some("one")));
     let first = plain.create(&types()).unwrap();
     write(&first, 0..60);
-    // More than fits into a record.
+    // Exceeds the size of a record.
     first.dispatch(Noted("long ".repeat(30_000))).unwrap();
     write(&first, 60..70);
     let (id, last) = (first.id(), first.position().unwrap());
@@ -179,7 +181,7 @@ pub(crate) fn make(lineage: Lineage, directory: &Path, open: Opens<'_>) -> Uuid 
             let session = held().open_session(id, &types()).unwrap();
             write(&session, 200..220);
             session.close().unwrap();
-            // What nobody held meanwhile, and part of what was.
+            // Compacts records that were never replicated, and some that were.
             let unreplicated = plain_that_writes(directory, open);
             let session = unreplicated.open_session(id, &types()).unwrap();
             write(&session, 220..270);
@@ -206,13 +208,13 @@ pub(crate) fn make(lineage: Lineage, directory: &Path, open: Opens<'_>) -> Uuid 
     id
 }
 
-/// A name of none says that it writes what is held all the same.
+/// Opens a store without a worker's name, which may write replicated sessions nevertheless.
 fn plain_that_writes(directory: &Path, open: Opens<'_>) -> Store {
     open(directory, None)
 }
 
-/// Compares two logs of a session, of which the second was made of what is held: all their records, all that is known of positions, and
-/// where they come from.
+/// Compares a session's own log with one that was made of its replicated records: all records, the
+/// state at each position, and their origin.
 #[track_caller]
 pub(crate) fn assert_alike(lineage: Lineage, own: &Path, made: &Path) {
     let (own, made) = (LogReader::open(own).unwrap(), LogReader::open(made).unwrap());
@@ -236,7 +238,7 @@ pub(crate) fn assert_alike(lineage: Lineage, own: &Path, made: &Path) {
                 let earlier = lineage == Lineage::CompactedAgain && made < own;
                 assert!(own == made || earlier, "{lineage:?} at {position}: {own}, {made}");
             }
-            // The bodies were held before they were dropped; or none was dropped yet.
+            // The bodies were replicated before they were dropped, or none was dropped yet.
             (Err(Error::Compacted { .. }), Ok(_)) => {
                 let before =
                     made.compacted_ranges().first().is_some_and(|range| range.from > position.into());
@@ -252,7 +254,7 @@ pub(crate) fn assert_alike(lineage: Lineage, own: &Path, made: &Path) {
     }
 }
 
-/// Does to a session that was taken over all that can be done to one.
+/// Exercises a session after a takeover: all operations that a session allows.
 fn assert_goes_on(lineage: Lineage, store: &Store, id: Uuid, session: Session) {
     let earlier = session.view::<Steps>().unwrap().len();
     write(&session, 400..430);
@@ -260,7 +262,7 @@ fn assert_goes_on(lineage: Lineage, store: &Store, id: Uuid, session: Session) {
     session.dispatch(Stepped(1)).unwrap();
     session.rollback_to(before).unwrap();
     assert_eq!(session.view::<Steps>().unwrap().len(), earlier + 3, "{lineage:?}");
-    // As far back as it knows.
+    // As far back as its log reaches.
     let (dir, opened_at) =
         (session.dir().to_owned(), LogReader::open(session.dir()).unwrap().opened_sequence());
     let tagged: Vec<_> = session.snapshots().unwrap().into_iter().map(|snapshot| snapshot.position).collect();
@@ -268,7 +270,7 @@ fn assert_goes_on(lineage: Lineage, store: &Store, id: Uuid, session: Session) {
     let then = LogReader::open(&dir).unwrap().state_reader_at(back).unwrap().digest().unwrap();
     session.rollback_to(back).unwrap();
     let now = LogReader::open(&dir).unwrap().state_reader().unwrap().digest().unwrap();
-    // LOG slices stay.
+    // A rollback leaves LOG slices.
     assert!(now != then || lineage == Lineage::ForkAtOnce);
     session.rollback_to(before).unwrap();
     for at in [Some(before), opened_at.checked_sub(1), Some(back)].into_iter().flatten() {
@@ -294,7 +296,7 @@ fn assert_goes_on(lineage: Lineage, store: &Store, id: Uuid, session: Session) {
     LogReader::open(&dir).unwrap().check_seals().unwrap();
 }
 
-/// Takes a session over, lets it go on there, and takes it over once more.
+/// Takes a session over, works with it there, and takes it over once more.
 pub(crate) fn take_over_and_go_on(lineage: Lineage, open: Opens<'_>) {
     let directories = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let [one, two, three] = [&directories[0], &directories[1], &directories[2]].map(tempfile::TempDir::path);
@@ -323,7 +325,8 @@ pub(crate) fn take_over_and_go_on(lineage: Lineage, open: Opens<'_>) {
     assert_eq!(digest(&dirs.0), digest(&dirs.1), "{lineage:?}");
 }
 
-/// Copies a session to be read, and later what is new of it; and gives a log back what a power cut took from it.
+/// Copies a session for reading, and later its new records. Then restores records to a log that
+/// lost them in a power cut.
 pub(crate) fn pull_and_fetch(lineage: Lineage, open: Opens<'_>) {
     let directories = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let [one, two, older] = [&directories[0], &directories[1], &directories[2]].map(tempfile::TempDir::path);
@@ -333,7 +336,7 @@ pub(crate) fn pull_and_fetch(lineage: Lineage, open: Opens<'_>) {
     assert!(store.pull(id).unwrap().new > 0);
     assert_alike(lineage, &own, &made);
     if lineage == Lineage::HeldThenCompacted {
-        // What was held with its bodies has them.
+        // Records that were replicated with their bodies have them.
         let compacted = [&own, &made].map(|dir| LogReader::open(dir).unwrap().compacted_ranges());
         assert_eq!(compacted.map(|ranges| ranges.len()), [1, 0]);
     }

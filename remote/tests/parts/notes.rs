@@ -1,4 +1,5 @@
-//! What a small host over a bucket has: notes, and a tool that does what a test says, whose calls may run again.
+//! A small host over a bucket: notes, and a tool that runs a test's function, whose calls may run
+//! again.
 
 use std::sync::Arc;
 
@@ -40,7 +41,6 @@ pub(crate) fn texts(session: &Session) -> Vec<String> {
 #[derive(Deserialize, schemars::JsonSchema)]
 pub(crate) struct Nothing {}
 
-/// What a test's tool does.
 type Act = dyn Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync;
 
 struct Acts(Arc<Act>);
@@ -60,7 +60,7 @@ impl Tool for Acts {
     }
 }
 
-/// Makes a runner over resources whose tool does what `act` does.
+/// Makes a runner over resources whose tool runs `act`.
 pub(crate) fn runner_over(
     session: &Session,
     resources: ResourceRegistry,
@@ -69,7 +69,7 @@ pub(crate) fn runner_over(
     Ok(runner_of(ExecutionState::new(session.clone(), resources), act))
 }
 
-/// Makes a runner of a run, whose tool does what `act` does.
+/// Makes a runner of an execution state, whose tool runs `act`.
 pub(crate) fn runner_of(
     state: ExecutionState,
     act: impl Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync + 'static,
@@ -77,7 +77,6 @@ pub(crate) fn runner_of(
     ToolRunner::new(state, ToolRegistry::new().with(Acts(Arc::new(act))))
 }
 
-/// Runs the tool once.
 pub(crate) fn call(runner: &ToolRunner) -> foldlog::Result<ToolReport> {
     runner.execute(&ToolCall::new("act", "{}"), &ExecuteOptions::default())
 }

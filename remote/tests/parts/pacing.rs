@@ -1,14 +1,14 @@
-//! A clock that goes on only where somebody waits by it.
+//! A clock that advances only by waits.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use foldlog_remote::LeasePacer;
 
-/// Lets the time pass that it is told to wait, at once, and does something behind each wait.
+/// Advances by each wait at once, and calls a function after it.
 pub(crate) struct NoTime {
     now: Mutex<Duration>,
-    /// Is told how much time has passed, and says whether to go on.
+    /// Takes the time that has passed, and returns whether to continue.
     after: Box<dyn Fn(Duration) -> bool + Send + Sync>,
 }
 

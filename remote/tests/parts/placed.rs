@@ -1,10 +1,9 @@
-//! Stores whose sessions a place holds.
+//! Opens stores whose sessions are replicated into a place.
 
 use foldlog::replication::Replication;
 use foldlog::{Store, StoreOptions};
 use foldlog_remote::Place;
 
-/// Opens the store of a worker of that name in a directory.
 pub(crate) fn store(directory: &tempfile::TempDir, place: &dyn Place, name: &str) -> Store {
     let replication = Some(Replication::new(place.replicator(name).unwrap()));
     Store::open_with(directory.path(), StoreOptions { replication, ..StoreOptions::default() }).unwrap()

@@ -1,10 +1,10 @@
-//! Servers on the loopback that refuse whatever they are asked for, and end with the test's process.
+//! Servers on the loopback that refuse every request, and end with the test's process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
-/// Serves each connection, and returns host and port.
+/// Serves each connection on a thread, and returns host and port.
 pub(crate) fn serve(each: impl Fn(TcpStream) + Send + Sync + Copy + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -16,7 +16,8 @@ pub(crate) fn serve(each: impl Fn(TcpStream) + Send + Sync + Copy + 'static) -> 
     address
 }
 
-/// Answers a request by HTTP with a status, headers and what `body` makes of the request's head.
+/// Answers an HTTP request with a status, headers and the text that `body` makes of the request's
+/// head.
 pub(crate) fn answer_http(stream: &TcpStream, status: u16, headers: &str, body: fn(&str) -> String) {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
@@ -38,7 +39,8 @@ pub(crate) fn answer_http(stream: &TcpStream, status: u16, headers: &str, body: 
     );
 }
 
-/// Refuses a client as PostgreSQL does; `{password}` in the message stands for the password, which the server asks for then.
+/// Refuses a client as PostgreSQL does. If the message contains `{password}`, the server asks for
+/// the password and inserts it.
 pub(crate) fn refuse_postgres(mut stream: &TcpStream, state: &str, message: &str) {
     let mut start = [0; 8];
     if stream.read_exact(&mut start).is_err() {

@@ -1,4 +1,4 @@
-//! Buckets of tests, which answer the requests that the protocol makes and take no other.
+//! Buckets of tests, which answer the protocol's requests and panic at any other.
 
 use std::fmt;
 
@@ -10,20 +10,19 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// Answers the requests that the protocol makes.
 #[async_trait]
 pub(crate) trait Requests: fmt::Debug + Send + Sync + 'static {
     async fn create(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult>;
     async fn read(&self, location: &Path, options: GetOptions) -> Result<GetResult>;
     fn delete(&self, locations: Boxed<Result<Path>>) -> Boxed<Result<Path>>;
 
-    /// Lists what a collection may remove; nothing else relies on a list.
+    /// Lists what a collection may remove. Nothing else relies on a list.
     fn list(&self, _: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
         panic!("the protocol relies on no list")
     }
 }
 
-/// Is a store whose requests somebody answers.
+/// An object store that forwards its requests to a [`Requests`].
 #[derive(Debug)]
 pub(crate) struct Answered<T>(pub(crate) T);
 

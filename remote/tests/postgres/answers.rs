@@ -1,4 +1,4 @@
-//! What is made of answers that are lost, and of ways that break off.
+//! Shows that a lost answer or a broken connection neither loses nor repeats a record.
 
 use foldlog::replication::{ReplicaError, Replicator};
 use foldlog_remote::{PlaceEnvironment, PlaceItem, open_place_with};
@@ -10,7 +10,7 @@ use crate::proxy::{Proxy, Way};
 use crate::server::{hasty, replicator, retries, schema_of, shared};
 use crate::worker::{append, claim, held};
 
-/// Number of places at which connections are cut, each way.
+/// Number of places at which connections are cut, in each direction.
 const CUTS: u64 = 120;
 
 #[test]
@@ -24,7 +24,8 @@ fn wherever_a_connection_is_cut_each_record_is_held_once_and_each_that_was_ackno
         for seed in 0..CUTS {
             let mut draw = ChaCha8Rng::seed_from_u64(seed);
             let session = Uuid::from_u128(u128::from(seed) + 1 + way as u128 * 1_000);
-            // Some connections are new and begin with many bytes, some are there; a cut falls into a claim or an append.
+            // New connections begin with many bytes, existing ones do not. Either way a cut hits a
+            // claim or an append.
             proxy.cut_after(
                 way,
                 i64::from(draw.next_u32() % if way == Way::ToServer { 6_000 } else { 1_500 }),
@@ -92,11 +93,11 @@ fn an_append_whose_answers_are_lost_stays_in_doubt_and_is_settled_by_the_next_ca
             Ok(()) => {}
             Err(ReplicaError::Unknown { .. }) => {
                 in_doubt += 1;
-                // What is in doubt stands in front of what comes, once.
+                // The record in doubt is written before the next one, once.
                 append(&cut, session, epoch, next, &[&next.to_string()]).unwrap();
                 next += 1;
             }
-            // The way was down before anything was asked for.
+            // The connection was down before any request.
             Err(ReplicaError::Failed { .. }) => next -= 1,
             Err(other) => panic!("{other:?}"),
         }
@@ -111,13 +112,13 @@ fn an_append_that_was_committed_in_front_of_anothers_claim_is_acknowledged_and_t
     let Some(server) = shared() else { return };
     let (proxy, url) = (Proxy::new(&server), server.url());
     let session = Uuid::from_u128(4);
-    // The claim of the other comes between the commit and its being read back: the server does it in the same transaction.
+    // The other worker claims after the commit and before the reading that confirms it.
     let one = replicator(&proxy.url(&url), "one", retries());
     let (_, epoch) = claim(&one, session).unwrap();
     append(&one, session, epoch, 0, &["a"]).unwrap();
     let two = replicator(&url, "two", retries());
     let schema = schema_of(&url);
-    // The answer to the append is lost while the other waits for its row.
+    // The answer to the append is lost while the other worker waits for its row.
     server.sql(&format!(
         "CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql AS \
          'BEGIN PERFORM pg_advisory_xact_lock(77); RETURN NEW; END';
@@ -131,7 +132,7 @@ fn an_append_that_was_committed_in_front_of_anothers_claim_is_acknowledged_and_t
         let way_back = proxy.hold();
         drop(lock);
         server.sql(&format!("DROP TRIGGER slow ON {schema}.records"));
-        // The append is committed by now, since the trigger's table was free to be changed.
+        // The append is committed by now: the trigger's table could be changed.
         assert_eq!(claim(&two, session).unwrap(), (2, 2));
         drop(way_back);
         appending.join().unwrap()

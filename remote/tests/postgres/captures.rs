@@ -1,4 +1,5 @@
-//! Captures of workspaces: held before the records that name them, and brought to another machine.
+//! Shows that captures of workspaces are stored before the records that name them, and reach
+//! another machine.
 
 use std::fs;
 use std::path::Path;
@@ -42,7 +43,7 @@ fn a_begins_captures_are_held_before_its_handler_runs_and_restored_on_another_ma
     for name in ["work one", "work two"] {
         fs::create_dir(path(name)).unwrap();
     }
-    // More than fits beside records, so there is a pack of its own too.
+    // Too large to be stored with records, so that a pack of its own is written.
     let mut large = vec![0; 3 << 20];
     ChaCha8Rng::seed_from_u64(1).fill_bytes(&mut large);
     fs::write(path("work one/large"), &large).unwrap();
@@ -51,7 +52,7 @@ fn a_begins_captures_are_held_before_its_handler_runs_and_restored_on_another_ma
     let (id, second) = (session.id(), store(&path("two"), &url, "two"));
     let (takes, taken) = std::sync::mpsc::channel();
     let lost = runner(&session, &path("work one"), None, move |context| {
-        // The machine is gone for the others, in the midst of the call.
+        // The others lose this machine during the call.
         context.resources().get::<dyn Filesystem>().unwrap().write("page", b"half done").unwrap();
         takes.send(second.take_over(id, &types())).unwrap();
         Ok(())
@@ -91,7 +92,7 @@ fn captures_come_back_in_front_of_the_records_of_their_append_and_damage_is_seen
         _ => {}
     };
     one.read(session, &mut each).unwrap();
-    // Two statements: the second says that there is no more.
+    // Two statements: the second one finds no more rows.
     let record = |sequence| (1, sequence, Vec::new(), Vec::new());
     let expected = [
         record(0),

@@ -1,4 +1,4 @@
-//! Bodies that a compaction dropped go from the database too.
+//! Shows that the database also drops the bodies that a compaction dropped.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -55,7 +55,8 @@ fn bodies_that_a_compaction_dropped_go_from_the_database_and_the_links_stay() {
     assert!(left <= before - 100, "{left} of {before}");
     assert_eq!(collect(&url, id, false).dropped, 0);
 
-    // Each is read, by those that have the bodies still too, and one that has them goes on.
+    // The log stays readable, also for a worker that still has the bodies, and that worker
+    // continues.
     let pulled = store(&url, two.path(), "two");
     pulled.pull(id).unwrap();
     let (own, made) = (here.session_dir(id), pulled.session_dir(id));
@@ -80,7 +81,7 @@ fn bodies_that_a_compaction_dropped_go_from_the_database_and_the_links_stay() {
     write(&session, 160..170);
     session.close().unwrap();
 
-    // What stands in the place of a body is covered as a body is.
+    // The checks cover a body's placeholder as they cover a body.
     let row = "kind = 18 ORDER BY sequence OFFSET 7 LIMIT 1";
     let row = format!("sequence = (SELECT sequence FROM {schema}.records WHERE session = '{id}' AND {row})");
     for damage in [
@@ -108,8 +109,9 @@ fn bodies_that_a_compaction_dropped_go_from_the_database_and_the_links_stay() {
     }
 }
 
-/// One that had read the log before a newer compaction was recorded changed rows behind one that had read that: what it said of where the
-/// slices are known stood beside bodies that were gone by then.
+/// A collection had read the log before a newer compaction was recorded, and changed rows after a
+/// collection that had read it. Its statement of where the slices are known then accompanied bodies
+/// that were already removed.
 #[test]
 fn a_collection_that_a_newer_compaction_has_overtaken_drops_nothing() {
     let Some(server) = shared() else { return };
@@ -121,7 +123,7 @@ fn a_collection_that_a_newer_compaction_has_overtaken_drops_nothing() {
     write(&session, 0..150);
     session.close().unwrap();
     here.compact(id, &CompactOptions::default()).unwrap();
-    // It has read the log, and waits for another one that is at work.
+    // It has read the log, and waits for the lock of another collection.
     let key = i64::from_le_bytes(*id.as_bytes().first_chunk().unwrap());
     let other = server.administrator();
     other.run(&format!("SELECT pg_advisory_lock({key})"));

@@ -1,4 +1,4 @@
-//! Rows that are not as they were written.
+//! Shows that rows that are not as they were written are reported.
 
 use foldlog::ObjectId;
 use foldlog::replication::{HeldPart, Replicator};
@@ -13,7 +13,7 @@ fn each_wrong_column_and_each_row_that_is_gone_is_named_by_its_session_and_seque
     let url = server.url();
     let schema = schema_of(&url);
     let one = replicator(&url, "one", retries());
-    // What is done to record 2, or to the claim in front of it, and what is said.
+    // The damage to record 2, or to the claim before it, and the reported reason.
     let content = "its content, or a record before it, is not what was appended";
     let damages = [
         ("UPDATE {}.records SET body = 'x' WHERE sequence = 2", 2, content),
@@ -80,7 +80,7 @@ fn each_wrong_column_and_each_row_that_is_gone_is_named_by_its_session_and_seque
         let names = format!("record {sequence} of session {session} is damaged in the database: ");
         assert!(text.starts_with(&names) && text.contains(said), "{damage:?}: {text}");
     }
-    // No wrong record was handed on before it was verified.
+    // No wrong record is handed on before it is verified.
     let session = Uuid::from_u128(1);
     let mut seen = Vec::new();
     let mut see = |part: HeldPart<'_>| {
@@ -122,7 +122,7 @@ fn payloads_come_back_as_they_were_or_not_at_all() {
     one.put_object(session, object, &bytes).unwrap();
     one.put_object(session, object, &bytes).unwrap();
     assert!(one.get_object(session, object).unwrap() == bytes);
-    // Another session's payloads are its own.
+    // Each session has its own payloads.
     assert!(reason(one.get_object(Uuid::from_u128(2), object)).contains("is missing"));
     for damage in ["set_byte(bytes, 5, 0)", "''", "bytes || 'x'"] {
         server.sql(&format!("UPDATE {schema}.objects SET bytes = {damage}"));
@@ -171,7 +171,7 @@ fn writers_that_come_at_once_make_the_tables_together() {
             let claim = |(worker, session)| {
                 let barrier = &barrier;
                 scope.spawn(move || {
-                    // Each has a connection by then.
+                    // Connects each worker before the barrier.
                     let held = held(worker, session).unwrap().0;
                     barrier.wait();
                     worker.claim(session, held.next).unwrap()

@@ -1,4 +1,5 @@
-//! Forks, salvaged and compacted sessions in a database, made sessions of on other machines.
+//! Shows that forks, salvaged and compacted sessions in a database can be continued on other
+//! machines.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use foldlog::{Store, StoreOptions};
 use crate::lineages::{LINEAGES, pull_and_fetch, take_over_and_go_on};
 use crate::server::{replicator, retries, shared};
 
-/// Opens the store of a worker; without a name it has no replicator, and writes what is held all the same.
+/// Opens the store of a worker. Without a name it has no replicator, and writes replicated sessions
+/// nevertheless.
 fn open(url: &str, directory: &Path, name: Option<&str>) -> Store {
     let replication = name.map(|name| Replication::new(Arc::new(replicator(url, name, retries()))));
     let unreplicated = name.is_none();

@@ -1,4 +1,4 @@
-//! A server that is killed, or comes back as it was earlier.
+//! Shows the log after a server is killed, or returns in an earlier state.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::server::{own, replicator, retries};
 use crate::worker::{append, claim, held, reason};
 
-/// Number of kills; `FOLDLOG_POSTGRES_KILLS` says how many instead.
+/// Number of kills, unless `FOLDLOG_POSTGRES_KILLS` sets another one.
 fn kills() -> u64 {
     std::env::var("FOLDLOG_POSTGRES_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(10)
 }
@@ -38,7 +38,7 @@ fn nothing_acknowledged_is_missing_behind_kills_of_the_server_and_nothing_is_hel
         let working: Vec<_> = working.collect();
         for _ in 0..rounds {
             let before: u64 = acknowledged.iter().map(|one| one.load(Ordering::SeqCst)).sum();
-            // Killed in the middle of appends, wherever they are.
+            // Kills the server during appends, at random moments.
             while acknowledged.iter().map(|one| one.load(Ordering::SeqCst)).sum::<u64>() < before + 40 {
                 if working.iter().any(|one| one.is_finished()) {
                     ended.store(1, Ordering::SeqCst);
@@ -64,7 +64,7 @@ fn nothing_acknowledged_is_missing_behind_kills_of_the_server_and_nothing_is_hel
     }
 }
 
-/// Copies a directory with all that is in it, as a server's user.
+/// Keeps the files' owner, since the server's user has to own them.
 fn copy(from: &std::path::Path, to: &std::path::Path) {
     let copied = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
     assert!(copied.success());
@@ -88,7 +88,7 @@ fn a_server_that_is_behind_what_was_acknowledged_is_noticed_by_writers_and_reade
     let seen: Vec<u64> = (0..3).map(|_| tail.wait().unwrap().unwrap().sequence.get()).collect();
     assert_eq!(seen, [0, 1, 2]);
 
-    // A server takes over to which the last commits never came.
+    // A server takes over that never received the last commits.
     server.stop();
     std::fs::remove_dir_all(server.data()).unwrap();
     copy(&copied, &server.data());
@@ -101,12 +101,12 @@ fn a_server_that_is_behind_what_was_acknowledged_is_noticed_by_writers_and_reade
         let text = reason(result);
         assert!(text.contains("went back to an older state"), "{text}");
     }
-    // A writer that noticed goes on with nothing, though the server would take it.
+    // A writer that noticed stops, although the server would accept its records.
     assert!(reason(append(&writer, session, epoch, 2, &["c"])).contains("went back"));
     let ended = tail.wait().unwrap().unwrap_err().to_string();
     assert!(ended.contains("went back"), "{ended}");
     assert!(tail.wait().is_none());
-    // Whoever comes anew goes on with what is there.
+    // A new claim continues from the records that are there.
     assert_eq!(held(&claimer, session).unwrap().1, ["a", "b"]);
     assert_eq!(claim(&claimer, session).unwrap(), (2, 2));
     let fenced = append(&replicator(&url, "x", retries()), session, epoch, 2, &["x"]);

@@ -1,4 +1,4 @@
-//! Workers that are stopped, taken over and continued.
+//! Counts the late starts of workers that are stopped, taken over and continued.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

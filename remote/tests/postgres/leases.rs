@@ -1,4 +1,5 @@
-//! When it is time to take a session over that a database holds: the server judges, by the clock that dated the renewals.
+//! Shows when a session in a database may be taken over: the server decides by the clock that dated
+//! the renewals.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::pacing::NoTime;
 use crate::places::place;
 use crate::server::{schema_of, shared};
 
-/// Longer than a test takes: nothing is renewed meanwhile.
+/// Longer than a test takes, so that nothing is renewed meanwhile.
 const LONG: Duration = Duration::from_secs(3_600);
 
 fn worker(directory: &tempfile::TempDir, place: &dyn Place, name: &str, lease: Duration) -> Store {
@@ -38,7 +39,7 @@ fn a_lease_is_alive_until_the_server_says_otherwise_and_nobody_has_to_watch_it()
     assert!(matches!(&kept, LeaseWaitOutcome::Kept { lives: true, .. }), "{kept:?}");
     assert_eq!(pacing.now(), Duration::ZERO);
 
-    // An hour goes by on the server's clock.
+    // Advances the server's clock by an hour.
     server.sql(&format!("UPDATE {schema}.leases SET renewed = renewed - interval '1 hour'"));
     let free = wait(LONG);
     assert!(
@@ -55,7 +56,7 @@ fn a_lease_is_alive_until_the_server_says_otherwise_and_nobody_has_to_watch_it()
     assert!(place.lease(id).unwrap().is_some(), "what the fenced one leaves is its own");
     new.close().unwrap();
     assert_eq!(wait(LONG), LeaseWaitOutcome::Free { lease: None });
-    // A clock that was set back makes no lease longer.
+    // Setting a clock back extends no lease.
     let third = worker(&one, place.as_ref(), "three", LONG).create(&types()).unwrap();
     server.sql(&format!("UPDATE {schema}.leases SET renewed = renewed + interval '1 year'"));
     assert_eq!(place.lease(third.id()).unwrap().unwrap().left, Some(LONG));

@@ -1,5 +1,6 @@
-//! Shows what sessions in a PostgreSQL database survive, against real servers that the tests start. Without PostgreSQL on the machine
-//! each test says that it is skipped; `FOLDLOG_SKIPPED` names a file that gets that line too.
+//! Shows which failures sessions in a PostgreSQL database survive, against real servers that the
+//! tests start. Without PostgreSQL on the machine each test reports that it is skipped, also in the
+//! file that `FOLDLOG_SKIPPED` names.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

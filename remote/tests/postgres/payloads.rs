@@ -1,4 +1,5 @@
-//! What becomes of payloads in the database that nothing names any more, and of writers that name one again.
+//! Shows that unreferenced payloads are removed from the database, and that writers may reference
+//! one again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
@@ -41,13 +42,13 @@ fn collect(url: &str, session: Uuid, dry_run: bool) -> CollectReport {
     open_place(url, retries()).unwrap().collect(session, options).unwrap().unwrap()
 }
 
-/// Counts of a collection: payloads that it removed, and that it left.
+/// Collects, and returns the numbers of payloads that it removed and left.
 fn removed_and_left(url: &str, session: Uuid) -> (u64, u64) {
     let report = collect(url, session, false);
     (report.payloads, report.payloads_left)
 }
 
-/// Lets what was withdrawn be so for a day and a second more.
+/// Dates all withdrawals back by a day and a second.
 fn pass_a_day(server: &Server, url: &str) {
     let schema = schema_of(url);
     server.sql(&format!("UPDATE {schema}.objects SET withdrawn = withdrawn - interval '86401 seconds'"));
@@ -80,7 +81,7 @@ fn a_payload_that_nothing_names_goes_from_the_database_a_day_after_it_was_found_
     assert_eq!(removed_and_left(&url, session), (1, 0));
     assert!(!is_there(&worker, session, ORPHAN) && is_there(&worker, session, NAMED));
     assert!(is_there(&worker, other, ORPHAN), "another session's is its own");
-    // It may come back, and nobody remembers that it was withdrawn.
+    // If the payload is put again, its earlier withdrawal is forgotten.
     put(&worker, session, ORPHAN);
     assert_eq!(removed_and_left(&url, session), (0, 1));
     pass_a_day(&server, &url);
@@ -102,12 +103,12 @@ fn a_writer_that_was_paused_makes_sure_of_its_payloads_in_front_of_its_append() 
         let now = move || Duration::from_secs(3_600 * clock.load(Ordering::Relaxed));
         replicator(&url, name, retries()).with_clock(now, kept)
     };
-    // One that keeps the bytes, and one that cannot keep so many.
+    // One worker keeps the bytes, the other one may not keep that many.
     for (at, (name, kept)) in [(0, ("one", 1 << 20)), (2, ("two", 5))] {
         let worker = worker(name, kept);
         let (next, epoch) = claim(&worker, session).unwrap();
         assert_eq!(next, at);
-        // Withdrawn, and not removed yet: it is needed from here on.
+        // Withdrawn, not yet removed, and needed again from here on.
         let (stays, goes) = (format!("{name} stays").into_bytes(), format!("{name} goes").into_bytes());
         put(&worker, session, &stays);
         assert_eq!(removed_and_left(&url, session), (0, 1));
@@ -116,7 +117,7 @@ fn a_writer_that_was_paused_makes_sure_of_its_payloads_in_front_of_its_append() 
         let schema = schema_of(&url);
         let withdrawn = format!("SELECT count(*) FROM {schema}.objects WHERE withdrawn IS NOT NULL");
         assert_eq!(server.query(&withdrawn)[0].get::<_, i64>(0), 0);
-        // Removed while it was paused.
+        // Removed while the worker was paused.
         put(&worker, session, &goes);
         assert_eq!(removed_and_left(&url, session), (0, 1));
         pass_a_day(&server, &url);
@@ -128,7 +129,8 @@ fn a_writer_that_was_paused_makes_sure_of_its_payloads_in_front_of_its_append() 
             assert!(is_there(&worker, session, &goes), "it was put once more");
             continue;
         }
-        // Nothing of the append is held, also if it is tried once more, and the next writer puts it again.
+        // Nothing of the append is stored, not at the second attempt either, and the next writer
+        // puts the payload again.
         assert!(reason(appended).contains("is missing"));
         assert!(reason(append(&worker, session, epoch, at + 1, &goes)).contains("is missing"));
         let next = replicator(&url, "three", retries());

@@ -1,4 +1,4 @@
-//! Stores whose sessions a database holds that is named by its URL.
+//! Opens stores whose sessions are in a database that is named by its URL.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +48,7 @@ fn a_session_goes_to_a_database_and_is_taken_over_from_there() {
         })
         .unwrap();
     assert_eq!(standing.last_time_us, last);
-    // Payloads out of line stand under their hashes.
+    // Payloads out of line are stored under their hashes.
     assert_eq!(objects.len(), 1);
     let bytes = reader.object(objects[0]).unwrap().unwrap();
     assert_eq!(ObjectId::from_content(&bytes), objects[0]);
@@ -65,7 +65,7 @@ fn a_session_goes_to_a_database_and_is_taken_over_from_there() {
     );
     new.dispatch(note("went on")).unwrap();
     new.close().unwrap();
-    // A reader goes on from where it stood.
+    // A reader continues from its position.
     let (mut claims, mut records) = (Vec::new(), 0);
     reader
         .read_on(&mut |met| match met {
@@ -93,7 +93,7 @@ fn a_call_that_a_lost_worker_left_open_is_recovered_by_the_next_and_its_begin_wa
     let lost = call(
         &runner_over(&old, ResourceRegistry::default(), move |context| {
             begins.store(context.operation().get(), Ordering::SeqCst);
-            // The machine is gone for the others, and does not know it.
+            // The others lose this machine, which does not notice.
             takes.send(second.take_over(id, &types()).unwrap()).unwrap();
             Ok(())
         })
@@ -120,7 +120,7 @@ fn a_store_goes_on_with_its_own_sessions_and_gets_back_what_its_log_lost() {
     let id = session.id();
     session.dispatch(note("first")).unwrap();
     session.close().unwrap();
-    // The directory as it was then comes back later.
+    // The directory returns later in this state.
     let older = Store::open(lost.path()).unwrap();
     older
         .backup_from(

@@ -1,4 +1,5 @@
-//! A pooler in transaction mode hands the server's sessions from one client to another behind each transaction.
+//! Shows that sessions work over a pooler in transaction mode, which hands the server's sessions
+//! from client to client after each transaction.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +21,7 @@ struct Pooler {
 
 impl Pooler {
     fn start(server: &Server) -> Pooler {
-        // The name of a socket holds it, and nobody else has one in this directory.
+        // The socket's name contains the port, and no other socket is in this directory.
         let port = server.port().wrapping_add(1).max(1024);
         let directory = server.directory();
         let settings = format!(
@@ -51,8 +52,8 @@ impl Drop for Pooler {
     }
 }
 
-/// The settings of a session stayed at the server, and other clients of the pool met them: a search path without their own tables, and
-/// a time limit.
+/// The settings of a session stayed at the server and affected other clients of the pool: a search
+/// path without their own tables, and a time limit.
 #[test]
 fn a_pooler_in_transaction_mode_hands_no_setting_to_another_client() {
     if !Path::new(PGBOUNCER).exists() {
@@ -65,7 +66,7 @@ fn a_pooler_in_transaction_mode_hands_no_setting_to_another_client() {
     let of_another = "SELECT pg_backend_pid()::text, current_setting('search_path'), current_setting('statement_timeout'), \
                       current_setting('client_min_messages'), current_setting('transaction_isolation')";
     let other = server.administrator_at(pooler.port);
-    // What another client leaves there does no harm either.
+    // Settings that another client leaves do no harm either.
     other.run("CREATE SCHEMA IF NOT EXISTS elsewhere; SET search_path = elsewhere, public; SET default_transaction_isolation = 'serializable'");
     let before = other.ask(of_another);
     let (worker, session) = (replicator(&url, "worker", retries()), Uuid::from_u128(50_051));

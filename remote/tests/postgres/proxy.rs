@@ -1,4 +1,4 @@
-//! A way to a server that breaks off where a test says.
+//! A proxy to a server that breaks connections on demand.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,14 +9,14 @@ use std::thread;
 
 use crate::server::Server;
 
-/// Says in which direction bytes are counted.
+/// Direction in which bytes are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     ToServer,
     FromServer,
 }
 
-/// Passes bytes on between clients and a server.
+/// Forwards bytes between clients and a server.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     directory: tempfile::TempDir,
@@ -27,18 +27,18 @@ pub(crate) struct Proxy {
 #[derive(Debug)]
 struct State {
     server: PathBuf,
-    /// How many bytes may still pass before connections are cut.
+    /// Number of bytes that may still pass before connections are cut, for each direction.
     left: [AtomicI64; 2],
     stays_down: AtomicBool,
     is_down: AtomicBool,
     was_cut: AtomicBool,
-    /// Lets in one connection after the other.
+    /// Admits one connection at a time.
     gate: Mutex<()>,
-    /// Connections of now, both ends.
+    /// Current connections, both ends.
     open: Mutex<Vec<UnixStream>>,
 }
 
-/// Number of bytes that no test sends.
+/// More bytes than any test sends.
 const ENDLESS: i64 = i64::MAX / 2;
 
 impl Proxy {
@@ -58,7 +58,7 @@ impl Proxy {
         };
         let state = Arc::new(state);
         let accepts = Arc::clone(&state);
-        // It ends with the process.
+        // The thread ends with the process.
         thread::spawn(move || {
             while let Ok((client, _)) = listener.accept() {
                 accepts.connect(client);
@@ -67,7 +67,7 @@ impl Proxy {
         Proxy { directory, state, port: server.port() }
     }
 
-    /// Returns the same place as the server's, on this way.
+    /// Returns the server's place with this proxy's address.
     pub(crate) fn url(&self, url: &str) -> String {
         let (place, query) = url.split_once("?host=").unwrap();
         let (_, rest) = query.split_once('&').unwrap();
@@ -75,22 +75,22 @@ impl Proxy {
         format!("{place}?host={}&{rest}", self.directory.path().display())
     }
 
-    /// Cuts every connection once so many more bytes have gone that way. What connects later gets through, or finds nobody if the
-    /// way `stays_down`.
+    /// Cuts every connection once this many more bytes have passed in that direction. Later
+    /// connections succeed, unless the proxy `stays_down`.
     pub(crate) fn cut_after(&self, way: Way, bytes: i64, stays_down: bool) {
         self.state.stays_down.store(stays_down, Ordering::SeqCst);
         self.state.was_cut.store(false, Ordering::SeqCst);
         self.state.left[way as usize].store(bytes, Ordering::SeqCst);
     }
 
-    /// Lets everything through from now on, and returns whether anything was cut.
+    /// Forwards everything from now on. Returns whether any connection was cut.
     pub(crate) fn heal(&self) -> bool {
         self.state.left.iter().for_each(|left| left.store(ENDLESS, Ordering::SeqCst));
         self.state.is_down.store(false, Ordering::SeqCst);
         self.state.was_cut.swap(false, Ordering::SeqCst)
     }
 
-    /// Lets nobody connect until the guard is dropped.
+    /// Blocks new connections until the guard is dropped.
     pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
         self.state.gate.lock().unwrap()
     }

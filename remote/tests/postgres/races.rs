@@ -1,4 +1,4 @@
-//! Writers that race for a session.
+//! Shows that one writer wins if several race for a session.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier};
@@ -13,13 +13,13 @@ use crate::worker::{append, claim, held, reason, record};
 
 const WRITERS: usize = 8;
 
-/// Number of races; `FOLDLOG_POSTGRES_RACES` says how many instead.
+/// Number of races, unless `FOLDLOG_POSTGRES_RACES` sets another one.
 fn races() -> u64 {
     std::env::var("FOLDLOG_POSTGRES_RACES").ok().and_then(|races| races.parse().ok()).unwrap_or(200)
 }
 
-/// Claims the session and appends to it until two appends were acknowledged or somebody else is the writer, twice. Returns the epochs
-/// claimed and the texts acknowledged.
+/// Claims the session and appends to it until two appends are acknowledged or another worker is the
+/// writer, twice. Returns the claimed epochs and the acknowledged texts.
 fn race(worker: &PostgresReplicator, name: usize, session: Uuid) -> (Vec<u64>, Vec<String>) {
     let (mut epochs, mut acknowledged) = (Vec::new(), Vec::new());
     for round in 0..2 {
@@ -68,7 +68,8 @@ fn of_eight_writers_none_appends_what_another_ones_claim_stands_before_in_200_ra
         assert_eq!(distinct.len(), epochs.len(), "an epoch has two writers");
         assert_eq!(distinct, (1..=ended.epoch).collect());
         let acknowledged: Vec<&String> = done.iter().flat_map(|(_, texts)| texts).collect();
-        // Nothing failed here but by fencing, so what is held is what was acknowledged, each once.
+        // Fencing is the only failure here, so the log contains each acknowledged text exactly
+        // once.
         let (held, acknowledged): (BTreeSet<&String>, BTreeSet<&String>) =
             (texts.iter().collect(), acknowledged.into_iter().collect());
         assert_eq!(held.len(), texts.len(), "a record was appended twice");
@@ -76,7 +77,7 @@ fn of_eight_writers_none_appends_what_another_ones_claim_stands_before_in_200_ra
         (claims, appended) = (claims + epochs.len(), appended + texts.len());
     }
     println!("{} races, {claims} claims, {appended} records", races());
-    // Each race has its winner, and most a writer that was fenced in the middle.
+    // Each race has its winner, and most of them a writer that was fenced in the middle.
     assert!(claims as u64 >= races() && appended as u64 >= races() * 2);
 }
 
@@ -110,7 +111,7 @@ fn a_superseded_writer_is_fenced_and_a_takeover_has_what_was_acknowledged() {
     assert_eq!((ended.epoch, ended.is_ours, ended.others_end.get()), (2, false, 4));
     assert_eq!(one.sessions().unwrap(), [session]);
 
-    // A claim stands where the log ended that was read, or nowhere.
+    // A claim succeeds only at the end of the log as it was read.
     assert!(reason(one.claim(session, 3.into())).contains("was not read"));
     let read = one.read(session, &mut |_| {}).unwrap();
     append(&two, session, 2, 4, &["e"]).unwrap();
@@ -136,7 +137,7 @@ fn records_of_every_kind_and_size_come_back_as_they_were_in_one_statement_or_sev
     assert!(out_of_order.is_err());
 }
 
-/// Returns another replicator of the same name, which has claimed nothing.
+/// Returns another replicator of the same name, without a claim.
 fn replicator_of(one: &PostgresReplicator, url: &str) -> PostgresReplicator {
     replicator(url, &one.name(), retries())
 }

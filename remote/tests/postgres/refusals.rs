@@ -1,4 +1,4 @@
-//! Servers that do not do what they are asked for, and what is said of that.
+//! Shows the errors of servers that refuse a request.
 
 use std::fs;
 use std::process::Command;
@@ -67,7 +67,7 @@ fn wrong_passwords_missing_databases_rights_and_servers_are_said_and_no_password
         refusal(&nobody_listens, right)
             .contains("the connection was refused: nobody listens there (PostgreSQL at 127.0.0.1:1,")
     );
-    // A right to write is one in the database, and one in its schema.
+    // Writing needs rights in the database and in its schema.
     server.sql("CREATE SCHEMA agents");
     assert!(refusal(&url("postgres"), right).contains("no right"));
     server.sql("GRANT ALL ON SCHEMA agents TO agent");
@@ -104,7 +104,7 @@ fn a_full_or_read_only_database_is_said_with_what_the_server_says_escaped_and_cu
         assert!(text.contains(said) && text.contains(&answer) && !text.contains(&"x".repeat(200)), "{text}");
         server.sql(&format!("DROP TRIGGER refuse ON {schema}.records"));
     }
-    // Nothing is in doubt: what was refused is not held, and can be appended anew.
+    // Nothing is in doubt: refused records are not stored, and can be appended again.
     append(&one, SESSION, 1, 1, &["b", "c"]).unwrap();
     assert_eq!(held(&one, SESSION).unwrap().1, ["a", "b", "c"]);
     let rows = server.query(&format!("SELECT count(*) FROM {schema}.records"));
@@ -124,7 +124,7 @@ fn a_commit_waits_for_the_disk_whatever_role_or_database_have_set() {
     server.sql("CREATE ROLE careless LOGIN SUPERUSER; ALTER ROLE careless SET synchronous_commit = off");
     let one = replicator(&url, "one", hasty());
     claim(&one, SESSION).unwrap();
-    // The server itself says what the transaction has when it writes.
+    // A trigger records the durability setting of each writing transaction.
     server.sql(&format!(
         "CREATE TABLE {schema}.seen (level text);
          CREATE FUNCTION {schema}.see() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN \
@@ -139,7 +139,7 @@ fn a_commit_waits_for_the_disk_whatever_role_or_database_have_set() {
     let seen = server.query(&format!("SELECT level FROM {schema}.seen"));
     let seen: Vec<String> = seen.iter().map(|row| row.get(0)).collect();
     assert_eq!(seen, ["on", "on", "on"]);
-    // One that waits for still more is left as it is.
+    // A setting that waits for even more is left unchanged.
     server.sql("ALTER ROLE careless SET synchronous_commit = remote_apply");
     let two = replicator(&url, "two", hasty());
     claim(&two, SESSION).unwrap();
@@ -163,7 +163,7 @@ fn a_server_that_does_not_sync_is_refused_also_later() {
     claim(&one, SESSION).unwrap();
     append(&one, SESSION, 1, 0, &["a"]).unwrap();
     set("off");
-    // The connection of before learns it a moment later.
+    // The old connection learns of it a moment later.
     let mut next = 1;
     let text = loop {
         match append(&one, SESSION, 1, next, &["b"]) {
@@ -174,7 +174,8 @@ fn a_server_that_does_not_sync_is_refused_also_later() {
     assert!(text.contains("`fsync` is off"), "{text}");
 }
 
-/// Makes an authority, and a certificate of it for `localhost`, in the server's directory.
+/// Makes a certificate authority, and a certificate of it for `localhost`, in the server's
+/// directory.
 fn certify(server: &Server) -> Option<std::path::PathBuf> {
     let directory = server.directory().join("tls");
     fs::create_dir(&directory).unwrap();
@@ -218,7 +219,7 @@ fn tls_is_spoken_with_the_host_of_the_url_alone_and_only_where_it_is_certified()
     assert!(refusal(&trusted("localhost", "other.pem"), None).contains(untrusted));
     assert!(refusal(&trusted("127.0.0.1", "authority.pem"), None).contains(untrusted));
     assert!(refusal(&url("localhost", "sslmode=require"), None).contains(untrusted));
-    // The server takes nobody without TLS.
+    // The server refuses connections without TLS.
     assert!(refusal(&url("localhost", ""), None).contains("refuses the user"));
     let one = replicator(&trusted("localhost", "authority.pem"), "one", retries());
     claim(&one, SESSION).unwrap();

@@ -1,4 +1,4 @@
-//! A PostgreSQL server of a test, in a directory of its own.
+//! Runs a PostgreSQL server for a test, in a directory of its own.
 
 use std::fs;
 use std::io::Write;
@@ -16,10 +16,10 @@ use nix::sys::signal::{self, Signal};
 use nix::sys::wait::{self, WaitPidFlag};
 use nix::unistd::{Gid, Pid, Uid, User};
 
-/// How long a server may take to start or to stop.
+/// Longest time for a server to start or stop.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bounds that let a test go through an outage of a second or two.
+/// Limits with which a test survives an outage of a second or two.
 pub(crate) fn retries() -> Retries {
     Retries {
         within: Duration::ZERO,
@@ -30,7 +30,7 @@ pub(crate) fn retries() -> Retries {
     }
 }
 
-/// Bounds that let a test see a failure at once.
+/// Limits with which a test sees a failure at once.
 pub(crate) fn hasty() -> Retries {
     let wait = Duration::from_millis(1);
     Retries {
@@ -42,7 +42,6 @@ pub(crate) fn hasty() -> Retries {
     }
 }
 
-/// Is a server that runs.
 #[derive(Debug)]
 pub(crate) struct Server {
     directory: tempfile::TempDir,
@@ -55,7 +54,7 @@ pub(crate) struct Server {
 static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
 static SCHEMAS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the server that several tests share, or says that the test is skipped.
+/// Returns the server that several tests share, or reports that the test is skipped.
 pub(crate) fn shared() -> Option<Arc<Server>> {
     let mut shared = SHARED.lock().unwrap();
     if let Some(server) = shared.upgrade() {
@@ -66,12 +65,12 @@ pub(crate) fn shared() -> Option<Arc<Server>> {
     Some(server)
 }
 
-/// Starts a server that the test does with what it likes.
+/// Starts a server for one test alone.
 pub(crate) fn own() -> Option<Server> {
     own_with(&[])
 }
 
-/// Starts a server with further settings.
+/// Starts such a server with further settings.
 pub(crate) fn own_with(settings: &[&str]) -> Option<Server> {
     let Some(programs) = programs() else {
         return skip("there is no PostgreSQL (initdb and postgres, 14 or later)");
@@ -85,7 +84,7 @@ pub(crate) fn own_with(settings: &[&str]) -> Option<Server> {
             }
         },
     };
-    // The path of a socket has a hundred bytes at most.
+    // A socket's path may have about a hundred bytes.
     let directory = tempfile::Builder::new().prefix("foldlog-pg").tempdir_in("/tmp").unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     if let Some((uid, gid)) = user {
@@ -108,7 +107,7 @@ pub(crate) fn own_with(settings: &[&str]) -> Option<Server> {
     ]);
     assert!(initdb.stdout(Stdio::null()).status().unwrap().success(), "initdb failed");
     let mut file = fs::OpenOptions::new().append(true).open(data.join("postgresql.conf")).unwrap();
-    // A killed server syncs every file of its directory otherwise.
+    // By default a killed server syncs every file of its directory when it starts.
     for setting in ["recovery_init_sync_method = syncfs"].iter().chain(settings) {
         writeln!(file, "{setting}").unwrap();
     }
@@ -128,7 +127,8 @@ pub(crate) fn skip<T>(reason: &str) -> Option<T> {
     None
 }
 
-/// Returns the directory of the server's programs: one of the path, or the newest that Debian has installed.
+/// Returns the directory of the server's programs: one in the path, or the newest that Debian has
+/// installed.
 fn programs() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -144,7 +144,6 @@ fn programs() -> Option<PathBuf> {
         .find(|directory| ["initdb", "postgres"].iter().all(|name| directory.join(name).exists()))
 }
 
-/// Returns the schema that such a place names.
 pub(crate) fn schema_of(url: &str) -> &str {
     url.rsplit('=').next().unwrap()
 }
@@ -162,7 +161,6 @@ impl Server {
         self.port
     }
 
-    /// Returns the socket's file.
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.path().join(format!(".s.PGSQL.{}", self.port))
     }
@@ -171,7 +169,7 @@ impl Server {
         self.as_its_user(&self.programs.join(name))
     }
 
-    /// Runs a program in the server's directory, as the user that it runs as.
+    /// Runs a program in the server's directory, as the server's user.
     pub(crate) fn as_its_user(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.directory.path()).env("LC_ALL", "C");
@@ -202,10 +200,10 @@ impl Server {
         self.directory.path().join("log")
     }
 
-    /// Kills the server, and what it started, in the midst of whatever they do.
+    /// Kills the server and its processes at any moment of their work.
     pub(crate) fn kill(&self) {
         if let Some(mut child) = self.running.lock().unwrap().take() {
-            // Stopped first, and seen to have stopped, so that it starts no more.
+            // Waits until it is stopped, so that it starts no more processes.
             let pid = Pid::from_raw(child.id() as i32);
             signal::kill(pid, Signal::SIGSTOP).unwrap();
             wait::waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
@@ -215,7 +213,7 @@ impl Server {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        // The next server does not begin before they are all gone.
+        // The next server may start only once they have all ended.
         let began = Instant::now();
         while is_held(&self.data()) {
             assert!(began.elapsed() < PATIENCE, "processes of a killed server do not end");
@@ -231,19 +229,19 @@ impl Server {
         }
     }
 
-    /// Returns the place of sessions in a schema of this test's own.
+    /// Returns the place of sessions in a new schema of this test.
     pub(crate) fn url(&self) -> String {
         let schema = format!("s{}", SCHEMAS.fetch_add(1, Ordering::SeqCst));
         self.url_of("foldlog", "postgres", &schema)
     }
 
-    /// Returns the place of sessions that a user has in a schema of a database.
+    /// Returns the place of a user's sessions in a schema of a database.
     pub(crate) fn url_of(&self, user: &str, database: &str, schema: &str) -> String {
         let directory = self.directory.path().display();
         format!("postgres://{user}@/{database}?host={directory}&port={}&schema={schema}", self.port)
     }
 
-    /// Copies a file into the server's directory that its user alone may read.
+    /// Copies a file into the server's directory that only the server's user may read.
     pub(crate) fn give(&self, from: &Path, to: &Path) {
         fs::copy(from, to).unwrap();
         fs::set_permissions(to, fs::Permissions::from_mode(0o600)).unwrap();
@@ -259,20 +257,21 @@ impl Drop for Server {
     }
 }
 
-/// Returns the processes that a process has started.
+/// Returns the child processes of a process.
 fn started_by(parent: Pid) -> Vec<Pid> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let is_child = |pid: &i32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // Behind the name, which may hold anything, stand the state and the parent.
+        // The state and the parent follow the name, which may contain any character.
         let behind = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);
         behind.split(' ').nth(1).and_then(|ppid| ppid.parse().ok()) == Some(parent.as_raw())
     };
     pids.filter(is_child).map(Pid::from_raw).collect()
 }
 
-/// Returns whether a process still has the server's lock file, whose shared memory the next one would find in use.
+/// Returns whether a process is still attached to the shared memory that the server's lock file
+/// names. The next server would find it in use.
 fn is_held(data: &Path) -> bool {
     let Ok(text) = fs::read_to_string(data.join("postmaster.pid")) else { return false };
     // Line 7 has the key and the id of the shared memory, to which each process is attached.
@@ -288,7 +287,6 @@ fn is_held(data: &Path) -> bool {
     })
 }
 
-/// Returns a replicator of that name.
 pub(crate) fn replicator(url: &str, name: &str, retries: Retries) -> PostgresReplicator {
     PostgresReplicator::new(Database::from_url(url).unwrap(), name, retries).unwrap()
 }

@@ -1,4 +1,4 @@
-//! What a test does to a server as its administrator.
+//! Runs an administrator's statements on a test's server.
 
 use std::future::poll_fn;
 use std::time::Instant;
@@ -9,16 +9,14 @@ use tokio_postgres::{AsyncMessage, Client, NoTls, Row, SimpleQueryMessage};
 
 use crate::server::{PATIENCE, Server};
 
-/// Is a connection of the administrator's.
 pub(crate) struct Administrator {
     client: Client,
     runtime: Runtime,
-    /// What the server has notified it of.
+    /// Receives the server's notifications.
     heard: mpsc::UnboundedReceiver<String>,
 }
 
 impl Administrator {
-    /// Runs statements on this connection.
     pub(crate) fn run(&self, statements: &str) {
         self.runtime.block_on(self.client.batch_execute(statements)).unwrap();
     }
@@ -34,7 +32,7 @@ impl Administrator {
         (0..row.len()).map(|column| row.get(column).unwrap_or_default().to_owned()).collect()
     }
 
-    /// Returns what the next notification says.
+    /// Returns the payload of the next notification.
     pub(crate) fn hear(&mut self) -> String {
         let heard = async { tokio::time::timeout(PATIENCE, self.heard.recv()).await };
         self.runtime.block_on(heard).expect("nobody notifies").unwrap()
@@ -42,7 +40,6 @@ impl Administrator {
 }
 
 impl Server {
-    /// Connects as the administrator.
     pub(crate) fn administrator(&self) -> Administrator {
         self.administrator_at(self.port())
     }
@@ -67,25 +64,23 @@ impl Server {
         Administrator { client, runtime, heard }
     }
 
-    /// Runs statements.
     pub(crate) fn sql(&self, statements: &str) {
         self.administrator().run(statements);
     }
 
-    /// Runs a query.
     pub(crate) fn query(&self, statement: &str) -> Vec<Row> {
         let Administrator { client, runtime, .. } = self.administrator();
         runtime.block_on(client.query(statement, &[])).unwrap()
     }
 
-    /// Runs statements whose locks and channels are held until the connection is dropped.
+    /// Runs statements whose locks and channels last until the connection is dropped.
     pub(crate) fn holding(&self, statements: &str) -> Administrator {
         let administrator = self.administrator();
         administrator.run(statements);
         administrator
     }
 
-    /// Returns once somebody waits for a lock.
+    /// Returns once a process waits for a lock.
     pub(crate) fn wait_for_lock(&self) {
         let began = Instant::now();
         while self.query("SELECT 1 FROM pg_locks WHERE NOT granted").is_empty() {

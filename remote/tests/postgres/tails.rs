@@ -1,4 +1,4 @@
-//! Following a session that somebody else writes.
+//! Shows that a reader can follow a session that another worker writes.
 
 use std::thread;
 
@@ -15,7 +15,7 @@ fn a_tail_yields_what_is_held_and_then_what_comes_from_any_position_on() {
     let Some(server) = shared() else { return };
     let url = server.url();
     let (one, two) = (replicator(&url, "one", retries()), replicator(&url, "two", retries()));
-    // It waits for a session that is not there yet, and for a record.
+    // It waits for a session that does not exist yet, and for a record.
     let mut first = two.tail(SESSION, 0.into()).unwrap();
     let mut late = two.tail(SESSION, 3.into()).unwrap();
     claim(&one, SESSION).unwrap();
@@ -30,7 +30,7 @@ fn a_tail_yields_what_is_held_and_then_what_comes_from_any_position_on() {
     append(&one, SESSION, 2, 2, &["c", "d"]).unwrap();
     assert_eq!(next(&mut first), (2, "c".to_owned(), 2));
     assert_eq!(next(&mut late), (3, "d".to_owned(), 2));
-    // As a stream it is polled by any executor.
+    // Any executor can poll it as a stream.
     append(&one, SESSION, 2, 4, &["e"]).unwrap();
     let streamed = future::block_on(first.take(2).collect::<Vec<_>>());
     let streamed: Vec<u64> = streamed.into_iter().map(|record| record.unwrap().sequence.get()).collect();

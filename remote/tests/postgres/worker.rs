@@ -1,11 +1,11 @@
-//! What tests do with a replicator: records to append, and what is held.
+//! Helpers for replicators: records to append, and the stored log.
 
 use foldlog::replication::{HeldPart, ReplicaError, ReplicaStatus, Replicator};
 use foldlog::{Record, RecordKind};
 use foldlog_remote::PostgresReplicator;
 use uuid::Uuid;
 
-/// Reads and claims a session, and returns where it ended and the claim's epoch.
+/// Reads and claims a session. Returns the log's end and the claim's epoch.
 pub(crate) fn claim(replicator: &PostgresReplicator, session: Uuid) -> Result<(u64, u64), ReplicaError> {
     let held = replicator.read(session, &mut |_| {})?;
     let epoch = replicator.claim(session, held.next)?;
@@ -29,7 +29,7 @@ pub(crate) fn record(sequence: u64, text: &str) -> Record<'_> {
     Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 7, body: text.as_bytes() }
 }
 
-/// Returns what is held of a session.
+/// Returns the end of a session's stored log and the texts of its records.
 pub(crate) fn held(
     replicator: &PostgresReplicator,
     session: Uuid,
@@ -44,7 +44,6 @@ pub(crate) fn held(
     Ok((held, texts))
 }
 
-/// Returns the reason of a failure.
 pub(crate) fn reason<T: std::fmt::Debug>(done: Result<T, ReplicaError>) -> String {
     match done {
         Err(ReplicaError::Failed { reason } | ReplicaError::Unknown { reason }) => reason,
