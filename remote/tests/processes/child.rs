@@ -1,4 +1,4 @@
-//! Another process of this test binary: a worker that says what it does.
+//! Starts another process of this test binary: a worker that reports its progress.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 use crate::worker::{ORDERS, Orders};
 
-/// One line that a worker said.
+/// One line of a worker's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     /// The note is acknowledged.
@@ -18,11 +18,11 @@ pub(crate) enum Said {
     Within(u64),
     /// The call is acknowledged.
     Called,
-    /// The worker stands at the step that it was told.
+    /// The worker waits at the step that it was given.
     At,
-    /// All is done, in so many steps.
+    /// All work is done, in this number of steps.
     Done(u64),
-    /// The work was refused, since the session was taken over or for another reason.
+    /// The work was refused, with the reason.
     Refused(String),
 }
 
@@ -44,11 +44,11 @@ impl Worker {
         Worker { process, output }
     }
 
-    /// Waits for what the worker says next; `None` once it has ended.
+    /// Waits for the worker's next line. Returns `None` once it has ended.
     pub(crate) fn hear(&mut self) -> Option<Said> {
         loop {
             let mut line = String::new();
-            // A line that a kill cut short says nothing.
+            // A line that a kill cut short is ignored.
             if self.output.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
@@ -69,7 +69,7 @@ impl Worker {
         }
     }
 
-    /// Returns what the worker says until it stands at its step, that included, or until it ends.
+    /// Returns the worker's lines until it waits at its step (included) or ends.
     pub(crate) fn hear_until_it_waits(&mut self) -> Vec<Said> {
         let mut all = Vec::new();
         while let Some(said) = self.hear() {
@@ -81,7 +81,7 @@ impl Worker {
         all
     }
 
-    /// Returns what the worker says until it ends.
+    /// Returns the worker's lines until it ends.
     pub(crate) fn hear_out(mut self) -> Vec<Said> {
         let mut all = Vec::new();
         while let Some(said) = self.hear() {
@@ -95,20 +95,20 @@ impl Worker {
         Pid::from_raw(i32::try_from(self.process.id()).unwrap())
     }
 
-    /// Kills the worker, and returns what it had said.
+    /// Kills the worker, and returns its remaining lines.
     pub(crate) fn kill(mut self) -> Vec<Said> {
         self.process.kill().unwrap();
         self.hear_out()
     }
 
-    /// Stops the worker, and returns once it stands.
+    /// Stops the worker, and returns once it has stopped.
     pub(crate) fn stop(&self) {
         kill(self.pid(), Signal::SIGSTOP).unwrap();
         let stands = waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED)).unwrap();
         assert!(matches!(stands, WaitStatus::Stopped(..)), "{stands:?}");
     }
 
-    /// Lets a stopped worker go on, from its step too.
+    /// Continues a stopped worker, also one that waits at its step.
     pub(crate) fn go_on(&mut self) {
         kill(self.pid(), Signal::SIGCONT).unwrap();
         self.process.stdin.take().unwrap().write_all(b"go on\n").unwrap();

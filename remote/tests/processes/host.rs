@@ -20,7 +20,7 @@ use crate::steps::Steps;
 /// The session that all workers write, one after the other.
 pub(crate) const SESSION: Uuid = Uuid::from_u128(0x5e55);
 
-/// Opens the store of a worker of that name in a directory. `steps` are told of each request to the bucket.
+/// Opens the store of the named worker in a directory. `steps` counts each request to the bucket.
 pub(crate) fn store(directory: &Path, bucket: &Path, name: &str, steps: Steps) -> Store {
     let files = LocalFileSystem::new_with_prefix(bucket).unwrap().with_fsync(true);
     let clock = steps.clone();
@@ -34,7 +34,7 @@ pub(crate) fn store(directory: &Path, bucket: &Path, name: &str, steps: Steps) -
     };
     let replicator =
         ObjectReplicator::new(Arc::new(Answered(steps.over(files))), "team", name, retries).unwrap();
-    // Its steps are counted: no timer renews its lease.
+    // No timer renews the lease: it would make the number of steps vary.
     let replicator = replicator.with_lease(LEASE_LENGTH_MAX).unwrap().with_clock(move || clock.read_clock());
     let options = StoreOptions {
         replication: Some(Replication::new(Arc::new(replicator))),
@@ -44,8 +44,8 @@ pub(crate) fn store(directory: &Path, bucket: &Path, name: &str, steps: Steps) -
     Store::open_with(directory, options).unwrap()
 }
 
-/// Makes a runner of a session over the files of a directory, which takes the place of the one before it, and is empty where that
-/// matters.
+/// Makes a runner of a session over the files of a directory. The directory replaces the session's
+/// earlier one, and is empty in the tests that depend on it.
 pub(crate) fn runner_in(
     session: &Session,
     directory: &Path,
@@ -58,28 +58,29 @@ pub(crate) fn runner_in(
         .unwrap()
 }
 
-/// Brings what the last call left into the directory of a runner whose session had no call open.
+/// Restores the state that the last call left into a runner's directory. The session has no open
+/// call.
 pub(crate) fn rewind_to_last(runner: &ToolRunner) -> foldlog::Result<()> {
     let last = runner.state().session().position().unwrap();
     runner.state().rewind(last, &RewindOptions { overwrite: true, ..RewindOptions::default() }).map(drop)
 }
 
-/// Checks that all is there that the captures need which a session's records name.
+/// Checks that all captures that a session's records name are complete and intact.
 pub(crate) fn assert_captures_are_sound(session: &Session, what: &str) {
     let audited = audit_captures(session.dir()).unwrap();
     assert!(audited.damaged.is_empty() && audited.elsewhere.is_empty(), "{what}: {audited:?}");
 }
 
-/// Name of the file in which each call leaves its operation's number.
+/// Name of the file to which each call appends its operation's number.
 pub(crate) const CALLS: &str = "calls";
 
-/// Returns which calls left their number in a directory.
+/// Returns the operation numbers that calls left in a directory.
 pub(crate) fn calls_in(directory: &Path) -> Vec<u64> {
     let text = std::fs::read_to_string(directory.join(CALLS)).unwrap_or_default();
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
-/// What a log says: the notes, and the begins of calls.
+/// Contains the notes of a log, and the start records of its calls.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) notes: Vec<String>,

@@ -1,4 +1,4 @@
-//! Workers that are killed, each at another step, and whose session the next one takes over.
+//! Kills a worker at each step, and has the next one take the session over.
 
 use foldlog::Error;
 use foldlog::tools::ExecuteOptions;
@@ -12,7 +12,7 @@ use crate::notes::{call, types};
 use crate::steps::Steps;
 use crate::worker::Orders;
 
-/// Number of notes and calls of a worker that is left alone.
+/// Number of notes and calls of a worker that is not disturbed.
 pub(crate) fn rounds() -> u64 {
     std::env::var("FOLDLOG_REMOTE_ROUNDS").map_or(2, |rounds| rounds.parse().unwrap())
 }
@@ -32,7 +32,7 @@ pub(crate) fn orders(places: &tempfile::TempDir, name: &str) -> Orders {
     }
 }
 
-/// Returns how many steps a worker makes that is left alone.
+/// Returns the number of steps of a worker that is not disturbed.
 pub(crate) fn steps() -> u64 {
     let places = tempfile::tempdir().unwrap();
     match Worker::start(&orders(&places, "alone")).hear_out().last() {
@@ -41,7 +41,8 @@ pub(crate) fn steps() -> u64 {
     }
 }
 
-/// Checks that a log holds what a worker said was acknowledged, and the begins of the handlers that ran.
+/// Checks that a log contains the worker's acknowledged notes and the start records of its handlers
+/// that ran.
 pub(crate) fn assert_holds(told: &Told, said: &[Said], what: &str) {
     let noted: Vec<&String> =
         said.iter().filter_map(|said| if let Said::Noted(text) = said { Some(text) } else { None }).collect();
@@ -85,7 +86,8 @@ fn a_worker_that_is_killed_at_any_step_leaves_all_that_was_acknowledged() {
         let (told, what) = (told(&session), format!("step {step}"));
         assert_holds(&told, &said, &what);
         assert_captures_are_sound(&session, &what);
-        // The files are as the begin of the open call captured them, or as the last call left them.
+        // The files are as the open call's start record captured them, or as the last call left
+        // them.
         let open: Vec<u64> = session.open_operations().iter().map(|open| open.operation.get()).collect();
         let left: Vec<u64> = told.begins.iter().copied().filter(|begin| !open.contains(begin)).collect();
         let directory = places.path().join("work");
@@ -112,7 +114,7 @@ fn a_takeover_that_is_killed_at_any_step_is_made_again_in_the_same_directory() {
     assert!(matches!(Worker::start(&first).hear_out().last(), Some(Said::Done(_))));
     let mut step = 0;
     loop {
-        // Each claim makes the log longer, so each takeover is over a bucket of its own.
+        // Each claim makes the log longer, so each takeover uses a copy of the bucket.
         let bucket = places.path().join(format!("bucket {step}"));
         copy(&first.bucket, &bucket);
         let taking = orders(&places, &format!("{step}"));
@@ -145,7 +147,7 @@ fn a_session_outlives_any_number_of_workers() {
     let mut all = Vec::new();
     for number in 0..workers {
         let name = format!("worker {number}");
-        // One in three is killed while it takes the session over, the others at their work.
+        // One in three is killed during its takeover, the others during their work.
         let counts_late = number % 3 != 2;
         let waits_at = Some(number * 5 % 7 + 1);
         let takes_over = number > 0;
@@ -162,7 +164,7 @@ fn a_session_outlives_any_number_of_workers() {
     assert!(all.iter().any(|said| matches!(said, Said::Noted(_))));
     assert_holds(&told(&session), &all, "at the end");
     assert_captures_are_sound(&session, "at the end");
-    // A worker that was killed before it claimed has no epoch.
+    // A worker that was killed before its claim has no epoch.
     let epoch = session.epoch().unwrap();
     assert!((workers * 2 / 3..=workers + 1).contains(&epoch), "{epoch}");
 }

@@ -1,4 +1,4 @@
-//! A bucket whose requests are counted, and that waits at one of them.
+//! Counts the requests to a bucket, and waits at one of them.
 
 use std::fmt::Display;
 use std::io::stdin;
@@ -16,33 +16,34 @@ use object_store::{GetOptions, GetResult, ObjectStore, PutOptions, PutPayload, P
 use crate::requests::Requests;
 use crate::worker::say;
 
-/// How long a worker seems to have stood that waited at a step: longer than any lease.
+/// Apparent duration of a stop at a step: longer than any lease.
 const STOOD: Duration = Duration::from_secs(2 * 3_600);
 
-/// Counts steps. At one of them the process says so, and waits for a line on its standard input.
+/// Counts steps. At one of them the process reports it, and waits for a line on standard input.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Steps {
     made: Arc<AtomicU64>,
     waits_at: Option<u64>,
     has_stood: Arc<AtomicBool>,
-    /// Which thread waits at a reading of the clock, and at the how many-th from now.
+    /// The thread that waits at a reading of the clock, and the number of readings until then.
     window: Arc<Mutex<Option<(ThreadId, u32)>>>,
 }
 
 impl Steps {
-    /// Counts from now on, or once [`begin_anew`](Steps::begin_anew) is called.
+    /// Counts from now on, or from the call of [`begin_anew`](Steps::begin_anew).
     pub(crate) fn waiting_at(step: Option<u64>, counts_late: bool) -> Steps {
         let made = if counts_late { u64::MAX / 2 } else { 0 };
         Steps { made: Arc::new(AtomicU64::new(made)), waits_at: step, ..Steps::default() }
     }
 
-    /// Has this thread wait between the last check of its next call and the start of the tool: after it has read the clock for the second
-    /// time. The first time is before the begin is put.
+    /// Has this thread wait between the last check of its next call and the start of the tool,
+    /// which is at its second reading of the clock. The first reading is before the start record is
+    /// put.
     pub(crate) fn wait_in_window(&self) {
         *self.window.lock().unwrap() = Some((thread::current().id(), 2));
     }
 
-    /// Reads the clock, which goes on by more than any lease while the worker stands.
+    /// Reads the clock, which advances by more than any lease while the worker waits.
     pub(crate) fn read_clock(&self) -> Duration {
         static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
         let stood = if self.has_stood.load(Ordering::SeqCst) { STOOD } else { Duration::ZERO };
@@ -79,7 +80,7 @@ impl Steps {
         Stepping { files, steps: self }
     }
 
-    /// The thread that speaks to the bucket stands still here, and so does whoever waits for it.
+    /// Blocks the thread that sends the request, and so every thread that waits for it.
     fn step(&self) {
         let step = self.made.fetch_add(1, Ordering::SeqCst);
         if self.waits_at == Some(step) {

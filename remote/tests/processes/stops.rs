@@ -1,4 +1,4 @@
-//! Workers that are stopped at any step, whose session is taken over meanwhile, and that go on as if nothing had happened.
+//! Stops a worker at each step, has its session taken over, and continues the worker.
 
 use foldlog::Error;
 use foldlog::tools::ExecuteOptions;
@@ -10,7 +10,8 @@ use crate::notes::{call, note, types};
 use crate::steps::Steps;
 use crate::worker::Orders;
 
-/// Continued with the acknowledgement of a begin on its way, a worker started that call's tool, which the other worker had run again.
+/// A worker was stopped while the acknowledgement of a start record was on its way. Once continued,
+/// it started that call's tool, which the other worker had run again.
 #[test]
 fn a_worker_that_was_stopped_at_any_step_and_taken_over_is_refused_and_starts_no_tool() {
     let all = std::env::var_os("FOLDLOG_REMOTE_ROUNDS").is_some();
@@ -28,7 +29,7 @@ fn a_worker_that_was_stopped_at_any_step_and_taken_over_is_refused_and_starts_no
         let session = match next.take_over(SESSION, &types()) {
             Ok(session) => session,
             Err(Error::ReplicaFailed { reason, .. }) if reason.contains("nothing of that session") => {
-                // Nobody has claimed anything, so nothing stands in the worker's way.
+                // There is no claim yet, so the worker can continue.
                 worker.go_on();
                 let said = worker.hear_out();
                 assert!(matches!(said.last(), Some(Said::Done(_))), "step {step}: {said:?}");
@@ -44,13 +45,14 @@ fn a_worker_that_was_stopped_at_any_step_and_taken_over_is_refused_and_starts_no
 
         worker.go_on();
         let after = worker.hear_out();
-        // What it says now was held before the claim, or it would not say it.
+        // The worker reports only what is replicated, so this was replicated before the claim.
         assert_holds(&taken, &after, &format!("step {step}, after"));
         let late = after.iter().find(|said| matches!(said, Said::Within(_)));
         assert_eq!(late, None, "step {step}: a tool starts late");
         match after.last() {
             Some(Said::Refused(why)) if why == "fenced" => fenced += 1,
-            // Behind its last request all of its own is held, and nothing is left to be refused.
+            // After its last request all its records are replicated, and no request is left to be
+            // refused.
             Some(Said::Done(_)) if step + 1 == steps => {}
             other => panic!("step {step}: {other:?}"),
         }
@@ -59,7 +61,7 @@ fn a_worker_that_was_stopped_at_any_step_and_taken_over_is_refused_and_starts_no
         assert!(call(&runner).unwrap().success);
         drop(runner);
         session.close().unwrap();
-        // Nothing of the other worker's came in between.
+        // The continued worker added nothing.
         let session = next.open_session(SESSION, &types()).unwrap();
         let now = told(&session);
         assert_eq!(now.notes.last().map(String::as_str), Some("went on"));
@@ -68,7 +70,8 @@ fn a_worker_that_was_stopped_at_any_step_and_taken_over_is_refused_and_starts_no
     assert!(fenced > 5 && went_on > 0, "{fenced} fenced, {went_on} went on, of {steps} steps");
 }
 
-/// The window that is documented in `foldlog::replication`: between the last check and the start of the tool no time is asked.
+/// Shows the window that `foldlog::replication` documents: a stop between the last check and the
+/// start of the tool is not noticed.
 #[test]
 fn a_worker_that_was_stopped_between_the_last_check_and_the_start_starts_that_tool_and_no_other() {
     let places = tempfile::tempdir().unwrap();
@@ -82,7 +85,7 @@ fn a_worker_that_was_stopped_between_the_last_check_and_the_start_starts_that_to
     let taken = told(&session);
     worker.go_on();
     let after = worker.hear_out();
-    // Its begin is acknowledged, its end is not.
+    // The call's start record is acknowledged, its end record is not.
     let [Said::Within(operation), Said::Refused(why)] = after.as_slice() else { panic!("{after:?}") };
     assert_eq!((taken.begins.as_slice(), why.as_str()), ([*operation].as_slice(), "fenced"));
 }

@@ -1,4 +1,5 @@
-//! What a worker does: it begins the session or takes it over, and then notes and calls in turn, saying each once it is acknowledged.
+//! Runs a worker: it creates the session or takes it over, then alternates notes and calls, and
+//! reports each once it is acknowledged.
 
 use std::fmt::Display;
 use std::io::{Write, stdout};
@@ -16,10 +17,11 @@ use crate::host::{CALLS, SESSION, runner_in, store};
 use crate::notes::{call, note, types};
 use crate::steps::Steps;
 
-/// Name of the variable that holds a worker's orders.
+/// Names the variable that contains a worker's orders.
 pub(crate) const ORDERS: &str = "FOLDLOG_REMOTE_WORKER";
 
-/// Says what a worker is to do: where, under which name, how much, and at which step it waits.
+/// Describes a worker's task: its place and name, the number of rounds, and the step at which it
+/// waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Orders {
     pub(crate) bucket: PathBuf,
@@ -29,7 +31,7 @@ pub(crate) struct Orders {
     pub(crate) rounds: u64,
     pub(crate) waits_at: Option<u64>,
     pub(crate) takes_over: bool,
-    /// Whether steps are counted from the moment on in which the session is there.
+    /// Whether steps are counted only once the session exists.
     pub(crate) counts_late: bool,
     /// Whether it waits between the last check of its first call and the start of the tool.
     pub(crate) waits_in_window: bool,
@@ -65,7 +67,7 @@ impl FromStr for Orders {
     }
 }
 
-/// Tells the parent something, on a line of its own, at once.
+/// Prints one line for the parent, and flushes it.
 pub(crate) fn say(word: &str, value: impl Display) {
     let mut out = stdout().lock();
     writeln!(out, "\n@{word} {value}").unwrap();
@@ -100,7 +102,7 @@ fn work(orders: &Orders, steps: &Steps) -> foldlog::Result<()> {
         let files = context.resources().get::<dyn Filesystem>().unwrap();
         files.append(CALLS, format!("{}\n", context.operation()).as_bytes()).unwrap();
         if !files.exists("large").unwrap() {
-            // More than fits beside records: a pack of its own.
+            // Too large to be stored with records: it gets a pack of its own.
             files.write("large", &noise(3 << 19)).unwrap();
         }
         Ok(())
@@ -125,14 +127,14 @@ fn closed(session: Session) -> foldlog::Result<()> {
     session.close()
 }
 
-/// Returns bytes that no compression makes shorter.
+/// Returns incompressible bytes.
 fn noise(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     ChaCha8Rng::seed_from_u64(7).fill_bytes(&mut bytes);
     bytes
 }
 
-/// Names the error that ended the work, whatever it poisoned.
+/// Names the original error, also if it is reported by a poisoned session.
 fn kind_of(error: &Error) -> &'static str {
     match error {
         Error::Fenced { .. } => "fenced",

@@ -1,4 +1,5 @@
-//! What readers, writers and collections make of volumes in which bodies are missing that a compaction dropped.
+//! Shows how readers, writers and collections handle volumes that lack the bodies that a compaction
+//! dropped.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,10 +18,11 @@ use tokio::time;
 use crate::sim::world::{SESSION, claim, collected, place, run};
 use crate::sim::{Fault, Net, wrong};
 
-/// How long a volume may be: less than four chunks are long together, and more than they are without two bodies or three.
+/// Limit of a volume's length: below four whole chunks, above four chunks without two or three
+/// bodies.
 const LONG: u64 = 2_200;
 
-/// What the record with this number holds.
+/// Returns the body of the record with this number.
 fn body(number: u64) -> String {
     format!("body {number}: {}", "of some length ".repeat(30))
 }
@@ -35,12 +37,12 @@ async fn append(writer: &mut ChunkWriter, count: u64) -> Result<(), Error> {
         let next = writer.next_sequence().get();
         writer.append([record(RecordKind::DISPATCH, next, body(next).as_bytes())]).await?;
     }
-    // Its volumes are put behind it.
+    // Lets the volumes be written, which happens after the append.
     time::sleep(Duration::from_secs(60)).await;
     Ok(())
 }
 
-/// Says that the bodies of all records through a position were dropped, but those of every third.
+/// States that the bodies of all records through a position were dropped, except every third one.
 fn dropped(through: u64) -> DroppedBodies {
     let base = Base { position: through.into(), goes_on: false, slices: Vec::new() };
     let known = KnownPositions { ends: vec![through.into()], bases: vec![base] };
@@ -56,7 +58,7 @@ async fn say(writer: &mut ChunkWriter, dropped: &DroppedBodies) {
     writer.append([record(RecordKind::OBSERVED, next, &observed)]).await.unwrap();
 }
 
-/// A log of 21 dispatches, of which a record says that the bodies of some of the first were dropped, and some records behind it.
+/// A log of 21 dispatches, a record that drops some of the first bodies, and some records after it.
 async fn log() -> (Arc<Net>, ChunkWriter) {
     let net = Net::new(1, 0);
     let mut writer = claim(&net, 0).await.unwrap();
@@ -66,12 +68,13 @@ async fn log() -> (Arc<Net>, ChunkWriter) {
     (net, writer)
 }
 
-/// Checks what is read of a log: each record is whole, or stands without its body if that was dropped. Counts the latter.
+/// Checks the records that are read of a log: each is whole, or has a placeholder if its body was
+/// dropped. Counts the placeholders.
 #[derive(Default)]
 struct Checked {
     records: u64,
     without: u64,
-    /// Where each object says where the slices are known.
+    /// For each placeholder that names the known slices: its sequence number and that name.
     known: Vec<(u64, ObjectId)>,
 }
 
@@ -110,7 +113,7 @@ async fn read(net: &Arc<Net>) -> (Checked, Result<(), Error>) {
     read_by(place(net, 1)).await
 }
 
-/// Returns the numbers of the bodies that stand in the store, in any object.
+/// Returns the numbers of the bodies that any object in the store contains.
 fn bodies_in(net: &Net) -> BTreeSet<u64> {
     let objects = net.objects();
     let stands = |number: &u64| {
@@ -129,7 +132,7 @@ fn bodies_that_were_dropped_go_with_their_chunks_and_the_chain_stays_as_it_is() 
     run(async {
         let (net, mut writer) = log().await;
         let chain = *writer.chain();
-        // Nothing is a day old.
+        // No object is a day old.
         assert_eq!(collected(&net, 9).await.unwrap().dropped, 0);
         time::sleep(MIN_AGE).await;
         let before = bodies_in(&net);
@@ -140,20 +143,21 @@ fn bodies_that_were_dropped_go_with_their_chunks_and_the_chain_stays_as_it_is() 
         assert_eq!(bodies_in(&net), before.difference(&without).copied().collect());
         let (checked, ended) = read(&net).await;
         assert_eq!((ended, checked.records, checked.without), (Ok(()), 25, 8));
-        // Each of the four ranges says where the slices are known: of a range of volumes there is one object.
+        // Each of the four ranges states where the slices are known. A range of volumes has one
+        // such object.
         let known = ObjectId::from_content(&dropped(13).known.encode());
         assert_eq!(checked.known, [1, 4, 7, 11].map(|at| (at, known)));
         assert_eq!(
             place(&net, 1).get_object(SESSION, known).await.unwrap(),
             Some(dropped(13).known.encode())
         );
-        // The writer goes on, and another one after it.
+        // The writer continues, and so does its successor.
         append(&mut writer, 2).await.unwrap();
         let next = claim(&net, 2).await.unwrap();
         assert_eq!(next.chain().next_sequence(), chain.next_sequence() + 2);
         let resumed = ChunkReader::resume(place(&net, 3), chain).await.unwrap();
         assert_eq!(*resumed.chain(), chain);
-        // Ranges that lost nothing have the volumes that they had.
+        // Ranges that lost nothing keep their volumes.
         assert_eq!(keys(&net, "/volumes/4/").len(), 3);
         assert_eq!(keys(&net, "/volumes/16/").len(), 0);
         assert_eq!((keys(&net, "/compactions/").len(), keys(&net, "/compacted/").len()), (1, 1));
@@ -181,7 +185,7 @@ fn a_collection_that_is_killed_at_any_request_leaves_a_log_that_is_read_and_the_
                 assert_eq!((ended, checked.records, checked.without), (Ok(()), 25, 8));
                 assert!(!bodies_in(&net).contains(&1));
                 assert_eq!(keys(&net, "/volumes/4/").len(), 2, "behind {requests} requests");
-                // What was put for a compaction that never was is gone.
+                // Objects that were put for a compaction that did not happen are removed.
                 assert_eq!(keys(&net, "/compacted/").len(), 1, "behind {requests} requests");
                 if killed.is_ok() {
                     break;
@@ -193,7 +197,7 @@ fn a_collection_that_is_killed_at_any_request_leaves_a_log_that_is_read_and_the_
     });
 }
 
-/// A log whose ranges are too long for a volume, but for those without the bodies that were dropped.
+/// A log whose ranges exceed the length of a volume, unless bodies were dropped from them.
 async fn long_log() -> (Arc<Net>, ChunkWriter) {
     let net = Net::new(1, 0);
     net.set_volume_bytes(LONG);
@@ -211,7 +215,7 @@ fn bodies_go_from_ranges_too_that_are_too_long_for_a_volume() {
         let (net, mut writer) = long_log().await;
         time::sleep(MIN_AGE).await;
         let whole = bodies_in(&net);
-        // A day in which every writer and reader can learn that these numbers are taken.
+        // Waits a day, in which every writer and reader can learn that these numbers are taken.
         for _ in 0..2 {
             let report = collected(&net, 9).await.unwrap();
             assert_eq!((report.chunks, report.dropped, report.waiting), (0, 0, 7));
@@ -278,7 +282,7 @@ fn a_collection_of_long_ranges_that_is_killed_at_any_request_leaves_a_log_that_i
     });
 }
 
-/// A number can be created a second time once it was removed: by a writer that was paused, and by a put that comes late.
+/// A removed number could be created again, by a writer that was paused or by a late put.
 #[test]
 fn a_writer_that_was_paused_until_a_long_range_was_compacted_is_told_what_it_would_have_been() {
     run(async {
@@ -297,14 +301,14 @@ fn a_writer_that_was_paused_until_a_long_range_was_compacted_is_told_what_it_wou
             time::sleep(Duration::from_secs(3_600) * hours).await;
             let mut reader = ChunkReader::new(place(&net, 3), SESSION);
             if learns {
-                // It stands in the middle of a range, of which it knows that it is full.
+                // The reader stops in the middle of a range, which it knows to be full.
                 for _ in 0..6 {
                     assert!(reader.next(&mut |_| {}).await.unwrap());
                 }
             }
             time::sleep(MIN_AGE).await;
             assert!(collected(&net, 9).await.unwrap().dropped > 5);
-            // What it puts where chunks were removed is no part of the log.
+            // A chunk under a removed number is no part of the log.
             let fenced = append(&mut paused, 1).await.unwrap_err();
             assert!(matches!(fenced, Error::Fenced { .. }), "{fenced:?}");
             assert!(net.revived() > 0);
@@ -317,15 +321,16 @@ fn a_writer_that_was_paused_until_a_long_range_was_compacted_is_told_what_it_wou
     });
 }
 
-/// Ranges that had lost bodies before they were held, and lost none now, went on to say where the slices were known once: behind ranges
-/// that say what is known since, and for whose positions bodies are gone by now.
+/// A range that had lost bodies before it was replicated, and lost none now, kept its old statement
+/// of where the slices are known. It followed ranges with newer statements, and the bodies for its
+/// positions were dropped by now.
 #[test]
 fn what_was_known_before_is_said_behind_nothing_that_lost_bodies_since() {
     run(async {
         let net = Net::new(1, 0);
         let mut writer = claim(&net, 0).await.unwrap();
         append(&mut writer, 8).await.unwrap();
-        // A local compaction had dropped these before they were held.
+        // A local compaction had dropped these before they were replicated.
         let (old, new) = (dropped(9), dropped(15));
         let known = |of: &DroppedBodies| ObjectId::from_content(&of.known.encode());
         let mut payloads = Payloads::new(place(&net, 0), SESSION);
@@ -369,7 +374,7 @@ fn a_reader_in_the_middle_has_the_old_objects_or_the_new_ones() {
             for _ in 0..stops / 2 {
                 reader.next(&mut |chunk| checked.see(chunk)).await.unwrap();
             }
-            // And once more, of which it knows nothing either.
+            // Again, and the reader does not know about this compaction either.
             append(&mut writer, 2).await.unwrap();
             say(&mut writer, &dropped(19)).await;
             append(&mut writer, 1).await.unwrap();
@@ -377,7 +382,7 @@ fn a_reader_in_the_middle_has_the_old_objects_or_the_new_ones() {
             assert_eq!(collected(&net, 9).await.unwrap().dropped, 4);
             reader.read_to_end(&mut |chunk| checked.see(chunk)).await.unwrap();
             assert_eq!(checked.records, 29, "behind {stops} chunks");
-            // What is known is never that of an older compaction behind that of a newer one.
+            // A statement of an older compaction never follows one of a newer compaction.
             let newer = ObjectId::from_content(&dropped(19).known.encode());
             let first = checked.known.iter().position(|(_, known)| *known == newer);
             let from = first.unwrap_or(checked.known.len());
@@ -411,7 +416,7 @@ fn every_wrong_byte_of_what_stands_for_volumes_is_noticed() {
             net.remove(key);
             let (_, ended) = read(&net).await;
             assert!(matches!(ended, Err(Error::Volume { .. } | Error::Compaction { .. })), "{ended:?}");
-            // The volumes that it stands for are as good, while they are there.
+            // The volumes that it replaces are as good, while they exist.
             volumes.iter().for_each(|(key, bytes)| net.set(key, bytes.clone()));
             let (checked, ended) = read(&net).await;
             assert_eq!((ended, checked.records), (Ok(()), 25));
@@ -428,7 +433,7 @@ fn a_writer_that_was_paused_until_bodies_were_dropped_is_told_what_it_would_have
         let net = Net::new(1, 0);
         let mut paused = claim(&net, 0).await.unwrap();
         append(&mut paused, 5).await.unwrap();
-        // Its last record is held, and the answer lost.
+        // Its last record is stored, but the answer is lost.
         net.script(&[Fault::AnswerLost]);
         let five = body(5);
         let put = paused.append([record(RecordKind::DISPATCH, 5, five.as_bytes())]);
@@ -446,7 +451,8 @@ fn a_writer_that_was_paused_until_bodies_were_dropped_is_told_what_it_would_have
         let fenced = append(&mut paused, 1).await.unwrap_err();
         assert!(matches!(fenced, Error::Fenced { .. }), "{fenced:?}");
         assert!(matches!(ChunkWriter::claim_behind(late, "late").await, Err(Error::Fenced { .. })));
-        // What it put where chunks were collected is no part of the log, and is removed again.
+        // The writer's chunks under collected numbers are no part of the log, and are removed
+        // again.
         assert!(net.revived() > 0);
         let (checked, ended) = read(&net).await;
         assert_eq!((ended, checked.records), (Ok(()), 23));
@@ -464,7 +470,7 @@ fn schedules_of_collections_and_readers_over_a_failing_store_lose_no_record_and_
         run(async {
             let net = Net::new(seed, 0);
             if seed >= 40 {
-                // Ranges that are too long for a volume lose bodies a day later.
+                // Ranges that exceed the length of a volume lose bodies a day later.
                 net.set_volume_bytes(LONG);
             }
             let mut writer = claim(&net, 0).await.unwrap();
@@ -558,7 +564,7 @@ fn the_bytes_of_a_compaction_stay_as_they_are() {
         !compaction.touches(Extent { first: 64, count: 64 })
             && compaction.touches(Extent { first: 64, count: 65 })
     );
-    // A later version's, and those that are not what they should be, are told from damage.
+    // A later version and invalid fields are distinguished from damage.
     let hashed = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = golden.clone();
         change(&mut bytes);

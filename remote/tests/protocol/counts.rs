@@ -1,4 +1,4 @@
-//! How many requests a takeover makes.
+//! Counts the requests of a takeover.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use object_store::{
 use crate::requests::{Answered, Requests};
 use crate::sim::world::{SESSION, record};
 
-/// A store in memory that counts what is read and what is put.
+/// A store in memory that counts reads and puts.
 #[derive(Debug, Default)]
 struct Counted {
     store: InMemory,
@@ -60,11 +60,11 @@ fn a_takeover_of_a_million_records_reads_some_hundred_objects() {
         writer.append(records).unwrap();
     }
     drop(writer);
-    // Whatever volume the writer has not put by now is put here.
+    // The collection puts the volumes that the writer has not put by now.
     let report = remote.collect(SESSION, CollectOptions::default()).unwrap();
     assert_eq!((report.next.get(), report.chunks), (1_000_000, 0), "nothing is a day old");
     let volumes = CHUNKS.div_ceil(64) - 1 + CHUNKS / 4_096;
-    // The claim, the chunks, the volumes, and what opening and collecting ask with.
+    // The claim, the chunks, the volumes, and the probes of opening and collecting.
     assert!((1 + CHUNKS + volumes..=CHUNKS + volumes + 10).contains(&puts()), "{} puts", puts());
 
     let before = reads();
@@ -80,7 +80,8 @@ fn a_takeover_of_a_million_records_reads_some_hundred_objects() {
         (1_000_000, 1_000_000)
     );
     let (whole, rest) = (CHUNKS / 4_096, CHUNKS % 4_096 + 1);
-    // Each large volume behind its first small one, small ones for the rest, chunks of the last range, and a few for the ends.
+    // Each large volume after its first small one, small ones for the rest, the chunks of the last
+    // range, and a few requests at the ends.
     let expected = 2 * whole + rest / 64 + rest % 64 + 17;
     assert!(reads() - before <= expected && expected < 200, "{} of {expected} requests", reads() - before);
 }

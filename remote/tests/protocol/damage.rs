@@ -1,4 +1,4 @@
-//! What a reader makes of chunks that are not as they were put.
+//! Shows that a reader rejects chunks that are not as they were put.
 
 use std::sync::Arc;
 
@@ -29,14 +29,14 @@ async fn log() -> Arc<Net> {
     net
 }
 
-/// Reads to the end; how many chunks came before the error.
+/// Reads to the end. Returns the number of chunks before the error, and the result.
 async fn read(net: &Arc<Net>) -> (usize, Result<(), Error>) {
     let mut chunks = 0;
     let read = ChunkReader::new(bucket(net, 1), SESSION).read_to_end(&mut |_| chunks += 1).await;
     (chunks, read)
 }
 
-/// The bytes with the hash at their end made right, as whoever exchanges a chunk on purpose can.
+/// Recomputes the hash at the end of the bytes, as anyone who forges a chunk can.
 fn hashed(mut bytes: Vec<u8>) -> Vec<u8> {
     let end = bytes.len() - 32;
     let hash = *blake3::hash(&bytes[..end]).as_bytes();
@@ -63,7 +63,7 @@ fn every_wrong_byte_of_a_chunk_is_noticed() {
         }
         net.set(&key(1), [whole.clone(), vec![0]].concat());
         assert!(matches!(read(&net).await.1, Err(Error::Damaged { .. })));
-        // Nobody claims a session whose log cannot be read.
+        // A session whose log cannot be read cannot be claimed.
         let claim = ChunkWriter::claim(ChunkReader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await;
         assert!(matches!(claim, Err(Error::Damaged { chunk: 1, .. })));
         net.set(&key(1), whole);
@@ -82,7 +82,7 @@ fn captures_are_read_as_they_were_written_and_no_length_in_them_is_believed() {
         assert_eq!(packs, [ObjectId::from_content(b"a pack"), ObjectId::from_content(b"another pack")]);
         assert_eq!(captures.inlined, b"a third");
         assert_eq!(chunk.records().count(), 2);
-        // Nothing is said of captures in chunks without.
+        // Chunks without captures do not mention them.
         assert_eq!(Chunk::decode(&net.objects()[&key(2)], 2).unwrap().captures, None);
         for at in [156, 156 + 4 + 2 * 40] {
             for count in [3_u32, 1 << 20, u32::MAX] {
@@ -107,7 +107,8 @@ fn every_byte_that_is_exchanged_with_its_hash_ends_the_reading_too() {
             let mut bytes = whole.clone();
             bytes[at] ^= 1 << (at % 8);
             net.set(&key(1), hashed(bytes));
-            // At the latest the chunk behind it names another predecessor; where the epoch became lower, that is all.
+            // At the latest the next chunk names another predecessor. For a lowered epoch that is
+            // the only sign.
             let (_, read) = read(&net).await;
             assert!(read.is_err(), "byte {at} was exchanged unnoticed");
             assert!(!matches!(read, Err(Error::Damaged { .. })), "byte {at}: {read:?}");
@@ -120,7 +121,7 @@ fn a_last_chunk_that_breaks_a_rule_ends_the_reading_and_says_which() {
     run(async {
         let net = log().await;
         let whole = net.objects()[&key(2)].clone();
-        // Each with the hash at its end made right, so that nothing but the rule speaks against it.
+        // Each has a correct hash, so that only the rule rejects it.
         let exchanged = [
             (0, "it does not begin as a chunk does"),
             (10, "its head does not decode"),
@@ -187,7 +188,7 @@ fn a_chunk_that_was_removed_or_a_log_that_went_back_is_noticed() {
             ChunkWriter::claim(ChunkReader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await.unwrap();
         let known = *writer.chain();
 
-        // From the middle.
+        // Removed from the middle.
         net.remove(&key(1));
         assert_eq!(
             read(&net).await,
@@ -196,13 +197,14 @@ fn a_chunk_that_was_removed_or_a_log_that_went_back_is_noticed() {
         net.set(&key(1), whole[&key(1)].clone());
         assert_eq!(read(&net).await, (4, Ok(())));
 
-        // From the end: who knew the end notices, and who did not cannot.
+        // Removed from the end: a reader that knew the end notices, another one cannot.
         net.remove(&key(3));
         assert_eq!(read(&net).await, (3, Ok(())));
         let resumed = ChunkReader::resume(bucket(&net, 0), known).await.unwrap_err();
         assert_eq!(resumed, Error::RemoteWentBack { chunk: 3 });
 
-        // And somebody goes on from there: the writer that knew better is not merged into it.
+        // Another writer continues from there. The writer that knew the true end is not merged into
+        // it.
         let mut other =
             ChunkWriter::claim(ChunkReader::new(bucket(&net, 1), SESSION), "w", &mut |_| {}).await.unwrap();
         other.append([record(3, b"another three")]).await.unwrap();
@@ -239,7 +241,7 @@ fn what_no_log_holds_is_not_appended() {
         let long = vec![0; (16 << 20) + 1];
         let too_long = writer.append([record(3, &long)]).await.unwrap_err();
         assert!(matches!(too_long, Error::TooLarge { what: "record", .. }));
-        // None of that keeps the writer from going on, and records that do not fit into one chunk take several.
+        // These errors do not stop the writer. Records that do not fit into one chunk take several.
         let large = vec![7; 15 << 20];
         let records = (3..8).map(|sequence| record(sequence, &large));
         assert_eq!(writer.append(records).await.unwrap(), 8);
@@ -249,7 +251,7 @@ fn what_no_log_holds_is_not_appended() {
 }
 
 proptest! {
-    /// Nothing panics, whatever the bytes are, also where the hash at their end is right.
+    /// Arbitrary bytes cause no panic, even with a correct hash at their end.
     #[test]
     fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400), at in 0_usize..400, wrong in any::<u32>()) {
         let _ = Chunk::decode(&bytes, 0);

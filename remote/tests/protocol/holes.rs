@@ -1,4 +1,4 @@
-//! What readers and claims make of a place that has lost a part of a log, and not its end.
+//! Shows that readers and claims notice if a place has lost a part of a log that is not its end.
 
 use foldlog_remote::{ChunkReader, Error, GapEnd};
 
@@ -29,7 +29,7 @@ fn a_chunk_that_is_lost_in_front_of_collected_ones_is_no_end_and_nobody_claims_t
             "chunk 7 is gone, and no volume holds it, but the volume of chunks 8 to 11 is there: the place has lost what it \
              acknowledged; nothing is claimed there"
         );
-        // The mark tells too, and so does the chunk in front of which all of that is lost.
+        // The mark is a sign too, and so is a chunk after the lost part.
         net.remove(&volume_key(4, 8));
         assert_eq!(read(&net).await.1, Err(missing(7, GapEnd::Mark { first: 8, last: 11 })));
         net.remove(&mark_key(8));
@@ -47,19 +47,19 @@ fn a_volume_that_is_lost_with_its_mark_is_no_end_and_nobody_claims_there() {
             net.remove(&volume_key(4, first));
             net.remove(&mark_key(first));
         };
-        // A large volume holds the chunks, and is asked for behind a small one alone.
+        // A large volume contains the chunks. It is only asked for after a small one.
         lost(0);
         let large = missing(0, GapEnd::Volume { first: 0, last: 15 });
         assert_eq!(read(&net).await, (0, Err(large.clone())));
         assert_eq!(claim(&net, 3).await.unwrap_err(), large);
-        // Neither do the three ranges behind it tell, but the next large one does.
+        // The three ranges after it show nothing, but the next large volume does.
         net.remove(&volume_key(16, 0));
         assert_eq!(read(&net).await.1, Err(missing(0, GapEnd::Volume { first: 4, last: 7 })));
         [4, 8, 12].into_iter().for_each(lost);
         assert_eq!(read(&net).await.1, Err(missing(0, GapEnd::Volume { first: 16, last: 19 })));
     });
     run(async {
-        // Behind the last one that is collected stand chunks.
+        // Chunks follow the last collected one.
         let (net, _) = log(10).await;
         assert_eq!(collected(&net).await, 8);
         net.remove(&volume_key(4, 4));
@@ -77,7 +77,7 @@ fn a_volume_gives_back_a_chunk_that_is_lost_behind_an_end_that_was_read() {
         let mut tail = ChunkReader::new(place(&net, 1), SESSION);
         tail.read_to_end(&mut |_| {}).await.unwrap();
         append(&mut writer, 4).await.unwrap();
-        // The volume of its range was made since it was asked for.
+        // The volume of its range was written after the reader asked for it.
         net.remove(&chunk_key(3));
         let mut read = Vec::new();
         tail.read_to_end(&mut |chunk| read.extend(chunk.records().map(|one| one.sequence.get())))

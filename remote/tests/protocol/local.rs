@@ -1,4 +1,5 @@
-//! The protocol over a local directory, which has create-if-absent and no update, through the blocking forms.
+//! Runs the protocol over a local directory, which has create-if-absent and no update, through the
+//! blocking methods.
 
 use std::fs::{self, File};
 use std::sync::{Arc, Mutex};
@@ -36,7 +37,7 @@ fn a_directory_holds_a_session_that_another_worker_takes_over() {
         error => panic!("{error}"),
     }
 
-    // A reader goes on from where it was.
+    // A reader continues from its position.
     let reading = remote(&directory);
     let count = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&count);
@@ -77,7 +78,7 @@ fn eight_writers_race_and_nothing_is_appended_twice() {
     remote(&directory).read(SESSION, each).unwrap();
     let mut acknowledged = std::mem::take(&mut *acknowledged.lock().unwrap());
     acknowledged.sort();
-    // Nothing was in doubt, so the log holds what was acknowledged, and nothing else.
+    // Nothing was in doubt, so the log contains the acknowledged records and no others.
     assert_eq!(*log.lock().unwrap(), acknowledged);
     assert!(!acknowledged.is_empty());
 }
@@ -109,7 +110,7 @@ fn chunks_are_collected_from_a_directory_by_the_times_of_its_files() {
     age("00000000000000000000", MIN_AGE + minute);
     age("00000000000000000064", MIN_AGE - minute);
     let mut options = CollectOptions::default();
-    // What is younger than a day is never collected.
+    // Objects younger than a day are never collected.
     options.min_age = Duration::ZERO;
     options.dry_run = true;
     let would = collecting.collect(SESSION, options).unwrap();
@@ -124,11 +125,12 @@ fn chunks_are_collected_from_a_directory_by_the_times_of_its_files() {
     writer.append([record(130, b"on")]).unwrap();
     let chain = remote(&directory).read(SESSION, |_| {}).unwrap();
     assert_eq!(chain.next_sequence().get(), 131);
-    // Nothing is left of what it asked the directory with.
+    // The files of the probe are removed.
     assert_eq!(fs::read_dir(session.join("probe")).map_or(0, Iterator::count), 0);
 }
 
-/// A pipe in the place of an object took a minute, and a directory was none: the log ended there.
+/// A pipe in place of an object blocked for a minute, and a directory was taken for a missing
+/// object, which ended the log there.
 #[test]
 fn what_is_no_file_in_a_directory_is_refused_at_once_and_is_no_end() {
     let directory = tempfile::tempdir().unwrap();
@@ -152,7 +154,7 @@ fn what_is_no_file_in_a_directory_is_refused_at_once_and_is_no_end() {
     nix::unistd::mkfifo(&last, nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert!(is_refused(place().read(SESSION, |_| {}).map(drop)));
     fs::remove_file(&last).unwrap();
-    // A link to a file is one.
+    // A link to a file is valid.
     fs::write(directory.path().join("elsewhere"), whole).unwrap();
     std::os::unix::fs::symlink(directory.path().join("elsewhere"), &last).unwrap();
     assert_eq!(place().read(SESSION, |_| {}).unwrap().next_sequence().get(), 1);

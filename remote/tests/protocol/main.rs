@@ -1,7 +1,7 @@
-//! Shows that the protocol over object storage keeps what it promises; `tests/README.md` of the workspace says which
-//! test shows what.
+//! Shows that the protocol over object storage keeps its promises. `tests/README.md` of the
+//! workspace lists the test of each one.
 
-// Helpers of tests are no tests to clippy.
+// Clippy does not take helpers of tests for tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod compacted;

@@ -1,4 +1,4 @@
-//! What becomes of payloads that nothing names any more, and of writers that name one again.
+//! Shows that unreferenced payloads are removed, and that writers may reference one again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::sim::{Fault, Net, wrong};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A payload, one of many.
+/// Returns the payload with this number, and its hash.
 fn payload(number: u64) -> (ObjectId, Vec<u8>) {
     let bytes = format!("payload {number}").into_bytes();
     (ObjectId::from_content(&bytes), bytes)
 }
 
-/// A worker: it puts payloads in front of the records that name them.
+/// A worker that puts payloads before the records that name them.
 struct Worker {
     writer: ChunkWriter,
     payloads: Payloads,
@@ -45,7 +45,7 @@ impl Worker {
         self.payloads.put(object, bytes).await
     }
 
-    /// Has it keep no bytes: its payloads are so long.
+    /// Has the worker keep no payload bytes, as if its payloads were too long.
     fn keeps_none(self) -> Worker {
         Worker { payloads: self.payloads.with_kept_bytes(0), ..self }
     }
@@ -66,7 +66,7 @@ impl Worker {
     }
 }
 
-/// Counts of a collection: payloads that it removed, and that it left.
+/// Collects, and returns the numbers of payloads that it removed and left.
 async fn removed_and_left(net: &Arc<Net>) -> (u64, u64) {
     let report = collected(net, 9).await.unwrap();
     (report.payloads, report.payloads_left)
@@ -81,7 +81,7 @@ async fn is_there(net: &Arc<Net>, number: u64) -> bool {
     })
 }
 
-/// Returns under which names payloads stand, as numbers of names that each had before.
+/// Returns the names under which a payload is stored, each as its generation.
 fn names(net: &Net, number: u64) -> Vec<u32> {
     let (object, _) = payload(number);
     let parse = |key: &String| Name::parse(key.rsplit('/').next().unwrap());
@@ -90,7 +90,7 @@ fn names(net: &Net, number: u64) -> Vec<u32> {
     all.into_iter().filter(|name| name.hash == object.hash).map(|name| name.before).collect()
 }
 
-/// A session of which payload 0 is named, and payload 1 is not: its writer died in between.
+/// A session that names payload 0, but not payload 1: its writer died in between.
 async fn log() -> (Arc<Net>, Worker) {
     let net = Net::new(1, 0);
     let mut worker = Worker::new(&net, 0).await;
@@ -136,7 +136,8 @@ fn a_payload_that_is_named_again_gets_a_name_that_nobody_removes() {
         worker.put(1).await.unwrap();
         assert_eq!(names(&net, 1), [0, 1]);
         time::sleep(MIN_AGE).await;
-        // Nothing names it yet, so the name that was withdrawn goes; the other one is withdrawn too.
+        // No record names it yet, so its withdrawn name is removed. The other name is withdrawn
+        // too.
         assert_eq!(removed_and_left(&net).await, (1, 1));
         assert_eq!(names(&net, 1), [1]);
         worker.append(1, Duration::ZERO).await.unwrap();
@@ -179,7 +180,8 @@ fn a_writer_that_was_paused_until_its_payload_was_removed_puts_it_once_more() {
             let mut worker = Worker::new(&net, 2).await;
             worker.put(1).await.unwrap();
             assert_eq!(removed_and_left(&net).await, (0, 1));
-            // Removed in front of the append, or within it: whoever collects finds no chunk that names it.
+            // The payload is removed before the append or during it: the collection finds no chunk
+            // that names it.
             let other = tokio::spawn({
                 let net = Arc::clone(&net);
                 async move {
@@ -212,7 +214,7 @@ fn a_writer_whose_long_payload_was_removed_while_it_was_paused_appends_nothing_t
         assert_eq!(removed_and_left(&net).await, (1, 0));
         let refused = worker.append(1, Duration::ZERO).await.unwrap_err();
         assert!(matches!(refused, Error::MissingPayload { .. }), "{refused:?}");
-        // Nothing of it is in the log, and what feeds it begins anew.
+        // The log contains nothing of it, and the feed starts again.
         assert_eq!(worker.writer.next_sequence(), 1);
         let mut worker = Worker::new(&net, 3).await;
         worker.put(1).await.unwrap();
@@ -222,7 +224,7 @@ fn a_writer_whose_long_payload_was_removed_while_it_was_paused_appends_nothing_t
     });
 }
 
-/// A reader that comes to many of them asks for withdrawals once.
+/// A reader that meets many of them asks for withdrawals once.
 #[test]
 fn payloads_under_later_names_cost_a_reader_no_request_for_each_withdrawal() {
     run(async {
@@ -306,7 +308,7 @@ fn every_wrong_byte_of_a_withdrawal_is_noticed_and_what_stands_under_a_first_nam
     });
 }
 
-/// A record that a later version wrote may name anything.
+/// A record of a later version may name any payload.
 #[test]
 fn nothing_goes_of_a_session_in_which_a_record_does_not_decode() {
     run(async {
@@ -323,8 +325,9 @@ fn nothing_goes_of_a_session_in_which_a_record_does_not_decode() {
     });
 }
 
-/// Over a store that fails, writers come and go, put what they never name, pause for days wherever they stand, and name what others
-/// had left, while two collections run at any moment. Whatever was acknowledged has its payload at the end.
+/// Over a store that fails, writers come and go, put payloads that they never name, pause for days
+/// at any point, and name payloads that others left. Two collections run at any moment. At the end
+/// every acknowledged record has its payload.
 #[test]
 fn schedules_of_writers_that_pause_and_collections_lose_no_payload_of_what_was_acknowledged() {
     let (mut removed, mut again, mut refused, mut acknowledged) = (0, 0, 0, 0);
@@ -352,7 +355,8 @@ fn schedules_of_writers_that_pause_and_collections_lose_no_payload_of_what_was_a
                         let pause = || HOUR * [0, 0, 13, 30, 80][net.draw(5) as usize];
                         let (before, mut within) = (pause(), pause() * u32::from(seed % 3 == 0));
                         if seed % 4 == 0 {
-                            // Of what it does not keep, a machine that sleeps for a day within an append is a limit.
+                            // A worker that keeps no bytes cannot survive a sleep of a day within
+                            // an append, which is a known limit.
                             worker = worker.keeps_none();
                             within = within.min(HOUR * 12);
                         }
@@ -414,7 +418,7 @@ fn the_bytes_of_a_withdrawal_stay_as_they_are() {
     assert_eq!(bytes[..bytes.len() - 32], golden);
     assert_eq!(bytes[bytes.len() - 32..], *blake3::hash(&golden).as_bytes());
     assert_eq!(Withdrawal::decode(&bytes, SESSION, 3), Ok(withdrawal));
-    // A later version's, and those that are not what they should be, are told from damage.
+    // A later version and invalid fields are distinguished from damage.
     let hashed = |at: usize, byte: u8| {
         let mut bytes = golden.clone();
         bytes[at] = byte;

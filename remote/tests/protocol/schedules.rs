@@ -1,15 +1,16 @@
-//! Thousands of seeded schedules of two to eight writers over a store that fails in every way it can.
+//! Runs thousands of seeded schedules of two to eight writers over a store that fails in every
+//! possible way.
 
 use std::collections::BTreeMap;
 
 use crate::sim::world::schedule;
 
-/// Returns how many schedules to run: `FOLDLOG_REMOTE_SEEDS`, or enough for every gate.
+/// Returns the number of schedules: `FOLDLOG_REMOTE_SEEDS`, or enough for every gate.
 fn seeds() -> u64 {
     std::env::var("FOLDLOG_REMOTE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(4_000)
 }
 
-/// Runs schedules, and makes sure that in enough of them each of these things happened.
+/// Runs schedules, and checks that each of these outcomes occurred often enough.
 fn run(seeds: u64, collects: bool, happened: &[&str]) -> (u64, u64) {
     let (mut outcomes, mut faults) = (BTreeMap::new(), BTreeMap::new());
     let (mut records, mut revived, mut volumes) = (0, 0, 0);
@@ -25,7 +26,7 @@ fn run(seeds: u64, collects: bool, happened: &[&str]) -> (u64, u64) {
     println!(
         "{seeds} schedules, {records} records, {volumes} volumes, {revived} revived: {outcomes:?}, {faults:?}"
     );
-    // A schedule in which nothing happens shows nothing.
+    // A schedule without events shows nothing.
     for what in happened {
         assert!(outcomes.get(what).is_some_and(|count| *count >= seeds / 100), "{what}: {outcomes:?}");
     }

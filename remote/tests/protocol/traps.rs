@@ -1,4 +1,4 @@
-//! What a store's answers do not mean, one test for each trap.
+//! Shows that no answer of a store is misread, with one test for each trap.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,8 @@ fn the_same_records_of_another_writer_are_not_taken_for_ones_own() {
     run(async {
         let net = Net::new(1, 0);
         let mut first = claim(&net, 0).await.unwrap();
-        // The answer is lost, and by the time the writer looks again another one has claimed and put the same record.
+        // The answer is lost. When the writer looks again, another one has claimed and put the same
+        // record.
         net.script(&[Fault::RequestLost]);
         let mut second = None;
         let lost = tokio::time::timeout(Duration::from_millis(300), first.append([record(0, b"same")])).await;
@@ -64,7 +65,8 @@ fn already_exists_that_means_try_again_fences_nobody() {
         let mut writer = claim(&net, 0).await.unwrap();
         net.script(&[Fault::Conflict, Fault::Conflict]);
         assert_eq!(writer.append([record(0, b"body")]).await.unwrap(), 1);
-        // Where the store says nothing else, the fate is unknown, and nobody else's doing.
+        // If the store gives no other answer, the outcome is unknown, and no other writer is
+        // blamed.
         net.script(&[Fault::Conflict; 4]);
         let unknown = writer.append([record(1, b"more")]).await.unwrap_err();
         assert_eq!(
@@ -90,13 +92,13 @@ fn credentials_that_expire_in_the_middle_lose_nothing_and_fence_nobody() {
         );
         assert!(writer.is_in_doubt());
         assert_eq!((writer.acknowledged_sequence().get(), writer.next_sequence().get()), (1, 2));
-        // What comes next is not put in front of what is in doubt.
+        // A later record is not put before one in doubt.
         let denied = writer.append([record(2, b"after")]).await.unwrap_err();
         assert_eq!(
             denied,
             Error::Unknown { next: 2.into(), failure: RemoteFailure::Denied, details: Box::default() }
         );
-        // With new credentials it goes on.
+        // With new credentials the writer continues.
         assert_eq!(writer.append([record(2, b"after")]).await.unwrap(), 3);
         assert_eq!(bodies(&net), [b"before".to_vec(), b"while".to_vec(), b"after".to_vec()]);
     });
@@ -114,7 +116,7 @@ fn a_put_that_arrives_after_everybody_gave_up_is_found_by_the_next_writer_or_ref
             Error::Unknown { next: 1.into(), failure: RemoteFailure::TimedOut, details: Box::default() }
         );
         drop(first);
-        // It arrives behind the claim, whose number it wanted.
+        // The put arrives after the claim, whose number it wanted.
         let mut second = claim(&net, 1).await.unwrap();
         tokio::time::sleep(Duration::from_secs(200)).await;
         second.append([record(0, b"mine")]).await.unwrap();
@@ -125,7 +127,7 @@ fn a_put_that_arrives_after_everybody_gave_up_is_found_by_the_next_writer_or_ref
         let mut first = claim(&net, 0).await.unwrap();
         net.script(&[Fault::Late, Fault::RequestLost, Fault::RequestLost, Fault::RequestLost]);
         first.append([record(0, b"late")]).await.unwrap_err();
-        // It arrives in front of the claim, which then stands behind it.
+        // The put arrives before the claim, which then follows it.
         tokio::time::sleep(Duration::from_secs(200)).await;
         let mut read = Vec::new();
         let reader = ChunkReader::new(bucket(&net, 1), SESSION);
@@ -136,7 +138,7 @@ fn a_put_that_arrives_after_everybody_gave_up_is_found_by_the_next_writer_or_ref
         second.append([record(1, b"mine")]).await.unwrap();
         assert_eq!(read, [b"late".to_vec()]);
         assert_eq!(bodies(&net), [b"late".to_vec(), b"mine".to_vec()]);
-        // And the first writer learns both: that its record is there, and that it is fenced.
+        // The first writer learns both: its record is stored, and it is fenced.
         assert_eq!(first.settle().await.unwrap(), 1);
         assert!(matches!(first.append([record(1, b"no")]).await, Err(Error::Fenced { .. })));
     });
@@ -182,7 +184,8 @@ fn an_append_that_is_dropped_in_the_middle_is_settled_before_the_next() {
 
 #[test]
 fn two_copies_of_one_writer_do_not_both_append() {
-    // A machine that is restored from an image, or a process that forks, has two of one writer: the same id and epoch.
+    // If a machine is restored from an image, or a process forks, one writer exists twice, with the
+    // same id and epoch.
     run(async {
         let net = Net::new(1, 0);
         let mut writer = claim(&net, 0).await.unwrap();
@@ -225,7 +228,7 @@ fn a_chunk_of_a_superseded_writer_behind_the_claim_is_ignored() {
         let mut stray = ChunkEncoder::new(head).unwrap();
         stray.push(record(0, b"stray")).unwrap();
         net.set(&key(2), stray.finish().bytes);
-        // The writer passes over the number that is taken, and so does a reader.
+        // The writer skips the taken number, and so does a reader.
         assert_eq!(second.append([record(0, b"body")]).await.unwrap(), 1);
         assert_eq!(oracle::see(&net.objects()[&key(3)]).bodies, [b"body".to_vec()]);
         let mut reader = ChunkReader::new(bucket(&net, 2), SESSION);
@@ -251,7 +254,7 @@ fn a_store_without_conditional_puts_is_refused_on_opening() {
         assert_eq!(refused, Error::NoConditionalPuts);
         assert!(net.objects().is_empty());
     });
-    // Whatever answers are lost, the verdict is right or none.
+    // If answers are lost, the verdict is correct or absent.
     for seed in 0..400 {
         run(async {
             let net = Net::new(seed, 300);

@@ -1,4 +1,5 @@
-//! What readers and writers make of volumes, of chunks that were collected, and of those that came back.
+//! Shows how readers and writers handle volumes, collected chunks, and chunks that return after
+//! their collection.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,18 +29,18 @@ pub(crate) fn mark_key(first: u64) -> String {
     format!("team/agents/sessions/{SESSION}/collected/{first:020}")
 }
 
-/// Appends one record after the other, each in a chunk of its own.
+/// Appends records, each in a chunk of its own.
 pub(crate) async fn append(writer: &mut ChunkWriter, count: u64) -> Result<(), Error> {
     for _ in 0..count {
         let next = writer.next_sequence().get();
         writer.append([record(next, format!("body {next}").as_bytes())]).await?;
     }
-    // Its volumes are put behind it.
+    // Lets the volumes be written, which happens after the append.
     time::sleep(Duration::from_secs(60)).await;
     Ok(())
 }
 
-/// A log with this many chunks, a claim and records, and its volumes.
+/// A log with this many chunks (a claim and records), and its volumes.
 pub(crate) async fn log(chunks: u64) -> (Arc<Net>, ChunkWriter) {
     let net = Net::new(1, 0);
     let mut writer = claim(&net, 0).await.unwrap();
@@ -47,13 +48,13 @@ pub(crate) async fn log(chunks: u64) -> (Arc<Net>, ChunkWriter) {
     (net, writer)
 }
 
-/// Collects what is a day old.
+/// Waits a day, and collects. Returns the number of collected chunks.
 pub(crate) async fn collected(net: &Arc<Net>) -> u64 {
     time::sleep(MIN_AGE).await;
     collect(&place(net, 9), SESSION, CollectOptions::default()).await.unwrap().chunks
 }
 
-/// Reads to the end; how many records there are, and what the reading came to.
+/// Reads to the end. Returns the number of records, and the result.
 pub(crate) async fn read(net: &Arc<Net>) -> (usize, Result<(), Error>) {
     let mut records = 0;
     let mut each = |chunk: &Chunk<'_>| {
@@ -84,7 +85,7 @@ fn a_volume_holds_its_chunks_whole_and_a_collection_leaves_the_young_and_the_las
         assert_eq!(collected(&net).await, 20);
         let left: Vec<bool> = (0..23).map(|number| net.objects().contains_key(&chunk_key(number))).collect();
         assert_eq!(left, [vec![false; 20], vec![true; 3]].concat());
-        // Nothing is missing, neither for a reader, nor for the writer, nor for the next one.
+        // Readers, the writer and its successor miss nothing.
         assert_eq!(read(&net).await, (22, Ok(())));
         append(&mut writer, 9).await.unwrap();
         let mut next = claim(&net, 2).await.unwrap();
@@ -107,7 +108,7 @@ fn every_wrong_byte_of_a_volume_is_noticed_and_matters_only_where_its_chunks_are
             net.set(&volume_key(4, 0), bytes.clone());
             assert_eq!(read(&net).await, (5, Ok(())));
         }
-        // No chunk is removed whose volume does not verify.
+        // A chunk is only removed if its volume is valid.
         assert_eq!(collected(&net).await, 0);
         net.set(&volume_key(4, 0), whole.clone());
         assert_eq!(collected(&net).await, 4);
@@ -134,7 +135,7 @@ fn a_volume_that_is_gone_is_made_again_or_named() {
         let (net, _) = log(6).await;
         net.remove(&volume_key(4, 0));
         assert_eq!(read(&net).await, (5, Ok(())));
-        // Whoever collects makes up for it, and waits a day.
+        // The collection puts the missing volume, and waits a day.
         let report = collect(&place(&net, 9), SESSION, CollectOptions::default()).await.unwrap();
         assert_eq!((report.volumes, report.chunks, report.young), (1, 0, 4));
         assert_eq!(collected(&net).await, 4);
@@ -158,7 +159,7 @@ fn a_volume_of_another_session_or_range_is_passed_over() {
             net.set(&volume_key(4, 0), bytes);
             assert_eq!(read(&net).await, (9, Ok(())));
         }
-        // One that verifies, of chunks that are not those of the chain, as nobody makes who keeps to the protocol.
+        // A valid volume of chunks that are not those of the chain. The protocol never writes one.
         let chunks: Vec<Vec<u8>> = (4..8).map(|number| net.objects()[&chunk_key(number)].clone()).collect();
         let extent = Extent { first: 0, count: 4 };
         let mut encoder = VolumeEncoder::new(SESSION, extent, chunks.iter().map(Vec::len)).unwrap();
@@ -216,7 +217,7 @@ fn a_paused_writer_that_creates_a_collected_chunk_again_is_fenced_and_nobody_rea
 fn a_put_that_is_repeated_behind_its_own_collection_is_known_again() {
     run(async {
         let (net, mut writer) = log(3).await;
-        // It is created, the answer is lost, and the caller gives up for days.
+        // The chunk is created, the answer is lost, and the caller gives up for days.
         net.script(&[Fault::AnswerLost]);
         let lost = time::timeout(Duration::from_millis(200), writer.append([record(2, b"body 2")])).await;
         assert!(lost.is_err() && writer.is_in_doubt());
@@ -254,7 +255,7 @@ fn a_reader_that_sleeps_between_asking_for_a_volume_and_reading_a_chunk_takes_no
         append(&mut second, 2).await.unwrap();
         net.remove(&volume_key(4, 0));
         let whole = net.objects();
-        // The reader's clock stands where the hook sets it: it has found no volume, and sleeps.
+        // The hook sets the reader's clock: the reader has found no volume, and sleeps.
         let clock = Arc::new(AtomicU64::new(0));
         let read_clock = Arc::clone(&clock);
         let asleep = bucket(&net, 2)
@@ -263,7 +264,8 @@ fn a_reader_that_sleeps_between_asking_for_a_volume_and_reading_a_chunk_takes_no
         let revived = Arc::new(Mutex::new(None));
         let (sees, extent) = (Arc::clone(&revived), Extent { first: 0, count: 4 });
         net.before_reading(&chunk_key(3), move |net| {
-            // Meanwhile the volume was made, its chunks were collected, and the old writer has put its own.
+            // Meanwhile the volume is written, its chunks are collected, and the old writer puts
+            // its own chunk.
             let chunks: Vec<Vec<u8>> = (0..4).map(|number| whole[&chunk_key(number)].clone()).collect();
             let mut encoder = VolumeEncoder::new(SESSION, extent, chunks.iter().map(Vec::len)).unwrap();
             chunks.iter().for_each(|chunk| encoder.push(chunk));
@@ -273,13 +275,13 @@ fn a_reader_that_sleeps_between_asking_for_a_volume_and_reading_a_chunk_takes_no
             net.set(&chunk_key(3), sees.lock().unwrap().take().unwrap());
             clock.store(2 * MIN_AGE.as_secs(), Ordering::Relaxed);
         });
-        // What the old writer would put, were it not for the claim.
+        // The chunk that the old writer would put if there were no claim.
         let claim = net.objects()[&chunk_key(3)].clone();
         net.remove(&chunk_key(3));
         first.append([record(2, b"revived")]).await.unwrap();
         *revived.lock().unwrap() = Some(net.objects()[&chunk_key(3)].clone());
         net.set(&chunk_key(3), claim);
-        // Nothing of that has happened when the reader begins.
+        // Undoes the volume, so that the reader starts before these events.
         time::sleep(Duration::from_secs(60)).await;
         net.remove(&volume_key(4, 0));
 
@@ -303,7 +305,7 @@ fn a_put_that_comes_late_reads_back_what_stands_before_it() {
             // The volume and its mark, and the chunk before.
             assert_eq!(net.reads() - reads, more, "behind {pause} hours");
         }
-        // A place that has lost it is no place to go on.
+        // A writer must not continue at a place that has lost it.
         time::sleep(HOUR * 13).await;
         net.remove(&chunk_key(6));
         let next = writer.next_sequence().get();
@@ -331,7 +333,7 @@ fn who_follows_a_log_goes_on_by_its_volumes_once_its_chunks_are_collected() {
                 .unwrap();
             assert_eq!(read, [6, 7, 8, 9, 10]);
         }
-        // What is in no volume any more is gone.
+        // A chunk that is in no volume any more is lost.
         net.remove(&volume_key(4, 4));
         let gone = ChunkReader::resume(place(&net, 2), stood).await.unwrap_err();
         assert_eq!(gone, Error::RemoteWentBack { chunk: 6 });
@@ -344,7 +346,7 @@ fn an_append_is_acknowledged_whose_volume_fails_and_the_next_writer_makes_up_for
         let net = Net::new(1, 0);
         let mut writer = claim(&net, 0).await.unwrap();
         append(&mut writer, 2).await.unwrap();
-        // The last chunk of the range comes through, and nothing behind it.
+        // The last chunk of the range arrives, and no later put does.
         net.script(&[&[Fault::None], &[Fault::Busy; 4][..]].concat());
         append(&mut writer, 1).await.unwrap();
         assert_eq!(oracle::volumes(&net.objects(), &net.first()), 0);
@@ -353,7 +355,7 @@ fn an_append_is_acknowledged_whose_volume_fails_and_the_next_writer_makes_up_for
         drop(writer);
         let mut next = claim(&net, 1).await.unwrap();
         append(&mut next, 1).await.unwrap();
-        // The one that was missing, and the large one, which needed it.
+        // The missing volume, and the large one, which needed it.
         assert_eq!(oracle::volumes(&net.objects(), &net.first()), 5);
         assert_eq!(read(&net).await, (17, Ok(())));
     });
@@ -365,9 +367,9 @@ fn a_short_session_costs_two_requests_more_and_making_sure_of_an_end_eight() {
         let (net, _) = log(3).await;
         let reads = net.reads();
         assert_eq!(read(&net).await, (2, Ok(())));
-        // Three chunks and the end, the volume and its mark, and then what may stand behind the end.
+        // Three chunks and the end, the volume and its mark, and then the checks after the end.
         assert_eq!(net.reads() - reads, 3 + 1 + 2 + 8);
-        // Who polls asks for the next number and the one behind it.
+        // A reader that polls asks for the next number and the one after it.
         let mut reader = ChunkReader::new(place(&net, 1), SESSION);
         reader.read_to_end(&mut |_| {}).await.unwrap();
         let reads = net.reads();
@@ -398,7 +400,7 @@ fn the_bytes_of_a_volume_stay_as_they_are() {
     let decoded = Volume::decode(&bytes, SESSION, extent).unwrap();
     assert_eq!(decoded.chunks().collect::<Vec<_>>(), chunks);
 
-    // A later version's, and one that is too long, are told from damage.
+    // A later version and an excessive length are distinguished from damage.
     let mut newer = golden;
     newer[8] = 2;
     let hash = *blake3::hash(&newer).as_bytes();
@@ -411,7 +413,7 @@ fn the_bytes_of_a_volume_stay_as_they_are() {
 }
 
 proptest! {
-    /// Nothing panics, whatever the bytes are, also where the hash at their end is right.
+    /// Arbitrary bytes cause no panic, even with a correct hash at their end.
     #[test]
     fn any_bytes_are_a_volume_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300), at in 0_usize..300, wrong in any::<u32>()) {
         let extent = Extent { first: 8, count: 4 };

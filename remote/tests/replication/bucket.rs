@@ -1,4 +1,4 @@
-//! A bucket in memory that can be told to fail, and what it holds.
+//! A bucket in memory that fails on demand, and shows its contents.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::requests::{Answered, Requests};
 
-/// Bounds that let a test see a failure at once.
+/// Limits with which a test sees a failure at once.
 pub(crate) fn retries() -> Retries {
     Retries {
         within: Duration::ZERO,
@@ -31,7 +31,7 @@ pub(crate) fn retries() -> Retries {
     }
 }
 
-/// A bucket that several workers reach.
+/// A bucket that several workers share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bucket {
     held: Arc<InMemory>,
@@ -42,9 +42,9 @@ pub(crate) struct Bucket {
 struct Switches {
     gate: Gate,
     refuses_puts: AtomicBool,
-    /// Part of the keys that cannot be put; empty means none.
+    /// Refuses puts of keys that contain this text, unless it is empty.
     refused: Mutex<String>,
-    /// Part of the keys that are put slowly; empty means none.
+    /// Delays puts of keys that contain this text, unless it is empty.
     slow: Mutex<String>,
     puts: AtomicU64,
     put_bytes: AtomicU64,
@@ -52,7 +52,7 @@ struct Switches {
     before_answer: BeforeAnswer,
 }
 
-/// What happens once, after the next chunk was put and before that is answered.
+/// Runs once after the next put of a chunk, before its answer.
 #[derive(Default)]
 struct BeforeAnswer(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
@@ -62,7 +62,7 @@ impl fmt::Debug for BeforeAnswer {
     }
 }
 
-/// Lets one put through after the other, while it is not held shut.
+/// Admits one put after the other, while it is open.
 #[derive(Debug)]
 struct Gate(Arc<Semaphore>);
 
@@ -72,7 +72,7 @@ impl Default for Gate {
     }
 }
 
-/// One record as a bucket holds it.
+/// One record in a bucket.
 pub(crate) type HeldRecord = (u64, String, Vec<u8>);
 
 impl Bucket {
@@ -80,27 +80,27 @@ impl Bucket {
         self.switches.refuses_puts.store(refuse, Ordering::SeqCst);
     }
 
-    /// Leaves puts unanswered until what is returned is dropped.
+    /// Leaves puts unanswered until the returned permit is dropped.
     pub(crate) fn leave_puts_unanswered(&self) -> OwnedSemaphorePermit {
         future::block_on(Arc::clone(&self.switches.gate.0).acquire_owned()).unwrap()
     }
 
-    /// Refuses to put objects of which the keys hold `part`.
+    /// Refuses puts of keys that contain `part`.
     pub(crate) fn refuse_puts_of(&self, part: &str) {
         part.clone_into(&mut self.switches.refused.lock().unwrap());
     }
 
-    /// Has objects of which the keys hold `part` put only once everything else had many turns.
+    /// Delays puts of keys that contain `part` until all other tasks had many turns.
     pub(crate) fn put_slowly(&self, part: &str) {
         part.clone_into(&mut self.switches.slow.lock().unwrap());
     }
 
-    /// Has something happen after the next chunk was put, before that is answered.
+    /// Runs `act` after the next put of a chunk, before its answer.
     pub(crate) fn before_answering_next_chunk(&self, act: impl FnOnce() + Send + 'static) {
         *self.switches.before_answer.0.lock().unwrap() = Some(Box::new(act));
     }
 
-    /// Returns how many objects were asked for so far.
+    /// Returns the number of reads so far.
     pub(crate) fn reads(&self) -> u64 {
         self.switches.reads.load(Ordering::SeqCst)
     }
@@ -109,24 +109,23 @@ impl Bucket {
         self.switches.puts.load(Ordering::SeqCst)
     }
 
-    /// Returns how many bytes were to be put so far.
+    /// Returns the number of bytes in all puts so far.
     pub(crate) fn put_bytes(&self) -> u64 {
         self.switches.put_bytes.load(Ordering::SeqCst)
     }
 
-    /// Returns the keys of all objects of which the names hold `part`.
+    /// Returns the keys that contain `part`.
     pub(crate) fn keys(&self, part: &str) -> Vec<Path> {
         let listed = future::block_on(self.held.list(None).collect::<Vec<_>>());
         let keys = listed.into_iter().map(|found| found.unwrap().location);
         keys.filter(|key| key.as_ref().contains(part)).collect()
     }
 
-    /// Returns the bytes of an object.
     pub(crate) fn bytes(&self, key: &Path) -> Vec<u8> {
         future::block_on(async { self.held.get(key).await.unwrap().bytes().await.unwrap() }).to_vec()
     }
 
-    /// Puts other bytes in the place of an object, or removes it.
+    /// Replaces the bytes of an object, or removes it.
     pub(crate) fn exchange(&self, key: &Path, bytes: Option<Vec<u8>>) {
         match bytes {
             Some(bytes) => drop(future::block_on(self.held.put(key, bytes.into())).unwrap()),
@@ -134,12 +133,11 @@ impl Bucket {
         }
     }
 
-    /// Returns a bucket of its own that holds what this one holds now.
+    /// Returns a separate bucket with the current contents.
     pub(crate) fn fork(&self) -> Bucket {
         Bucket { held: Arc::new(self.held.fork()), switches: Arc::default() }
     }
 
-    /// Returns the bucket as a store.
     pub(crate) fn store(&self) -> Answered<Bucket> {
         Answered(self.clone())
     }
@@ -148,7 +146,7 @@ impl Bucket {
         Remote::new(Arc::new(self.store()), "team", retries()).unwrap()
     }
 
-    /// Reads what is held of a session, as any worker could.
+    /// Reads a session's replicated records, as any worker could.
     pub(crate) fn records(&self, session: Uuid) -> Vec<HeldRecord> {
         let mut records = Vec::new();
         let mut each = |chunk: &Chunk<'_>| {
@@ -188,7 +186,7 @@ impl Requests for Bucket {
         drop(answered);
         if location.as_ref().contains("/log/") {
             let act = self.switches.before_answer.0.lock().unwrap().take();
-            // On a thread of its own: it may wait for requests, which a runtime's thread must not.
+            // On a thread of its own: it may block on requests, which a runtime's thread must not.
             act.into_iter().for_each(|act| std::thread::spawn(act).join().unwrap());
         }
         put

@@ -1,4 +1,5 @@
-//! What captures of workspaces need: held before the records that name them, and brought to another machine.
+//! Shows that captures of workspaces are stored before the records that name them, and reach
+//! another machine.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     contents(directory).into_keys().map(|name| directory.join(name)).collect()
 }
 
-/// Returns the files of a session as a rewind to its last position brings them into the worker's empty directory.
+/// Rewinds a session to its last position in the worker's empty directory, and returns the files.
 fn rewound(worker: &Worker, session: &Session) -> BTreeMap<String, Vec<u8>> {
     let runner = worker.runner(session, Some(Rebind::Overwrite), |_| Ok(()));
     let last = session.position().unwrap();
@@ -50,14 +51,14 @@ fn a_begins_captures_are_held_before_its_handler_runs_and_restored_on_another_ma
     std::fs::write(work.join("src/deep/page"), "one").unwrap();
     std::fs::write(work.join("large"), &large).unwrap();
     std::os::unix::fs::symlink("src/deep/page", work.join("link")).unwrap();
-    // A file with holes: its data is an object of its own.
+    // A sparse file: its data is an object of its own.
     std::fs::File::create(work.join("holes")).unwrap().set_len(64 << 20).unwrap();
     assert!(first.write(&session, &[("src/new", b"by a tool".to_vec())]).unwrap().success);
     let before = contents(&work);
 
     let (taken, took) = std::sync::mpsc::channel();
     let lost = first.runner(&session, None, move |context: &ToolContext| {
-        // The machine is gone for the others, in the midst of the call.
+        // The others lose this machine during the call.
         let files = context.resources().get::<dyn Filesystem>().unwrap();
         files.write("src/new", b"half done").unwrap();
         std::fs::remove_file(later.join("large")).unwrap();
@@ -75,11 +76,12 @@ fn a_begins_captures_are_held_before_its_handler_runs_and_restored_on_another_ma
     assert_eq!(contents(&third.work()), before);
     assert!(std::fs::symlink_metadata(third.work().join("link")).unwrap().is_symlink());
     assert_eq!(std::fs::read(third.work().join("large")).unwrap(), large);
-    // It goes on there.
+    // The session continues there.
     assert!(third.write(&new, &[("src/new", b"two".to_vec())]).unwrap().success);
 }
 
-/// The README had a directory filled only where no call was open, and a call that had only read left it empty for the tools that followed.
+/// The README filled the directory only if no call was open. An open call that had only read left
+/// it empty for the tools that followed.
 #[test]
 fn what_the_readme_says_fills_the_directory_whether_a_call_was_open_or_not() {
     for is_open in [false, true] {
@@ -109,7 +111,7 @@ fn what_the_readme_says_fills_the_directory_whether_a_call_was_open_or_not() {
         let runner = third.runner(&new, None, |_| Ok(()));
         assert!(runner.state().fill(&RewindOptions::default()).unwrap().is_some());
         assert_eq!(contents(&third.work()), before, "open: {is_open}");
-        // Whoever starts again does the same, and nothing is filled twice.
+        // A second start does the same, and fills nothing twice.
         let runner = third.runner(&new, None, |_| Ok(()));
         assert!(runner.state().fill(&RewindOptions::default()).unwrap().is_none());
         let options = ExecuteOptions::default();
@@ -134,22 +136,23 @@ fn what_the_last_call_left_is_there_and_each_side_of_a_call_costs_one_put_unless
         assert!(first.write(&session, files).unwrap().success);
         (bucket.puts() - puts, bucket.put_bytes() - bytes)
     };
-    // All that is there, beside the begin; the change, beside the end.
+    // All files, with the start record; the change, with the end record.
     let (puts, bytes) = puts_of(&[("page", b"one".to_vec())]);
     assert!(puts == 2 && bytes > 400_000, "{puts} puts of {bytes} bytes");
     let (puts, bytes) = puts_of(&[("page", b"two".to_vec())]);
     assert!(puts == 2 && bytes < 60_000, "{puts} puts of {bytes} bytes");
-    // What was there before is not put again.
+    // Existing objects are not put again.
     let (puts, bytes) = puts_of(&[("page", b"one".to_vec())]);
     assert!(puts == 2 && bytes < 60_000, "{puts} puts of {bytes} bytes");
-    // More than fits beside records is a pack of its own, and much more a few.
+    // Content that is too large to be stored with records gets a pack of its own, and very large
+    // content a few.
     assert_eq!(puts_of(&[("large", noise(2 << 20, 7))]).0, 3);
     assert_eq!(puts_of(&[("larger", noise(20 << 20, 8))]).0, 2 + 3);
     let (puts, bytes) = puts_of(&[]);
     assert!(puts == 2 && bytes < 60_000, "{puts} puts of {bytes} bytes");
     session.close().unwrap();
 
-    // Whoever opens the session knows what the last captures need.
+    // Opening the session finds the objects that the last captures need.
     let session = first.store.open_session(id, &types()).unwrap();
     let bytes = bucket.put_bytes();
     assert!(first.write(&session, &[("page", b"three".to_vec())]).unwrap().success);
@@ -158,7 +161,7 @@ fn what_the_last_call_left_is_there_and_each_side_of_a_call_costs_one_put_unless
     let new = second.store.take_over(id, &types()).unwrap();
     assert_sound(&new);
     assert_eq!(rewound(&second, &new), contents(&first.work()));
-    // So does whoever took it over.
+    // So does a takeover.
     let bytes = bucket.put_bytes();
     assert!(second.write(&new, &[("page", b"four".to_vec())]).unwrap().success);
     assert!(bucket.put_bytes() - bytes < 60_000, "{}", bucket.put_bytes() - bytes);
@@ -178,7 +181,8 @@ fn a_handler_does_not_run_whose_captures_cannot_be_held() {
         "a record is held without its captures"
     );
 
-    // An object that is damaged here is no capture that anybody could restore. One with another time would be written anew.
+    // A capture with an object that is damaged here could not be restored. The test keeps the
+    // object's modification time, since an object with another one would be written again.
     let [first, _] = workers(&Bucket::default());
     let session = first.store.create(&types()).unwrap();
     std::fs::write(first.work().join("page"), "one").unwrap();
@@ -245,7 +249,7 @@ fn a_log_that_gets_back_what_it_lost_gets_back_its_captures_and_a_copy_that_is_r
     let dir = session.dir().to_owned();
     session.close().unwrap();
 
-    // A power cut took the last records, and what they name.
+    // A power cut took the last records, and the objects that they name.
     std::fs::remove_dir_all(&dir).unwrap();
     copy(older.path(), &dir);
     let session = first.store.open_session(id, &types()).unwrap();
@@ -263,8 +267,8 @@ fn a_log_that_gets_back_what_it_lost_gets_back_its_captures_and_a_copy_that_is_r
     assert_eq!(rewound(&second, &new), contents(&first.work()));
 }
 
-/// A session worked here for a while, its captures were collected, and then it was pushed: whoever took it over was told that its captures
-/// are damaged.
+/// A session's captures were collected before it was replicated. A takeover then reported them as
+/// damaged.
 #[test]
 fn captures_that_were_collected_before_they_were_held_are_not_taken_for_damaged() {
     let bucket = Bucket::default();
@@ -288,7 +292,7 @@ fn captures_that_were_collected_before_they_were_held_are_not_taken_for_damaged(
     drop(alone);
     store(&directory, &bucket, "one").open_session(id, &types()).unwrap().close().unwrap();
 
-    // A copy and a takeover say what the store said that collected them.
+    // A copy and a takeover report the same as the store that collected them.
     drop(first);
     let third = Worker::new(&bucket, "three");
     third.store.pull(id).unwrap();
@@ -307,7 +311,7 @@ fn captures_that_were_collected_before_they_were_held_are_not_taken_for_damaged(
     let fill = RewindOptions { overwrite: true, ..RewindOptions::default() };
     let refused = runner.state().rewind(positions[0], &fill).unwrap_err();
     assert!(matches!(refused, Error::Collected { .. }), "{refused:?}");
-    // One that is lost here is damaged all the same.
+    // An object that is lost here is reported as damage nevertheless.
     drop(runner);
     new.close().unwrap();
     let mut lost = files_in(&third.store.session_dir(id).join("files/objects"));
@@ -317,8 +321,8 @@ fn captures_that_were_collected_before_they_were_held_are_not_taken_for_damaged(
     assert!(after.collected > 0 && !after.damaged.is_empty(), "{after:?}");
 }
 
-/// A machine is lost between two calls, and whoever takes the session over has a directory that is not filled: its first call goes on with
-/// what is there, and says that this is not what the last call left.
+/// A machine was lost between two calls, and the new worker's directory is not filled. Its first
+/// call continues with the present files, and reports that the last call left others.
 #[test]
 fn the_first_call_after_a_takeover_tells_that_the_directory_is_another_one() {
     let bucket = Bucket::default();
@@ -340,7 +344,7 @@ fn the_first_call_after_a_takeover_tells_that_the_directory_is_another_one() {
     assert!(matches!(told[..], [WorkspaceNotice::Replaced { .. }]), "{told:?}");
     assert_eq!(contents(&second.work()), BTreeMap::new(), "nothing is restored by itself");
     assert_eq!(first_call(&second, &new), []);
-    // What the last call on the lost machine left can be had still.
+    // The files of the last call on the lost machine are still available.
     let before = new.position().unwrap();
     let runner = second.runner(&new, Some(Rebind::Overwrite), |_| Ok(()));
     let ends: Vec<_> = new.log::<foldlog::ToolInvocations>().unwrap().iter().map(Result::unwrap).collect();
@@ -351,7 +355,7 @@ fn the_first_call_after_a_takeover_tells_that_the_directory_is_another_one() {
     assert_eq!(first_call(&second, &new), []);
     new.close().unwrap();
 
-    // Where it is filled first, nothing is to be told.
+    // If the directory is filled first, there is nothing to report.
     let last = third.store.take_over(id, &types()).unwrap();
     assert_eq!(rewound(&third, &last), contents(&first.work()));
     assert_eq!(first_call(&third, &last), []);

@@ -1,4 +1,5 @@
-//! Captures of the calls of child sessions, which stand in the parent's directory, and captures that stand where nobody holds them.
+//! Shows the replication of captures by child sessions, which are in the parent's directory, and of
+//! captures that no replica contains.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -45,7 +46,8 @@ fn assert_whole(store: &Path, captures: &[FilesystemSnapshot]) {
     assert_eq!(audited.snapshots, captures.len() as u64);
 }
 
-/// Has a tool of the worker's session call one of a child session that writes a file, and returns the child's id.
+/// Has a tool of the worker's session call a tool of a child session that writes a file. Returns
+/// the child's id.
 fn child_writes(worker: &Worker, session: &Session, path: &'static str, bytes: Vec<u8>) -> Uuid {
     let (sends, sent) = std::sync::mpsc::channel();
     let driven = worker.runner(session, None, move |context: &ToolContext| {
@@ -74,7 +76,7 @@ fn captures_of_a_childs_calls_are_held_with_it_and_stand_in_the_parents_director
         assert!(first.write(&session, &[("large", large.clone())]).unwrap().success);
         let bytes = bucket.put_bytes();
         let child = child_writes(&first, &session, "by a child", noise(300_000, 2));
-        // What the parent's captures have is held already.
+        // The objects of the parent's captures are replicated already.
         let more = bucket.put_bytes() - bytes;
         assert!((600_000..2_000_000).contains(&more), "{more}");
         let child_dir = first.store.session_dir(child);
@@ -83,7 +85,7 @@ fn captures_of_a_childs_calls_are_held_with_it_and_stand_in_the_parents_director
         assert_whole(&session.captures_dir(), &named);
         session.close().unwrap();
 
-        // Another machine has both, whichever comes first.
+        // Another machine gets both, in either order.
         let take = |id: Uuid| second.store.take_over(id, &types()).unwrap();
         let (new, taken) = match child_first {
             true => {
@@ -99,7 +101,7 @@ fn captures_of_a_childs_calls_are_held_with_it_and_stand_in_the_parents_director
         assert_whole(&new.captures_dir(), &named);
         taken.close().unwrap();
 
-        // The child goes on there, and costs what it changes.
+        // The child continues there, and puts only its changes.
         let runner = second.runner(&new, Some(Rebind::Overwrite), |_| Ok(()));
         let last = new.position().unwrap();
         let options = RewindOptions { overwrite: true, ..RewindOptions::default() };
@@ -132,7 +134,7 @@ fn captures_that_a_host_keeps_in_another_directory_are_told_not_to_be_held() {
         matches!(&notices[..], [WorkspaceNotice::CapturesNotHeld { store, held: of }, ..] if *store == elsewhere && *of == held),
         "{notices:?}"
     );
-    // Without a replica that is nobody's matter.
+    // Without a replica this does not matter.
     let plain = crate::host::plain_store(&worker.path().join("plain"), false);
     let session = plain.create(&types()).unwrap();
     let files = HostFilesystem::open(worker.work(), &elsewhere, HostFilesystemOptions::default()).unwrap();

@@ -1,4 +1,5 @@
-//! Bodies that a compaction dropped go from the bucket too, and everything that reads the session afterwards has what the local log has.
+//! Shows that the bucket also drops the bodies that a compaction dropped, and that later readers
+//! get the same content as the local log.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ struct World {
     bucket: TempDir,
     workers: [TempDir; 3],
     id: Uuid,
-    /// Length of payloads that records hold at most.
+    /// Longest payload within a record.
     object_bytes_min: u64,
 }
 
@@ -77,7 +78,7 @@ impl World {
         self.bucket.path().join(format!("team/sessions/{}", self.id))
     }
 
-    /// Lets every object of the session be older than a volume has to be.
+    /// Makes every object of the session older than a volume has to be.
     fn grow_old(&self) {
         for path in files(&self.held()) {
             let file = File::options().write(true).open(path).unwrap();
@@ -93,7 +94,7 @@ impl World {
         self.store(0).compact(self.id, &CompactOptions::default()).unwrap()
     }
 
-    /// Returns which drafts stand in the bucket, in any object.
+    /// Returns the drafts that any object in the bucket contains.
     fn drafts_held(&self, drafts: u64) -> Vec<u64> {
         let objects: Vec<Vec<u8>> = files(&self.held()).iter().map(|path| fs::read(path).unwrap()).collect();
         let stands = |draft: &u64| {
@@ -107,7 +108,7 @@ impl World {
         self.store(worker).session_dir(self.id)
     }
 
-    /// Compares the log of a worker with that of worker 0, with what is known of each position.
+    /// Compares the log of a worker with that of worker 0, and the state at each position.
     #[track_caller]
     fn assert_alike(&self, worker: usize) {
         let log = |worker| LogReader::open(self.dir(worker)).unwrap();
@@ -127,7 +128,7 @@ impl World {
                     unknown += 1;
                     assert_eq!(own, earliest, "at {position}");
                 }
-                // What the place still has is known there.
+                // The worker still knows positions whose bodies are in the place.
                 (Err(Error::Compacted { .. }), Ok(_)) => {}
                 (own, made) => panic!("at {position}: {:?}, {:?}", own.err(), made.err()),
             }
@@ -141,12 +142,12 @@ fn bodies_that_a_compaction_dropped_go_from_the_bucket_once_their_chunks_are_col
     let world = World::new(220);
     let everything = (0..220).collect::<Vec<u64>>();
     assert_eq!(world.drafts_held(220), everything);
-    // Nobody has said that anything was dropped.
+    // No record states that bodies were dropped.
     world.grow_old();
     assert_eq!(world.collect().dropped, 0);
     let compacted = world.compact();
     assert!(compacted.dropped > 150, "{compacted:?}");
-    // The last drafts are in chunks that no volume holds yet.
+    // The last drafts are in chunks that are in no volume yet.
     let dry = {
         let mut options = CollectOptions::default();
         options.dry_run = true;
@@ -164,10 +165,10 @@ fn bodies_that_a_compaction_dropped_go_from_the_bucket_once_their_chunks_are_col
     let again = world.collect();
     assert_eq!((again.dropped, again.dropped_bytes, again.waiting), (0, 0, report.waiting));
 
-    // Whoever reads it has what the log has that was compacted.
+    // A reader gets the same content as the compacted log.
     assert!(world.store(1).pull(world.id).unwrap().new > 0);
     world.assert_alike(1);
-    // The writer goes on, and is taken over.
+    // The writer continues, and is taken over.
     let session = world.store(0).open_session(world.id, &types()).unwrap();
     write(&session, 220..230);
     session.close().unwrap();
@@ -190,7 +191,7 @@ fn payloads_that_only_dropped_bodies_named_go_too_and_no_other_is_missed_by_anyb
     world.compact();
     let (held, payloads) = (world.held(), world.held().join("objects"));
     let report = world.collect();
-    // Their bodies are gone now, and until then they were named.
+    // Their bodies are dropped now, and named them until then.
     assert!(report.dropped > 120 && report.payloads_left == 0, "{report:?}");
     let before = files(&payloads).len();
     assert!(before >= 220, "{before}");
@@ -199,7 +200,7 @@ fn payloads_that_only_dropped_bodies_named_go_too_and_no_other_is_missed_by_anyb
     assert!(report.payloads == 0 && report.payloads_left > 120, "{report:?}");
     assert_eq!(files(&payloads).len(), before);
     assert_eq!(files(&held.join("withdrawn")).len(), 1);
-    // A day later. Whoever reads meanwhile, or goes on, has what is needed.
+    // A day later. Readers and writers meanwhile have all payloads that they need.
     world.store(1).pull(world.id).unwrap();
     let session = world.store(0).open_session(world.id, &types()).unwrap();
     write(&session, 0..4);
@@ -219,12 +220,13 @@ fn payloads_that_only_dropped_bodies_named_go_too_and_no_other_is_missed_by_anyb
     session.close().unwrap();
     let log = LogReader::open(world.dir(2)).unwrap();
     log.check_seals().unwrap();
-    // What the fourth draft said once stands under its second name.
+    // The fourth draft's payload is stored under its second name.
     let again = files(&payloads).iter().filter(|path| path.extension().is_some()).count();
     assert!(again > 0, "{again}");
 }
 
-/// What the engine calls of a replicator, which is paused between a payload and the record that names it.
+/// Calls a replicator as the engine does, with a pause between a payload and the record that names
+/// it.
 #[test]
 fn a_replicator_that_was_paused_puts_payloads_again_that_were_removed_meanwhile() {
     let world = World::new(1);
@@ -296,7 +298,7 @@ fn what_is_dropped_later_goes_later_and_nothing_comes_back() {
     }
     session.close().unwrap();
     world.grow_old();
-    // What was dropped before, of chunks that are collected now.
+    // Bodies that were dropped before, of chunks that are collected now.
     let second = world.collect();
     assert!(second.dropped > 0 && second.waiting == 0, "{second:?}");
     let more = world.compact();
@@ -306,7 +308,7 @@ fn what_is_dropped_later_goes_later_and_nothing_comes_back() {
     world.assert_alike(1);
     let left = world.drafts_held(300);
     assert!((0..140).filter(|draft| left.contains(draft)).count() < 10, "{left:?}");
-    // Nothing is left of the compactions before.
+    // The objects of earlier compactions are removed.
     let newest = world.held().join("compacted/00000000000000000003");
     assert!(files(&world.held().join("compacted")).iter().all(|path| path.starts_with(&newest)));
     assert_eq!(files(&world.held().join("compactions")).len(), 3);
@@ -329,7 +331,8 @@ fn nobody_goes_back_to_what_the_bucket_may_have_dropped_whatever_its_own_log_has
     session.rollback_to(kept).unwrap();
     write(&session, 150..160);
     session.close().unwrap();
-    // A person went back there in a store without its replicator, and brought that to the bucket: nobody could read the session any more.
+    // A user rolled back to such a position in a store without its replicator, and replicated that
+    // later. Then the session could not be read any more.
     let options = StoreOptions { unreplicated: true, ..StoreOptions::default() };
     let alone = Store::open_with(world.workers[1].path(), options).unwrap();
     let session = alone.open_session(world.id, &types()).unwrap();
@@ -342,7 +345,7 @@ fn nobody_goes_back_to_what_the_bucket_may_have_dropped_whatever_its_own_log_has
     let session = world.store(2).take_over(world.id, &types()).unwrap();
     session.close().unwrap();
 
-    // An older copy of the log, with all bodies, gets back what it lacks, and that record with it.
+    // An older copy of the log, with all bodies, gets its missing records back, including that one.
     let world = World::new(150);
     let older = tempfile::tempdir().unwrap();
     directories::copy(world.workers[0].path(), older.path());

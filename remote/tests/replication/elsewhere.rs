@@ -1,4 +1,4 @@
-//! Forks, salvaged and compacted sessions: what is held of them makes sessions on other machines that are as whole as any.
+//! Shows that forks, salvaged and compacted sessions are complete on other machines.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use foldlog_remote::ObjectReplicator;
 use crate::bucket::{Bucket, retries};
 use crate::lineages::{LINEAGES, pull_and_fetch, take_over_and_go_on};
 
-/// Opens the store of a worker; without a name it has no replicator, and writes what is held all the same.
+/// Opens the store of a worker. Without a name it has no replicator, and writes replicated sessions
+/// nevertheless.
 fn open(bucket: &Bucket, directory: &Path, name: Option<&str>) -> Store {
     let replicator =
         |name| Arc::new(ObjectReplicator::new(Arc::new(bucket.store()), "team", name, retries()).unwrap());

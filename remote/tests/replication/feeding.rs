@@ -1,4 +1,4 @@
-//! What is held, and when.
+//! Shows which records are replicated, and when.
 
 use foldlog::inspect::LogReader;
 use foldlog::{Durability, Error, ObjectId, SessionOptions};
@@ -16,7 +16,7 @@ fn a_handler_runs_behind_a_begin_that_is_held_and_its_end_is_held_when_the_call_
     session.dispatch(note("before")).unwrap();
     let (id, seen) = (session.id(), bucket.clone());
     let report = run(&session, move |_| {
-        // Another worker that read the bucket now would find the call, and all before it.
+        // Another worker that reads the bucket now finds the call, and all records before it.
         assert_eq!(seen.kinds(id).last().map(String::as_str), Some("tool_begin"));
         Ok(())
     });
@@ -47,7 +47,7 @@ fn what_is_held_is_the_log_record_for_record_with_its_payloads() {
     })
     .unwrap();
     assert_eq!(held, local);
-    // Payloads out of line stand under their hashes.
+    // Payloads out of line are stored under their hashes.
     assert!(!objects.is_empty());
     for object in objects {
         let key = bucket.remote().bucket().object_key(id, object);
@@ -63,7 +63,7 @@ fn what_no_call_waits_for_follows_and_a_write_waits_where_the_bucket_is_too_far_
     let session = store_at(&directory, &bucket, "one", Durability::Process).create(&types()).unwrap();
     let id = session.id();
     session.dispatch(note("one")).unwrap();
-    // Nothing waits at this durability: the claim alone is there for certain.
+    // No call waits at this durability: only the claim is certain.
     assert!(bucket.records(id).len() <= 4);
     for n in 0..70_000 {
         session.dispatch(note(n.to_string())).unwrap();
@@ -89,7 +89,8 @@ fn a_call_whose_begin_cannot_be_held_does_not_run_and_the_next_opening_goes_on()
     assert!(session.close().is_err());
     assert_eq!(bucket.puts(), puts, "a poisoned session puts nothing");
 
-    // Nobody can claim while nothing can be put; then the session goes on, and brings what is there.
+    // No worker can claim while puts fail. Afterwards the session continues, and replicates its
+    // records.
     let opened = workers.open_session(id, &types());
     assert!(matches!(opened, Err(Error::ReplicaFailed { .. })), "{opened:?}");
     bucket.refuse_puts(false);
@@ -128,7 +129,7 @@ fn an_id_that_the_bucket_holds_is_not_created_anew() {
     let other = store(&elsewhere, &bucket, "two");
     let refused = other.create_with(&types(), options.clone());
     assert!(matches!(refused, Err(Error::ReplicaAhead { .. })), "{refused:?}");
-    // Nobody was fenced by that, and nothing of it is left.
+    // This fenced no writer, and left no objects.
     assert!(store(&directory, &bucket, "one").open_session(id, &types()).is_ok());
     assert!(matches!(other.create_with(&types(), options), Err(Error::ReplicaAhead { .. })));
 }

@@ -1,4 +1,4 @@
-//! What becomes of a writer whose session another one has claimed.
+//! Shows what a writer can do after another worker has claimed its session.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::bucket::Bucket;
 use crate::host::{Clock, recover_by_running_again, run, store, store_with};
 use crate::notes::{note, runner_over, types};
 
-/// For how long a confirmation counts under a lease of an hour.
+/// Lifetime of a confirmation under a lease of an hour.
 const FRESH: Duration = Duration::from_secs(600);
 
 #[test]
@@ -35,8 +35,8 @@ fn a_superseded_writer_starts_no_further_handler_and_appends_nothing() {
     assert_eq!(bucket.records(id), before);
 }
 
-/// A worker was stopped while the acknowledgement of a begin was on its way. It read that after another worker had taken over, and started the
-/// tool, which that worker ran too.
+/// A worker was stopped while the acknowledgement of a start record was on its way. It read that
+/// after another worker had taken over, and started the tool, which that worker ran too.
 #[test]
 fn a_worker_that_reads_the_acknowledgement_of_a_begin_after_a_takeover_starts_no_tool() {
     for runs_elsewhere in [false, true] {
@@ -59,18 +59,18 @@ fn a_worker_that_reads_the_acknowledgement_of_a_begin_after_a_takeover_starts_no
             matches!(&fenced, Error::Fenced { epoch: 2, by, .. } if by.starts_with("two, ")),
             "{fenced:?}"
         );
-        // The begin is the other worker's to recover, and nothing is written behind it.
+        // The other worker recovers the open call, and no record is written after its start record.
         assert_eq!(bucket.kinds(id).last().map(String::as_str), Some("tool_begin"));
         assert!(session.is_interrupted());
         let poisoned = session.dispatch(note("too late")).unwrap_err();
         assert!(matches!(&poisoned, Error::Poisoned { cause } if matches!(**cause, Error::Fenced { .. })));
-        // Whoever reads the log learns from which record on nothing was acknowledged.
+        // A reader of the log learns the first record that was not acknowledged.
         let told = foldlog::inspect::read_fence(session.dir()).unwrap();
         assert_eq!((told.from.get(), told.epoch), (bucket.records(id).len() as u64, 2));
     }
 }
 
-/// The window that is documented in `foldlog::replication`.
+/// Shows the window that `foldlog::replication` documents.
 #[test]
 fn a_takeover_within_a_sixth_of_the_lease_is_not_noticed_before_the_start_and_the_token_shows_it() {
     let (directory, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Clock::default());
@@ -87,7 +87,7 @@ fn a_takeover_within_a_sixth_of_the_lease_is_not_noticed_before_the_start_and_th
         seen.lock().unwrap().push(context.fencing_token());
         Ok(())
     });
-    // The end is not acknowledged, and a service that has heard of epoch 2 refuses the first one.
+    // The end record is not acknowledged, and a service that knows epoch 2 refuses epoch 1.
     assert!(matches!(late, Err(Error::Fenced { epoch: 2, .. })), "{late:?}");
     assert_eq!(tokens.lock().unwrap().iter().map(|token| token.epoch).collect::<Vec<_>>(), [Some(1)]);
 }
@@ -114,7 +114,7 @@ fn a_tool_does_not_start_while_each_confirmation_is_read_too_late() {
     let refused = run(&session, |_| panic!("the tool starts")).unwrap_err();
     let Error::ReplicaFailed { reason, .. } = &refused else { panic!("{refused:?}") };
     assert!(reason.contains("came too late"), "{reason}");
-    // Opened again, once the bucket answers, the session goes on.
+    // Once the bucket answers, the session can be opened again and continues.
     clock.read_slowly(Duration::ZERO);
     let (id, store) = (session.id(), store_with(&directory, &bucket, "one", &clock));
     drop(session);
@@ -134,7 +134,7 @@ fn a_running_handler_is_told_to_stop_and_its_end_is_not_acknowledged() {
     let ended = run(&session, move |context| {
         taking.remote().claim(id, "two", |_| {}).unwrap();
         context.session().dispatch(note("within")).unwrap();
-        // The writer learns it with the next record that is to be held.
+        // The writer learns of it with its next record that must be replicated.
         assert!(matches!(inside.sync(), Err(Error::Fenced { .. })));
         tells.store(context.is_cancelled(), Ordering::SeqCst);
         Ok(())
@@ -154,7 +154,8 @@ fn records_behind_anothers_claim_are_superseded_and_stay_readable() {
     session.sync().unwrap();
     let held = bucket.records(id).len() as u64;
 
-    // Another worker claims and says nothing; what this one recorded since was never acknowledged.
+    // Another worker claims and appends nothing. This worker's records since then were never
+    // acknowledged.
     let mut other = bucket.remote().claim(id, "two", |_| {}).unwrap();
     session.dispatch(note("too late")).unwrap();
     assert!(session.sync().is_err());
@@ -162,7 +163,7 @@ fn records_behind_anothers_claim_are_superseded_and_stay_readable() {
     let superseded = workers.open_session(id, &types()).unwrap_err();
     assert!(matches!(superseded, Error::Superseded { sequence, .. } if sequence == held), "{superseded:?}");
 
-    // Nor where it went on.
+    // The same applies if the other worker has continued.
     let theirs = Record { sequence: held.into(), kind: RecordKind::OBSERVED, time_us: 1, body: b"theirs" };
     other.append([theirs]).unwrap();
     let superseded = workers.open_session(id, &types()).unwrap_err();
@@ -194,7 +195,7 @@ fn the_epoch_of_a_fencing_token_rises_with_each_worker_and_the_operation_stays()
     assert!(matches!(lost, Err(Error::Fenced { .. })), "{lost:?}");
     let session = taken.lock().unwrap().take().unwrap();
     let seen = Arc::clone(&tokens);
-    // The tool may run again, so the new worker does that with the operation that the old one began.
+    // The tool may run again, so the new worker runs it with the old worker's operation.
     recover_by_running_again(&session, move |context| {
         seen.lock().unwrap().push(context.fencing_token());
         Ok(())
@@ -205,7 +206,7 @@ fn the_epoch_of_a_fencing_token_rises_with_each_worker_and_the_operation_stays()
     assert_eq!(tokens[0].operation, tokens[1].operation);
     assert!(tokens[0] < tokens[1] && tokens[0].operation.sequence() < operation);
 
-    // Without a replicator nobody takes a session over.
+    // Without a replicator there are no takeovers.
     let directory = tempfile::tempdir().unwrap();
     let plain = foldlog::Store::open(directory.path()).unwrap().create(&types()).unwrap();
     assert!(

@@ -1,4 +1,4 @@
-//! A log that has lost records which were acknowledged, and gets them back when it is opened.
+//! Shows that a log that has lost acknowledged records gets them back when it is opened.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Records three notes, keeps a copy of the directory, and records more.
+    /// Records three notes, copies the directory, and records more.
     fn that_loses(lost: impl FnOnce(&Session, &Path)) -> Worker {
         let (directory, older) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let bucket = Bucket::default();
@@ -71,13 +71,13 @@ fn what_the_log_lost_and_the_bucket_has_comes_back_with_its_payloads() {
     assert_eq!(session.recovery().fetched, 6);
     assert_eq!(texts(&session).len(), 6, "{:?}", texts(&session));
     assert_eq!(texts(&session)[3], "acknowledged");
-    // As durable as they were.
+    // The records are as durable as they were.
     assert_eq!(session.synced_end(), session.position().unwrap() + 1);
     assert!(!session.is_interrupted());
     session.close().unwrap();
     assert_eq!(worker.digest(worker.older.path()), worker.digest(worker.directory.path()));
 
-    // And the log goes on, under its own claim.
+    // The log continues, under its own claim.
     let session = worker.older().unwrap();
     assert_eq!((session.recovery().fetched, session.epoch()), (0, Some(4)));
     assert!(run(&session, |_| Ok(())).unwrap().success);
@@ -99,10 +99,10 @@ fn a_call_whose_begin_was_lost_with_the_disk_is_interrupted() {
     });
     assert!(ended.unwrap().success);
     drop(session);
-    // The machine stopped within the handler, and its disk lost all since the copy.
+    // The machine stopped within the handler, and its disk lost all records since the copy.
     let bucket = kept.lock().unwrap().take().unwrap();
     let session = store(&worker.older, &bucket, "one").open_session(worker.id, &types()).unwrap();
-    // A declaration, and the begin.
+    // A declaration, and the start record.
     assert_eq!(session.recovery().fetched, 2);
     assert_eq!(session.recovery().interrupted.len(), 1);
     assert!(session.is_interrupted());
@@ -119,7 +119,7 @@ fn records_of_another_writer_are_not_fetched() {
     let elsewhere = tempfile::tempdir().unwrap();
     let other = store(&elsewhere, &worker.bucket, "two").take_over(worker.id, &types()).unwrap();
     other.close().unwrap();
-    // Another claim without records takes nothing from this one.
+    // Another worker's claim without records takes nothing from this one.
     let saved = tempfile::tempdir().unwrap();
     copy(worker.older.path(), saved.path());
     let session = store(&saved, &worker.bucket, "one").open_session(worker.id, &types()).unwrap();
@@ -133,7 +133,7 @@ fn records_of_another_writer_are_not_fetched() {
     let ahead = worker.older().unwrap_err();
     assert!(matches!(ahead, Error::ReplicaAhead { .. }), "{ahead:?}");
     assert_eq!(worker.digest(worker.older.path()), records, "nothing was written");
-    // Where two itself lost that, it gets it back.
+    // If worker two itself loses its record, it gets it back.
     let older = tempfile::tempdir().unwrap();
     copy(worker.directory.path(), older.path());
     let session = store(&older, &worker.bucket, "two").open_session(worker.id, &types()).unwrap();
@@ -179,7 +179,7 @@ fn a_fetch_that_fails_in_the_midst_is_gone_on_with() {
             matches!(&failed, Error::ReplicaFailed { reason, .. } if reason.contains("missing")),
             "{failed:?}"
         );
-        // What was fetched before counts as what it is, and is never written twice.
+        // Fetched records are not fetched again, and never written twice.
         let read = plain_store(worker.older.path(), false).open_read_only(worker.id, &types()).unwrap();
         assert_eq!(texts(&read)[3..], ["first"]);
     }
@@ -190,8 +190,8 @@ fn a_fetch_that_fails_in_the_midst_is_gone_on_with() {
     assert_eq!(worker.digest(worker.older.path()), worker.digest(worker.directory.path()));
 }
 
-/// The put of a process that was cut off arrived between the reading and the claim of the next one, which took its own log's records for
-/// another writer's.
+/// The put of a process that was cut off arrived between the reading and the claim of the next one.
+/// That one took its own log's records for another writer's.
 #[test]
 fn what_its_own_writer_had_put_and_arrives_late_keeps_nobody_from_opening() {
     let (directory, next, bucket) =
@@ -213,7 +213,7 @@ fn what_its_own_writer_had_put_and_arrives_late_keeps_nobody_from_opening() {
     copy(directory.path(), next.path());
     let opened = store(&next, &bucket, "one");
     let opening = std::thread::spawn(move || opened.open_session(id, &types()));
-    // It has read what is held, and is about to claim.
+    // It has read the replicated records, and is about to claim.
     wait_for(2);
     drop(unanswered);
     let opened = opening.join().unwrap().unwrap();

@@ -1,4 +1,5 @@
-//! A session that a replica holds says so, wherever its log goes, and is not written unawares without its replicator.
+//! Shows that a replicated session states so, wherever its log is copied, and cannot be written
+//! without its replicator by accident.
 
 use foldlog::inspect::{LogReader, overview};
 use foldlog::{
@@ -40,7 +41,7 @@ fn a_store_without_the_replicator_reads_a_held_session_and_does_not_write_it() {
     assert_eq!(overview(&dir, 0, None).unwrap().replicated, Some(replicated));
     let refused = plain.open_session(id, &types()).unwrap_err().to_string();
     assert!(refused.contains("a replica holds session") && refused.contains("another worker"), "{refused}");
-    // Nothing was claimed and nobody was fenced by that.
+    // There was no claim, and no writer was fenced.
     assert_eq!(bucket.records(id).len() as u64, records);
 }
 
@@ -59,7 +60,7 @@ fn whoever_says_so_writes_a_held_session_and_the_next_opening_brings_that() {
     session.close().unwrap();
     assert_eq!(bucket.kinds(id)[held..], ["declare", "dispatch"]);
 
-    // Behind another worker's claim the same is superseded.
+    // After another worker's claim the same records are superseded.
     let plain = plain_store(directory.path(), true).open_session(id, &types()).unwrap();
     plain.dispatch(note("too late")).unwrap();
     plain.close().unwrap();
@@ -80,7 +81,7 @@ fn a_session_that_gets_a_replicator_says_so_durably_before_it_is_there() {
         let session = store_at(&directory, &bucket, "one", durability).open_session(id, &types()).unwrap();
         assert_eq!(session.synced_end(), before + 1);
         drop(session);
-        // Once is enough.
+        // The statement is written once.
         store_at(&directory, &bucket, "one", durability).open_session(id, &types()).unwrap().close().unwrap();
         let log = LogReader::open(&dir).unwrap();
         assert_eq!(log.records_len(), before + 1);
@@ -101,7 +102,7 @@ fn an_interrupted_session_says_so_too() {
         Ok(())
     })
     .unwrap();
-    // The copy is what a kill in the midst of the call leaves.
+    // The copy is the state that a kill during the call leaves.
     let session = store(&saved, &bucket, "one").open_session(id, &types()).unwrap();
     assert!(session.is_interrupted() && session.replicated_record().is_some());
     session.close().unwrap();
@@ -159,7 +160,7 @@ fn a_fork_is_held_where_its_own_store_has_a_replicator() {
     fork.close().unwrap();
     assert!(is_refused(plain_store(directory.path(), false).open_session(held, &types())));
 
-    // What holds the parent does not hold a fork that was made without it.
+    // A replicated parent does not replicate a fork that was made without the replicator.
     let plain = plain_store(directory.path(), false);
     let fork = plain.fork(id, at, &types(), SessionOptions::default()).unwrap();
     assert_eq!(fork.replicated_record(), None);

@@ -13,17 +13,17 @@ use foldlog_remote::{LEASE_LENGTH_MAX, ObjectReplicator};
 use crate::bucket::{Bucket, retries};
 use crate::notes::{call, runner_over};
 
-/// Returns a replicator whose lease no timer renews: a test counts what is put.
+/// Returns a replicator whose lease no timer renews, since tests count puts.
 fn replicator(bucket: &Bucket, name: &str) -> ObjectReplicator {
     let replicator = ObjectReplicator::new(Arc::new(bucket.store()), "team", name, retries()).unwrap();
     replicator.with_lease(LEASE_LENGTH_MAX).unwrap()
 }
 
-/// A clock that counts sleep, of which a test decides how far it goes.
+/// A clock that counts sleep, and that a test advances.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
     seconds: Arc<AtomicU64>,
-    /// How many of them each reading takes.
+    /// Seconds by which each reading advances the clock.
     each: Arc<AtomicU64>,
 }
 
@@ -32,7 +32,7 @@ impl Clock {
         self.seconds.fetch_add(by.as_secs(), Ordering::SeqCst);
     }
 
-    /// Has each reading take so long.
+    /// Has each reading take this long.
     pub(crate) fn read_slowly(&self, each: Duration) {
         self.each.store(each.as_secs(), Ordering::SeqCst);
     }
@@ -42,7 +42,7 @@ impl Clock {
     }
 }
 
-/// Opens the store of a worker with such a clock, whose lease lasts an hour.
+/// Opens the store of a worker with such a clock and a lease of an hour.
 pub(crate) fn store_with(directory: &tempfile::TempDir, bucket: &Bucket, name: &str, clock: &Clock) -> Store {
     let clock = clock.clone();
     let replicator = replicator(bucket, name).with_clock(move || clock.read());
@@ -50,7 +50,6 @@ pub(crate) fn store_with(directory: &tempfile::TempDir, bucket: &Bucket, name: &
     Store::open_with(directory.path(), StoreOptions { replication, ..StoreOptions::default() }).unwrap()
 }
 
-/// Opens the store of a worker of that name in a directory.
 pub(crate) fn store_at(
     directory: &tempfile::TempDir,
     bucket: &Bucket,
@@ -63,7 +62,7 @@ pub(crate) fn store_at(
         .unwrap()
 }
 
-/// Opens a store in which no time passes: nothing is fed but what a call waits for.
+/// Opens a store in which no time passes: only records that a call waits for are replicated.
 pub(crate) fn timeless_store(directory: &tempfile::TempDir, bucket: &Bucket, name: &str) -> Store {
     let replicator = replicator(bucket, name);
     let options = StoreOptions {
@@ -79,12 +78,12 @@ pub(crate) fn store(directory: &tempfile::TempDir, bucket: &Bucket, name: &str) 
     store_at(directory, bucket, name, Durability::Boundary)
 }
 
-/// Opens the same store without a replicator; `unreplicated` says that it writes all the same.
+/// Opens the same store without a replicator. `unreplicated` permits writes to replicated sessions.
 pub(crate) fn plain_store(directory: &Path, unreplicated: bool) -> Store {
     Store::open_with(directory, StoreOptions { unreplicated, ..StoreOptions::default() }).unwrap()
 }
 
-/// Runs a tool that does what `act` does.
+/// Runs a tool that runs `act`.
 pub(crate) fn run(
     session: &Session,
     act: impl Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync + 'static,
@@ -92,7 +91,7 @@ pub(crate) fn run(
     call(&runner_over(session, ResourceRegistry::default(), act)?)
 }
 
-/// Recovers a session, whose open calls of that tool run again.
+/// Recovers a session by running its open calls of that tool again.
 pub(crate) fn recover_by_running_again(
     session: &Session,
     act: impl Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! How far a bucket may be behind, and what becomes of writes that find it further behind.
+//! Shows how far a bucket may lag, and what happens to writes beyond that.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::bucket::{Bucket, retries};
 use crate::host::run;
 use crate::notes::{note, texts, types};
 
-/// Makes a session of a store for which no call waits, whose bucket may be as far behind as `bound` says.
+/// Makes a session at a durability for which no call waits. `bound` limits the lag of its bucket.
 fn session(
     directory: &tempfile::TempDir,
     bucket: &Bucket,
@@ -45,7 +45,7 @@ fn a_write_waits_where_the_bucket_is_too_many_bytes_or_too_long_behind() {
         large.dispatch(note(format!("{n} {}", "long ".repeat(2_000)))).unwrap();
     }
     let behind = large.position().unwrap().get() + 1 - bucket.records(large.id()).len() as u64;
-    // A mebibyte, and what stands between two marks.
+    // A mebibyte, and the records between two marks.
     assert!(behind <= (1 << 20) / 10_000 + 10, "{behind}");
     large.close().unwrap();
 
@@ -83,7 +83,7 @@ fn a_write_is_refused_where_the_host_chose_that_and_succeeds_once_the_bucket_has
         };
         assert!(matches!(refused, Error::ReplicaBehind { records, .. } if records >= written), "{refused:?}");
         assert!(written > 10, "{written}");
-        // Nothing was written, nothing was poisoned, and a tool does not begin.
+        // Nothing was written, nothing was poisoned, and no tool starts.
         let called: foldlog::Result<ToolReport> = run(&session, |_| panic!("the handler runs"));
         assert!(matches!(called, Err(Error::ReplicaBehind { .. })), "{called:?}");
         assert_eq!(texts(&session).len() as u64, written);

@@ -1,4 +1,5 @@
-//! When it is time to take a session over: what a place says of leases, and who waits for what. That a takeover is safe no lease decides.
+//! Shows when a session may be taken over: the state of leases, and who waits for how long. Leases
+//! do not decide whether a takeover is safe.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +14,10 @@ use foldlog_remote::{
 use crate::notes::{note, types};
 use crate::pacing::NoTime;
 
-/// Longer than a test takes: nothing is renewed meanwhile.
+/// Longer than a test takes, so that nothing is renewed meanwhile.
 const LONG: Duration = LEASE_LENGTH_MAX;
 
-/// A place in a directory, and workers of it.
+/// A place in a directory, and its workers.
 struct World {
     directory: tempfile::TempDir,
     place: Arc<dyn Place>,
@@ -58,7 +59,7 @@ fn a_session_is_free_once_its_lease_was_not_renewed_for_as_long_as_it_lasts() {
     assert_eq!(waited, LeaseWaitOutcome::Free { lease: Some(lease.clone()) });
     assert_eq!(pacing.now(), LONG, "neither earlier nor later");
 
-    // A host may give up earlier, and that says nothing of the worker.
+    // A host may give up earlier, which does not mean that the worker lives.
     let pacing = NoTime::new();
     let kept = LeaseWaitOutcome::Kept { lease, lives: false };
     assert_eq!(world.wait(&session, LONG - Duration::from_millis(1), &pacing), kept);
@@ -95,13 +96,13 @@ fn nobody_waits_for_a_session_that_was_closed_or_whose_worker_keeps_no_lease() {
 fn a_worker_that_lives_is_known_to_as_soon_as_it_renews() {
     let world = World::new();
     let session = world.worker("one", Some(Duration::from_millis(300))).create(&types()).unwrap();
-    // By the machine's clock: the wait ends with what it waits for.
+    // Uses the machine's clock: the wait ends with the renewal.
     let pacing = SteadyPacing::new();
     let wait = LeaseWait::new(LONG, &pacing).until_it_lives();
     let waited = wait_for_lease(world.place.as_ref(), session.id(), &wait).unwrap();
     let LeaseWaitOutcome::Kept { lease, lives: true } = waited else { panic!("{waited:?}") };
     assert!(lease.renewal > 1 && lease.name == "one", "{lease:?}");
-    // Its process is gone: nothing is renewed, and nothing given up.
+    // Simulates the death of the process: nothing is renewed, and nothing released.
     std::mem::forget(session);
 }
 
@@ -116,14 +117,14 @@ fn a_worker_that_is_paused_while_its_lease_runs_out_is_fenced_and_one_whose_leas
             let waited = world.wait(&old, LONG, &NoTime::new());
             assert!(matches!(waited, LeaseWaitOutcome::Free { lease: Some(_) }), "{waited:?}");
         }
-        // It is alive all the same, and no lease decides whether that is safe.
+        // The old worker still lives. The takeover's safety does not depend on the lease.
         let new = world.worker("two", Some(LONG)).take_over(old.id(), &types()).unwrap();
         let lease = world.lease(&new).unwrap();
         assert_eq!((lease.epoch, lease.name.as_str()), (2, "two"));
         old.dispatch(note("too late")).unwrap();
         assert!(matches!(old.sync(), Err(Error::Fenced { epoch: 2, .. })));
         drop(old);
-        // What the fenced one leaves is its own.
+        // The fenced worker releases only its own lease.
         assert_eq!(world.lease(&new), Some(lease));
         new.dispatch(note("went on")).unwrap();
         new.close().unwrap();

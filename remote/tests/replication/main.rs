@@ -1,5 +1,6 @@
-//! Shows that a store whose sessions are replicated into a bucket acknowledges nothing that another worker could not read
-//! there, and what becomes of a writer whose session another one has claimed.
+//! Shows that a store whose sessions are replicated into a bucket acknowledges only records that
+//! another worker could read there, and what happens to a writer whose session another worker has
+//! claimed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,4 +1,4 @@
-//! A session whose machine is gone, taken over on another one.
+//! Takes the session of a lost machine over on another one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ fn what_was_acknowledged_is_there_on_another_machine_and_the_old_writer_is_fence
     assert!(!new.is_interrupted());
     assert_eq!(texts(&new), texts(&old));
     assert_eq!(texts(&new).len(), 302);
-    // The same content, though every frame was written anew.
+    // The same content, although every frame was written again.
     let last = old.position().unwrap();
     let (local, taken) = (LogReader::open(old.dir()).unwrap(), LogReader::open(new.dir()).unwrap());
     assert_eq!(local.digest_through(last).unwrap(), taken.digest_through(last).unwrap());
@@ -54,7 +54,7 @@ fn what_was_acknowledged_is_there_on_another_machine_and_the_old_writer_is_fence
     new.close().unwrap();
     let again = second.open_session(id, &types()).unwrap();
     assert_eq!(texts(&again).last().map(String::as_str), Some("went on"));
-    // And where it came from, what nobody acknowledged is superseded.
+    // On the first machine, the records that were not acknowledged are superseded.
     drop(old);
     let superseded = first.open_session(id, &types()).unwrap_err();
     assert!(matches!(superseded, Error::Superseded { .. }), "{superseded:?}");
@@ -70,7 +70,7 @@ fn a_call_that_the_lost_machine_left_open_is_recovered_on_the_other() {
     let (taken, begun) = (std::sync::mpsc::channel(), Arc::clone(&began));
     let lost = run(&old, move |context| {
         begun.store(context.operation().get(), Ordering::SeqCst);
-        // The machine is gone for the others, and does not know it.
+        // The others lose this machine, which does not notice.
         let new = second.take_over(id, &types()).unwrap();
         assert!(new.is_interrupted());
         let open: Vec<u64> = new.open_operations().iter().map(|open| open.operation.get()).collect();
@@ -107,7 +107,7 @@ fn what_cannot_be_taken_over_is_refused_and_leaves_nothing() {
     let plain = Store::open(two.path()).unwrap().take_over(id, &types());
     assert!(matches!(plain, Err(Error::ReplicaFailed { .. })), "{plain:?}");
 
-    // A payload that is gone.
+    // A payload that is missing.
     let log = LogReader::open(session.dir()).unwrap();
     let mut keys = Vec::new();
     log.records(0, u64::MAX, |record| {

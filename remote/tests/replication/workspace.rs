@@ -42,8 +42,8 @@ impl Worker {
         self.directory.path().join("work")
     }
 
-    /// Returns the session's workspace in the directory of this worker. One that took the session over says that its directory, which is
-    /// empty, takes the place of the other.
+    /// Returns the session's workspace in the directory of this worker. After a takeover `rebind`
+    /// permits its empty directory to replace the other one.
     pub(crate) fn files(&self, session: &Session, rebind: Option<Rebind>) -> Arc<HostFilesystem> {
         let files = session.open_workspace(self.work(), HostFilesystemOptions::default()).unwrap();
         rebind.into_iter().for_each(|rebind| files.rebind(rebind).unwrap());
@@ -73,7 +73,8 @@ impl Worker {
         call(&self.runner(session, None, write))
     }
 
-    /// Recovers a session that was taken over, without running a tool again, into the empty directory of this worker.
+    /// Recovers a session after a takeover into the empty directory of this worker, without running
+    /// a tool again.
     pub(crate) fn recover(&self, session: &Session) {
         let runner = self.runner(session, Some(Rebind::IfEmpty), |_| Ok(()));
         runner.recover(&ExecuteOptions::default()).unwrap();
@@ -100,7 +101,7 @@ pub(crate) fn contents(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     all
 }
 
-/// Returns bytes that no compression makes shorter.
+/// Returns incompressible bytes.
 pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     ChaCha8Rng::seed_from_u64(seed).fill_bytes(&mut bytes);

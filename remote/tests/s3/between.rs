@@ -1,26 +1,26 @@
-//! Stands between a client and the server, and does with each request what a test says.
+//! A proxy between a client and the server that applies a test's rule to each request.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// Says what becomes of a request.
+/// Fate of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// The server gets it, and its answer goes back.
+    /// The server gets it, and its answer is returned.
     Pass,
     /// The server gets it, and its answer is lost.
     LoseAnswer,
     /// The server gets it without its condition.
     Unconditionally,
-    /// The server gets it, and its answer says that the object is years old.
+    /// The server gets it, and its answer dates the object back by years.
     Aged,
-    /// The server does not get it, and this is the answer: a status and a body.
+    /// The server does not get it. This is the answer: a status and a body.
     Answer(u16, String),
 }
 
-/// Answers as S3 answers a request that it refuses.
+/// Makes the answer of an S3 server that refuses a request.
 pub(crate) fn refusal(status: u16, code: &str, message: &str) -> Act {
     let body =
         format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>{message}</Message></Error>");
@@ -37,7 +37,8 @@ pub(crate) struct Between {
 }
 
 impl Between {
-    /// Stands in front of `server`. `rule` is given method and path of each request, and how many of them there were before.
+    /// Starts a proxy to `server`. `rule` takes method and path of each request, and the number of
+    /// requests before it.
     pub(crate) fn before(
         server: &str,
         rule: impl Fn(&str, &str, usize) -> Act + Send + Sync + 'static,
@@ -55,13 +56,13 @@ impl Between {
         Between { address, met }
     }
 
-    /// Returns how many requests with this method had a path that ends so.
+    /// Returns the number of requests with this method and this end of the path.
     pub(crate) fn count(&self, method: &str, end: &str) -> usize {
         self.met.lock().unwrap().iter().filter(|(its, path)| its == method && path.ends_with(end)).count()
     }
 }
 
-/// Answers one request, and ends the connection.
+/// Answers one request, and closes the connection.
 fn serve(stream: TcpStream, server: &str, rule: &Rule, met: &Mutex<Vec<(String, String)>>) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut head = Vec::new();
@@ -114,7 +115,7 @@ fn serve(stream: TcpStream, server: &str, rule: &Rule, met: &Mutex<Vec<(String, 
     }
 }
 
-/// Returns an answer with another time of the object's last modification.
+/// Returns an answer with an older modification time of the object.
 fn aged(answer: &[u8]) -> Vec<u8> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
     let (head, body) = answer.split_at(end);

@@ -1,4 +1,4 @@
-//! Workers that are stopped, taken over and continued.
+//! Counts the late starts of workers that are stopped, taken over and continued.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use foldlog_remote::{ObjectReplicator, open_place_with, open_remote};
 use crate::late::{Ground, LEASE, count, retries, work};
 use crate::server;
 
-/// `words` are the server's address and the place's URL.
+/// `words` contains the server's address and the place's URL.
 fn open(words: &str, name: &str, clock: fn() -> Duration) -> Arc<dyn Replicator> {
     let (address, url) = words.split_once(' ').unwrap();
     let remote = open_remote(url, retries(), &server::variables(address)).unwrap();

@@ -1,8 +1,8 @@
-//! Speaks to a server that speaks as S3 does: what holds over a store in memory holds over the wire, and what goes wrong there is
-//! said in words that a person can act on.
+//! Runs the protocol against a real S3 server. The results of the store in memory apply over the
+//! wire too, and errors tell a person how to correct them.
 //!
-//! `FOLDLOG_S3_ENDPOINT` names the server, such as the one that `serve.py` starts. Without it each test says that it is skipped. One
-//! test is for a bucket of one's own, of any kind, and run by hand.
+//! `FOLDLOG_S3_ENDPOINT` names the server, such as the one that `serve.py` starts. Without it each
+//! test reports that it is skipped. One test is for your own bucket, of any kind, and run by hand.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,4 +1,4 @@
-//! Stores whose sessions a bucket holds that is named by its URL.
+//! Opens stores whose sessions are in a bucket that is named by its URL.
 
 use foldlog::{Error, ResourceRegistry};
 use foldlog_remote::{Place, PlaceItem, Retries, open_place, open_place_with, open_remote};
@@ -36,7 +36,7 @@ fn holds_and_is_taken_over(place: &dyn Place) {
     assert!(matches!(refused, Err(Error::Fenced { epoch: 2, .. })), "{refused:?}");
     new.dispatch(note("went on")).unwrap();
     new.close().unwrap();
-    // A reader goes on from where it stood.
+    // A reader continues from its position.
     let (mut claims, mut records) = (Vec::new(), 0);
     reader
         .read_on(&mut |met| match met {
@@ -49,7 +49,7 @@ fn holds_and_is_taken_over(place: &dyn Place) {
     assert!(records > 0);
 }
 
-/// For a bucket of one's own, of whatever kind. What it makes there stays.
+/// For your own bucket, of any kind. The objects that it makes there stay.
 #[test]
 #[ignore = "by hand: FOLDLOG_PLACE_URL names a place, whose keys are in the environment"]
 fn a_place_that_somebody_names_holds_sessions_and_one_writer_at_a_time() {

@@ -1,4 +1,4 @@
-//! Writers who race for one session over the wire.
+//! Shows that one writer wins if several race for a session over the wire.
 
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
@@ -11,7 +11,7 @@ use crate::server;
 
 const WRITERS: usize = 8;
 
-/// What was acknowledged in each race: sequence number and body.
+/// The acknowledged records of each race: sequence number and body.
 type Told = Mutex<Vec<Vec<(u64, Vec<u8>)>>>;
 
 #[test]
@@ -20,7 +20,7 @@ fn two_hundred_races_of_eight_writers_append_nothing_twice() {
     race(200, || open_remote(&server.url(), server::retries(), &server.variables()).unwrap());
 }
 
-/// Has eight writers race so many times, each time for a session that nobody has claimed.
+/// Runs this many races of eight writers, each for a session without a claim.
 pub(crate) fn race(races: usize, open: impl Fn() -> Remote) {
     let sessions: Arc<Vec<Uuid>> = Arc::new((0..races).map(|_| Uuid::new_v4()).collect());
     let told: Arc<Told> = Arc::new(Mutex::new(vec![Vec::new(); races]));
@@ -52,7 +52,7 @@ pub(crate) fn race(races: usize, open: impl Fn() -> Remote) {
         };
         remote.read_here(sessions[race], &mut each).unwrap();
         told.sort();
-        // Nothing was in doubt, so the log holds what was acknowledged, each once, and nothing else.
+        // Nothing was in doubt, so the log contains each acknowledged record once, and no others.
         assert_eq!(&log, told, "race {race}");
         won += log.len();
     }
@@ -60,7 +60,7 @@ pub(crate) fn race(races: usize, open: impl Fn() -> Remote) {
     println!("{races} races of {WRITERS} writers: {won} records acknowledged, none twice");
 }
 
-/// Claims the session and appends one record. `None` if somebody else was faster.
+/// Claims the session and appends one record. Returns `None` if another writer was faster.
 async fn race_once(reader: ChunkReader, who: usize) -> Option<(u64, Vec<u8>)> {
     let mut writer = match ChunkWriter::claim(reader, &format!("writer {who}"), &mut |_| {}).await {
         Ok(writer) => writer,

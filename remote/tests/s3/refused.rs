@@ -1,5 +1,5 @@
-//! Places that are none, or that refuse: each says what a person can correct, with the status and the code that the server answered, and
-//! nothing else of its words.
+//! Shows the errors of places that do not exist or refuse. Each names the part that a person can
+//! correct, with the server's status and code, and none of its other words.
 
 use foldlog::replication::ReplicaError;
 use foldlog_remote::{Error, PlaceEnvironment, RemoteFailure, open_place_with, open_remote};
@@ -10,7 +10,7 @@ use crate::server::{self, KEY_ID, SECRET};
 
 const SESSION: Uuid = Uuid::from_u128(0x5eed);
 
-/// What claiming a session comes to.
+/// Returns the error of a claim.
 fn claim(url: &str, variables: &PlaceEnvironment) -> Error {
     let remote = open_remote(url, server::retries(), variables).unwrap();
     remote.claim(SESSION, "worker", |_| {}).unwrap_err()
@@ -64,7 +64,7 @@ fn what_a_server_refuses_is_said_with_host_status_and_code_and_without_its_other
     ];
     for (status, code, expected) in said {
         let quoted = format!("the key {KEY_ID} with {SECRET} at \u{1b}[2J");
-        // A bucket that may only be read refuses the puts alone.
+        // A read-only bucket refuses only the puts.
         let between = Between::before("nobody", move |method, _, _| match method {
             "PUT" => refusal(status, code, &quoted),
             _ => refusal(404, "NoSuchKey", &quoted),
@@ -78,7 +78,8 @@ fn what_a_server_refuses_is_said_with_host_status_and_code_and_without_its_other
     }
 }
 
-/// A code that has the form of one, but is none: a server answers with what it was sent, or with what is no word.
+/// Some servers return the sent text, or text that is no word, as their error code. Such codes are
+/// not shown.
 #[test]
 fn what_stands_in_the_place_of_a_code_is_not_shown_if_it_was_sent_or_has_another_form() {
     for code in
@@ -97,7 +98,7 @@ fn what_stands_in_the_place_of_a_code_is_not_shown_if_it_was_sent_or_has_another
 
 #[test]
 fn a_server_that_is_gone_is_said_to_be() {
-    // Nobody listens there any more.
+    // The listener is closed again.
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let error = claim("s3://agents/team", &server::variables(&address));
     assert!(!format!("{error:?}").contains(SECRET));

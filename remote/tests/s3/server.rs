@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use foldlog_remote::{PlaceEnvironment, Retries};
 
-/// What no text may hold.
+/// Must not occur in any text.
 pub(crate) const SECRET: &str = "hunter2hunter2hunter2";
 
-/// Id of the key, which no text may hold either.
+/// Id of the key, which must not occur in any text either.
 pub(crate) const KEY_ID: &str = "AKIAHUNTER";
 
-/// A bucket of its own for one test.
+/// A bucket for one test.
 pub(crate) struct Server {
-    /// Where it listens: `127.0.0.1:PORT`.
+    /// Address of the server: `127.0.0.1:PORT`.
     pub(crate) address: String,
     pub(crate) bucket: String,
 }
 
-/// Makes a bucket for the test that runs in this thread, or says that the test is skipped.
+/// Makes a bucket for the test of this thread, or reports that the test is skipped.
 pub(crate) fn bucket() -> Option<Server> {
     let Some(endpoint) = std::env::var("FOLDLOG_S3_ENDPOINT").ok().filter(|endpoint| !endpoint.is_empty())
     else {
@@ -63,13 +63,13 @@ impl Server {
         format!("s3://{}/team/agents", self.bucket)
     }
 
-    /// Variables by which the bucket is reached.
+    /// Variables to reach the bucket.
     pub(crate) fn variables(&self) -> PlaceEnvironment {
         variables(&self.address)
     }
 }
 
-/// Variables by which a server at an address is reached.
+/// Variables to reach a server at an address.
 pub(crate) fn variables(address: &str) -> PlaceEnvironment {
     [
         ("AWS_ENDPOINT_URL", format!("http://{address}")),

@@ -1,4 +1,4 @@
-//! What goes wrong between a writer and the server, at the very request that matters.
+//! Shows failures between a writer and the server, at exactly the critical request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,14 +12,14 @@ use crate::server::{self, Server};
 
 const SESSION: Uuid = Uuid::from_u128(0x5eed);
 
-/// End of the path of the first chunk behind the claim.
+/// End of the path of the first chunk after the claim.
 const CHUNK: &str = "/log/00000000000000000001";
 
 fn record(sequence: u64, body: &[u8]) -> Record<'_> {
     Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 0, body }
 }
 
-/// A remote whose requests `rule` decides about.
+/// A remote whose requests pass `rule`.
 fn remote(
     server: &Server,
     rule: impl Fn(&str, &str, usize) -> Act + Send + Sync + 'static,
@@ -29,7 +29,7 @@ fn remote(
     (between, remote)
 }
 
-/// What the server itself holds.
+/// Returns the records that the server itself contains.
 fn held(server: &Server) -> Vec<Vec<u8>> {
     let remote = open_remote(&server.url(), server::retries(), &server.variables()).unwrap();
     let mut bodies = Vec::new();

@@ -1,4 +1,4 @@
-//! Chunks that are gathered into volumes and collected, over the wire.
+//! Collects chunks into volumes over the wire.
 
 use foldlog_codec::{Record, RecordKind};
 use foldlog_remote::{CollectOptions, Error, open_remote};
@@ -16,7 +16,7 @@ fn record(sequence: u64) -> Record<'static> {
 #[test]
 fn a_session_whose_chunks_are_collected_is_taken_over_by_its_volumes() {
     let Some(server) = server::bucket() else { return };
-    // The small volume is old, and nothing else is.
+    // Only the small volume is old.
     let between = Between::before(&server.address, |method, path, _| match path.contains("/volumes/64/") {
         true if method == "HEAD" => Act::Aged,
         _ => Act::Pass,
@@ -28,7 +28,7 @@ fn a_session_whose_chunks_are_collected_is_taken_over_by_its_volumes() {
     for sequence in 0..70 {
         first.append([record(sequence)]).unwrap();
     }
-    // As it is, nothing of it is old enough.
+    // Without that answer nothing is old enough.
     let young = direct.collect(SESSION, CollectOptions::default()).unwrap();
     assert_eq!((young.chunks, young.left, young.next.get()), (0, 71, 70));
     let aged = remote(&between.address);
@@ -44,8 +44,8 @@ fn a_session_whose_chunks_are_collected_is_taken_over_by_its_volumes() {
     };
     let mut second = aged.claim(SESSION, "second", each).unwrap();
     assert_eq!(read.iter().collect::<Vec<_>>(), (0..70).collect::<Vec<_>>());
-    // The probe's five, a small volume and no large one, no volume and no mark for the rest, 7 chunks, the end, what might stand behind
-    // it, and the claim.
+    // Five for the probe, one small volume and no large one, no volume and no mark for the rest, 7
+    // chunks, the end, the checks after it, and the claim.
     assert_eq!(count(&between) - before, 5 + 2 + 2 + 7 + 2 + 7 + 1);
     assert!(matches!(first.append([record(70)]), Err(Error::Fenced { .. })));
     assert_eq!(second.append([record(70)]).unwrap(), 71);

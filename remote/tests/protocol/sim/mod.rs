@@ -1,4 +1,5 @@
-//! A store in memory that loses, repeats, delays and refuses, as a seed or a script says, on tokio's paused clock.
+//! A store in memory that loses, repeats, delays and refuses requests by a seed or a script, on
+//! tokio's paused clock.
 
 pub(crate) mod oracle;
 pub(crate) mod world;
@@ -25,13 +26,14 @@ use tokio::time::{self, Instant};
 
 use crate::requests::{Answered, Requests};
 
-/// What a store never says but in an error's text: no error of the crate may hold it.
+/// Occurs only in the store's error texts. No error of the crate may contain it.
 pub(crate) const SECRET: &str = "AKIAIOSFODNN7EXAMPLE";
 
 /// Numbers of chunks in the volumes of schedules that collect.
 pub(crate) const SPANS: [u64; 2] = [4, 16];
 
-/// Returns bytes with a wrong bit in each of them, cut off ones, and some with one more.
+/// Returns damaged copies of the bytes: one with a wrong bit for each byte, truncated ones, and
+/// some with one more byte.
 pub(crate) fn wrong(whole: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let damaged = (0..whole.len()).map(|at| {
         let mut bytes = whole.to_vec();
@@ -42,28 +44,27 @@ pub(crate) fn wrong(whole: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     damaged.chain(cut).chain([[whole, &[0]].concat()])
 }
 
-/// What happens to one request.
+/// Fate of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
-    /// Nothing.
     None,
-    /// It is carried out, and the answer never comes.
+    /// The request is executed, and the answer never comes.
     AnswerLost,
-    /// It is carried out, and the connection breaks before the answer.
+    /// The request is executed, and the connection breaks before the answer.
     Reset,
-    /// It is never carried out, and no answer comes.
+    /// The request is never executed, and no answer comes.
     RequestLost,
-    /// 503: it is not carried out.
+    /// 503: the request is not executed.
     Busy,
-    /// 500: it is carried out nevertheless.
+    /// 500: the request is executed nevertheless.
     FailedButDone,
-    /// 409: it is not carried out, and the answer is "already exists".
+    /// 409: the request is not executed, and the answer is "already exists".
     Conflict,
-    /// 403: it is not carried out.
+    /// 403: the request is not executed.
     Denied,
-    /// It is carried out twice, the second time later.
+    /// The request is executed twice, the second time later.
     Twice,
-    /// It is carried out so late that nobody waits any more.
+    /// The request is executed after its client has stopped waiting.
     Late,
 }
 
@@ -79,50 +80,52 @@ const FAULTS: [Fault; 9] = [
     Fault::Late,
 ];
 
-/// All that the clients of a store share.
+/// State that all clients of a store share.
 pub(crate) struct Net {
     state: Mutex<State>,
 }
 
 struct State {
     objects: BTreeMap<String, Vec<u8>>,
-    /// What each key of a chunk was created with first: what came later under it is revived, and counts nowhere.
+    /// The first content of each chunk's key. Later content under the key is revived, and never
+    /// counts.
     first: BTreeMap<String, Vec<u8>>,
-    /// When the store began, and how long after that each object was created that there is.
+    /// The start of the store, and the time from then to the creation of each existing object.
     begun: Instant,
     modified: BTreeMap<String, Duration>,
-    /// How many chunks were created under a number that was collected.
+    /// Number of chunks that were created under a collected number.
     revived: u64,
-    /// How late a request arrives at most.
+    /// Longest delay of a request.
     late: Duration,
     rng: ChaCha8Rng,
-    /// How many of a thousand requests something happens to.
+    /// Rate of faults per thousand requests.
     per_mille: u64,
-    /// What happens to the next puts, before the seed decides.
+    /// Fates of the next puts. The seed decides about later ones.
     script: VecDeque<Fault>,
     outages: Vec<Outage>,
-    /// Whether puts replace what exists, as in a store without conditions.
+    /// Whether puts replace existing objects, as in a store without conditions.
     unconditional: bool,
-    /// Counts what happens, so that a test knows what came before what.
+    /// Counts events, so that a test can order them.
     events: u64,
-    /// Keys in the order in which they were created, each with the event.
+    /// Keys in the order of their creation, each with its event.
     created: Vec<(String, u64)>,
     counts: BTreeMap<Fault, u64>,
     puts: u64,
     reads: u64,
-    /// A client of which so many requests come through yet; what happens to the last of them, and none after it arrives.
+    /// A client, the number of its requests until the cut, and the fate of the last of them. Later
+    /// ones never arrive.
     cut: Option<(usize, u64, Fault)>,
-    /// How long volumes may be.
+    /// Largest length of a volume.
     volume_bytes: u64,
-    /// What happens to the store in front of the next reading of a key.
+    /// Actions before the next reading of a key.
     hooks: Vec<(String, Hook)>,
 }
 
 type Hook = Box<dyn FnOnce(&Net) + Send>;
 
-/// A time in which requests do not come through.
+/// A period in which requests fail.
 struct Outage {
-    /// The client whose requests do not; `None` for all.
+    /// The client that it affects; `None` for all.
     client: Option<usize>,
     puts_only: bool,
     until: Instant,
@@ -159,12 +162,12 @@ impl Net {
         self.state.lock().unwrap()
     }
 
-    /// Returns a number below `bound`.
+    /// Returns a random number below `bound`.
     pub(crate) fn draw(&self, bound: u64) -> u64 {
         self.state().draw(bound)
     }
 
-    /// Draws how late something arrives.
+    /// Draws the delay of a request.
     fn moment(&self) -> Duration {
         let most = self.state().late.as_millis() as u64;
         // One of four is very late.
@@ -172,12 +175,12 @@ impl Net {
         Duration::from_millis(self.draw(most))
     }
 
-    /// Numbers something that happens now.
+    /// Returns the number of a new event.
     pub(crate) fn event(&self) -> u64 {
         self.state().event()
     }
 
-    /// Lets these things happen to the next puts.
+    /// Sets the fates of the next puts.
     pub(crate) fn script(&self, faults: &[Fault]) {
         self.state().script.extend(faults);
     }
@@ -186,12 +189,12 @@ impl Net {
         self.state().unconditional = true;
     }
 
-    /// Lets so many requests of a client come through, this happen to the next one, and all behind it be lost.
+    /// Lets this many requests of a client pass, applies the fault to the next one, and loses all
+    /// later ones.
     pub(crate) fn cut(&self, client: usize, requests: u64, fault: Fault) {
         self.state().cut = Some((client, requests + 1, fault));
     }
 
-    /// Has no volume be longer.
     pub(crate) fn set_volume_bytes(&self, bytes: u64) {
         self.state().volume_bytes = bytes;
     }
@@ -216,7 +219,7 @@ impl Net {
         self.state().objects.clone()
     }
 
-    /// Puts an object in place of what is there, as nobody who keeps to the protocol does.
+    /// Replaces an object, which the protocol never does.
     pub(crate) fn set(&self, key: &str, bytes: Vec<u8>) {
         self.state().objects.insert(key.to_owned(), bytes);
     }
@@ -225,22 +228,22 @@ impl Net {
         self.state().objects.remove(key);
     }
 
-    /// Lets requests arrive so late.
+    /// Sets the longest delay of a request.
     pub(crate) fn set_late(&self, late: Duration) {
         self.state().late = late;
     }
 
-    /// Returns what each key was created with first, in a store from which nothing but chunks is removed.
+    /// Returns the first content of each key, in a store from which only chunks are removed.
     pub(crate) fn first(&self) -> BTreeMap<String, Vec<u8>> {
         self.state().first.clone()
     }
 
-    /// Returns how many chunks were put under a number that was collected.
+    /// Returns the number of chunks that were put under a collected number.
     pub(crate) fn revived(&self) -> u64 {
         self.state().revived
     }
 
-    /// Returns at which event each key was created.
+    /// Returns the event at which each key was created.
     pub(crate) fn created(&self) -> BTreeMap<String, u64> {
         self.state().created.iter().cloned().collect()
     }
@@ -253,12 +256,12 @@ impl Net {
         self.state().puts
     }
 
-    /// Returns how often anything was read or asked for.
+    /// Returns the number of reads and queries.
     pub(crate) fn reads(&self) -> u64 {
         self.state().reads
     }
 
-    /// Lets this happen right before the next reading of a key that ends so.
+    /// Runs the hook right before the next reading of a key with this end.
     pub(crate) fn before_reading(&self, end: &str, hook: impl FnOnce(&Net) + Send + 'static) {
         self.state().hooks.push((end.to_owned(), Box::new(hook)));
     }
@@ -330,7 +333,7 @@ impl State {
             .any(|outage| outage.client.is_none_or(|of| of == client) && (is_put || !outage.puts_only))
     }
 
-    /// Makes sure that a chunk which is removed stands in a volume that is a day old, and behind a mark.
+    /// Checks that a removed chunk is in a volume that is a day old, and has a mark.
     fn require_collected(&self, key: &str) {
         if let Some((session, name)) = key.split_once("/objects/") {
             return self.require_withdrawn(session, name);
@@ -347,13 +350,13 @@ impl State {
         self.require_mark(session, first);
     }
 
-    /// Makes sure that the range that begins with this chunk has its mark.
+    /// Checks that the range that begins with this chunk has its mark.
     fn require_mark(&self, session: &str, first: u64) {
         let mark = format!("{session}/collected/{first:020}");
         assert!(self.objects.contains_key(&mark), "{first} has no mark");
     }
 
-    /// Makes sure that a payload which is removed was withdrawn a day ago.
+    /// Checks that a removed payload was withdrawn a day ago.
     fn require_withdrawn(&self, session: &str, name: &str) {
         let directory = format!("{session}/withdrawn/");
         let name = Name::parse(name).unwrap();
@@ -371,7 +374,7 @@ impl State {
         assert!(age >= Duration::from_secs(86_400), "{name} was withdrawn {age:?} ago");
     }
 
-    /// Returns the newest compaction, each of whose volumes must be there and be what it names.
+    /// Returns the newest compaction. Each of its volumes must exist and match its hash.
     fn compaction(&self, session: &str) -> Option<Compaction> {
         let directory = format!("{session}/compactions/");
         let (key, bytes) = self
@@ -389,7 +392,8 @@ impl State {
         Some(compaction)
     }
 
-    /// Makes sure that what is removed is a volume for which a compacted one stands, or a compacted one that counts no more.
+    /// Checks that a removed volume was replaced by a compacted one, or is a compacted one that no
+    /// longer counts.
     fn require_compacted(&self, key: &str) {
         let parts: Vec<&str> = key.rsplit('/').collect();
         if let Some((session, of)) = key.split_once("/compacted/") {
@@ -413,7 +417,7 @@ impl State {
         }
     }
 
-    /// Creates an object, atomically; whether it did.
+    /// Creates an object atomically. Returns whether it did.
     fn create(&mut self, key: &str, bytes: &[u8]) -> bool {
         if self.objects.contains_key(key) && !self.unconditional {
             return false;
@@ -431,7 +435,7 @@ impl State {
     }
 }
 
-/// The store as one writer reaches it.
+/// The store as one writer sees it.
 pub(crate) struct Client {
     net: Arc<Net>,
     id: usize,
@@ -452,14 +456,14 @@ fn exists(key: &str) -> Error {
 }
 
 impl Client {
-    /// Draws how long a request is under way, and its answer.
+    /// Draws the delays of a request and of its answer.
     fn ways(&self) -> (Duration, Duration) {
         let mut state = self.net.state();
         let mut way = || Duration::from_micros(state.draw(40_000));
         (way(), way())
     }
 
-    /// Carries a put out, on the store's side: whoever asked for it may be gone by then.
+    /// Executes a put in the store, even if the client has given up by then.
     async fn put(
         net: Arc<Net>,
         id: usize,
@@ -477,7 +481,7 @@ impl Client {
         let answer = match fault {
             Fault::RequestLost => return None,
             Fault::Busy => Err(broken()),
-            // A store that knows no conditions never says that one failed.
+            // A store without conditions never reports that one failed.
             Fault::Conflict if !net.state().unconditional => Err(exists(&key)),
             Fault::Denied => Err(Error::PermissionDenied { path: key.clone(), source: SECRET.into() }),
             _ => {
@@ -554,7 +558,7 @@ fn absent(key: &str) -> Error {
     Error::NotFound { path: key.to_owned(), source: SECRET.into() }
 }
 
-/// What the store says of an object, by a clock that began with it.
+/// Describes an object, with times of the store's clock.
 fn meta(key: &str, bytes: &[u8], modified: Option<Duration>) -> ObjectMeta {
     let mut meta = ObjectMeta {
         location: Path::from(key),
@@ -567,7 +571,7 @@ fn meta(key: &str, bytes: &[u8], modified: Option<Duration>) -> ObjectMeta {
     meta
 }
 
-/// Hands bytes over in pieces; where the connection breaks, with an error or without one after the first.
+/// Returns bytes in pieces. A broken connection ends after the first one, with or without an error.
 fn answer(meta: ObjectMeta, bytes: &[u8], fault: Fault) -> GetResult {
     let size = bytes.len() as u64;
     let mut pieces: Vec<Result<_>> = bytes.chunks(100).map(|piece| Ok(piece.to_vec().into())).collect();
@@ -632,7 +636,7 @@ impl Requests for Client {
         let may_be = ["/log/", "/volumes/", "/compacted/", "/objects/", "/probe/"];
         assert!(may_be.iter().any(|end| directory.ends_with(end)), "{directory} was listed");
         let mut state = self.net.state();
-        // A list may lack some, and has no order.
+        // A list may be incomplete, and has no order.
         let mut listed: Vec<Result<ObjectMeta>> = state
             .objects
             .iter()

@@ -1,9 +1,9 @@
-//! Says what the objects of a store hold and whether that is one history: written from the drawing of a chunk's bytes
-//! alone, on none of the crate's code.
+//! Reads the objects of a store and checks that they are one history. It is written from the byte
+//! diagram of a chunk alone, and uses none of the crate's code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one chunk holds.
+/// Contents of one chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) number: u64,
@@ -28,7 +28,7 @@ fn short(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes(array(bytes, at)) as usize
 }
 
-/// Reads the bytes of a chunk.
+/// Decodes a chunk.
 pub(crate) fn see(bytes: &[u8]) -> Seen {
     let end = bytes.len() - 32;
     let hash = array(bytes, end);
@@ -62,8 +62,9 @@ pub(crate) fn see(bytes: &[u8]) -> Seen {
     }
 }
 
-/// Returns the chunks of a session's log, once they are one history: every number once, each chunk behind the one
-/// before it, one writer for each epoch, and records without a gap. In these tests nobody puts a chunk that is ignored.
+/// Returns the chunks of a session's log, and checks that they are one history: every number once,
+/// each chunk linked to its predecessor, one writer for each epoch, and records without a gap. In
+/// these tests no chunk is ignored.
 pub(crate) fn history(objects: &BTreeMap<String, Vec<u8>>) -> Vec<Seen> {
     let mut chunks: Vec<Seen> = Vec::new();
     let (mut writers, mut nonces) = (BTreeMap::new(), BTreeSet::new());
@@ -95,7 +96,8 @@ pub(crate) fn history(objects: &BTreeMap<String, Vec<u8>>) -> Vec<Seen> {
     chunks
 }
 
-/// Makes sure that each volume holds just the chunks that were the first under their numbers, and returns how many volumes there are.
+/// Checks that each volume contains exactly the first chunks under their numbers, and returns the
+/// number of volumes.
 pub(crate) fn volumes(objects: &BTreeMap<String, Vec<u8>>, first: &BTreeMap<String, Vec<u8>>) -> u64 {
     let volumes = objects.iter().filter_map(|(key, bytes)| Some((key.split_once("/volumes/")?, bytes)));
     let mut count = 0;

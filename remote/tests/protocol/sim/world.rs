@@ -1,4 +1,4 @@
-//! Writers that claim, append, pause, give up and come back, and what each of them was told.
+//! Writers that claim, append, pause, give up and return, and the results that each of them got.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use super::{Fault, Net, SPANS, oracle};
 
 pub(crate) const SESSION: Uuid = Uuid::from_u128(0x5eed_0000_0000_0000_0000_0000_0000_0001);
 
-/// Short enough that a schedule sees all of it fail.
+/// Short enough that a schedule sees all attempts fail.
 pub(crate) fn retries() -> Retries {
     Retries {
         within: Duration::ZERO,
@@ -35,7 +35,7 @@ pub(crate) fn bucket(net: &Arc<Net>, client: usize) -> Bucket {
     Bucket::new(net.client(client), "team/agents", retries()).unwrap()
 }
 
-/// The place as one process reaches it, whose clock goes on with tokio's, and in which a volume holds few chunks.
+/// The place as one process sees it. Its clock follows tokio's, and its volumes have few chunks.
 pub(crate) fn place(net: &Arc<Net>, client: usize) -> Bucket {
     let begun = time::Instant::now();
     bucket(net, client)
@@ -57,7 +57,7 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(future)
 }
 
-/// One record that somebody tried to append.
+/// One record that a writer tried to append.
 #[derive(Clone, Debug)]
 struct Attempt {
     sequence: u64,
@@ -67,11 +67,12 @@ struct Attempt {
     acknowledged: Option<u64>,
 }
 
-/// What the writers were told, in the order in which it happened.
+/// Results of the writers, in order.
 #[derive(Default)]
 struct Told {
     attempts: Vec<Attempt>,
-    /// Epoch of each claim that was acknowledged, when the call began, and the bodies of the records that it read.
+    /// Epoch of each acknowledged claim, the event at which the call began, and the bodies of the
+    /// records that it read.
     claims: Vec<(u64, u64, Vec<Vec<u8>>)>,
     outcomes: BTreeMap<&'static str, u64>,
     trace: Vec<String>,
@@ -79,12 +80,12 @@ struct Told {
 
 pub(crate) struct World {
     pub(crate) net: Arc<Net>,
-    /// Whether chunks are collected, and pauses are as long as that takes.
+    /// Whether chunks are collected, with pauses as long as that takes.
     collects: bool,
     told: Mutex<Told>,
 }
 
-/// What came of a schedule.
+/// Result of a schedule.
 pub(crate) struct Outcome {
     pub(crate) outcomes: BTreeMap<&'static str, u64>,
     pub(crate) faults: BTreeMap<Fault, u64>,
@@ -113,14 +114,14 @@ impl World {
     async fn pause(&self) {
         // One pause of eight is long enough for others to take over.
         let mut most = if self.net.draw(8) == 0 { 60_000 } else { 300 };
-        // And one of six long enough for all that was put to be collected.
+        // One of six is long enough for all chunks to be collected.
         if self.collects && self.net.draw(6) == 0 {
             most = 80 * 3_600_000;
         }
         time::sleep(Duration::from_millis(self.net.draw(most))).await;
     }
 
-    /// Lives a few lives of one writer, each from a claim to its end.
+    /// Runs a few lives of one writer, each from a claim to its end.
     async fn lives(&self, who: usize) {
         for life in 0..1 + self.net.draw(4) {
             self.pause().await;
@@ -130,7 +131,7 @@ impl World {
             let mut each = |chunk: &foldlog_remote::chunk::Chunk<'_>| {
                 read.extend(chunk.records().map(|record| record.body.to_vec()));
             };
-            // Half of the claims give way to whatever was put since they read.
+            // Half of the claims give way to any put since they read.
             let claimed = if self.net.draw(2) == 0 {
                 ChunkWriter::claim(reader, "a writer", &mut each).await
             } else {
@@ -158,7 +159,7 @@ impl World {
         }
     }
 
-    /// Collects chunks now and then.
+    /// Collects chunks from time to time.
     async fn collections(&self, who: usize) {
         for _ in 0..8 {
             time::sleep(Duration::from_millis(self.net.draw(30 * 3_600_000))).await;
@@ -254,7 +255,7 @@ impl World {
         }
     }
 
-    /// Forgets what was handed in and not taken.
+    /// Drops the attempts that were handed in and not accepted.
     fn forget(&self, epoch: u64, next: SequenceNumber) {
         let mut told = self.told.lock().unwrap();
         told.attempts.retain(|attempt| attempt.epoch != epoch || attempt.sequence < next.get());
@@ -273,8 +274,8 @@ impl World {
     }
 }
 
-/// Runs the schedule of a seed, and checks what came of it. With `collects` chunks are put into volumes and collected, and some pauses
-/// and requests take days.
+/// Runs the schedule of a seed, and checks its result. With `collects`, chunks are put into volumes
+/// and collected, and some pauses and requests take days.
 pub(crate) fn schedule(seed: u64, collects: bool) -> Outcome {
     run(async {
         let net = Net::new(seed, [0, 30, 100, 300][(seed % 4) as usize]);
@@ -296,7 +297,7 @@ pub(crate) fn schedule(seed: u64, collects: bool) -> Outcome {
         for writer in writers {
             writer.await.unwrap();
         }
-        // What is still under way arrives.
+        // Lets late requests arrive.
         time::sleep(Duration::from_secs(if collects { 1_000_000 } else { 3_600 })).await;
         net.heal();
         let outcome = check(&world).await;
@@ -308,10 +309,10 @@ pub(crate) fn schedule(seed: u64, collects: bool) -> Outcome {
     })
 }
 
-/// The oracle: one total order, no acknowledged record missing, none twice, no fork, and nothing acknowledged that began
-/// behind the claim of another.
+/// The oracle: one total order, no acknowledged record missing or repeated, no fork, and no
+/// acknowledged record that began after the claim of another writer.
 async fn check(world: &World) -> Outcome {
-    // What was put under a number first is what counts, whatever became of it.
+    // The first put under a number counts, whatever happened to it later.
     let chunks = oracle::history(&world.net.first());
     let volumes = oracle::volumes(&world.net.objects(), &world.net.first());
     let log: Vec<(&[u8], u64)> = chunks
@@ -370,7 +371,8 @@ async fn check(world: &World) -> Outcome {
     }
 }
 
-/// What was acknowledged before something else was begun stands before it.
+/// Checks that each acknowledged record precedes all records that were begun after its
+/// acknowledgement.
 fn in_order(attempts: &[Attempt]) {
     let mut acknowledged: Vec<&Attempt> = attempts.iter().filter(|one| one.acknowledged.is_some()).collect();
     acknowledged.sort_by_key(|attempt| attempt.started);
