@@ -1,5 +1,5 @@
-//! Conversations that meet what nobody should give them. A changed prompt stands in `resuming`, checkpoints that are damaged
-//! stand in `main_loop`.
+//! Conversations with invalid input. `resuming` has the tests of changed prompts, `main_loop` those
+//! of damaged checkpoints.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod story;
@@ -24,14 +24,15 @@ fn replies(replies: Vec<ScriptedReply>) -> ProviderAdapter<ScriptedProvider> {
     ProviderAdapter::new(ScriptedProvider::new(replies)).with_limits(limits())
 }
 
-/// What the model reads of each call, and how the call ended.
+/// Returns the text that the model reads for each call, and whether the call succeeded.
 fn told(desk: &Desk) -> Vec<(String, bool)> {
     let conversation = desk.session().conversation("one").unwrap().unwrap();
     let results = conversation.sent_messages().into_iter().filter(|message| message.role == Role::Tool);
     results.map(|message| (message.content.unwrap_or_default(), message.is_error)).collect()
 }
 
-/// A history whose results belong to no call is one that every provider refuses: it is refused before anything is asked.
+/// Every provider refuses a history whose results belong to no call, so it is refused before any
+/// request.
 #[test]
 fn a_history_that_no_provider_accepts_is_refused_and_nobody_is_asked() {
     let (desk, script) =
@@ -54,7 +55,8 @@ fn a_history_that_no_provider_accepts_is_refused_and_nobody_is_asked() {
     }
 }
 
-/// A model that calls tools where it was offered none, or a tool that the prompt does not show, is told so, and goes on.
+/// If a model calls tools although it was offered none, or a tool that the prompt does not show, it
+/// gets an error and continues.
 #[test]
 fn an_answer_that_was_not_asked_for_is_told_to_the_model() {
     let desk = Desk::new();
@@ -100,7 +102,7 @@ fn arguments_that_are_no_json_or_another_json_are_told_to_the_model_and_run_noth
     assert!(desk.ran.lines().is_empty(), "{:?}", desk.ran.lines());
 }
 
-/// What a person decides about a call that is not open changes nothing.
+/// A decision about a call that is not open changes nothing.
 #[test]
 fn a_settlement_of_what_is_not_open_is_refused() {
     let (desk, script) = (Desk::new(), Script::new(vec![("one", vec![("a", "add", "x")]), ("done", vec![])]));
@@ -121,7 +123,8 @@ fn a_settlement_of_what_is_not_open_is_refused() {
 /// Names the directory of a store to a process that a test starts.
 const STORE: &str = "FOLDLOG_TEST_STORE";
 
-/// Runs in a process of its own: begins an evaluation, and holds its session until its input ends.
+/// Runs in a process of its own. Starts an evaluation, and keeps its session open until its input
+/// ends.
 #[test]
 #[ignore = "a part of the test below"]
 fn part_of_a_process_that_runs_a_conversation() {
@@ -153,7 +156,7 @@ fn a_conversation_that_another_process_runs_is_not_resumed_and_the_error_names_t
     let store = Store::open(directory.path().join("store")).unwrap();
     let checkpoint = load_checkpoint(directory.path().join("checkpoint.json")).unwrap().unwrap();
     let refused = recover_session(&store, &types(), &checkpoint);
-    // Whoever follows the advice of a damaged checkpoint, to restart, would pay for everything twice.
+    // A damaged checkpoint's error advises a restart, which would pay for everything twice here.
     let Err(error @ Error::Engine(foldlog::Error::Locked { .. })) = refused else { panic!("{refused:?}") };
     assert!(error.to_string().contains(&other.id().to_string()), "{error}");
     drop(other.stdin.take());

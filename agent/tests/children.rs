@@ -1,4 +1,5 @@
-//! A tool that drives a sub-agent in a session of its own: a conversation within a conversation, killed anywhere.
+//! A tool that drives a sub-agent in a session of its own: a conversation within a conversation,
+//! killed at any record.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod story;
@@ -28,7 +29,7 @@ struct Delegate {
     script: Script,
     tools: ToolRegistry,
     disk: MemoryStorage,
-    /// How many records the child writes until the process is killed, in all processes together.
+    /// Number of records that the child writes until the process is killed, over all processes.
     left: Arc<AtomicU64>,
 }
 
@@ -88,7 +89,7 @@ impl Agents {
     }
 }
 
-/// Returns how often each answer was asked for, the first one first.
+/// Returns the number of requests for each answer, in order.
 fn asked(script: &Script) -> Vec<usize> {
     let asked = script.asked();
     let last = asked.iter().max().map_or(0, |last| last + 1);
@@ -102,7 +103,7 @@ fn a_sub_agent_that_is_killed_at_any_record_goes_on_within_its_parents_call() {
         let (mut desk, agents) = (Desk::at(Idempotency::Natural, Durability::Boundary), Agents::new(left));
         let first = agents.evaluate(&desk);
         let was_killed = agents.left.load(Ordering::SeqCst) == 0 || first.is_err();
-        // The last records of the child are told behind the parent's, if at all.
+        // The subscriber gets the child's last records after the parent's, if at all.
         agents.left.store(u64::MAX, Ordering::SeqCst);
         desk.open();
         ToolRunner::new(desk.state.clone(), agents.tools(&desk)).recover(&ExecuteOptions::default()).unwrap();
@@ -113,7 +114,8 @@ fn a_sub_agent_that_is_killed_at_any_record_goes_on_within_its_parents_call() {
         let page = reader.state().unwrap();
         let page: Vec<_> = page.slices[<Page as foldlog::Slice>::NAME].items.iter().collect();
         assert_eq!(page.len(), 2, "killed behind {left}");
-        // An answer that was acknowledged is in the child's log once, and its calls ran once unless they were cut short.
+        // The child's log contains each acknowledged answer once. Its calls ran once, unless they
+        // were cut short.
         let conversation = reader.conversation_at(EVALUATION, u64::MAX).unwrap().unwrap();
         let said = conversation.messages().into_iter().filter(|message| message.role == Role::Assistant);
         assert_eq!(said.count(), 3, "killed behind {left}");
@@ -135,13 +137,14 @@ fn a_sub_agent_that_is_killed_at_any_record_goes_on_within_its_parents_call() {
     assert!(killed > 15, "{killed}");
 }
 
-/// The host asks before it goes on: which child, and where its conversation stopped.
+/// Before it continues, the host asks for the child and the point at which its conversation
+/// stopped.
 #[test]
 fn a_parent_learns_where_the_conversation_of_its_child_stopped() {
     let (mut desk, agents) = (Desk::new(), Agents::new(7));
     assert!(agents.evaluate(&desk).is_err());
     desk.open();
-    // As a host does that has no tools at hand.
+    // Like a host without tools.
     let runner = ToolRunner::new(desk.state.clone(), ToolRegistry::new());
     let [recovered] = runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     let [child] = recovered.children.try_into().unwrap();

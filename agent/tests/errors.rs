@@ -1,5 +1,6 @@
-//! What goes wrong with an evaluation: each error says what happened and what to do, names the part that failed, and
-//! shows nothing from outside unescaped. Deadlines, budgets, and the events and transcript that an evaluation leaves behind are here too.
+//! Errors of evaluations: each states what happened and what to do, names the part that failed, and
+//! escapes all external text. Also deadlines, budgets, and the events and transcript that an
+//! evaluation writes.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -36,7 +37,7 @@ fn provider(kind: ProviderErrorKind) -> Error {
     ProviderError::new(kind, HOSTILE).into()
 }
 
-/// An error of each kind, every text in it hostile, and what it tells the reader to do.
+/// Returns an error of each kind with hostile texts, and its advice to the reader.
 fn all() -> Vec<(Error, &'static str)> {
     let operation = OperationId::from(7);
     let text = || HOSTILE.to_owned();
@@ -294,7 +295,7 @@ fn events_of_an_evaluation_survive_a_rollback_and_a_new_process() {
     assert_eq!(**item, executed);
 }
 
-/// A host that knew nothing of these events had no record of them.
+/// A host that did not declare these events had no record of them.
 #[test]
 fn events_of_an_evaluation_are_recorded_although_the_host_does_not_declare_them() {
     let directory = tempfile::tempdir().unwrap();
@@ -320,20 +321,20 @@ fn events_of_an_evaluation_are_recorded_although_the_host_does_not_declare_them(
     let [item] = &again.log::<PromptExecutions>().unwrap().tail(9).unwrap()[..] else { panic!() };
     assert_eq!((item.requests, item.is_resume), (1, false));
     again.close().unwrap();
-    // The time that it took is not compared.
+    // The duration is not compared.
     foldlog_replay::assert_host_replays(&dir, &types, |session| {
         let before = session.snapshot(Default::default()).unwrap();
         assert_eq!(evaluate(&session, "one").unwrap(), "done");
         session.rollback(&before).unwrap();
         session.close().unwrap();
     });
-    // A host may come to declare them later.
+    // A host may declare them later.
     let declared = events::declare(SessionTypes::builder()).build().unwrap();
     let later = store.open_session(id, &declared).unwrap();
     evaluate(&later, "two").unwrap();
     assert_eq!(later.log::<PromptExecutions>().unwrap().len(), 2);
 
-    // A store that refuses what the host does not declare has no such record, and no error.
+    // A store that refuses undeclared events has no such record, and no error.
     let options = StoreOptions { undeclared_events: UndeclaredEvents::Refuse, ..StoreOptions::default() };
     let strict = Store::open_with(directory.path().join("strict"), options).unwrap();
     assert_eq!(evaluate(&strict.create(&types).unwrap(), "one").unwrap(), "done");

@@ -1,4 +1,5 @@
-//! What bounds an evaluation: calls of an answer, requests, tokens, the length of an answer, and what others ask it to wait.
+//! Limits of an evaluation: calls of an answer, requests, tokens, the length of an answer, and
+//! pauses that providers ask for.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod story;
@@ -36,13 +37,13 @@ fn replies(replies: Vec<ScriptedReply>) -> ProviderAdapter<ScriptedProvider> {
     ProviderAdapter::new(ScriptedProvider::new(replies)).with_limits(limits())
 }
 
-/// What the model reads of its calls.
+/// Returns the texts that the model reads for its calls.
 fn shown(desk: &Desk) -> Vec<String> {
     let results = desk.sent(EVALUATION).into_iter().filter(|said| said.role == Role::Tool);
     results.map(|said| said.content.unwrap()).collect()
 }
 
-/// A model asked for any number of calls in one answer, and all of them ran.
+/// All calls of an answer ran, however many there were.
 #[test]
 fn calls_beyond_the_limit_of_an_answer_are_skipped_and_the_model_reads_so() {
     let desk = Desk::new();
@@ -56,7 +57,7 @@ fn calls_beyond_the_limit_of_an_answer_are_skipped_and_the_model_reads_so() {
     assert_eq!(desk.ran.lines(), ["add 1", "look 2"]);
 }
 
-/// A model that came to no end was asked for ever.
+/// A model that never finished was asked forever.
 #[test]
 fn requests_of_an_evaluation_are_counted_from_the_log_and_bounded() {
     let mut desk = Desk::new();
@@ -67,13 +68,13 @@ fn requests_of_an_evaluation_are_counted_from_the_log_and_bounded() {
     let error = adapter.evaluate(&desk.prompt(), &desk.state, options()).unwrap_err();
     assert!(matches!(error, Error::TooManyRequests { max: 3 }), "{error}");
     assert_eq!(adapter.provider().requests(), 3);
-    // Another process has what is left of a larger limit.
+    // Another process has the rest of a larger limit.
     desk.reopen();
     let adapter = endless().with_limits(of(5));
     let error = adapter.evaluate(&desk.prompt(), &desk.state, options()).unwrap_err();
     assert!(matches!(error, Error::TooManyRequests { max: 5 }), "{error}");
     assert_eq!(adapter.provider().requests(), 2);
-    // An evaluation that is complete and continued has all of them anew.
+    // An evaluation that was complete and is continued has the whole limit again.
     let adapter = replies(vec![ScriptedReply::text("done")]);
     adapter.evaluate(&desk.prompt(), &desk.state, options()).unwrap();
     let more = foldlog_agent::UserMessage { id: "m".to_owned(), text: "more".to_owned() };
@@ -90,7 +91,7 @@ fn cut(text: &str, stop: &str) -> ScriptedReply {
     })
 }
 
-/// A text that reached its greatest length was returned as if the model had ended it.
+/// A text that was cut at its maximum length was returned as if it were complete.
 #[test]
 fn a_text_that_was_cut_says_so_also_when_it_is_read_from_the_log() {
     for stop in ["length", "max_tokens", "model_context_window_exceeded"] {
@@ -107,7 +108,8 @@ fn a_text_that_was_cut_says_so_also_when_it_is_read_from_the_log() {
     assert_eq!((response.is_cut(), response.stop.as_deref()), (false, Some("stop")));
 }
 
-/// The beginning of a number is a number: a structured output that was cut could be taken for another one.
+/// A prefix of a number is a number, so a truncated structured output could be taken for another
+/// value.
 #[test]
 fn a_structured_output_that_was_cut_is_refused_and_the_model_reads_why() {
     let desk = Desk::new();
@@ -130,7 +132,7 @@ fn a_structured_output_that_was_cut_is_refused_and_the_model_reads_why() {
     }
 }
 
-/// Counts how many of its calls run at the same time.
+/// Counts its concurrent calls.
 #[derive(Clone, Default)]
 struct Crowd {
     now: Arc<AtomicUsize>,
@@ -157,7 +159,7 @@ impl Tool for Crowd {
     }
 }
 
-/// Each call that only reads had a thread of its own, however many there were.
+/// Each call of a read-only tool had a thread of its own, however many there were.
 #[test]
 fn no_more_than_eight_calls_run_at_the_same_time() {
     let (desk, crowd) = (Desk::new(), Crowd::default());
@@ -184,7 +186,7 @@ fn call(text: &str) -> ToolCallRecord {
     ToolCallRecord { call_id: "a".to_owned(), name: "look".to_owned(), arguments }
 }
 
-/// A provider that does not say what it used was free: no budget ever ended.
+/// A provider that did not report its usage was free, so that no budget ever ended.
 #[test]
 fn what_a_provider_does_not_say_it_used_is_estimated_or_refused_and_always_counted() {
     let script = || vec![unmetered(&"x".repeat(400), vec![call("1")]), unmetered("done", vec![])];
@@ -211,7 +213,7 @@ fn what_a_provider_does_not_say_it_used_is_estimated_or_refused_and_always_count
     }
 }
 
-/// Protects the estimate across processes: the next one begins with what the log says.
+/// The next process takes the estimate from the log.
 #[test]
 fn an_estimate_is_the_same_in_the_next_process() {
     let mut desk = Desk::new();
@@ -230,7 +232,7 @@ fn an_estimate_is_the_same_in_the_next_process() {
     assert_eq!(spent(&desk), first);
 }
 
-/// A rollback to before the conversation refunded what it had used.
+/// A rollback to before the conversation refunded its usage.
 #[test]
 fn a_conversation_that_was_abandoned_as_a_whole_was_not_free() {
     let desk = Desk::new();
@@ -242,7 +244,7 @@ fn a_conversation_that_was_abandoned_as_a_whole_was_not_free() {
     assert_eq!((response.usage.input, response.usage.output), (2, 2));
 }
 
-/// Keeps a change that no restore undoes.
+/// Has a change that no restore undoes.
 struct Ink;
 
 impl Snapshotable for Ink {
@@ -262,7 +264,7 @@ impl Snapshotable for Ink {
     }
 }
 
-/// A tool that failed and left changes behind was a closed call like any other: nobody learnt of it.
+/// A tool that failed and left changes was closed like any other call, and nobody was warned.
 #[test]
 fn a_failed_call_that_left_changes_behind_ends_the_evaluation_and_is_not_repeated() {
     let desk = Desk::new();
@@ -277,7 +279,7 @@ fn a_failed_call_that_left_changes_behind_ends_the_evaluation_and_is_not_repeate
     assert_eq!((desk.ran.lines(), shown(&desk)), (vec!["break 1".to_owned()], vec!["it broke".to_owned()]));
 }
 
-/// A provider of a script that is limited under a name of its own.
+/// A scripted provider with its own name for rate limits.
 struct Limited(ScriptedProvider, &'static str);
 
 impl Provider for Limited {
@@ -317,7 +319,7 @@ fn throttled() -> ScriptedReply {
     ScriptedReply::fail(ProviderErrorKind::Throttled(details), "slow down")
 }
 
-/// What one key was asked to wait held back all keys of the provider, also where the host honours no such wish.
+/// A pause for one key held back all keys of the provider, even if the host ignores such requests.
 #[test]
 fn a_provider_that_asks_for_a_pause_holds_back_those_that_share_its_limit_alone() {
     let ask = |limited_as, honour_retry_after, reply| {
@@ -337,7 +339,7 @@ fn a_provider_that_asks_for_a_pause_holds_back_those_that_share_its_limit_alone(
     assert!(matches!(error, Error::DeadlineExceeded { phase: EvaluationPhase::Request }), "{error}");
 }
 
-/// An error said "once", however often the provider was asked.
+/// The error always reported one attempt, however often the provider was asked.
 #[test]
 fn a_throttled_evaluation_says_how_often_the_provider_was_asked() {
     let desk = Desk::new();
@@ -358,7 +360,7 @@ fn a_throttled_evaluation_says_how_often_the_provider_was_asked() {
     assert!(error.to_string().contains("it was asked 4 times"), "{error}");
 }
 
-/// A host's loop over a session that a process has left in the middle of a tool.
+/// A host's main loop over a session that a process left during a tool.
 struct Left<'a> {
     desk: &'a Desk,
     adapter: ProviderAdapter<ScriptedProvider>,
@@ -367,7 +369,7 @@ struct Left<'a> {
     cancel: CancelToken,
 }
 
-/// Keeps one checkpoint, whatever happens.
+/// Keeps one checkpoint, and ignores changes.
 struct Kept(Checkpoint);
 
 impl CheckpointHandler<()> for Kept {
@@ -414,13 +416,14 @@ impl MainLoop for Left<'_> {
     }
 }
 
-/// A main loop ran interrupted tools again before it looked at the prompt, the deadline and the cancellation.
+/// A main loop ran interrupted tools again before it checked the prompt, the deadline and the
+/// cancellation.
 #[test]
 fn a_main_loop_recovers_nothing_of_another_prompt_or_for_a_request_that_is_given_up() {
     let script = Script::new(vec![("one", vec![("a", "add", "1")]), ("done", vec![])]);
     let interrupted =
         |session: &foldlog::Session| matches!(session.resume(None), Err(foldlog::Error::Interrupted { .. }));
-    // Killed behind more and more records, until that is within the tool.
+    // Kills after more and more records, until a kill is within the tool.
     let cut = (1..20).find_map(|records| {
         let mut desk = Desk::new();
         desk.session().dispatch(Line { text: "before".to_owned() }).unwrap();

@@ -1,4 +1,4 @@
-//! The loop between a provider and the tools, one behaviour after the other.
+//! The loop between a provider and the tools, one behaviour at a time.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod story;
@@ -46,7 +46,7 @@ fn replies(replies: Vec<ScriptedReply>) -> ProviderAdapter<ScriptedProvider> {
     ProviderAdapter::new(ScriptedProvider::new(replies)).with_limits(limits())
 }
 
-/// What the model reads of the calls, and the cause with which each of them ended.
+/// Returns the text that the model reads for each call, and the cause of its end.
 fn results(desk: &Desk) -> Vec<(String, Option<Cause>)> {
     let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
     let shown = conversation.sent_messages().into_iter().filter(|message| message.role == Role::Tool);
@@ -91,7 +91,7 @@ fn a_turn_is_recorded_in_the_order_in_which_it_happens() {
     );
 }
 
-/// A provider that remembers the bodies of its requests.
+/// Remembers the bodies of its requests.
 struct Remembering(ScriptedProvider, Mutex<Vec<Vec<u8>>>);
 
 impl Provider for Remembering {
@@ -143,7 +143,7 @@ fn a_request_is_recorded_with_what_was_asked_and_the_digest_of_what_was_sent() {
     assert!(parameters.as_deref().unwrap().contains("0.5"));
 }
 
-/// Meets the other calls of its answer, so that it ends only if all of them run at once.
+/// Waits for the other calls of its answer, so that it ends only if all of them run at once.
 struct Meet(Barrier);
 
 impl Tool for Meet {
@@ -185,7 +185,7 @@ fn call(id: &str, name: &str, arguments: &str) -> ToolCallRecord {
     ToolCallRecord { call_id: id.to_owned(), name: name.to_owned(), arguments: arguments.to_owned() }
 }
 
-/// The answer reached its greatest length within the arguments of its last call, and asks for a tool that nobody has.
+/// The answer was cut within the arguments of its last call, and calls a tool that does not exist.
 #[test]
 fn calls_that_cannot_run_are_closed_and_the_model_is_told_why() {
     let desk = Desk::new();
@@ -209,7 +209,7 @@ fn calls_that_cannot_run_are_closed_and_the_model_is_told_why() {
     assert_eq!((desk.page().len(), desk.ran.lines().len()), (0, 0));
 }
 
-/// Nothing arrived piece by piece, and nobody said why.
+/// Text was not streamed, and no error explained why.
 #[test]
 fn answers_are_streamed_if_somebody_is_told_what_arrives() {
     for is_told in [false, true] {
@@ -290,7 +290,7 @@ fn a_request_that_fails_for_good_leaves_a_conversation_that_can_be_resumed() {
 #[test]
 fn budget_and_deadline_are_checked_before_each_request_and_each_tool() {
     let script = Script::new(vec![("one", vec![("a", "add", "x"), ("b", "add", "y")]), ("done", vec![])]);
-    // 15 tokens an answer: the first one uses the budget up, so that none of its tools runs.
+    // 15 tokens an answer: the first one uses up the budget, so that none of its tools runs.
     let desk = Desk::new();
     let tracker = Arc::new(BudgetTracker::default());
     let budget = |max| EvaluateOptions {
@@ -390,7 +390,7 @@ fn an_output_that_is_refused_is_told_to_the_model_a_bounded_number_of_times() {
     let adapter = replies(vec![ScriptedReply::text("no"); 5]);
     let failed = adapter.evaluate(&structured(&desk), &desk.state, options());
     assert!(matches!(failed, Err(Error::OutputInvalid { attempts: 3, .. })), "{failed:?}");
-    // The recorded answer is read again, and nobody is asked.
+    // The recorded answer is read again, without a request.
     let again = adapter.evaluate(&structured(&desk), &desk.state, options());
     assert!(matches!(again, Err(Error::OutputInvalid { attempts: 3, .. })), "{again:?}");
     assert_eq!(adapter.provider().requests(), 3);
@@ -485,7 +485,7 @@ fn a_conversation_that_is_not_recorded_is_sent_the_same_and_leaves_nothing_to_re
         let requests = adapter.provider().seen_requests();
         let seen: Vec<Vec<_>> =
             requests.iter().map(|request| request.messages.iter().map(plain).collect()).collect();
-        // Each answer of the script bears a nonce of its own.
+        // Each scripted answer contains a nonce.
         let (text, _) = response.text.split_once(" nonce ").unwrap();
         ((seen, text.to_owned(), response.usage), (desk.page(), desk.ran.lines()), desk)
     };
@@ -504,7 +504,7 @@ fn a_conversation_that_is_not_recorded_is_sent_the_same_and_leaves_nothing_to_re
     assert_eq!(desk.session().resume(None).unwrap().point, ResumePoint::NotRecorded);
 }
 
-/// What a user said once is not said again by a process that resumes.
+/// A resuming process does not add the user's message again.
 #[test]
 fn a_message_of_the_user_is_added_once_and_opens_a_complete_conversation_again() {
     let desk = Desk::new();
@@ -545,14 +545,14 @@ fn a_message_with_a_known_id_and_another_text_is_refused() {
     }
     let unrecorded = EvaluateOptions { record: false, ..with(vec![message("2", "a"), message("2", "b")]) };
     assert!(matches!(evaluate(&desk, &script, unrecorded), Err(Error::MessageChanged { .. })));
-    // What a rollback has abandoned was not said.
+    // A message that a rollback abandoned does not count.
     let said = desk.session().conversation(EVALUATION).unwrap().unwrap().entries()[0].sequence;
     desk.session().rollback_to(said - 1).unwrap();
     let again = Script::new(vec![("three", vec![])]);
     assert!(evaluate(&desk, &again, with(vec![message("1", "goodbye")])).unwrap().text.starts_with("three"));
 }
 
-/// A tool that evaluates a prompt in the session that it runs in.
+/// Evaluates a prompt in the session that it runs in.
 struct Inside(Arc<Mutex<Option<ExecutionState>>>);
 
 impl Tool for Inside {
@@ -588,7 +588,8 @@ fn limits_of_a_loop_are_the_hosts() {
     assert!(matches!(failed, Err(Error::TooManyExpansions { max: 0 })));
 }
 
-/// A user says something while the model gives its last answer: the answer does not know of it, so it is not the last one.
+/// A user's message arrives during the model's last answer. The answer does not respond to it, so
+/// another one is requested.
 #[test]
 fn what_is_said_while_the_last_answer_arrives_is_answered_too() {
     let desk = Desk::new();
@@ -606,7 +607,8 @@ fn what_is_said_while_the_last_answer_arrives_is_answered_too() {
     assert_eq!(said, ["answer 1", "one more thing"]);
 }
 
-/// The state machine alone, as an asynchronous driver would use it: no session, no provider, no thread.
+/// Runs the state machine alone, as an asynchronous driver would: no session, no provider, no
+/// thread.
 #[test]
 fn the_loop_says_what_to_do_and_does_nothing_itself() {
     let runnable = [("add".to_owned(), false), ("look".to_owned(), true)].into();
@@ -637,11 +639,11 @@ fn the_loop_says_what_to_do_and_does_nothing_itself() {
     let LoopStep::Close { call, cause: Cause::UnknownTool, .. } = closing else { panic!("{closing:?}") };
     assert_eq!((call.ordinal, call.answer), (3, Some(7.into())));
     assert!(matches!(machine.advance(Fact::Recorded(None)), LoopStep::RecordTurn { complete: false }));
-    // A fact that does not belong to the step is an error, and no panic.
+    // A fact that does not fit the step is an error, not a panic.
     assert!(matches!(machine.advance(Fact::Done), LoopStep::Fail(Error::PromptEvaluation { .. })));
 }
 
-/// Asks for a tool again and again, and says that it is done in the end. What it is sent it does not look at.
+/// Calls a tool again and again, and ends after the last turn. It ignores its requests.
 struct Tireless {
     turns: u64,
     asked: Mutex<u64>,
@@ -681,8 +683,8 @@ impl Provider for Tireless {
     }
 }
 
-/// The third law of conversations. A recording that holds what was sent with each request grows with the square of the
-/// conversation.
+/// The third law of conversations. A log that contains the messages of each request grows with the
+/// square of the conversation.
 #[test]
 fn the_bytes_written_for_a_turn_do_not_grow_with_the_conversation() {
     const TURNS: u64 = 1_000;
@@ -703,7 +705,7 @@ fn the_bytes_written_for_a_turn_do_not_grow_with_the_conversation() {
         })
         .unwrap();
     assert_eq!(turns.len() as u64, TURNS + 1);
-    // The first turn has the prompt, and declares what the log knows from then on.
+    // The first turn includes the prompt and the log's declarations.
     let (early, late) = (turns[9], turns[TURNS as usize - 1]);
     assert!(late * 10 <= early * 11, "{early} bytes in turn 10, {late} in turn {TURNS}");
 }

@@ -1,5 +1,5 @@
-//! Requests that are executed in sessions of their own, and their checkpoints: what the examples of the conversation
-//! specification do, what becomes of them when a process is killed, and what is refused.
+//! Requests that are executed in sessions of their own, and their checkpoints: the examples of the
+//! conversation specification, kills of the process, and refusals.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod story;
@@ -23,7 +23,7 @@ use foldlog_agent::{
 use story::{Line, Page, Ran, Script, prompt_of, tools, types};
 use uuid::Uuid;
 
-/// A request for a review, as the specification's example has it.
+/// A request for a review, as in the specification's example.
 struct ReviewRequest {
     id: String,
 }
@@ -93,12 +93,13 @@ fn script() -> Script {
     ])
 }
 
-/// A process that ends after a number of turns: it has saved their checkpoints, and the requests behind them fail.
+/// Simulates a process that ends after a number of turns: their checkpoints are saved, and later
+/// requests fail.
 fn cut_after(turns: usize, directory: &Path, ran: &Ran) -> Script {
     cut_with(handler(directory), turns, directory, ran)
 }
 
-/// Such a process, which keeps its checkpoints with this handler.
+/// Simulates such a process with this checkpoint handler.
 fn cut_with(
     checkpoints: FileCheckpointHandler<ReviewRequest>,
     turns: usize,
@@ -135,8 +136,8 @@ fn a_request_is_executed_with_checkpoints_that_end_with_its_success() {
     assert_eq!((host.store.session_ids().unwrap().len(), script.asked().len()), (2, 6));
 }
 
-/// However many turns the first process did, the next one asks for the others alone, in the same session, even where the
-/// first one ended before a turn was done. Each turn saves its checkpoint.
+/// However many turns the first process did, the next one requests only the others, in the same
+/// session, even if the first one ended during a turn. Each turn saves its checkpoint.
 #[test]
 fn a_request_that_another_process_left_goes_on_in_its_session() {
     let mut saved = Vec::new();
@@ -157,7 +158,8 @@ fn a_request_that_another_process_left_goes_on_in_its_session() {
     assert!(saved.is_sorted_by(|earlier, later| earlier < later), "{saved:?}");
 }
 
-/// The checkpoint is of the first turn, the log has two: loading it rolls nothing back, so that no answer is paid for twice.
+/// The checkpoint is of the first turn, the log has two. Loading it rolls nothing back, so no
+/// answer is paid for twice.
 #[test]
 fn an_old_checkpoint_only_finds_the_session() {
     let (directory, ran) = (tempfile::tempdir().unwrap(), Ran::new());
@@ -172,7 +174,7 @@ fn an_old_checkpoint_only_finds_the_session() {
     assert_eq!((script.asked(), ran.times("add x")), (vec![1, 2], 1));
 }
 
-/// github/app#2309: a resume that failed began a new session, and said nothing.
+/// A failed resume silently started a new session (github/app#2309).
 #[test]
 fn a_resume_that_fails_begins_no_other_session() {
     let (directory, ran) = (tempfile::tempdir().unwrap(), Ran::new());
@@ -209,7 +211,8 @@ fn evaluated(directory: &Path, turns: usize, ran: &Ran) -> (Store, Checkpoint) {
     (Store::open(directory.join("store")).unwrap(), checkpoint)
 }
 
-/// The specification's basic example: a checkpoint is saved into a file, and another process resumes the evaluation from it.
+/// The specification's basic example: a checkpoint is saved into a file, and another process
+/// resumes the evaluation from it.
 #[test]
 fn a_checkpoint_is_saved_into_a_file_and_its_evaluation_resumed() {
     let (directory, ran) = (tempfile::tempdir().unwrap(), Ran::new());
@@ -223,7 +226,7 @@ fn a_checkpoint_is_saved_into_a_file_and_its_evaluation_resumed() {
         (loaded.session, loaded.position, loaded.digest),
         (saved.session, saved.position, saved.digest)
     );
-    // The file holds the whole snapshot, which is JSON that a session can be made of.
+    // The file contains the whole snapshot, as JSON that can be imported as a session.
     let export = Export::from_json(loaded.snapshot.as_deref().unwrap()).unwrap();
     assert!(export.slices.iter().any(|slice| slice.slice_type == "page"));
     let (script, prompt) = (script(), prompt_of(tools(&ran, Idempotency::Natural)));
@@ -235,7 +238,7 @@ fn a_checkpoint_is_saved_into_a_file_and_its_evaluation_resumed() {
     assert_eq!(script.asked(), [1, 2]);
 }
 
-/// The session is lost, and nothing but the file of the checkpoint is there.
+/// The session is lost, and only the checkpoint's file is left.
 #[test]
 fn a_checkpoint_with_a_snapshot_resumes_without_its_session() {
     let (directory, ran) = (tempfile::tempdir().unwrap(), Ran::new());
@@ -262,7 +265,7 @@ fn a_checkpoint_with_a_snapshot_resumes_without_its_session() {
     assert_eq!(script.asked(), [1, 2], "the first answer is in the checkpoint");
     assert!(ran.lines().len() > before && before > 0);
 
-    // One that only finds its session says what it lacks.
+    // A checkpoint without a snapshot reports that it lacks one.
     let text = refusal(import_session(&store, &types(), &Checkpoint { snapshot: None, ..loaded }));
     assert!(text.contains("it holds no snapshot"), "{text}");
 }
@@ -298,7 +301,7 @@ fn a_checkpoint_without_a_conversation_says_so() {
     );
 }
 
-/// The specification's flow of a resume: the state that the session holds is passed to the adapter.
+/// The specification's resume flow: the session's state is passed to the adapter.
 #[test]
 fn the_state_of_the_session_is_what_an_evaluation_resumes_from() {
     let (directory, ran) = (tempfile::tempdir().unwrap(), Ran::new());
@@ -351,7 +354,7 @@ fn a_damaged_checkpoint_says_what_is_wrong_with_it() {
     assert!(refusal(handler.load(&request())).contains("version 2, and this program reads versions up to 1"));
     fs::write(&path, [0xff, 0xfe]).unwrap();
     assert!(refusal(handler.load(&request())).contains("cannot be read"));
-    // Of another session, from the future, and of another copy of the session.
+    // A checkpoint of another session, of a later position, and of another copy of the session.
     let other = store.create(&types()).unwrap();
     let text = refusal(checkpoint.check(&other));
     assert!(text.contains(&format!("it is of session {}", checkpoint.session)), "{text}");
@@ -392,7 +395,7 @@ fn checkpoints_are_replaced_whole_and_cleared_as_often_as_one_likes() {
     handler.clear(&request()).unwrap();
     let first = Checkpoint::from_session(&session, true).unwrap();
     handler.save(&request(), &first).unwrap();
-    // Whoever reads while others save finds one of them, whole.
+    // A reader during concurrent saves finds one complete checkpoint.
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| (0..50).for_each(|_| handler.save(&request(), &first).unwrap()));
@@ -401,7 +404,7 @@ fn checkpoints_are_replaced_whole_and_cleared_as_often_as_one_likes() {
             assert_eq!(handler.load(&request()).unwrap().unwrap().position, first.position);
         }
     });
-    // A process that was killed while it saved has left a part of a file.
+    // A process that was killed while saving has left a partial file.
     fs::write(directory.path().join("checkpoints/.review-1.json.1234"), "{").unwrap();
     assert!(handler.load(&request()).unwrap().is_some());
     handler.clear(&request()).unwrap();

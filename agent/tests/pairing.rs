@@ -1,4 +1,4 @@
-//! What a provider would refuse is found before it is sent, and can be repaired.
+//! Histories that a provider would refuse are found before they are sent, and can be repaired.
 
 use foldlog::conversation::{ContentBlocks, ConversationMessage, Role, ToolCallRecord};
 use foldlog_agent::pairing::{MessageFormat, PairingRule, RepairChange, close_open, repair, validate};
@@ -29,7 +29,7 @@ fn result(id: &str, text: &str) -> ConversationMessage {
     ConversationMessage { tool_call_id: Some(id.to_owned()), ..ConversationMessage::new(Role::Tool, text) }
 }
 
-/// What is wrong with a list, as index, rule and id or name.
+/// Returns the violations of a list, as index, rule, and id or name.
 fn wrong(format: MessageFormat, messages: &[ConversationMessage]) -> Vec<(usize, PairingRule, String)> {
     let violations = validate(format, messages).err().unwrap_or_default();
     violations.into_iter().map(|v| (v.message, v.rule, v.subject.unwrap_or_default())).collect()
@@ -39,7 +39,8 @@ fn texts(messages: &[ConversationMessage]) -> Vec<&str> {
     messages.iter().map(|message| message.content.as_deref().unwrap_or("-")).collect()
 }
 
-/// Repairs a list for both providers, which has to come to the same, and returns the messages with the changes' texts.
+/// Repairs a list for both providers, which must give the same result. Returns the messages and the
+/// texts of the changes.
 fn repaired(messages: &[ConversationMessage]) -> (Vec<ConversationMessage>, Vec<String>) {
     let [openai, anthropic] = FORMATS.map(|format| repair(format, messages));
     assert_eq!(openai, anthropic);
@@ -218,7 +219,8 @@ fn hostile_names_are_escaped_where_they_are_shown() {
     );
 }
 
-/// Decides whether a provider accepts a list, by comparing each answer's calls with the results behind it as a whole.
+/// Decides whether a provider accepts a list, by comparing each answer's calls with all results
+/// after it.
 fn is_accepted(format: MessageFormat, messages: &[ConversationMessage]) -> bool {
     let anthropic = format == MessageFormat::Anthropic;
     let letter = |message: &ConversationMessage| match message.role {
@@ -236,7 +238,8 @@ fn is_accepted(format: MessageFormat, messages: &[ConversationMessage]) -> bool 
         message.tool_calls.iter().map(|call| call.call_id.clone()).collect()
     };
     let paired = messages.split_inclusive(|message| message.role != Role::Tool).collect::<Vec<_>>();
-    // Each piece is what follows one message, up to and with the next one that is no result.
+    // Each piece contains the messages after one message, up to and including the next one that is
+    // no result.
     let mut before: Vec<String> = Vec::new();
     for piece in paired {
         let (results, next): (Vec<_>, Vec<_>) = piece.iter().partition(|message| message.role == Role::Tool);
@@ -276,7 +279,7 @@ fn is_accepted(format: MessageFormat, messages: &[ConversationMessage]) -> bool 
         })
 }
 
-/// Decides whether the results behind each answer are those of its calls, in their order.
+/// Decides whether the results after each answer are those of its calls, in order.
 fn is_paired(messages: &[ConversationMessage]) -> bool {
     let mut open: Vec<&str> = Vec::new();
     for message in messages {
@@ -337,7 +340,7 @@ fn any_message() -> impl Strategy<Value = ConversationMessage> {
     )
 }
 
-/// Lists that are mostly as a provider wants them, so that many are valid and others have one fault.
+/// Draws lists that are mostly valid, so that many are accepted and others have one fault.
 fn likely() -> impl Strategy<Value = Vec<ConversationMessage>> {
     let part = (proptest::collection::vec("[a-z]{1,8}", 0..4), 0..3_usize, any::<bool>()).prop_map(
         |(ids, users, answered)| {
@@ -379,12 +382,12 @@ proptest! {
             let repaired = repair(format, &messages);
             prop_assert_eq!(validate(format, &repaired.messages), Ok(()));
             prop_assert!(is_accepted(format, &repaired.messages));
-            // It says what it changes, and changes nothing where nothing is wrong.
+            // The repair reports its changes, and changes nothing in a valid list.
             prop_assert_eq!(repaired.changes.is_empty(), accepted, "{:?}", &repaired.changes);
             prop_assert_eq!(repaired.messages == messages, accepted);
             let again = repair(format, &repaired.messages);
             prop_assert_eq!(again.changes, Vec::<RepairChange>::new());
-            // What a user said is never lost, nor does it change places with another user's message.
+            // No user message is lost or swapped with another one.
             let said = |messages: &[ConversationMessage]| -> Vec<Option<String>> {
                 let users = messages.iter().filter(|message| message.role == Role::User);
                 users.map(|user| user.content.clone()).filter(|content| content.as_deref() == Some("text")).collect()
@@ -400,7 +403,7 @@ proptest! {
         prop_assert_eq!(closed.changes.is_empty(), is_paired(&messages), "{:?}", &closed.changes);
         prop_assert_eq!(closed.messages == messages, is_paired(&messages));
         prop_assert_eq!(close_open(&closed.messages).changes, Vec::<RepairChange>::new());
-        // All messages are there; those that are no results in their order.
+        // All messages are preserved, and those that are no results keep their order.
         let mut added = closed.messages.clone();
         for message in &messages {
             let place = added.iter().position(|one| one == message);

@@ -1,5 +1,5 @@
-//! Prompts: how they are rendered, what a model may call while a section is shown, by what a log knows a prompt again,
-//! and which outputs are taken.
+//! Prompts: their rendering, the tools of shown sections, the digest by which a log identifies a
+//! prompt, and the accepted outputs.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -275,7 +275,7 @@ fn no_two_prompts_run_together_in_the_digest() {
     }
 }
 
-/// The digest stands in logs, so a later version must find the same one.
+/// Logs contain the digest, so a later version must compute the same one.
 #[test]
 fn the_digest_of_a_prompt_stays_what_it_was() {
     let section = section("task", "Do ${it}.").with_title("Task").with_summary("Short.").with_tools(["t"]);
@@ -286,7 +286,7 @@ fn the_digest_of_a_prompt_stays_what_it_was() {
     assert_eq!(digest, by_hand());
 }
 
-/// Writes the documented bytes of the prompt above, apart from the code that does so for every prompt.
+/// Writes the documented bytes of the prompt above, independent of the library's code.
 fn by_hand() -> String {
     let n = |number: u64| number.to_le_bytes().to_vec();
     let t = |text: &str| [n(text.len() as u64), text.as_bytes().to_vec()].concat();

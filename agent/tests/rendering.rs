@@ -1,5 +1,5 @@
-//! What a conversation is sent as: the shape that each provider takes, ids of their own for all calls, contents in the
-//! provider's own form byte for byte, and nothing that the provider refuses.
+//! The rendered form of a conversation: each provider's message format, unique ids for all calls,
+//! the provider's own contents byte for byte, and nothing that the provider refuses.
 
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used)]
@@ -47,7 +47,8 @@ fn anthropic(messages: &[ConversationMessage]) -> Value {
     serde_json::from_str(&render_anthropic(messages)).unwrap()
 }
 
-/// A prompt, an answer with a call and no text, its result, and an answer with a text and no calls.
+/// Returns a prompt, an answer with a call and no text, its result, and an answer with a text and
+/// no calls.
 fn conversation() -> Vec<ConversationMessage> {
     vec![
         says(Role::System, "You search."),
@@ -58,7 +59,7 @@ fn conversation() -> Vec<ConversationMessage> {
     ]
 }
 
-/// Protects the shape in which specifications state OpenAI messages: no empty list of calls, contents that are null, and
+/// Specifications state OpenAI messages in this form: no empty list of calls, `null` contents, and
 /// arguments as they arrived.
 #[test]
 fn openai_messages_have_exactly_the_specified_fields() {
@@ -75,7 +76,7 @@ fn openai_messages_have_exactly_the_specified_fields() {
     assert_eq!(openai(&conversation()), expected);
 }
 
-/// Protects transcripts of what was imported: ids that repeat and the names of tools are as they were.
+/// Transcripts of imported conversations keep repeated ids and the names of tools.
 #[test]
 fn recorded_messages_keep_repeated_ids_and_names() {
     let mut messages = conversation();
@@ -89,8 +90,8 @@ fn recorded_messages_keep_repeated_ids_and_names() {
     assert_eq!(recorded[2]["content"], Value::Null);
 }
 
-/// Protects against histories that a provider refuses since an id repeats, within one answer and across answers, and
-/// against a result that answers another call than it did.
+/// A provider refuses repeated ids, within one answer and across answers. A result must stay with
+/// its own call.
 #[test]
 fn calls_that_share_an_id_get_ids_of_their_own_and_keep_their_results() {
     let messages = [
@@ -119,8 +120,8 @@ fn calls_that_share_an_id_get_ids_of_their_own_and_keep_their_results() {
     assert_eq!(render_openai(&messages), render_openai(&messages));
 }
 
-/// Protects Anthropic's rules of alternation: results and what the user says behind them are one message, and answers
-/// that follow each other are one as well.
+/// Anthropic requires alternating roles: results and the user's next text are one message, and so
+/// are successive answers.
 #[test]
 fn anthropic_messages_alternate_and_begin_with_the_user() {
     let mut messages = conversation();
@@ -157,7 +158,7 @@ fn anthropic_messages_alternate_and_begin_with_the_user() {
     assert_eq!(render_anthropic_system(&messages[1..]), None);
 }
 
-/// Protects against texts that Anthropic refuses: empty ones, blank ones, and failures that say nothing.
+/// Anthropic refuses empty and blank texts, which failures without a text would cause.
 #[test]
 fn no_blank_text_is_sent_to_anthropic() {
     let mut failed = result("1", "");
@@ -189,8 +190,8 @@ fn no_blank_text_is_sent_to_anthropic() {
     );
 }
 
-/// Protects thinking, whose signature covers its bytes: what a provider wrote in its own form goes back to it unchanged,
-/// and to another one as text.
+/// A signature covers the bytes of thinking. A provider's own blocks return to it unchanged, and
+/// are sent to another provider as text.
 #[test]
 fn blocks_go_back_to_their_provider_byte_for_byte() {
     let thinking = "[ {\"type\":\"thinking\", \"signature\":\"+/\\u003d\",\"thinking\":\"h\\u006dm\"},\n\
@@ -217,7 +218,7 @@ fn blocks_go_back_to_their_provider_byte_for_byte() {
     assert_eq!(anthropic(&[broken])[0]["content"], "text", "blocks that are no JSON");
 }
 
-/// Protects ids within blocks: they stay while they are the only ones, and are exchanged in their block alone if not.
+/// A unique id within blocks is kept. Otherwise it is replaced in its block alone.
 #[test]
 fn an_id_within_blocks_yields_only_to_another_one_within_blocks() {
     let block = "[{\"type\":\"thinking\",\"thinking\":\"\\u0068m\",\"signature\":\"s\"},{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"s\",\"input\":{\"a\":1.50}}]";
@@ -236,7 +237,7 @@ fn an_id_within_blocks_yields_only_to_another_one_within_blocks() {
     assert_eq!(text.matches("\"input\":{\"a\":1.50}").count(), 2, "{text}");
 }
 
-/// Protects calls that another provider wrote: ids and names that this one refuses are made fit.
+/// Ids and names of calls from another provider are adapted if this one refuses them.
 #[test]
 fn ids_and_names_of_another_provider_are_made_fit() {
     let long = "x".repeat(60);
@@ -265,8 +266,8 @@ fn ids_and_names_of_another_provider_are_made_fit() {
     assert_eq!(sent[1]["tool_calls"][2]["id"], sent[4]["tool_call_id"]);
 }
 
-/// Protects conversations in which a model once called a tool by an impossible name: within blocks it is exchanged too, and
-/// blocks that ask for other calls than were recorded are not sent.
+/// If a model once called a tool by an invalid name, the name is replaced within blocks too. Blocks
+/// whose calls differ from the recorded ones are not sent.
 #[test]
 fn blocks_are_sent_with_names_that_the_provider_takes_and_with_the_recorded_calls() {
     let block = "[{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"no.such\",\"input\":{\"a\":1.50}}]";
@@ -279,7 +280,8 @@ fn blocks_are_sent_with_names_that_the_provider_takes_and_with_the_recorded_call
     assert_eq!(anthropic(&[says(Role::User, "go"), more])[1]["content"], "text");
 }
 
-/// The specification's `_state_to_messages`: the messages of a state that no session holds, in the form that it shows.
+/// The specification's `_state_to_messages`: the messages of a state without a session, in the
+/// specified form.
 #[test]
 fn a_state_without_a_session_becomes_the_messages_of_the_specification() {
     let state = json!({

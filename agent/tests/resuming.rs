@@ -1,6 +1,7 @@
-//! Conversations whose process is killed: another one opens the session, recovers it and resumes the evaluation. No answer is
-//! paid for twice, no tool that committed runs twice, and the conversation ends as if nothing had happened. Generated
-//! conversations are killed in `tests/suite/conversation/killed/`.
+//! Conversations whose process is killed: another process opens the session, recovers it and
+//! resumes the evaluation. No answer is paid for twice, no committed tool runs twice, and the
+//! conversation ends as if it had not been interrupted. Tests with generated conversations are in
+//! `tests/suite/conversation/killed/`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod story;
@@ -26,8 +27,8 @@ fn options<'a>() -> EvaluateOptions<'a> {
     EvaluateOptions { evaluation_id: Some(EVALUATION.to_owned()), messages, ..EvaluateOptions::default() }
 }
 
-/// Several calls in each answer, ids that are used again within one answer and in later ones, a tool that fails, one that nobody
-/// has, an expansion that leaves its sibling unrun, and an answer without calls in the end.
+/// Several calls in each answer, repeated ids within one answer and in later ones, a tool that
+/// fails, an unknown tool, an expansion that skips its sibling, and a last answer without calls.
 fn script() -> Script {
     Script::new(vec![
         ("first", vec![("c1", "look", "a"), ("c1", "look", "b"), ("c2", "add", "x")]),
@@ -39,7 +40,8 @@ fn script() -> Script {
     .checked()
 }
 
-/// Evaluates the prompt: as a future, where there are futures, for every second request of a script.
+/// Evaluates the prompt. If the feature exists, every second request of a script is evaluated as a
+/// future.
 fn evaluate(desk: &Desk, script: &Script) -> Result<PromptResponse<String>, Error> {
     #[cfg(feature = "async")]
     if script.asked().len() % 2 == 1 {
@@ -51,7 +53,7 @@ fn evaluate(desk: &Desk, script: &Script) -> Result<PromptResponse<String>, Erro
     script.adapter().evaluate(&desk.prompt(), &desk.state, options())
 }
 
-/// Tools that have committed, by what they note when they run.
+/// Returns the committed tools, by the notes that they write.
 fn committed(desk: &Desk) -> Vec<String> {
     let conversation = desk.session().conversation(EVALUATION).unwrap();
     let messages: BTreeMap<_, _> = conversation
@@ -88,8 +90,8 @@ fn uncut(script: &Script) -> Uncut {
     Uncut { sent: desk.sent(EVALUATION), page: desk.page(), records }
 }
 
-/// Resumes a killed evaluation, and checks what of it must not happen twice. The calls that the process left open are recovered
-/// by the host, which runs them again, or, as by the binary, without tools: then the evaluation itself runs them again.
+/// Resumes a killed evaluation, and checks that nothing happened twice. The host recovers the open
+/// calls and runs them again. Without tools, like the binary, it leaves that to the evaluation.
 fn finish(desk: &mut Desk, script: &Script, at: &str, has_tools: bool) {
     desk.open();
     let tools = if has_tools { desk.tools() } else { ToolRegistry::new() };
@@ -104,7 +106,7 @@ fn finish(desk: &mut Desk, script: &Script, at: &str, has_tools: bool) {
         .map(|message| message.content.unwrap())
         .collect();
     for (place, (_, calls)) in script.answers.iter().enumerate() {
-        // The others are different calls in each answer.
+        // All other calls are unique to their answer.
         let is_own = |call: &&ToolCallRecord| call.name != "more" && call.arguments.starts_with("{\"");
         let has_run = |call: &ToolCallRecord| desk.ran.times(&story::noted(call)) > 0;
         let ran = calls.iter().filter(is_own).any(has_run);
@@ -137,7 +139,7 @@ fn a_conversation_that_is_killed_at_any_record_ends_as_if_it_had_not_been() {
         desk.kill_behind(records);
         let at = format!("killed behind {records} of {} records", whole.records);
         let cut = evaluate(&desk, &script);
-        // The last ones, which say for people that it is done, are written at once.
+        // The last records only report the end to people, and are written together.
         assert!(cut.is_err() || records + 1 >= whole.records, "{at}");
         finish(&mut desk, &script, &at, records % 2 == 0);
         assert_eq!(desk.sent(EVALUATION), whole.sent, "{at}");
@@ -169,8 +171,8 @@ fn a_conversation_that_is_killed_again_while_it_is_resumed_ends_so_too() {
     }
 }
 
-/// The power is cut, and what was not synced is lost or torn: an answer whose tools have run is there, and so is what they
-/// committed.
+/// After a power cut, unsynced records are lost or torn. Answers whose tools have run remain, and
+/// so do committed changes.
 #[test]
 fn a_conversation_whose_power_is_cut_at_any_record_ends_as_if_it_had_not_been() {
     let whole = uncut(&script());
@@ -190,8 +192,8 @@ fn a_conversation_whose_power_is_cut_at_any_record_ends_as_if_it_had_not_been() 
     }
 }
 
-/// adk-python#7108: of two calls of one answer one had run when the process ended. The resumed one sent the answer with one
-/// result, the provider refused it, and the other call never ran.
+/// One of two parallel calls had run when the process ended (adk-python#7108). The resumed process
+/// sent the answer with one result, the provider refused it, and the other call never ran.
 #[test]
 fn an_unanswered_parallel_call_runs_when_the_conversation_is_resumed() {
     let script =
@@ -215,7 +217,7 @@ fn an_unanswered_parallel_call_runs_when_the_conversation_is_resumed() {
     assert_eq!(results.iter().map(|said| said.call_id.as_deref().unwrap()).collect::<Vec<_>>(), ["a", "b"]);
 }
 
-/// A complete evaluation is evaluated again, as by a host that was killed before it could tell anybody: nobody is asked.
+/// A host that was killed before it reported the result evaluates again, without a request.
 #[test]
 fn a_complete_evaluation_gives_its_recorded_answer_and_asks_nobody() {
     let (mut desk, script) = (Desk::new(), script());
@@ -227,7 +229,7 @@ fn a_complete_evaluation_gives_its_recorded_answer_and_asks_nobody() {
     assert_eq!((script.asked().len(), desk.session().position()), (5, records));
 }
 
-/// Nobody knows whether the tool did its work, so it does not run again before somebody says so.
+/// It is unknown whether the tool did its work, so it does not run again before a decision.
 #[test]
 fn a_tool_that_may_have_done_its_work_waits_for_a_decision() {
     let script = Script::new(vec![("one", vec![("a", "add", "one")]), ("done", vec![])]);
@@ -241,7 +243,7 @@ fn a_tool_that_may_have_done_its_work_waits_for_a_decision() {
             break;
         }
     }
-    // Before it is recovered, nothing goes on.
+    // Nothing continues before the recovery.
     assert!(matches!(evaluate(&desk, &script), Err(Error::Engine(foldlog::Error::Interrupted { .. }))));
     desk.reopen();
     let ran = desk.ran.times("add one");
@@ -256,7 +258,8 @@ fn a_tool_that_may_have_done_its_work_waits_for_a_decision() {
     assert!(sent.iter().any(|said| said.role == Role::Tool && said.is_error), "{sent:?}");
 }
 
-/// A recovery ran a call again although its answer had been rolled back: STATE held what nobody asked for, twice in the end.
+/// A recovery ran a call again although its answer had been rolled back. STATE contained
+/// unrequested changes, twice in the end.
 #[test]
 fn an_interrupted_call_does_not_run_again_once_its_answer_is_rolled_back() {
     let script = Script::new(vec![("one", vec![("a", "add", "one")]), ("done", vec![])]);
@@ -270,7 +273,7 @@ fn an_interrupted_call_does_not_run_again_once_its_answer_is_rolled_back() {
             break;
         }
     }
-    // By a process that has no tools, as the binary.
+    // By a process without tools, like the binary.
     ToolRunner::new(desk.state.clone(), ToolRegistry::new()).recover(&ExecuteOptions::default()).unwrap();
     let first = desk.session().conversation(EVALUATION).unwrap().unwrap().entries()[0].sequence;
     desk.session().rollback_to(first).unwrap();
@@ -306,7 +309,7 @@ fn a_conversation_of_another_prompt_is_refused_with_both_identities_until_it_is_
     assert!(system.content.unwrap().contains("Something else."));
 }
 
-/// The digest leaves the names out, so that the namespace alone distinguishes these prompts.
+/// The digest excludes the names, so only the namespace distinguishes these prompts.
 #[test]
 fn a_conversation_of_a_prompt_in_another_namespace_is_refused_with_and_without_its_digest() {
     let (mut desk, script) = (Desk::new(), script());
@@ -333,7 +336,7 @@ fn a_conversation_of_a_prompt_in_another_namespace_is_refused_with_and_without_i
     }
 }
 
-/// The host had to record the acceptance by a call of its own before it evaluated again.
+/// The host had to record the acceptance separately before it evaluated again.
 #[test]
 fn a_changed_prompt_is_accepted_by_an_option_and_recorded_once() {
     let accepts = || {
@@ -374,7 +377,7 @@ fn a_changed_prompt_is_accepted_by_an_option_and_recorded_once() {
     assert!(system.content.unwrap().contains("Something else."));
 }
 
-/// A state names the prompt that it follows without a digest.
+/// A state names its prompt without a digest.
 #[test]
 fn a_conversation_from_elsewhere_goes_on_with_another_prompt_if_the_host_accepts_it() {
     let (desk, script) = (Desk::new(), script());
@@ -403,7 +406,8 @@ fn a_conversation_from_elsewhere_goes_on_with_another_prompt_if_the_host_accepts
     }
 }
 
-/// Another program's export names the prompt without a digest, and the conversation counted as one of a changed prompt.
+/// Another program's export names the prompt without a digest, and was treated as one of a changed
+/// prompt.
 #[test]
 fn a_conversation_without_a_digest_of_its_prompt_goes_on_with_the_prompt_of_its_names() {
     let script = script();
@@ -429,7 +433,7 @@ fn a_conversation_without_a_digest_of_its_prompt_goes_on_with_the_prompt_of_its_
     assert_eq!(renderings(), rendered + 1, "the prompt is rendered for the expansion alone");
 }
 
-/// Removes what only foldlog writes of a prompt.
+/// Removes the fields of a prompt that only foldlog writes.
 fn without_digests(json: &mut serde_json::Value) {
     match json {
         serde_json::Value::Object(fields) => {
@@ -443,8 +447,8 @@ fn without_digests(json: &mut serde_json::Value) {
     }
 }
 
-/// A state from elsewhere becomes the conversation's beginning. What became of its open call nobody knows, so that it does not
-/// run, and the model is told.
+/// A state from elsewhere becomes the start of the conversation. The outcome of its open call is
+/// unknown, so the call does not run, and the model is informed.
 #[test]
 fn a_conversation_from_elsewhere_goes_on_and_its_open_calls_do_not_run() {
     let (desk, script) = (Desk::new(), script());
@@ -470,8 +474,8 @@ fn a_conversation_from_elsewhere_goes_on_and_its_open_calls_do_not_run() {
     }
 }
 
-/// A process is killed while it imports: the next one imports the rest, and no call of the imported part runs, not even where a
-/// process resumes what there is of it.
+/// A process is killed during an import. The next one imports the rest, and no imported call runs,
+/// even if a process resumes the partial import.
 #[test]
 fn an_import_that_is_killed_is_done_by_the_next_process() {
     let (desk, script) = (Desk::new(), script());
@@ -512,8 +516,8 @@ fn an_import_that_is_killed_is_done_by_the_next_process() {
     }
 }
 
-/// The result of a call that had failed became that of one that had not, once a conversation was exported or imported; and
-/// a conversation without a rendered prompt was in no export.
+/// A failed call became a successful one when a conversation was exported or imported. No export
+/// contained a conversation without a rendered prompt.
 #[test]
 fn an_exported_conversation_keeps_its_failures_and_needs_no_prompt() {
     let directory = tempfile::tempdir().unwrap();
@@ -540,7 +544,7 @@ fn an_exported_conversation_keeps_its_failures_and_needs_no_prompt() {
     let imported = store.import(&export, &types(), ImportOptions::default()).unwrap();
     assert_eq!(sent(&imported), before);
 
-    // In another session, recorded or not, it goes on with the prompt that is given.
+    // In another session, recorded or not, it continues with the given prompt.
     for record in [true, false] {
         let desk = Desk::new();
         let provider = ScriptedProvider::new([ScriptedReply::text("done")]);

@@ -1,5 +1,5 @@
-//! A provider that follows a script: what it answers, what it counts, how it fails. Whether a failed request is sent
-//! again is here too, and how fast requests may follow each other.
+//! The scripted provider: its answers, its usage and its failures. Also the retries of failed
+//! requests, and the rate of requests.
 
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used)]
@@ -25,7 +25,6 @@ fn ask(
     provider.send(&provider.prepare(&request)?, options)
 }
 
-/// Protects tests and demonstrations: each request gets its reply, is counted, and is shown word by word.
 #[test]
 fn a_script_answers_in_order_and_counts_what_was_sent() {
     let replies = [ScriptedReply::text("one two"), ScriptedReply::calls([("1", "search", "{\"q\":1}")])];
@@ -49,7 +48,7 @@ fn a_script_answers_in_order_and_counts_what_was_sent() {
     );
 }
 
-/// Protects the digest of a request: the same conversation is asked for with the same bytes in every process.
+/// The request's digest has to be the same in every process.
 #[test]
 fn a_request_has_the_same_bytes_whenever_it_is_prepared() {
     let provider =
@@ -67,7 +66,7 @@ fn a_request_has_the_same_bytes_whenever_it_is_prepared() {
     assert_eq!(answer.content.unwrap(), "you said hi");
 }
 
-/// Protects whoever reads along: the provider discards the text of an answer that never came.
+/// The provider discards the shown text if its answer breaks off.
 #[test]
 fn a_stream_that_breaks_discards_what_it_showed() {
     let provider = ScriptedProvider::new([ScriptedReply::cut("half an")]);
@@ -82,7 +81,6 @@ fn a_stream_that_breaks_discards_what_it_showed() {
     assert_eq!(shown, "half an!");
 }
 
-/// Protects cancelling: nothing is sent any more, and a stream stops where it is.
 #[test]
 fn a_cancelled_request_is_not_sent_and_a_cancelled_stream_stops() {
     let provider = ScriptedProvider::from_fn(|_| ScriptedReply::text("one two three"));
@@ -116,7 +114,6 @@ fn throttled(kind: ThrottleKind, retry_after: Option<u64>) -> ProviderError {
     ProviderError::new(ProviderErrorKind::Throttled(details), "later")
 }
 
-/// Protects the provider from requests that come too soon, and the host from waiting without end.
 #[test]
 fn a_failed_request_is_sent_again_later_each_time_and_as_late_as_the_provider_asks() {
     let policy = RetryPolicy { attempts: 4, ..RetryPolicy::default() };
@@ -142,7 +139,8 @@ fn a_failed_request_is_sent_again_later_each_time_and_as_late_as_the_provider_as
     assert_eq!(RetryPolicy::never().next_delay(1, &limited), None);
 }
 
-/// Protects the purse: what would fail again, or what somebody ended, is not paid for twice.
+/// Covers errors that would occur again and requests that were ended on purpose: neither is paid
+/// for twice.
 #[test]
 fn what_would_fail_again_is_not_sent_again() {
     let policy = RetryPolicy::default();
@@ -162,7 +160,7 @@ fn what_would_fail_again_is_not_sent_again() {
     }
 }
 
-/// Protects a provider from two loops of one process that each keep its limit, and together do not.
+/// Two loops of one process kept the provider's limit each, but not together.
 #[test]
 fn requests_of_one_process_wait_for_each_other() {
     let (limiter, now) = (RateLimiter::new(), Instant::now());

@@ -1,4 +1,5 @@
-//! Long conversations that are shortened for their provider: when, how often, and what is never parted.
+//! Long conversations that are shortened for their provider: when, how often, and which messages
+//! always stay together.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod story;
@@ -29,15 +30,15 @@ fn script() -> Script {
     ])
 }
 
-/// The number of answers that the log holds; `None` once the process was killed.
+/// Returns the number of answers in the log; `None` once the process was killed.
 fn answered(session: &Session) -> Option<usize> {
     let conversation = session.conversation(EVALUATION).ok()??;
     let is_answer = |entry: &&ConversationRecord| matches!(entry.content, EntryContent::Answer { .. });
     Some(conversation.entries().iter().filter(is_answer).count())
 }
 
-/// Answers by how many answers the log holds: what is sent is shortened. Each answer says that it took 100 tokens for
-/// each message.
+/// Answers by the number of answers in the log, since requests are shortened. Each answer reports
+/// 100 tokens for each message.
 fn adapter(session: &Session, script: &Script, overflows: usize) -> ProviderAdapter<ScriptedProvider> {
     let (session, script) = (session.clone(), script.clone());
     let provider = ScriptedProvider::from_fn(move |request| {
@@ -73,12 +74,12 @@ fn evaluate(desk: &Desk, script: &Script, shorten: Option<ShortenOptions>) -> Re
     Ok(adapter.evaluate(&desk.prompt(), &desk.state, options(shorten))?.text)
 }
 
-/// The texts that would be sent, those of answers without their nonces.
+/// Returns the texts that would be sent, those of answers without their nonces.
 fn texts(desk: &Desk) -> Vec<String> {
     desk.sent(EVALUATION).into_iter().skip(1).map(|said: Said| said.content.unwrap_or_default()).collect()
 }
 
-/// Why, where and how often the log says that the conversation was shortened.
+/// Returns the range and the reason of each shortening in the log.
 fn shortened(desk: &Desk) -> Vec<(SequenceNumber, SequenceNumber, String)> {
     let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
     let of = |entry: &ConversationRecord| match &entry.content {
@@ -88,10 +89,10 @@ fn shortened(desk: &Desk) -> Vec<(SequenceNumber, SequenceNumber, String)> {
     conversation.entries().iter().filter_map(of).collect()
 }
 
-/// A shortener that keeps what it was asked, and returns what a function makes of it.
+/// A shortener that records its requests, and returns the result of a function.
 struct Asks<F>(F, Asked);
 
-/// Why a shortener was asked, of how many messages, and how many tokens were sent for the last answer.
+/// The reason of each request, its number of messages, and the tokens sent for the last answer.
 type Asked = Arc<Mutex<Vec<(ShortenReason, usize, Option<u64>)>>>;
 
 impl<F: Fn(&ShortenRequest<'_>) -> Option<ShortenedRange> + Send + Sync> Shortener for Asks<F> {
@@ -107,7 +108,7 @@ fn a_conversation_is_shortened_at_the_threshold_of_tokens_and_the_log_keeps_ever
     let desk = Desk::new();
     let shorten = ShortenOptions { input_tokens: Some(600), ..keep_last(1) };
     assert_eq!(evaluate(&desk, &script(), Some(shorten)).unwrap(), "done");
-    // Answers: 1 message, 4, 6, so 600 tokens are reached before the fourth request.
+    // Requests of 1, 4 and 6 messages: 600 tokens are reached before the fourth request.
     assert_eq!(shortened(&desk).len(), 1);
     assert_eq!(shortened(&desk)[0].2, "threshold");
     assert_eq!(texts(&desk), [TEXT, "three", "it broke", "added 3", "four", "added 4", "done"]);
@@ -130,7 +131,7 @@ fn a_conversation_is_shortened_again_whenever_it_has_grown_and_also_without_a_lo
     );
     assert_eq!(texts(&desk), [TEXT, "four", "added 4", "done"]);
 
-    // The same answers without a log: what was sent is the same.
+    // The same answers without a log: the sent messages are the same.
     let script = script();
     let replies = script.answers.iter().map(|(text, calls)| {
         ScriptedReply::Answer(ProviderAnswer {
@@ -174,8 +175,7 @@ fn a_shortener_is_asked_once_for_each_answer_and_learns_why() {
     assert_eq!(shortened(&desk), []);
 }
 
-/// Protects conversations that were killed while they were shortened: the next process sends the shortened form, and asks
-/// for no answer twice.
+/// The next process sends the shortened form, and requests no answer twice.
 #[test]
 fn a_killed_process_resumes_with_the_shortened_form() {
     let shorten = || Some(ShortenOptions { messages: Some(6), ..keep_last(1) });
@@ -276,7 +276,7 @@ fn what_cannot_be_replaced_or_sent_is_refused() {
         let text = evaluate(&desk, &script(), Some(shorten)).unwrap_err().to_string();
         assert!(text.contains(reason), "{text}");
     }
-    // The system message stays even if the range holds its record.
+    // The system message stays even if the range includes its record.
     let desk = Desk::new();
     let whole = move |asked: &ShortenRequest<'_>| {
         let messages = vec![(Role::User, TEXT.to_owned())];
@@ -290,7 +290,7 @@ fn what_cannot_be_replaced_or_sent_is_refused() {
 
 #[test]
 fn a_conversation_that_is_too_long_is_shortened_once_and_sent_once_more() {
-    // Four messages fit, and one turn with what replaces the others is as long: 1 + 1 + 2.
+    // Four messages fit, and one turn with the replacement of the others is as long: 1 + 1 + 2.
     let (desk, script) = (Desk::new(), script());
     let adapter = adapter(desk.session(), &script, 5);
     let text = adapter.evaluate(&desk.prompt(), &desk.state, options(Some(keep_last(1)))).unwrap().text;
@@ -313,8 +313,8 @@ fn a_conversation_that_is_too_long_is_shortened_once_and_sent_once_more() {
     assert_eq!((adapter.provider().requests(), shortened(&desk).len()), (3, 0));
 }
 
-/// Protects what a user says while tools run: no range of records replaces the turn without it, so the built-in
-/// shortener keeps both.
+/// A user's message that arrives while tools run belongs to no replaceable range without its turn,
+/// so the built-in shortener keeps both.
 #[test]
 fn a_message_that_came_late_is_not_replaced_unread() {
     let desk = Desk::new();
@@ -331,6 +331,7 @@ fn a_message_that_came_late_is_not_replaced_unread() {
     let shorten = ShortenOptions { messages: Some(11), ..keep_last(1) };
     let adapter = ProviderAdapter::new(provider).with_limits(limits());
     adapter.evaluate(&desk.prompt(), &desk.state, options(Some(shorten))).unwrap();
-    // One turn was to be kept. The message was recorded before the results of the turn before, and is kept with it.
+    // One turn was to be kept. The message was recorded before the results of the turn before, and
+    // is kept with it.
     assert_eq!(texts(&desk), [TEXT, "three", "it broke", "added 3", "hurry up", "four", "added 4", "done"]);
 }

@@ -21,7 +21,7 @@ fn state(desk: &Desk, evaluation: &str) -> ConversationState {
     desk.session().conversation(evaluation).unwrap().unwrap().state().unwrap()
 }
 
-/// Two turns: one with two calls, whose arguments are written as no encoder would, and an answer.
+/// Two turns: one with two calls, whose arguments no encoder would write this way, and an answer.
 fn evaluated() -> (Desk, ConversationState) {
     let desk = Desk::new();
     let calls = [("c1", "look", "{ \"text\" :\"a\"}"), ("c2", "add", "{\"text\":\"\\u0062\"}")];
@@ -39,7 +39,8 @@ fn evaluated() -> (Desk, ConversationState) {
     (desk, state)
 }
 
-/// "ConversationMessage", "Serialization Considerations": four roles, seven fields, and times with their zone.
+/// "ConversationMessage", "Serialization Considerations": four roles, seven fields, and times with
+/// their zone.
 #[test]
 fn conversation_message() {
     let (_desk, state) = evaluated();
@@ -66,8 +67,8 @@ fn conversation_message() {
     }
 }
 
-/// "ToolCallRecord", "ConversationTurn": arguments stay as they arrived, the provider's payload is any JSON, turns are counted
-/// from 1.
+/// "ToolCallRecord", "ConversationTurn": arguments stay as they arrived, the provider's payload is
+/// any JSON, turns are counted from 1.
 #[test]
 fn tool_call_record_and_conversation_turn() {
     let (_desk, state) = evaluated();
@@ -79,7 +80,8 @@ fn tool_call_record_and_conversation_turn() {
     assert!(state.turns.iter().all(|turn| turn.evaluation_id == "one"));
 }
 
-/// "ConversationState", "Slice Registration": one current conversation for each evaluation, which goes to JSON and back.
+/// "ConversationState", "Slice Registration": one current conversation for each evaluation, which
+/// converts to JSON and back.
 #[test]
 fn conversation_state() {
     let (desk, first) = evaluated();
@@ -94,7 +96,8 @@ fn conversation_state() {
     assert_eq!(desk.session().evaluations(), ["one", "two"]);
 }
 
-/// "ConversationState": a state that is imported is the same state, ids and times included, by an export or by `resume_from`.
+/// "ConversationState": an imported state is the same state, ids and times included, by an export
+/// or by `resume_from`.
 #[test]
 fn an_imported_conversation_state_keeps_its_ids_and_times() {
     let (desk, state) = evaluated();
@@ -127,7 +130,8 @@ fn an_imported_conversation_state_keeps_its_ids_and_times() {
     assert_eq!((begin, after.turns.len()), (state, 3));
 }
 
-/// "Message Reconstruction": the messages of `_state_to_messages`, field for field. Without calls there is no `tool_calls`.
+/// "Message Reconstruction": the messages of `_state_to_messages`, field for field. Without calls
+/// there is no `tool_calls`.
 #[test]
 fn state_to_messages() {
     let (desk, _) = evaluated();
@@ -147,7 +151,8 @@ fn state_to_messages() {
     assert_eq!(messages, expected);
 }
 
-/// "Resume Behavior": a resume of the same prompt renders nothing, and its first request is the one behind the last turn.
+/// "Resume Behavior": a resume of the same prompt renders nothing, and its first request is the one
+/// after the last turn.
 #[test]
 fn resume_behavior() {
     let mut desk = Desk::new();

@@ -1,5 +1,5 @@
-//! Conversations whose tools ask somebody, or leave their results to somebody: the provider waits until all is answered, in
-//! whatever process that happens.
+//! Conversations whose tools ask a person, or leave their results to one. The provider waits until
+//! all questions are answered, in whichever process that happens.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod story;
@@ -21,8 +21,8 @@ fn evaluate(desk: &Desk, script: &Script) -> Result<PromptResponse<String>, Erro
     script.adapter().evaluate(&desk.prompt(), &desk.state, options())
 }
 
-/// Calls that ask beside ones that do not, one that is refused, one whose result comes from somebody, and an expansion beside a
-/// question.
+/// Calls that ask and others that do not, one that is refused, one whose result comes from a
+/// person, and an expansion next to a question.
 fn script() -> Script {
     Script::new(vec![
         ("first", vec![("c1", "ask", "a"), ("c2", "add", "x"), ("c1", "ask", "no")]),
@@ -43,7 +43,8 @@ fn answer(desk: &Desk, asked: &PendingQuestion) -> foldlog::Result<()> {
     desk.session().settle(asked.operation, &settlement, "Ada", "").map(drop)
 }
 
-/// Evaluates until it is done, and has each question answered on the way. Returns how often the evaluation was suspended.
+/// Evaluates until the end, and answers each question on the way. Returns the number of
+/// suspensions.
 fn finish(desk: &Desk, script: &Script) -> usize {
     for suspended in 0..10 {
         match evaluate(desk, script) {
@@ -83,8 +84,8 @@ fn the_provider_waits_for_the_answers_while_the_other_calls_run() {
     }
 }
 
-/// Whatever process ends where, each question is answered once at most and each answer is heeded, no call runs without one,
-/// and the conversation ends as if nothing had happened.
+/// Wherever a process ends, each question is answered at most once and each answer counts, no call
+/// runs without one, and the conversation ends as if it had not been interrupted.
 #[test]
 fn a_conversation_that_is_killed_at_any_record_while_it_asks_ends_as_if_it_had_not_been() {
     let (whole, of_whole) = (Desk::new(), script());
@@ -94,7 +95,7 @@ fn a_conversation_that_is_killed_at_any_record_while_it_asks_ends_as_if_it_had_n
     for killed in 1..records {
         let (mut desk, script) = (Desk::new(), script());
         desk.kill_behind(killed);
-        // Its person is gone too, once it is killed.
+        // The answering person is part of the process, and is lost with it.
         while let Err(Error::Suspended { .. }) = evaluate(&desk, &script) {
             let pending = desk.session().pending_questions().unwrap_or_default();
             if pending.is_empty() || pending.iter().any(|asked| answer(&desk, asked).is_err()) {
@@ -111,7 +112,7 @@ fn a_conversation_that_is_killed_at_any_record_while_it_asks_ends_as_if_it_had_n
     }
 }
 
-/// Has a conversation of its own in a child session, whose tools ask.
+/// Runs a conversation of its own in a child session, whose tools ask.
 struct Delegate(story::Ran);
 
 impl Tool for Delegate {
@@ -129,7 +130,8 @@ impl Tool for Delegate {
     }
 }
 
-/// A parent whose child asks is rolled back, so that it holds nothing, and runs again once the question is answered.
+/// A parent whose child asks is rolled back, so that it leaves no changes, and runs again once the
+/// question is answered.
 #[test]
 fn a_tool_whose_conversation_asks_is_rolled_back_and_runs_again_once_that_is_answered() {
     let mut desk = Desk::new();
@@ -157,7 +159,7 @@ fn a_tool_whose_conversation_asks_is_rolled_back_and_runs_again_once_that_is_ans
     assert!(said.iter().any(|said| said == "child done"), "{said:?}");
 }
 
-/// A call without a conversation: the host asks for it, and runs it again.
+/// A call without a conversation: the host answers the question, and runs it again.
 #[test]
 fn a_hosts_own_call_is_suspended_in_the_same_way() {
     let desk = Desk::new();

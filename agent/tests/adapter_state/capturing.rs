@@ -1,4 +1,4 @@
-//! When states are captured, and what is recorded.
+//! Shows when states are captured, and which records that writes.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Evaluating with a provider that keeps a session: what is handed to it, what is captured, and what happens if the
-//! session is gone.
+//! Evaluates prompts with a provider that keeps sessions: what it is sent, what is captured, and
+//! what happens if its session is missing.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use foldlog_agent::{Error, EvaluateOptions, Prompt, PromptResponse, ProviderAdap
 
 use crate::world::*;
 
-/// Stands for an adapter whose provider keeps sessions: it hands out ids, and knows which of them are gone.
+/// A fake adapter whose provider keeps sessions. It assigns ids, and knows which sessions are lost.
 struct Program {
     options: AdapterStateOptions,
     directory: &'static str,
     gone: &'static [&'static str],
-    /// Ids of the sessions that were begun or resumed, and how.
+    /// Ids of the sessions that were started or resumed, and how.
     calls: RefCell<Vec<String>>,
 }
 
@@ -106,7 +106,7 @@ fn evaluation(id: &str) -> EvaluateOptions<'static> {
     EvaluateOptions { evaluation_id: Some(id.into()), ..EvaluateOptions::default() }
 }
 
-/// Begins an evaluation that is cut short, and opens the session again.
+/// Starts an evaluation that is cut short, and opens the session again.
 fn crashed(world: &World, program: &Program, prompt: &Prompt) -> Session {
     let session = world.session();
     program.evaluate(prompt, &run(world, &session), evaluation("one")).unwrap_err();
@@ -155,7 +155,8 @@ fn a_plain_evaluation_resumes_only_where_the_host_wants_that() {
     }
 }
 
-/// An evaluation without an id got a new one where states are resumed, although the log has one that goes on.
+/// With resumed states, an evaluation without an id got a new one, although the log had an
+/// unfinished evaluation.
 #[test]
 fn a_plain_evaluation_without_an_id_goes_on_with_the_one_that_the_log_holds() {
     let world = World::new();

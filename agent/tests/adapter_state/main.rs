@@ -1,5 +1,5 @@
-//! States of adapters whose providers keep sessions of their own: captured as records, kept whoever reads them, and
-//! resumed only where that is right.
+//! States of adapters whose providers keep sessions of their own: they are captured as records,
+//! survive every reader, and are resumed only if that is valid.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

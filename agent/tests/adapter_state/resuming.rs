@@ -1,4 +1,4 @@
-//! Which state is found, and where its session goes on.
+//! Shows which state is found, and from where its session is resumed.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -26,8 +26,8 @@ fn a_worker_that_crashed_is_resumed_by_the_id_that_it_captured_first() {
     assert_eq!(recover(&session).as_deref(), Some("abc123"));
 }
 
-/// Runs in a process of its own: captures a state as soon as the provider's session is known, and works on until it is
-/// killed.
+/// Runs in a process of its own. Captures a state as soon as the provider's session is known, and
+/// works until it is killed.
 #[test]
 #[ignore = "a part of the test below"]
 fn part_of_the_killed_worker() {
@@ -156,7 +156,8 @@ fn a_resume_that_is_refused_is_an_error_and_begins_nothing_afresh() {
     assert_eq!(recover(&session).as_deref(), Some("abc123"), "it can be resumed where it belongs");
 }
 
-/// A resume that fails and silently starts a new session loses what was said (github/app#2309): here the log says it.
+/// A failed resume that silently starts a new session loses the conversation (github/app#2309).
+/// Here the log records it.
 #[test]
 fn an_expired_session_is_begun_afresh_and_the_log_says_why() {
     let world = World::new();
@@ -219,8 +220,8 @@ fn a_capture_that_a_rollback_abandoned_is_refused_strictly_and_else_copied_where
     assert!(resume.snapshot.is_live);
 }
 
-/// A session that the provider no longer had, and to which a rollback had led back, was tried again and again: the capture
-/// that was abandoned stayed one that can be resumed.
+/// A rollback had led back to a session that the provider had lost. Each evaluation tried it again,
+/// since the abandoned capture still counted as resumable.
 #[test]
 fn a_session_that_expired_is_not_tried_again_because_of_a_capture_that_was_abandoned() {
     let world = World::new();
@@ -254,7 +255,8 @@ fn an_abandoned_session_without_an_entry_to_go_back_to_is_begun_afresh_and_the_l
     assert_eq!(recover(&session), None);
 }
 
-/// The specification's recovery begins with the snapshot JSON of a session, and no adapter's state was in it.
+/// The specification's recovery starts from a session's snapshot JSON, which lacked the adapter's
+/// state.
 #[test]
 fn a_session_that_was_imported_from_its_snapshot_json_is_resumed_in_the_providers_session() {
     let world = World::new();
@@ -279,7 +281,8 @@ fn a_session_that_was_imported_from_its_snapshot_json_is_resumed_in_the_provider
     assert_eq!(chain(&imported), chain(&session));
     assert_eq!((recover(&imported), recover(&session)), (Some("abc123".into()), Some("abc123".into())));
 
-    // What a rollback had abandoned is not resumed there, since that log does not say what it went beyond.
+    // A state from before a rollback is not resumed there, since that log does not record how far
+    // the provider's session went beyond it.
     let before = session.snapshot(Default::default()).unwrap();
     let mut capture = world.capture(&session, "one", &on_every_occasion());
     capture.offer(&claude("abc123"), Some("m3"), CaptureOccasion::Message).unwrap();
@@ -288,7 +291,8 @@ fn a_session_that_was_imported_from_its_snapshot_json_is_resumed_in_the_provider
     assert_eq!(recover(&imported), None);
 }
 
-/// The specification's own form of a snapshot has none of the fields that this library adds to the records of states.
+/// The specification's snapshot has none of the fields that this library adds to the records of
+/// states.
 #[test]
 fn states_that_the_specifications_program_exported_are_read_and_resumed() {
     let world = World::new();
@@ -320,7 +324,7 @@ fn states_that_the_specifications_program_exported_are_read_and_resumed() {
     assert_eq!((read.session_id.as_str(), read.workspace_path, read.message_count), ("abc123", None, 0));
     assert!(!read.is_complete);
 
-    // The session came to its end, and what it replaces is not resumed either.
+    // The session is complete, and its predecessor is not resumed either.
     let mut complete = state;
     complete["is_complete"] = true.into();
     let session = import(&[one.clone(), item(&complete, "two", json!({ "supersedes": "one" }))]);
@@ -334,7 +338,8 @@ fn states_that_the_specifications_program_exported_are_read_and_resumed() {
     assert_eq!(found.state.state(), &other, "the state stays as it was");
 }
 
-/// The session of another evaluation, which had worked since, was resumed with the messages of this one.
+/// The session of another evaluation, which had worked since, was resumed with the messages of this
+/// one.
 #[test]
 fn an_evaluation_resumes_its_own_session_and_without_validation_a_completed_one_too() {
     let world = World::new();

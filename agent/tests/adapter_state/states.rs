@@ -1,4 +1,4 @@
-//! What a state is, and that it survives whoever reads it.
+//! Shows the contents of a state, and that every reader preserves it.
 
 use std::sync::Arc;
 

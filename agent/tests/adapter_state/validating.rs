@@ -1,4 +1,4 @@
-//! Whether a state may be resumed here and now.
+//! Shows whether a state may be resumed in a given context.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ fn the_strict_validation_refuses_another_directory_another_prompt_and_what_is_to
     assert_eq!(strict(claude("abc123"), slashed), None, "it is the same directory");
 }
 
-/// Returns a context in which nothing is as a state says it.
+/// Returns a context that differs from a state in every respect.
 fn elsewhere() -> ResumeContext {
     ResumeContext {
         workspace_path: None,

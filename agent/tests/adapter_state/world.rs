@@ -1,4 +1,4 @@
-//! What the stories share: a store whose clock stands still, sessions in it, and states.
+//! Shared helpers: a store with a stopped clock, sessions in it, and states.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) fn at(seconds: i64) -> DateTime<Utc> {
     DateTime::from_timestamp(NOON + seconds, 0).unwrap()
 }
 
-/// Holds a store whose clock stands at noon.
+/// A store whose clock is stopped at noon.
 pub(crate) struct World {
     _directory: Option<tempfile::TempDir>,
     pub(crate) store: Store,
@@ -130,7 +130,8 @@ pub(crate) fn record(
     session.record_adapter_state(&new).unwrap()
 }
 
-/// Does what a recovery does: resumes the provider's session if there is one, else begins a fresh one.
+/// Recovers like a host: resumes the provider's session if there is one, otherwise starts a new
+/// one.
 pub(crate) fn recover(session: &Session) -> Option<String> {
     let found = find_resumable_state(session, CLAUDE).unwrap()?;
     found.state.read::<ClaudeAgentSDKState>().unwrap().map(|state| state.session_id)

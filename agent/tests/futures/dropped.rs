@@ -1,4 +1,5 @@
-//! Futures of conversations that are dropped, wherever they wait: the next evaluation goes on where the log ends.
+//! Drops futures of conversations wherever they wait. The next evaluation continues from the end of
+//! the log.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -25,8 +26,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Polls a future that often, each time that it is woken, and then drops it: at once, or when it is woken once more. Returns
-/// what it gave if it ended before.
+/// Polls a future `times` times, each time that it is woken, and then drops it: at once, or when it
+/// is woken once more. Returns its output if it ended before.
 fn polled<T>(future: impl Future<Output = T>, times: usize, when_woken: bool) -> Option<T> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
@@ -46,7 +47,7 @@ fn options() -> EvaluateOptions<'static> {
     EvaluateOptions { evaluation_id: Some(EVALUATION.to_owned()), messages, ..EvaluateOptions::default() }
 }
 
-/// Tools of threads and tools that are futures, alone and beside each other, one that fails and one that nobody has.
+/// Blocking and `async` tools, alone and concurrent, one that fails and one that does not exist.
 fn script() -> Script {
     Script::new(vec![
         ("first", vec![("a", "look", "a"), ("a", "read", "bb"), ("b", "add", "c")]),
@@ -61,7 +62,8 @@ fn prompt(desk: &Desk) -> Prompt<String> {
     prompt_of(with_futures(desk.tools()))
 }
 
-/// How the calls of a conversation ended that failed, by what the model reads.
+/// Returns the causes of the conversation's failed calls, in the order in which the model reads
+/// them.
 fn causes(desk: &Desk) -> Vec<Cause> {
     let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
     let cause = |content: &EntryContent| match content {
@@ -71,8 +73,8 @@ fn causes(desk: &Desk) -> Vec<Cause> {
     conversation.entries().iter().filter_map(|entry| cause(&entry.content)).collect()
 }
 
-/// Checks a conversation that was dropped and went on: it is as if nothing had happened, except that calls that ran at that
-/// moment have failed, and left nothing. Returns how many these are.
+/// Checks a conversation that was dropped and continued. It equals an undisturbed one, except that
+/// calls that ran at that moment have failed, without effects. Returns the number of these.
 fn check(desk: &Desk, script: &Script, whole: &[Said], at: &str) -> usize {
     let sent = desk.sent(EVALUATION);
     assert_eq!(sent.len(), whole.len(), "{at}: {sent:#?}");
@@ -89,7 +91,7 @@ fn check(desk: &Desk, script: &Script, whole: &[Said], at: &str) -> usize {
     for what in desk.ran.lines() {
         assert_eq!(desk.ran.times(&what), 1, "{at}: {what} ran again");
     }
-    // An answer that was recorded was not asked for again.
+    // A recorded answer was not requested again.
     let mut asked: BTreeMap<usize, usize> = BTreeMap::new();
     script.asked().into_iter().for_each(|answer| *asked.entry(answer).or_default() += 1);
     let twice = asked.values().filter(|times| **times > 1).count();
@@ -99,8 +101,8 @@ fn check(desk: &Desk, script: &Script, whole: &[Said], at: &str) -> usize {
     stopped
 }
 
-/// Drops an evaluation behind each of its polls, and goes on in either form. Returns how often it was polled, and how many calls
-/// were stopped.
+/// Drops an evaluation after each of its polls, and continues with either driver. Returns the
+/// number of polls, and of stopped calls.
 fn dropped_everywhere(durability: Durability, when_woken: bool) -> (usize, usize) {
     let whole = {
         let (desk, script) = (Desk::new(), script());
@@ -139,7 +141,7 @@ fn a_conversation_that_is_dropped_when_it_is_woken_goes_on_where_it_stood() {
     dropped_everywhere(Durability::Process, true);
 }
 
-/// Here each record is synced by a thread, which goes on when the future is dropped.
+/// A thread syncs each record here, and continues after the future is dropped.
 #[test]
 fn a_conversation_whose_records_are_being_synced_when_it_is_dropped_goes_on_behind_them() {
     dropped_everywhere(Durability::Every, false);

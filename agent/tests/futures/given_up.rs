@@ -1,4 +1,4 @@
-//! Requests that are given up: by a token, a deadline, or a future that is dropped.
+//! Requests that end early: by a token, a deadline, or a dropped future.
 
 use std::future::{Future, pending, poll_fn};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ fn options() -> AsyncEvaluateOptions {
     AsyncEvaluateOptions { evaluation_id: Some(EVALUATION.to_owned()), ..AsyncEvaluateOptions::default() }
 }
 
-/// Begins an answer, and never completes it.
+/// Starts an answer, and never completes it.
 #[derive(Default)]
 struct Hangs {
     asked: Arc<Notify>,
@@ -79,7 +79,7 @@ impl AsyncProvider for Hangs {
     }
 }
 
-/// The failure of the last request, by its cause and what had arrived.
+/// Returns the cause of the last request's failure, and the part that had arrived.
 fn failed(desk: &Desk) -> (String, Option<String>) {
     let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
     match &conversation.entries().last().unwrap().content {
@@ -88,7 +88,7 @@ fn failed(desk: &Desk) -> (String, Option<String>) {
     }
 }
 
-/// Asks anew, in the same session.
+/// Evaluates again, in the same session.
 async fn goes_on(desk: &Desk) {
     let adapter = slow(ScriptedProvider::new([ScriptedReply::text("done")]), limits());
     let response = adapter.evaluate_async(&Arc::new(desk.prompt()), &desk.state, options());
@@ -149,7 +149,8 @@ fn a_request_whose_conversation_is_dropped_is_dropped_and_asked_for_again() {
     });
 }
 
-/// Somebody cancels while the loop waits before it asks again; and a wait that cannot end before the deadline does not begin.
+/// A token is cancelled while the loop waits before a retry. A wait that cannot end before the
+/// deadline does not start.
 #[test]
 fn a_wait_before_a_request_hears_of_its_token_and_of_its_deadline() {
     let retry = RetryPolicy {
@@ -180,7 +181,8 @@ fn a_wait_before_a_request_hears_of_its_token_and_of_its_deadline() {
     });
 }
 
-/// Blocks its thread until its request is cancelled, and tells what it shows and when it returns.
+/// Blocks its thread until its request is cancelled. Reports when it has shown text and when it
+/// returns.
 struct Blocks(Mutex<mpsc::Sender<&'static str>>);
 
 impl Provider for Blocks {
@@ -212,7 +214,7 @@ impl Provider for Blocks {
     }
 }
 
-/// The token of the host is not set, and yet the thread hears of it.
+/// The thread is notified although the host's token is not set.
 #[test]
 fn a_provider_that_blocks_hears_that_its_conversation_was_dropped() {
     let (desk, (tells, told)) = (Desk::new(), mpsc::channel());
@@ -231,7 +233,7 @@ fn a_provider_that_blocks_hears_that_its_conversation_was_dropped() {
     });
 }
 
-/// Takes its time until it is let go.
+/// Blocks until it is released.
 struct Ponders(Mutex<mpsc::Receiver<()>>, Arc<Notify>);
 
 impl Shortener for Ponders {
@@ -243,8 +245,8 @@ impl Shortener for Ponders {
     }
 }
 
-/// A thread still asks the shortener of an evaluation that was dropped: the next evaluation of the session waits for it, but no
-/// longer than its own deadline allows.
+/// A thread still runs the shortener of a dropped evaluation. The session's next evaluation waits
+/// for it, but not beyond its own deadline.
 #[test]
 fn an_evaluation_waits_for_what_a_dropped_one_has_left_until_its_deadline() {
     let (desk, (lets_go, waits)) = (Desk::new(), mpsc::channel());
@@ -267,7 +269,7 @@ fn an_evaluation_waits_for_what_a_dropped_one_has_left_until_its_deadline() {
     });
 }
 
-/// A tool that evaluates a prompt in the session that it runs in, which would wait for its own end.
+/// Evaluates a prompt in the session that it runs in, which would wait for its own end.
 struct Inside(Arc<Mutex<Option<ExecutionState>>>);
 
 impl AsyncTool for Inside {

@@ -1,4 +1,4 @@
-//! One script, either driver: the same records, the same result, the same texts shown.
+//! Runs one script with either driver, and compares the records, the result and the shown texts.
 
 use std::sync::{Arc, Mutex};
 
@@ -22,7 +22,7 @@ struct Verdict {
     good: bool,
 }
 
-/// What the model answers, and how it is asked.
+/// The model's answers, and the options of its requests.
 struct Scenario {
     name: &'static str,
     replies: Vec<ScriptedReply>,
@@ -165,7 +165,7 @@ fn conversations() -> Vec<Scenario> {
     ]
 }
 
-/// What the host of a conversation gets to see of it.
+/// The parts of a conversation that a host sees.
 #[derive(Debug, PartialEq)]
 struct Seen {
     result: String,
@@ -231,7 +231,8 @@ fn hold(scenario: &Scenario, session: Session, is_async: bool) -> Seen {
     evaluate(scenario, prompt_of(registry), &state, is_async)
 }
 
-/// Each log is run again by the other driver: a replay compares each record that a host would write with the recorded one.
+/// Replays each log with the other driver. A replay compares each record that a host would write
+/// with the recorded one.
 #[test]
 fn either_driver_writes_what_the_other_one_writes() {
     let directory = tempfile::tempdir().unwrap();
@@ -246,7 +247,8 @@ fn either_driver_writes_what_the_other_one_writes() {
         };
         let ((blocking, by_blocking), (future, by_future)) = (live(false), live(true));
         assert_eq!(future, blocking, "{}", scenario.name);
-        // A replay tells less of a failure than the provider did, but either driver the same.
+        // A replay has fewer details of a failure than the provider gave, but both drivers have the
+        // same.
         let again = [(by_blocking, true), (by_future, false)].map(|(dir, is_async)| {
             let mut again = Vec::new();
             assert_host_replays(dir, &types(), |session| again.push(hold(&scenario, session, is_async)));

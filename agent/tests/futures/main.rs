@@ -1,5 +1,5 @@
-//! Conversations as futures: they write what the blocking ones write, many of them share few threads, and one that is dropped
-//! anywhere leaves a session in which the next one goes on.
+//! Conversations as futures. They write the same records as blocking ones, many of them share few
+//! threads, and one that is dropped at any point leaves a session in which the next one continues.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod dropped;
@@ -29,14 +29,14 @@ use foldlog_agent::{LoopLimits, ProviderAdapter};
 use story::Line;
 use tokio::task::yield_now;
 
-/// Longest time that a test waits for what should happen at once.
+/// Longest time that a test waits for an immediate event.
 const SOON: Duration = Duration::from_secs(20);
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.expect("this should have happened at once")
 }
 
-/// Polls a future until something has happened, and then drops it.
+/// Polls a future until another one completes, and then drops it.
 async fn dropped_once<T: Debug>(future: impl Future<Output = T>, happened: impl Future<Output = ()>) {
     let (mut future, mut happened) = (Box::pin(future), pin!(soon(happened)));
     poll_fn(|context| match future.as_mut().poll(context) {
@@ -54,7 +54,7 @@ fn two_workers() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap()
 }
 
-/// Answers as a script says, but not at once: the future is polled again before, and behind.
+/// Answers by a script after a yield, so that the future is polled before and after the answer.
 struct Slow(ScriptedProvider);
 
 impl AsyncProvider for Slow {
@@ -111,7 +111,8 @@ impl AsyncTool for Write {
     }
 }
 
-/// Looks at something, or asks for it outside, as a future that other ones of its kind overtake.
+/// Looks at something, or calls an outside service, as a future that others of its kind may
+/// overtake.
 struct Beside<const OUTSIDE: bool>;
 
 impl<const OUTSIDE: bool> AsyncTool for Beside<OUTSIDE> {
@@ -139,7 +140,7 @@ impl<const OUTSIDE: bool> AsyncTool for Beside<OUTSIDE> {
     }
 }
 
-/// Adds the tools that are futures to others.
+/// Adds the `async` tools to others.
 fn with_futures(tools: ToolRegistry) -> ToolRegistry {
     tools.with_async(Write).with_async(Beside::<false>).with_async(Beside::<true>)
 }

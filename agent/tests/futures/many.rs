@@ -1,4 +1,5 @@
-//! A thousand conversations at once, on one thread and on two, of which some are dropped, cancelled, late or unlucky.
+//! Runs a thousand conversations at once, on one thread and on two. Some are dropped, cancelled,
+//! late or fail.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -29,19 +30,19 @@ use super::{single, two_workers, with_futures};
 
 const CONVERSATIONS: usize = 1_000;
 
-/// What becomes of a conversation before it goes on.
+/// The disturbance of a conversation before it continues.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
     Undisturbed,
-    /// Its future is dropped when it was polled that often.
+    /// Its future is dropped after this many polls.
     Dropped(usize),
-    /// Somebody cancels it behind its first answer.
+    /// It is cancelled after its first answer.
     Cancelled,
-    /// Its time is over at the beginning.
+    /// Its deadline passes before it starts.
     Late,
-    /// A request of it fails, and is sent again.
+    /// One of its requests fails, and is retried.
     Cut,
-    /// A request of it fails for good.
+    /// One of its requests fails permanently.
     Refused,
 }
 
@@ -57,19 +58,19 @@ fn fate(number: usize) -> Fate {
     }
 }
 
-/// The model of all conversations. It first answers when it was asked in as many as there are at once, so that no conversation
-/// has a thread of its own.
+/// The model of all conversations. It answers only once all concurrent conversations have asked,
+/// which shows that no conversation has a thread of its own.
 struct Model {
     rendering: ScriptedProvider,
     asked: AtomicUsize,
-    /// Number of conversations that have to have asked.
+    /// Number of conversations that have to ask first.
     together: usize,
     all_asked: Semaphore,
     /// Conversations whose request was cut.
     cut: Mutex<HashSet<usize>>,
 }
 
-/// What one conversation is about, as its prompt's first message says, and how it is answered.
+/// Answers a conversation by the number in its prompt's first message.
 fn reply(number: usize, answers: usize) -> ProviderAnswer {
     let call = |ordinal: usize, name: &str| foldlog::conversation::ToolCallRecord {
         call_id: format!("call_{ordinal}"),
@@ -114,7 +115,7 @@ impl AsyncProvider for Model {
         let body = std::str::from_utf8(&prepared.body).unwrap();
         let (number, answers) = body.split_once(' ').unwrap();
         let (number, answers): (usize, usize) = (number.parse().unwrap(), answers.parse().unwrap());
-        // Those that are asked again behind their fate have no deadline of this kind.
+        // Conversations that continue after their disturbance have no such deadline.
         let is_unlucky = answers == 1 && options.deadline.is_some();
         match fate(number) {
             Fate::Cut if is_unlucky && self.cut.lock().unwrap().insert(number) => {
@@ -128,7 +129,7 @@ impl AsyncProvider for Model {
     }
 }
 
-/// Polls a future at most that often, and then drops it.
+/// Polls a future at most this many times, and then drops it.
 struct DropBehind<F>(Option<Pin<Box<F>>>, usize);
 
 impl<F: Future> Future for DropBehind<F> {
@@ -150,7 +151,7 @@ impl<F: Future> Future for DropBehind<F> {
 
 type Adapter = Arc<ProviderAdapter<Model>>;
 
-/// Holds one conversation, twice if something became of it the first time, and checks what it left.
+/// Runs one conversation, twice if it was disturbed the first time, and checks its records.
 async fn converse(adapter: Adapter, session: Session, number: usize) {
     let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build().unwrap());
     let prompt = Prompt::text("many", "page")
@@ -189,7 +190,8 @@ async fn converse(adapter: Adapter, session: Session, number: usize) {
     check(&session, number);
 }
 
-/// Each line of the page stands there once, in order, unless its call was dropped; each answer is recorded once.
+/// Checks that the page has each line once and in order, unless its call was dropped, and that each
+/// answer is recorded once.
 fn check(session: &Session, number: usize) {
     let conversation = session.conversation("page").unwrap().unwrap();
     let messages = conversation.sent_messages();
@@ -220,7 +222,7 @@ fn hold_all(runtime: &Runtime) {
         ..StoreOptions::default()
     };
     let store = Store::open_with("/store", options).unwrap();
-    // Those whose time is over ask nobody, and those that are dropped may have asked.
+    // Late ones send no request, and dropped ones may have sent one.
     let together =
         (0..CONVERSATIONS).filter(|number| !matches!(fate(*number), Fate::Late | Fate::Dropped(_)));
     let model = Model {

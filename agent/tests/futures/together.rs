@@ -1,4 +1,4 @@
-//! The calls of one answer that run beside each other, as futures on one thread.
+//! Runs the calls of one answer concurrently, as futures on one thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,10 +13,11 @@ use tokio::sync::{Barrier, Notify};
 use super::story::{Desk, Line};
 use super::{dropped_once, single, soon};
 
-/// Meets as many others as the barrier is for; the call `last` ends first, and then those before it, one after the other.
+/// Waits for as many calls as the barrier has. The call `last` ends first, then those before it in
+/// reverse order.
 struct Meets<const OUTSIDE: bool> {
     barrier: Barrier,
-    /// The call that ends next, and who waits for that.
+    /// The call that ends next, and a notification of each end.
     next: Mutex<usize>,
     ended: Notify,
 }
@@ -62,7 +63,7 @@ fn calls(name: &str, count: usize) -> Vec<ToolCall> {
     (0..count).map(call).collect()
 }
 
-/// In which order the calls ended, by the text that the model reads.
+/// Returns the ends of the calls in the order of the log.
 fn ends(desk: &Desk) -> Vec<(Outcome, Option<Cause>)> {
     let log = desk.session().log::<ToolInvocations>().unwrap();
     log.iter().map(|item| item.unwrap()).map(|item| (item.outcome, item.cause)).collect()
@@ -95,7 +96,7 @@ fn calls_that_only_read_end_in_their_order_once_all_have_answered() {
     assert!(desk.session().open_operations().is_empty());
 }
 
-/// Waits until it is dropped, and says that it began.
+/// Waits until it is dropped, and reports its start.
 struct Hangs(Arc<Notify>, Arc<AtomicUsize>);
 
 impl AsyncTool for Hangs {
@@ -129,7 +130,7 @@ fn calls_whose_future_is_dropped_are_all_ended_and_those_whose_time_is_over_say_
 
         let deadline = Some(Duration::from_millis(20));
         let options = ExecuteOptions { deadline, ..ExecuteOptions::default() };
-        // More than run beside each other: those that have not begun are refused.
+        // More than the limit of concurrent calls: those that have not started are refused.
         let reports = soon(runner.execute_together_async(&calls("hangs", 10), &options)).await;
         let late = |report: &Result<foldlog::tools::ToolReport, foldlog::Error>| match report {
             Ok(report) => report.cause == Some(Cause::Deadline),
@@ -139,7 +140,7 @@ fn calls_whose_future_is_dropped_are_all_ended_and_those_whose_time_is_over_say_
     });
 }
 
-/// A tool of a thread that another one waits for: both have to run at once.
+/// A blocking tool that waits for its pair: both have to run at once.
 struct Pairs(std::sync::Barrier);
 
 impl Tool for Pairs {
@@ -164,7 +165,7 @@ fn tools_of_threads_run_beside_each_other_too() {
     assert!(ends.is_sorted());
 }
 
-/// A call that has a result is not run again, and one is closed only once.
+/// A call with a result does not run again, and is closed only once.
 #[test]
 fn a_call_of_an_answer_is_closed_once_as_the_blocking_form_closes_it() {
     let desk = Desk::with(Idempotency::Natural);

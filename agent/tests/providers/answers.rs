@@ -1,4 +1,4 @@
-//! Answers that are complete: what they hold, what they cost, and how they go back to the provider.
+//! Complete answers: their contents, their cost, and their form in later requests.
 
 use foldlog::conversation::{ConversationMessage, Role, TokenUsage};
 use foldlog_agent::provider::anthropic::AnthropicProvider;
@@ -13,7 +13,7 @@ use crate::asking::{
 };
 use crate::server::{Does, Server};
 
-/// Protects the record of an answer: text, calls byte for byte, cost and identity are the same, streamed or not.
+/// Text, calls byte for byte, cost and identity are compared.
 #[test]
 fn an_answer_is_the_same_whether_it_is_streamed_or_not() {
     let calls = [("call_1", "search", "{\"b\":1,\"a\":[2,3]}"), ("call_2", "search", "{\"q\":\"é,\"}")];
@@ -30,7 +30,7 @@ fn an_answer_is_the_same_whether_it_is_streamed_or_not() {
         assert_eq!(arguments, [calls[0].2, calls[1].2], "in the order in which the model wrote them");
         assert_eq!(answer.model.as_deref(), Some("model-1-2026"));
         assert_eq!(answer.request_id.as_deref(), Some("req_7"));
-        // OpenAI counts what its cache held among the tokens of the prompt: 7 of 11 were read anew.
+        // OpenAI includes cached tokens in the tokens of the prompt: 7 of 11 were not cached.
         let (input, cache_write, reasoning) = if which == Which::OpenAi { (7, 0, 3) } else { (11, 5, 0) };
         let usage = TokenUsage { input, output: 7, cache_read: 4, cache_write, reasoning };
         assert_eq!((answer.usage, &answer.blocks), (Some(usage), &None), "{which:?}");
@@ -40,7 +40,7 @@ fn an_answer_is_the_same_whether_it_is_streamed_or_not() {
     }
 }
 
-/// Protects the request: where it goes, with which key, and what it asks for.
+/// Covers the request's address, key and contents.
 #[test]
 fn a_request_says_what_the_configuration_says() {
     let messages =
@@ -105,8 +105,8 @@ fn a_request_says_what_the_configuration_says() {
     }
 }
 
-/// Protects models whose words cannot be taken as they are: broken arguments, tools that nobody knows, two calls with one
-/// id. All of it reaches the loop as it was said, and the history with its results is one that the provider takes.
+/// Models send broken arguments, unknown tools, and two calls with one id. The loop gets all of it
+/// unchanged, and the provider accepts the history with its results.
 #[test]
 fn a_strange_answer_is_kept_as_it_is_and_goes_back_as_the_provider_takes_it() {
     let calls = [("same", "search", "{\"q\": "), ("same", "no.such tool", "{}"), ("other", "search", "[1,")];
@@ -128,7 +128,6 @@ fn a_strange_answer_is_kept_as_it_is_and_goes_back_as_the_provider_takes_it() {
     }
 }
 
-/// Protects conversations in which the model once said nothing.
 #[test]
 fn an_empty_answer_is_an_answer_and_can_be_sent_back() {
     for (which, stream) in BOTH.into_iter().flat_map(|which| [(which, false), (which, true)]) {
@@ -144,7 +143,6 @@ fn an_empty_answer_is_an_answer_and_can_be_sent_back() {
     }
 }
 
-/// Protects long answers, in one piece and in many.
 #[test]
 fn an_answer_of_20_mb_arrives_whole() {
     let text = "x".repeat(20 << 20);
@@ -161,8 +159,7 @@ fn an_answer_of_20_mb_arrives_whole() {
     }
 }
 
-/// Protects thinking and its signature: an answer that says more than text and calls is kept byte for byte, and goes back
-/// so.
+/// Content beyond text and calls is kept byte for byte, since a signature covers it.
 #[test]
 fn thinking_is_kept_byte_for_byte_and_sent_back() {
     let content = "[{\"type\":\"thinking\",\"thinking\":\"h\\u006dm\", \"signature\":\"+/=\"},{\"type\":\"redacted_thinking\",\"data\":\"zz\"},\
@@ -192,8 +189,8 @@ fn thinking_is_kept_byte_for_byte_and_sent_back() {
     provider.send(&prepared, &mut SendOptions::default()).unwrap();
 }
 
-/// An answer of thinking alone was sent back as it was, and every request behind it was refused: "The final block in an
-/// assistant message cannot be `thinking`".
+/// An answer of thinking alone was sent back unchanged, and every later request was refused: "The
+/// final block in an assistant message cannot be `thinking`".
 #[test]
 fn an_answer_of_thinking_alone_does_not_end_the_conversation() {
     let thought = json!({ "type": "thinking", "thinking": "hm", "signature": "abc" });
@@ -222,7 +219,7 @@ fn an_answer_of_thinking_alone_does_not_end_the_conversation() {
     }
 }
 
-/// Protects streamed thinking, and turns that the provider pauses: the pieces make the blocks that they stand for.
+/// The streamed pieces must form the same blocks as a whole answer.
 #[test]
 fn streamed_blocks_are_put_together_and_a_paused_turn_continues() {
     let events = message_start()
@@ -274,7 +271,7 @@ fn streamed_blocks_are_put_together_and_a_paused_turn_continues() {
     assert_eq!(server.seen()[1].body["messages"][1]["content"], blocks);
 }
 
-/// Protects servers of OpenAI's protocol that want to see their reasoning again.
+/// Some servers of OpenAI's protocol require their reasoning to be sent back.
 #[test]
 fn fields_that_the_protocol_does_not_know_go_back_to_their_server() {
     let message = "{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"h\\u006dm\",\"tool_calls\":[{\"id\":\"c\",\
@@ -313,8 +310,8 @@ fn fields_that_the_protocol_does_not_know_go_back_to_their_server() {
     assert_eq!(server.seen()[2].body["messages"][1], whole);
 }
 
-/// Protects tools from running with half of their arguments: an answer that reached its length says that its last call is
-/// not whole.
+/// If an answer was cut at its maximum length, its last call is marked as incomplete, so that no
+/// tool runs with partial arguments.
 #[test]
 fn an_answer_that_reached_its_length_has_an_incomplete_call() {
     let begun = json!({ "index": 0, "id": "c", "type": "function", "function": { "name": "s", "arguments": "{\"q\":\"" } });
@@ -336,7 +333,7 @@ fn an_answer_that_reached_its_length_has_an_incomplete_call() {
     }
 }
 
-/// Protects the digest of a request from what only saves money: markers for the cache are sent, and not prepared.
+/// Markers for the cache only save money, so they must not change the request's digest.
 #[test]
 fn cache_markers_are_sent_and_are_not_part_of_what_was_prepared() {
     let server = Server::start(|_, _| Which::Anthropic.answers(false, "ok", &[]));
@@ -354,7 +351,6 @@ fn cache_markers_are_sent_and_are_not_part_of_what_was_prepared() {
     assert_eq!((&body["system"], &body["messages"][0]["content"]), (&marked("s"), &marked("hi")));
 }
 
-/// Protects hosts behind a proxy, and others from a proxy that only the environment names.
 #[test]
 fn a_request_goes_through_the_proxy_that_was_set() {
     let proxy = Server::start(|_, _| Which::OpenAi.answers(false, "through", &[]));
@@ -368,7 +364,7 @@ fn a_request_goes_through_the_proxy_that_was_set() {
     assert!(seen.has_header("x-team: a") && !seen.head.to_ascii_lowercase().contains("authorization"));
 }
 
-/// Protects hosts from settings that would be dropped in silence.
+/// Such settings would otherwise be ignored silently.
 #[test]
 fn what_the_provider_cannot_take_is_refused_before_anything_is_sent() {
     let server = Server::start(|_, _| Which::Anthropic.answers(false, "ok", &[]));

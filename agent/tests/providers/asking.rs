@@ -1,4 +1,4 @@
-//! Asks both providers the same questions, and writes their protocols.
+//! Sends the same requests to both providers, and writes their protocols.
 
 use std::time::Duration;
 
@@ -15,14 +15,13 @@ use crate::server::{Does, Server};
 pub(crate) const KEY: &str = "sk-test-3f9a0c-not-a-real-key";
 pub(crate) const BOTH: [Which; 2] = [Which::OpenAi, Which::Anthropic];
 
-/// One of the two protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     OpenAi,
     Anthropic,
 }
 
-/// Timeouts that no test waits for.
+/// Timeouts that no test reaches.
 pub(crate) const PATIENT: Timeouts = Timeouts {
     connect: Duration::from_secs(20),
     silence: Duration::from_secs(60),
@@ -48,7 +47,7 @@ impl Which {
         }
     }
 
-    /// Replies with a text and calls, each by id, name and arguments, whole or as a stream.
+    /// Replies with a text and calls (id, name and arguments), whole or as a stream.
     pub(crate) fn answers(self, stream: bool, text: &str, calls: &[(&str, &str, &str)]) -> Does {
         match (self, stream) {
             (Which::OpenAi, false) => Does::json(&openai_whole(text, calls)),
@@ -88,7 +87,6 @@ fn openai_whole(text: &str, calls: &[(&str, &str, &str)]) -> Value {
     })
 }
 
-/// Writes one event of OpenAI's streams.
 pub(crate) fn chunk(delta: &Value, stop: Option<&str>) -> String {
     let choices = json!([{ "index": 0, "delta": delta, "finish_reason": stop }]);
     let chunk = json!({ "object": "chat.completion.chunk", "model": "model-1-2026", "choices": choices, "usage": null });
@@ -135,12 +133,11 @@ fn anthropic_whole(text: &str, calls: &[(&str, &str, &str)]) -> Value {
     })
 }
 
-/// Writes one event of Anthropic's streams.
 pub(crate) fn event(data: &Value) -> String {
     format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap())
 }
 
-/// Writes the first event of a stream, which says what was read.
+/// Writes the first event of a stream, which reports the input's usage.
 pub(crate) fn message_start() -> String {
     event(
         &json!({ "type": "message_start", "message": { "id": "msg_1", "type": "message", "role": "assistant",
@@ -158,7 +155,6 @@ pub(crate) fn block(index: usize, start: &Value, deltas: &[Value]) -> String {
     events + &event(&json!({ "type": "content_block_stop", "index": index }))
 }
 
-/// Writes the last two events of a stream.
 pub(crate) fn message_stop(reason: &str) -> String {
     event(&json!({ "type": "message_delta", "delta": { "stop_reason": reason, "stop_sequence": null },
         "usage": { "output_tokens": 7 } }))
@@ -186,18 +182,16 @@ fn anthropic_stream(text: &str, calls: &[(&str, &str, &str)]) -> String {
         + &message_stop(if calls.is_empty() { "end_turn" } else { "tool_use" })
 }
 
-/// What came of a request, and what was shown meanwhile.
+/// The result of a request, and the text that was shown meanwhile.
 pub(crate) struct Asked {
     pub(crate) outcome: Result<ProviderAnswer, Box<ProviderError>>,
     pub(crate) shown: Vec<String>,
 }
 
-/// Asks with one message.
 pub(crate) fn ask(provider: &dyn Provider, stream: bool) -> Asked {
     ask_with(provider, &[ConversationMessage::new(Role::User, "hello")], stream, SendOptions::default())
 }
 
-/// Asks with messages.
 pub(crate) fn ask_with(
     provider: &dyn Provider,
     messages: &[ConversationMessage],
@@ -217,7 +211,7 @@ pub(crate) fn ask_with(
     Asked { outcome, shown }
 }
 
-/// Returns the message that an answer is in a conversation.
+/// Returns an answer's message in a conversation.
 pub(crate) fn message_of(answer: &ProviderAnswer) -> ConversationMessage {
     ConversationMessage {
         content: answer.content.clone(),
@@ -227,7 +221,6 @@ pub(crate) fn message_of(answer: &ProviderAnswer) -> ConversationMessage {
     }
 }
 
-/// Returns the result of a call.
 pub(crate) fn result_of(call: &ToolCallRecord, text: &str) -> ConversationMessage {
     ConversationMessage {
         tool_call_id: Some(call.call_id.clone()),

@@ -1,4 +1,5 @@
-//! Requests without an answer: each failure has its kind, says what happened, and keeps what is known of its cost.
+//! Requests without an answer: each failure has its kind, describes what happened, and keeps the
+//! known part of its cost.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ fn throttled(kind: ProviderErrorKind) -> ThrottleDetails {
 
 const DATE: &str = "Tue, 24 Nov 2026 18:00:00 GMT";
 
-/// Protects providers from requests that come too soon: what they say of the time is understood, in seconds and as a date.
+/// The header contains seconds or a date.
 #[test]
 fn too_many_requests_say_when_to_come_back() {
     let cases: [(Headers, Option<u64>); 6] = [
@@ -52,7 +53,7 @@ fn too_many_requests_say_when_to_come_back() {
     }
 }
 
-/// Protects against giving up on a provider that is only busy, and against asking one again that would say the same.
+/// A busy provider is asked again, but not one that would give the same error.
 #[test]
 fn every_status_has_its_kind() {
     let overloaded = |error| throttled(error).kind;
@@ -81,8 +82,8 @@ fn every_status_has_its_kind() {
     }
 }
 
-/// Protects conversations from half an answer: wherever the connection breaks, there is none, what had been shown is
-/// discarded, and what arrived and was used is known.
+/// If a connection breaks at any point, there is no partial answer. The shown text is discarded,
+/// and the arrived text and the usage are recorded.
 #[test]
 fn a_connection_that_breaks_gives_no_answer_wherever_it_breaks() {
     for which in BOTH {
@@ -122,7 +123,7 @@ fn a_connection_that_breaks_gives_no_answer_wherever_it_breaks() {
     assert_eq!(error.kind, ProviderErrorKind::Cut, "nobody said why the answer ends");
 }
 
-/// Protects the log from what is no answer: replies that are not JSON, not the protocol's, or nothing at all.
+/// Covers replies that are not JSON, not of the protocol, or empty.
 #[test]
 fn what_is_no_answer_of_the_protocol_is_none() {
     let html = Does::Replies(200, vec![("content-type", "text/html".into())], b"<html>\x1b[2J".to_vec());
@@ -139,7 +140,7 @@ fn what_is_no_answer_of_the_protocol_is_none() {
     ];
     let json =
         bodies.map(|body| Does::Replies(200, vec![("content-type", "application/json".into())], body.into()));
-    // A text that is no UTF-8, in what is else an answer.
+    // Invalid UTF-8 in an otherwise valid answer.
     let other_text: [&[u8]; 2] = [
         b"{\"choices\":[{\"message\":{\"content\":\"\xff\xfe\"},\"finish_reason\":\"stop\"}]}",
         b"{\"content\":[{\"type\":\"text\",\"text\":\"\xff\xfe\"}],\"stop_reason\":\"end_turn\"}",
@@ -164,7 +165,6 @@ fn what_is_no_answer_of_the_protocol_is_none() {
     }
 }
 
-/// Protects the machine's memory from replies without end.
 #[test]
 fn a_reply_without_end_is_given_up() {
     for which in BOTH {
@@ -181,8 +181,8 @@ fn a_reply_without_end_is_given_up() {
     }
 }
 
-/// A reply within its greatest length took many times that length in memory once it was read: each of its values takes
-/// more than the two bytes that it has in the text.
+/// A reply within its maximum length took many times that length in memory: each of its values
+/// takes more than its two bytes of text.
 #[test]
 fn a_reply_of_too_many_values_is_refused() {
     let many = |value: &str, count| vec![value; count].join(",");
@@ -207,7 +207,7 @@ fn a_reply_of_too_many_values_is_refused() {
                 "data: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{{\"type\":\"y\",\"y\":[{values}]}}}}\n\n"
             ),
         };
-        // As one reply, as one event, and as events of which none is large.
+        // As one reply, as one large event, and as many small events.
         let cases = [
             (Does::Replies(200, vec![], whole.into_bytes()), false),
             (Does::streams(&(begins.clone() + &piece(&nothing))), true),
@@ -222,7 +222,7 @@ fn a_reply_of_too_many_values_is_refused() {
     }
 }
 
-/// Protects the host from a model's no that looks like an answer.
+/// A model's refusal looks like an answer.
 #[test]
 fn refusals_and_filters_are_failures_of_their_own() {
     let whole = |message: Value, stop: &str| {
@@ -266,7 +266,7 @@ fn refusals_and_filters_are_failures_of_their_own() {
     assert_eq!((error.kind, error.usage.unwrap().input), (ProviderErrorKind::Refused, 3));
 }
 
-/// Protects streams that fail by what they say: the provider's own words count, and not the status from before.
+/// The failure in the stream counts, not the successful status before it.
 #[test]
 fn a_stream_can_report_a_failure() {
     let begun = Which::Anthropic.events("one two");

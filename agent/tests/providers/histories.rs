@@ -1,5 +1,5 @@
-//! Histories that providers refuse: the servers of these tests refuse them too, by rules of their own, and what is
-//! rendered here passes them.
+//! Histories that providers refuse. The servers of these tests refuse them too, by independent
+//! rules, and accept every rendered history.
 
 use foldlog::conversation::{ContentBlocks, ConversationMessage, Role, ToolCallRecord};
 use foldlog_agent::pairing::{repair, validate};
@@ -36,7 +36,8 @@ fn send(which: Which, messages: &[ConversationMessage]) -> Option<ProviderErrorK
         .map(|error| error.kind)
 }
 
-/// Protects the tests that rely on these servers: a call without its result, and a result without its call, are refused.
+/// Other tests rely on these servers to refuse a call without its result and a result without its
+/// call.
 #[test]
 fn the_servers_refuse_what_the_real_ones_refuse() {
     let user = says(Role::User, "go");
@@ -55,7 +56,7 @@ fn the_servers_refuse_what_the_real_ones_refuse() {
     assert_eq!(send(Which::OpenAi, &[]), refused, "no message");
 }
 
-/// Protects conversations that only look wrong: ids that repeat, contents that are missing, roles that do not alternate.
+/// Covers repeated ids, missing contents, and roles that do not alternate.
 #[test]
 fn what_is_rendered_passes_the_servers() {
     let (user, system) = (says(Role::User, "go"), says(Role::System, "Search."));
@@ -99,7 +100,7 @@ impl Drawn {
         &choices[(self.0 >> 33) as usize % choices.len()]
     }
 
-    /// Draws a message: mostly a sound one, with all that can be wrong with it mixed in.
+    /// Draws a message: mostly a valid one, with every possible fault mixed in.
     fn message(&mut self, before: &[ConversationMessage]) -> ConversationMessage {
         let roles = [Role::User, Role::Assistant, Role::Assistant, Role::Tool, Role::Tool, Role::System];
         let texts = [Some("said"), Some("said \n"), Some(""), Some(" "), None];
@@ -149,8 +150,8 @@ fn refused(which: Which, provider: &dyn Provider, messages: &[ConversationMessag
     rules::broken(if which == Which::OpenAi { Protocol::OpenAi } else { Protocol::Anthropic }, &body)
 }
 
-/// Protects every conversation at once: whatever the engine's validator accepts, and whatever its repair makes of a history,
-/// is sent in a form that passes rules which share nothing with it.
+/// The rendered form must satisfy independent rules for every history that the engine's validator
+/// accepts or its repair produces.
 #[test]
 fn what_the_validator_accepts_or_repairs_passes_rules_written_apart_from_it() {
     let mut drawn = Drawn(23);
@@ -178,8 +179,8 @@ fn what_the_validator_accepts_or_repairs_passes_rules_written_apart_from_it() {
     assert!(accepted > 500 && repaired > 2_000, "{accepted} accepted, {repaired} repaired");
 }
 
-/// Protects the tests that rely on these servers: what the renderer never sends, ids that repeat and contents that are
-/// empty, is refused too.
+/// Other tests rely on these servers to refuse repeated ids and empty contents, which the renderer
+/// never sends.
 #[test]
 fn the_servers_refuse_repeated_ids_and_empty_contents() {
     let openai = |id: &str, content: Value| {

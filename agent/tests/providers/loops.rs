@@ -1,5 +1,5 @@
-//! Whole evaluations with real providers: the loop runs tools, is killed and resumes, and every history that it sends is
-//! one that the servers take.
+//! Whole evaluations with real providers: the loop runs tools, is killed and resumes, and the
+//! servers accept every history that it sends.
 
 use foldlog::conversation::EntryContent;
 use foldlog_agent::provider::{LlmConfig, Provider};
@@ -12,8 +12,9 @@ use crate::story::{Desk, limits};
 
 type Answer = (&'static str, &'static [(&'static str, &'static str, &'static str)]);
 
-/// Answers that leave nothing out: ids that repeat within an answer and across answers, a tool that fails, one that nobody
-/// knows, arguments that are broken, an expansion that skips its sibling, and an answer that says nothing.
+/// Answers with every difficulty: repeated ids within an answer and across answers, a tool that
+/// fails, an unknown tool, broken arguments, an expansion that skips its sibling, and an empty
+/// answer.
 const ANSWERS: [Answer; 5] = [
     (
         "I look.",
@@ -29,7 +30,7 @@ const ANSWERS: [Answer; 5] = [
     ("done", &[]),
 ];
 
-/// Replies to a request by how many answers its history holds.
+/// Replies by the number of answers in the request's history.
 fn reply(which: Which, seen: &Seen) -> Does {
     let messages = seen.body["messages"].as_array().unwrap();
     let answered = messages.iter().filter(|message| message["role"] == "assistant").count();
@@ -49,7 +50,6 @@ fn evaluate(desk: &Desk, which: Which, server: &Server, stream: bool) -> Result<
         .map(|response| response.text)
 }
 
-/// Protects conversations with real providers: no history that the loop makes of such answers is refused.
 #[test]
 fn every_history_of_an_evaluation_is_one_that_the_provider_takes() {
     for (which, stream) in BOTH.into_iter().flat_map(|which| [(which, false), (which, true)]) {
@@ -60,8 +60,8 @@ fn every_history_of_an_evaluation_is_one_that_the_provider_takes() {
     }
 }
 
-/// Protects conversations that were killed: wherever that was, what the next process sends is taken, and nothing that was
-/// answered is asked for again.
+/// After a kill at any point the provider accepts the next process's requests, and no recorded
+/// answer is requested again.
 #[test]
 fn every_history_after_a_kill_is_one_that_the_provider_takes() {
     for which in BOTH {
@@ -88,7 +88,7 @@ fn every_history_after_a_kill_is_one_that_the_provider_takes() {
     }
 }
 
-/// Protects the log: what a provider says of a failure is recorded, and the key that it repeats is not.
+/// A provider's error text is recorded, but not the key that it repeats.
 #[test]
 fn no_record_of_a_failed_request_holds_the_key() {
     for which in BOTH {

@@ -1,5 +1,5 @@
-//! Real providers, asked over loopback: servers that speak the protocols of OpenAI and Anthropic answer as the real ones
-//! do, misbehave on request, and refuse every history that the real ones refuse.
+//! Real providers over loopback. Servers that speak the protocols of OpenAI and Anthropic answer
+//! like the real ones, misbehave on request, and refuse every history that the real ones refuse.
 
 // The modules below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -1,4 +1,4 @@
-//! The key: it reaches the provider that it belongs to, and nothing else.
+//! Shows that the key reaches its own provider, and nothing else.
 
 use std::panic::catch_unwind;
 
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::asking::{BOTH, KEY, Which, ask};
 use crate::server::{Does, Server};
 
-/// Returns everything of a failure that is shown or recorded.
+/// Returns every part of a failure that is shown or recorded.
 fn everything(error: &ProviderError) -> String {
     let payload = match &error.kind {
         ProviderErrorKind::Throttled(details) => json!(details.provider_payload).to_string(),
@@ -22,7 +22,7 @@ fn everything(error: &ProviderError) -> String {
     format!("{error} {error:?} {error:#?} {payload}")
 }
 
-/// Protects the key from servers that repeat it, in whatever they can say.
+/// Covers every text that a server can return.
 #[test]
 fn a_key_that_a_server_repeats_is_shown_nowhere() {
     let body =
@@ -55,7 +55,7 @@ fn a_key_that_a_server_repeats_is_shown_nowhere() {
     }
 }
 
-/// Protects the key from debug prints, from records of what is asked, and from panics of a host that prints its provider.
+/// Covers debug output, records of requests, and panics of a host that prints its provider.
 #[test]
 fn neither_providers_nor_requests_show_the_key() {
     let key = || Some(ApiKey::new(format!(" {KEY}\n")).unwrap());
@@ -79,7 +79,7 @@ fn neither_providers_nor_requests_show_the_key() {
     assert!(ApiKey::new(" ").is_err());
 }
 
-/// Protects the key from other hosts: a redirect is not followed, and the failure names where it leads.
+/// The key must not reach another host. The failure names the target of the redirect.
 #[test]
 fn a_redirect_to_another_host_is_not_followed() {
     for (which, status) in
@@ -99,7 +99,6 @@ fn a_redirect_to_another_host_is_not_followed() {
     assert!(!error.message.contains('\u{202e}'), "{error}");
 }
 
-/// Protects hosts whose server takes no key: none is sent.
 #[test]
 fn without_a_key_no_header_names_one() {
     let server = Server::start(|_, _| Which::OpenAi.answers(false, "ok", &[]));
@@ -115,7 +114,7 @@ fn without_a_key_no_header_names_one() {
     );
 }
 
-/// What one key was asked to wait held back every other key of the same provider.
+/// A pause for one key held back every other key of the same provider.
 #[test]
 fn each_key_and_each_address_has_a_limit_of_its_own() {
     let provider = |address: &str, key: &str| {

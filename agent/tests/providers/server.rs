@@ -1,4 +1,4 @@
-//! A server on loopback that answers each request as it is told.
+//! A server on loopback that answers each request by a script.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::rules::{self, Protocol};
 
-/// What the server does once it has read a request.
+/// The server's reaction to a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Does {
     /// Replies with a status, further headers and a body whose length it states.
@@ -19,17 +19,15 @@ pub(crate) enum Does {
     Writes(Vec<u8>),
     /// Writes these bytes, and then nothing until the server is dropped.
     Hangs(Vec<u8>),
-    /// Replies with a body that begins with these bytes, goes on with as many blanks, and has no stated length.
+    /// Replies with a body of these bytes and this many blanks, without a stated length.
     Floods(Vec<u8>, usize),
 }
 
 impl Does {
-    /// Replies with JSON.
     pub(crate) fn json(body: &Value) -> Does {
         Does::Replies(200, vec![("content-type", "application/json".into())], body.to_string().into_bytes())
     }
 
-    /// Replies with a failure.
     pub(crate) fn fails(status: u16, headers: &[(&'static str, &str)], body: &Value) -> Does {
         let headers = headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         Does::Replies(status, headers, body.to_string().into_bytes())
@@ -52,9 +50,8 @@ pub(crate) fn stream(events: &str) -> Vec<u8> {
 pub(crate) struct Seen {
     /// First line and headers.
     pub(crate) head: String,
-    /// Body.
     pub(crate) body: Value,
-    /// Whether it arrived through a tunnel that the server was asked for as a proxy.
+    /// The address of the tunnel, if the request came through the server as a proxy.
     pub(crate) tunnel: Option<String>,
 }
 
@@ -82,13 +79,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server that does the same with each request.
+    /// Starts a server with the same reaction to each request.
     pub(crate) fn that(does: Does) -> Server {
         Server::start(move |_, _| does.clone())
     }
 
-    /// Starts a server that asks a function what to do with each request that its provider would take, counted from 0.
-    /// The server refuses all other requests, as its provider would.
+    /// Starts a server that calls `script` for each request that its provider would accept, counted
+    /// from 0. The server refuses all other requests, as its provider would.
     pub(crate) fn start(script: impl Fn(&Seen, usize) -> Does + Send + Sync + 'static) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -101,7 +98,7 @@ impl Server {
                     break;
                 }
                 let (shared, script) = (Arc::clone(&of_thread), Arc::clone(&script));
-                // A client that gives up breaks its connection; that is for its own test to judge.
+                // A client that gives up breaks its connection; its own test judges that.
                 connections.push(std::thread::spawn(move || drop(serve(stream.unwrap(), &shared, &*script))));
             }
             connections.into_iter().for_each(|connection| connection.join().unwrap());
@@ -117,7 +114,6 @@ impl Server {
         self.address.to_string()
     }
 
-    /// Returns what arrived so far.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
     }

@@ -1,4 +1,4 @@
-//! Conversations that a real provider finds too long.
+//! Conversations that are too long for a real provider.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use crate::asking::{BOTH, Which};
 use crate::server::{Does, Server};
 use crate::story::{Desk, limits};
 
-/// What each provider says of a request that is too long.
+/// Returns the provider's reply to a request that is too long.
 fn too_long(which: Which) -> Does {
     match which {
         Which::OpenAi => Does::fails(
@@ -28,7 +28,7 @@ fn too_long(which: Which) -> Does {
     }
 }
 
-/// Counts the messages of a request beside the system message.
+/// Counts the messages of a request without the system message.
 fn spoken(body: &Value) -> usize {
     let messages = body["messages"].as_array().unwrap();
     messages.iter().filter(|message| message["role"] != "system").count()
@@ -57,8 +57,8 @@ fn evaluate(
     (text, server.seen().len())
 }
 
-/// Protects long evaluations: each refusal for length is followed by one shortened request, which the provider takes, and
-/// the evaluation comes to its end.
+/// One shortened request follows each refusal for length, the provider accepts it, and the
+/// evaluation completes.
 #[test]
 fn a_conversation_that_the_provider_finds_too_long_is_shortened_and_sent_again() {
     for which in BOTH {

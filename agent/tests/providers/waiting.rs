@@ -1,4 +1,4 @@
-//! Providers that are slow: nobody waits longer than was agreed, and whoever cancels does not wait at all.
+//! Slow providers: no request exceeds its timeout, and cancellation takes effect at once.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,14 @@ fn hello() -> [ConversationMessage; 1] {
     [ConversationMessage::new(Role::User, "hello")]
 }
 
-/// Returns what a slow server sends before it falls silent: nothing, headers, or half of a stream.
+/// Returns the bytes that a slow server sends before it falls silent: none, headers, or half of a
+/// stream.
 fn beginnings(which: Which) -> [Vec<u8>; 3] {
     let events = which.events("one two");
     let half = events[..events.find("two").unwrap()].to_owned();
     [Vec::new(), b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n".to_vec(), stream(&half)]
 }
 
-/// Protects a loop from a provider that falls silent at any moment.
 #[test]
 fn silence_ends_a_request_before_and_within_its_reply() {
     for which in BOTH {
@@ -43,7 +43,7 @@ fn silence_ends_a_request_before_and_within_its_reply() {
     }
 }
 
-/// Protects deadlines: they end a request whatever it is doing.
+/// A deadline ends a request at any stage.
 #[test]
 fn a_deadline_ends_a_request_before_and_within_its_reply() {
     for which in BOTH {
@@ -63,14 +63,15 @@ fn a_deadline_ends_a_request_before_and_within_its_reply() {
     }
 }
 
-/// Protects whoever cancels from waiting for a provider that says nothing: the thread that waits is woken.
+/// The thread that waits for a silent provider is woken.
 #[test]
 fn cancelling_wakes_a_request_that_waits() {
     for which in BOTH {
         for beginning in beginnings(which) {
             let cancel = CancelToken::new();
             let canceller = cancel.clone();
-            // The server itself cancels once the request is there, so that the test needs no clock.
+            // The server itself cancels once the request has arrived, so that the test needs no
+            // clock.
             let server = Server::start(move |_, _| {
                 canceller.cancel();
                 Does::Hangs(beginning.clone())
@@ -84,7 +85,7 @@ fn cancelling_wakes_a_request_that_waits() {
     }
 }
 
-/// Protects whoever cancels upon what they read: the text that made them do so is in the failure.
+/// A user who cancels because of the streamed text finds that text in the failure.
 #[test]
 fn cancelling_in_the_middle_of_a_stream_keeps_what_arrived() {
     for which in BOTH {
@@ -105,7 +106,6 @@ fn cancelling_in_the_middle_of_a_stream_keeps_what_arrived() {
     }
 }
 
-/// Protects a loop from a provider that is not there.
 #[test]
 fn a_provider_that_nobody_runs_may_come_back() {
     for which in BOTH {

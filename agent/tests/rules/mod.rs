@@ -1,5 +1,5 @@
-//! Which histories the real providers refuse. Written from their documentation, and apart from the engine's validator:
-//! where the two disagree, a test fails.
+//! The histories that real providers refuse. Written from their documentation, independent of the
+//! engine's validator: if the two disagree, a test fails.
 //!
 //! The tests that cross crates read this file too.
 
@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-/// Names whose rules hold.
+/// Selects the rules of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// OpenAI's chat completions.
@@ -16,7 +16,7 @@ pub(crate) enum Protocol {
     Anthropic,
 }
 
-/// Returns the rule that the body of a request breaks, in words.
+/// Returns a description of the rule that a request's body breaks.
 pub(crate) fn broken(protocol: Protocol, body: &Value) -> Option<String> {
     let messages = body["messages"].as_array().filter(|messages| !messages.is_empty());
     let Some(messages) = messages else { return Some("messages: at least one message is required".into()) };

@@ -1,4 +1,5 @@
-//! What the stories of conversations have in common: a session on a disk in memory, tools, and a provider's script.
+//! Shared by the tests of conversations: a session on a disk in memory, tools, and a provider's
+//! script.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code)]
 
 use std::path::PathBuf;
@@ -33,7 +34,7 @@ impl Event for Line {
     const NAME: &'static str = "line";
 }
 
-/// What the tool `add` has added: STATE.
+/// The lines that the tool `add` has added: STATE.
 pub(crate) struct Page;
 
 impl Slice for Page {
@@ -46,7 +47,7 @@ pub(crate) fn types() -> SessionTypes {
     events::declare(builder).build().unwrap()
 }
 
-/// Counts, in a file outside of every session, how often a tool really ran.
+/// Counts the runs of tools in a file outside of every session.
 #[derive(Clone)]
 pub(crate) struct Ran(pub(crate) Arc<tempfile::NamedTempFile>);
 
@@ -74,7 +75,6 @@ impl Ran {
     }
 }
 
-/// Adds a line to the page.
 pub(crate) struct Add(pub(crate) Ran, pub(crate) Idempotency);
 
 impl Tool for Add {
@@ -94,7 +94,6 @@ impl Tool for Add {
     }
 }
 
-/// Looks at something, and changes nothing.
 pub(crate) struct Look(pub(crate) Ran);
 
 impl Tool for Look {
@@ -131,7 +130,7 @@ impl Tool for Break {
     }
 }
 
-/// Asks for the details of the prompt to be shown.
+/// Requests the details of the prompt.
 pub(crate) struct More(pub(crate) Ran);
 
 impl Tool for More {
@@ -150,7 +149,7 @@ impl Tool for More {
     }
 }
 
-/// Adds a line, once somebody agrees.
+/// Adds a line once it is approved.
 pub(crate) struct Ask(pub(crate) Ran);
 
 impl Tool for Ask {
@@ -172,7 +171,7 @@ impl Tool for Ask {
     }
 }
 
-/// Adds a line, and leaves it to somebody to read it.
+/// Adds a line, and leaves its result to a person.
 pub(crate) struct Hand(pub(crate) Ran);
 
 impl Tool for Hand {
@@ -280,25 +279,25 @@ impl Desk {
         ToolRunner::new(self.state.clone(), self.tools())
     }
 
-    /// The next process opens the session, and recovers what the last one left.
+    /// Opens the session in a new process, and recovers its open calls.
     pub(crate) fn reopen(&mut self) {
         self.open();
         let recovered = self.runner().recover(&ExecuteOptions::default()).unwrap();
         drop(recovered);
     }
 
-    /// The next process opens the session.
+    /// Opens the session in a new process.
     pub(crate) fn open(&mut self) {
         self.disk.crash(CrashKind::Process);
         self.state = state_of(store_of(&self.disk, self.durability).open_session(self.id, &types()).unwrap());
     }
 
-    /// Kills the process as soon as the session holds `records` records more.
+    /// Kills the process after `records` more records.
     pub(crate) fn kill_behind(&self, records: u64) {
         self.crash_behind(records, CrashKind::Process);
     }
 
-    /// Ends the process, or the power, as soon as the session holds `records` records more.
+    /// Ends the process, or the power, after `records` more records.
     pub(crate) fn crash_behind(&self, records: u64, crash: CrashKind) {
         let (disk, left) = (self.disk.clone(), AtomicU64::new(records));
         let _ = self.session().subscribe(move |_| {
@@ -312,7 +311,7 @@ impl Desk {
         self.session().view::<Page>().unwrap().iter().map(|line| line.text.clone()).collect()
     }
 
-    /// The names of the records' kinds from the first record of a conversation on.
+    /// Returns the names of the records' kinds, from the first record of a conversation on.
     pub(crate) fn kinds(&self) -> Vec<&'static str> {
         let mut kinds = Vec::new();
         let last = self.session().position().unwrap();
@@ -363,22 +362,23 @@ impl Said {
     }
 }
 
-/// What a tool notes when it runs for this call. Line breaks would part the note.
+/// Returns the note that a tool writes when it runs for this call. Line breaks would split the
+/// note.
 pub(crate) fn noted(call: &ToolCallRecord) -> String {
     let arguments: Line = serde_json::from_str(&call.arguments).unwrap();
     format!("{} {}", call.name, arguments.text.escape_debug())
 }
 
-/// One answer of a script: a text, and calls by id, tool and what the tool gets as `text`.
+/// One answer of a script: a text, and calls by id, tool and the tool's argument `text`.
 pub(crate) type Scripted = (&'static str, Vec<(&'static str, &'static str, &'static str)>);
 
-/// Answers by how many answers the conversation holds, so that a new process needs no memory of the old one. Each answer
-/// has a nonce, and is noted.
+/// Answers by the number of answers in the conversation, so that a new process needs no memory of
+/// the old one. Each answer has a nonce, and is noted.
 #[derive(Clone, Default)]
 pub(crate) struct Script {
     pub(crate) answers: Arc<Vec<(String, Vec<ToolCallRecord>)>>,
     pub(crate) asked: Arc<Mutex<Vec<usize>>>,
-    /// Whether every request has to be one that OpenAI and Anthropic would accept.
+    /// Whether OpenAI and Anthropic would have to accept every request.
     pub(crate) checks: bool,
 }
 
@@ -435,7 +435,7 @@ impl Script {
     }
 }
 
-/// The default limits, without a wait before a request is sent again.
+/// The default limits, without a wait before a retry.
 pub(crate) fn limits() -> LoopLimits {
     let retry = RetryPolicy { base: std::time::Duration::ZERO, ..RetryPolicy::default() };
     LoopLimits { retry, ..LoopLimits::default() }
