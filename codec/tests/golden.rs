@@ -1,13 +1,13 @@
 //! The bytes of format version 1 never change.
 //!
-//! `golden/` holds two segment headers, one whole frame for each shape of each kind that version 1 writes, the JSON
-//! form of each frame, and three images. Files of users look like these: to change one of them is to change the format,
-//! and is done on purpose or not at all.
+//! `golden/` contains two segment headers, one whole frame for each shape of each kind that version
+//! 1 writes, the JSON form of each frame, and six images. Users' files look like these: changing
+//! one of them changes the format, which must be deliberate.
 //!
-//! `version_1/` says what each of them holds. To add one, describe it there and run `FOLDLOG_BLESS=1 cargo test -p
-//! foldlog-codec --test golden`, which writes the files whose bytes differ; then look at what `git diff` shows of those
-//! that were there. `FOLDLOG_BLESS=1 cargo test -p foldlog-tests --test suite -- fuzz::kept_inputs` makes the inputs of
-//! the fuzz targets from them.
+//! `version_1/` describes the contents of each. To add one, describe it there and run
+//! `FOLDLOG_BLESS=1 cargo test -p foldlog-codec --test golden`, which writes the files whose bytes
+//! differ. Then check the `git diff` of the existing files. `FOLDLOG_BLESS=1 cargo test -p
+//! foldlog-tests --test suite -- fuzz::kept_inputs` makes the inputs of the fuzz targets from them.
 
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -35,10 +35,11 @@ fn is_blessing() -> bool {
     std::env::var_os("FOLDLOG_BLESS").is_some_and(|value| value == "1")
 }
 
-/// Returns the committed bytes of a golden file. With `FOLDLOG_BLESS=1`, writes `present` to the file first.
+/// Returns the committed bytes of a golden file. With `FOLDLOG_BLESS=1`, writes `present` to the
+/// file first.
 fn committed(file: &str, present: &[u8]) -> Vec<u8> {
     let path = directory().join(file);
-    // Only what is new, since another test may be reading the others at this moment.
+    // Writes only changed files, since another test may be reading the others at this moment.
     if is_blessing() && std::fs::read(&path).ok().as_deref() != Some(present) {
         std::fs::write(&path, present).unwrap();
     }
@@ -105,7 +106,7 @@ fn what_version_1_wrote_is_read_as_it_was_meant() {
         assert_eq!(found.header, Header { crc, body_len, ..header(&golden) }, "{}", golden.name);
         golden.body.assert_says(golden.name, found.body);
         let lane = Lane::decode(golden.kind, found.body).unwrap();
-        // Records of a conversation have theirs among the fields of their own.
+        // Records of a conversation have their lane among their own fields.
         assert!(lane == golden.lane || lane == in_a_lane() && golden.lane.is_main(), "{}", golden.name);
     }
 }
@@ -142,7 +143,7 @@ fn every_golden_file_is_looked_at_and_every_built_kind_has_one() {
             );
         }
     }
-    // While the files are written anew, not all of them need be there yet.
+    // While the files are being written, some may still be missing.
     if !is_blessing() {
         let found: BTreeSet<String> = std::fs::read_dir(directory())
             .unwrap()
@@ -180,7 +181,7 @@ fn every_golden_file_is_looked_at_and_every_built_kind_has_one() {
     }
 }
 
-/// No record holds the bytes of this item, but slices are compared and digested by them.
+/// No record contains the bytes of this item, but slices are compared and digested by them.
 #[test]
 fn what_a_log_keeps_of_a_call_never_changes() {
     let shown = |end: ToolEnd<'_>| {
@@ -206,7 +207,6 @@ fn what_a_log_keeps_of_a_call_never_changes() {
     assert_eq!(shown(whole), expected);
 }
 
-/// Returns the BLAKE3 of some bytes, in hexadecimal digits.
 fn blake3_of(bytes: &[u8]) -> String {
     ObjectId::from_content(bytes).file_name()
 }
@@ -252,7 +252,8 @@ fn the_numbers_of_the_kinds_never_change() {
     assert_eq!(RecordKind::from_byte(0), None);
 }
 
-/// A later version may end a call in a way that this one does not know. Its logs stay readable, and show the name.
+/// A later version may end a call with an outcome that this one does not know. Its logs stay
+/// readable, and show the name.
 #[test]
 fn a_call_of_a_later_version_keeps_the_names_of_what_became_of_it() {
     let later = ToolEnd {
@@ -299,7 +300,7 @@ fn a_kind_of_a_later_version_is_kept_byte_for_byte_and_says_so() {
         assert_eq!(json["body"], serde_json::json!({ "n": 42 }));
         assert_eq!(json.get("sequence").is_some(), byte < 128, "only content has a sequence number");
     }
-    // Bytes that hold no value are shown as digits, so that nothing of them is lost.
+    // Bytes that are no value are shown as digits, so that nothing is lost.
     let golden =
         Golden { name: "later", kind: later(200), body: Body::Bytes(b"\xc1\x00\xff"), lane: Lane::default() };
     let json: serde_json::Value = serde_json::from_str(&json_of(&golden, b"\xc1\x00\xff")).unwrap();

@@ -1,7 +1,7 @@
 //! Decoders survive hostile files: each returns, and takes a bounded amount of memory.
 //!
-//! The bound is 64 times the input and a mebibyte. The allocator of this binary counts; since it counts for the whole
-//! process, each test holds [`alone`] while it runs.
+//! The bound is 64 times the input and a mebibyte. The allocator of this binary counts for the
+//! whole process, so each test holds the lock of [`alone`] while it runs.
 
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -30,7 +30,7 @@ use serde::Deserialize;
 use greedy::{field, greedy_bodies, greedy_values};
 use measured::{alone, bound, excess, take};
 
-/// A linked list, as a host may have one: the bytes decide how deep it nests.
+/// A linked list, as a host may define one: the bytes decide its depth.
 #[derive(Debug, Deserialize)]
 #[allow(dead_code, reason = "read, never looked at")]
 struct Link {
@@ -42,7 +42,8 @@ struct Link {
 #[allow(dead_code, reason = "read, never looked at")]
 struct Nest(Vec<Nest>);
 
-/// A tree with options and newtypes around each level, which the depth limit of rmp-serde does not count.
+/// A tree with options and newtypes around each level, which the depth limit of rmp-serde does not
+/// count.
 #[derive(Debug, Deserialize)]
 #[allow(dead_code, reason = "read, never looked at")]
 enum Tree {
@@ -56,7 +57,8 @@ enum Tree {
 #[allow(dead_code, reason = "read, never looked at")]
 struct Wrapped(Option<Tree>);
 
-/// An untagged enum: serde buffers a copy of the content below each level of such a type, whatever the format.
+/// An untagged enum: serde buffers a copy of the content below each level of such a type, in any
+/// format.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 #[allow(dead_code, reason = "read, never looked at")]
@@ -135,7 +137,8 @@ fn kinds() -> impl Iterator<Item = RecordKind> {
     RecordKind::ALL.iter().copied().chain(LATER.into_iter().filter_map(RecordKind::from_byte))
 }
 
-/// Returns names as a hostile declaration binds them: long and few, so that a small body can repeat them often.
+/// Returns names as a hostile declaration binds them: long and few, so that a small body can repeat
+/// them often.
 fn long_names() -> RecordNames {
     let mut names = RecordNames::default();
     for id in 0..4 {
@@ -145,7 +148,8 @@ fn long_names() -> RecordNames {
     names
 }
 
-/// Hands the bytes to every decoder; the error says which one took too much memory, and how much.
+/// Passes the bytes to every decoder. The error names the one that took too much memory, and the
+/// amount.
 fn everyone_copes_with(bytes: &[u8], names: &[RecordNames]) -> Result<(), String> {
     let bound = bound(bytes.len());
     let judge = |who: &dyn std::fmt::Display, excess: usize| match excess {
@@ -157,7 +161,7 @@ fn everyone_copes_with(bytes: &[u8], names: &[RecordNames]) -> Result<(), String
     }
     for kind in kinds() {
         for (which, names) in names.iter().enumerate() {
-            // The furthest times that a caller can ask about stand for all of them.
+            // Tries the two extremes of the times that a caller can ask about.
             let time_us = if which == 0 { i64::MIN } else { i64::MAX };
             let record = Record { sequence: SequenceNumber::MAX, kind, time_us, body: bytes };
             let over = excess(bound, || take(record.to_value(names)));
@@ -167,7 +171,8 @@ fn everyone_copes_with(bytes: &[u8], names: &[RecordNames]) -> Result<(), String
     Ok(())
 }
 
-/// Returns a configuration of more cases than usual, since a case takes less than a millisecond here.
+/// Returns a configuration of more cases than usual, since a case takes less than a millisecond
+/// here.
 fn config() -> ProptestConfig {
     let config = generated::config();
     ProptestConfig { cases: config.cases.max(2_048), source_file: Some(file!()), ..config }
@@ -230,16 +235,18 @@ fn an_event_as_declared_is_read_without_any_memory() {
     let data = msgpack::to_vec(&BTreeMap::from([("title", "a step"), ("state", "done")])).unwrap();
     let action = Action::Event { event: 7, data: Payload::new(&data) };
     let body = Dispatch { action, effects: None }.encode();
-    // What the harness's own threads ask for at that moment counts too, so the least of several is what reading takes.
+    // Allocations of the harness's own threads count too, so the test takes the least of several
+    // measurements.
     let least = |read: &dyn Fn()| (0..8).map(|_| excess(0, read)).min();
     assert_eq!(least(&|| take(Dispatch::decode(&body))), Some(0));
-    // The way by names asks for no more.
+    // Decoding by field names takes no more.
     let later = [b"\x83\xa1v\x01", &body[1..]].concat();
     let named = || take(Dispatch::decode(&later).map(|dispatch| dispatch.effects.is_some()));
     assert_eq!(least(&named), Some(0));
 }
 
-/// A vector that doubles has the most spare capacity just past a power of two, so the inputs have such lengths.
+/// A vector that doubles has the most spare capacity just past a power of two, so the inputs have
+/// such lengths.
 #[test]
 fn the_greediest_bytes_get_no_more_memory_than_any_others() {
     let _alone = alone();
@@ -255,8 +262,8 @@ fn the_greediest_bytes_get_no_more_memory_than_any_others() {
     assert!(verdicts.is_empty(), "{}", verdicts.join("\n"));
 }
 
-/// The memory limit against hostile records must not refuse honest ones: here an event edits as many slices as a
-/// session may have, each with a name of realistic length.
+/// The memory limit against hostile records must not refuse honest ones. Here an event edits as
+/// many slices as a session may have, each with a name of realistic length.
 #[test]
 fn a_record_that_touches_every_slice_can_still_be_shown() {
     let _alone = alone();
@@ -291,7 +298,8 @@ fn a_record_that_touches_every_slice_can_still_be_shown() {
     }
 }
 
-/// The input claims lengths of up to 4 GiB, in front of almost no bytes, at every place where a length can be.
+/// The input claims lengths of up to 4 GiB, before almost no bytes, at every place where a length
+/// can be.
 #[test]
 fn a_claimed_length_is_never_allocated() {
     let _alone = alone();
@@ -315,8 +323,9 @@ fn a_claimed_length_is_never_allocated() {
     }
 }
 
-/// Recursive types are decoded from bytes as deep as the limit allows and far deeper: decoding may fail, but never
-/// overflows the stack. The thread of this test has a stack of 2 MiB, as the threads of a host may have.
+/// Recursive types are decoded from bytes as deep as the limit allows and far deeper. Decoding may
+/// fail, but never overflows the stack. The thread of this test has a stack of 2 MiB, as the
+/// threads of a host may have.
 #[test]
 fn no_nesting_overflows_the_stack() {
     let _alone = alone();
@@ -353,7 +362,7 @@ fn no_nesting_overflows_the_stack() {
 #[test]
 fn the_measure_sees_a_peak_that_is_gone_again() {
     let _alone = alone();
-    // The harness's own thread takes and gives back a little at any time.
+    // The harness's own thread allocates and frees a little at any time.
     let about = |found: usize, wanted: usize| found.abs_diff(wanted) < 16 << 10;
     for _ in 0..3 {
         assert!(about(excess(1 << 20, || take(vec![0_u8; 1 << 20])), 0));

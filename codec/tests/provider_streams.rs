@@ -1,8 +1,8 @@
-//! What a program that drives a model writes about a session has a place in the records of a conversation: nothing of
-//! it is lost, and what a provider has to get back unchanged is held byte for byte.
+//! The output of a program that drives a model fits into the records of a conversation: nothing is
+//! lost, and content that a provider must get back unchanged is stored byte for byte.
 //!
-//! The lines are those of an agent program of Anthropic: it writes one line for each content block of an answer, the
-//! same message's id in each, and its own fields around them.
+//! The lines are those of an agent program of Anthropic. It writes one line for each content block
+//! of an answer, with the same message's id in each, and its own fields around them.
 
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -32,7 +32,7 @@ const STREAM: &[&str] = &[
     r#"{"type":"result","subtype":"success","is_error":false,"result":"the text","structured_output":{"n":2},"num_turns":2,"session_id":"s-1","usage":{"input_tokens":52,"cache_read_input_tokens":7000,"output_tokens":97,"server_tool_use":{"web_search_requests":0}},"total_cost_usd":0.0123,"modelUsage":{"model-5":{"inputTokens":52,"costUSD":0.0123}},"permission_denials":[],"duration_ms":2034,"terminal_reason":"completed","uuid":"u-11"}"#,
 ];
 
-/// A line's fields in its own spelling, by name.
+/// A line's fields by name, with their original bytes.
 type Fields = BTreeMap<String, Box<RawValue>>;
 
 fn fields(json: &str) -> Fields {
@@ -51,7 +51,6 @@ fn text_field(fields: &Fields, name: &str) -> Option<String> {
     serde_json::from_str(fields.get(name)?.get()).unwrap()
 }
 
-/// One MessagePack string.
 fn encoded(text: &str) -> Vec<u8> {
     Value::from(text).encode()
 }
@@ -64,7 +63,7 @@ fn object(fields: &Fields) -> String {
     serde_json::to_string(fields).unwrap()
 }
 
-/// A line in two parts: what is around the content of its message, and that content.
+/// Splits a line into the part around the content of its message, and that content.
 fn split(line: &str) -> (String, Box<RawValue>) {
     let mut outer = fields(line);
     let mut message = fields(outer["message"].get());
@@ -73,7 +72,7 @@ fn split(line: &str) -> (String, Box<RawValue>) {
     (object(&outer), content)
 }
 
-/// The line of which [`split`] made these parts.
+/// Joins the parts that [`split`] made.
 fn joined(around: &str, content: &str) -> String {
     let mut outer = fields(around);
     let mut message = fields(outer["message"].get());
@@ -107,7 +106,7 @@ fn input(line: &str) -> Vec<u8> {
     .encode()
 }
 
-/// One answer of all lines that hold a part of it.
+/// Returns one answer of all lines with a part of it.
 fn answer(lines: &[&str]) -> Vec<u8> {
     let parts: Vec<(String, Box<RawValue>)> = lines.iter().map(|line| split(line)).collect();
     let blocks: Vec<Box<RawValue>> = parts
@@ -173,7 +172,7 @@ fn state(line: &str, occasion: &str, supersedes: Option<u64>) -> Vec<u8> {
     .encode()
 }
 
-/// The records of the stream, one after the other.
+/// Returns the records of the stream in order.
 fn recorded() -> Vec<(RecordKind, Vec<u8>)> {
     let message_id = |line: &&str| text_field(&fields(fields(line)["message"].get()), "id");
     let mut records = Vec::new();
@@ -198,7 +197,7 @@ fn recorded() -> Vec<(RecordKind, Vec<u8>)> {
     records
 }
 
-/// The lines that a record was made of.
+/// Returns the lines from which a record was made.
 fn lines_of(kind: RecordKind, body: &[u8]) -> Vec<String> {
     match kind {
         RecordKind::ADAPTER_STATE => {
@@ -225,7 +224,8 @@ fn lines_of(kind: RecordKind, body: &[u8]) -> Vec<String> {
     }
 }
 
-/// A line with its fields in the order of their names. The fields of its message's content stay in theirs.
+/// Returns a line with its fields sorted by name. The fields of its message's content keep their
+/// order.
 fn ordered(line: &str) -> String {
     match fields(line).contains_key("message") {
         true => {
@@ -256,8 +256,8 @@ fn every_line_of_a_stream_can_be_written_again_from_its_records() {
     found.iter().zip(&lines).for_each(|(found, line)| assert_eq!(found, line));
 }
 
-/// A provider refuses a conversation whose thinking does not fit its signature, and a tool reads its arguments itself:
-/// numbers, spaces and repeated names stay as they were written.
+/// A provider refuses a conversation whose thinking does not match its signature, and a tool parses
+/// its arguments itself. So numbers, spaces and repeated names keep their original bytes.
 #[test]
 fn what_a_provider_has_to_get_back_is_held_byte_for_byte() {
     let records = recorded();
@@ -285,7 +285,7 @@ fn what_a_provider_has_to_get_back_is_held_byte_for_byte() {
     assert!(decoded(refused.payload.unwrap()).contains(r#""tool_use_result":"Error: path is missing""#));
 }
 
-/// The records can be shown, and their JSON holds the texts as strings.
+/// The records can be shown, and their JSON contains the texts as strings.
 #[test]
 fn the_json_forms_hold_the_texts_as_they_are() {
     for (kind, body) in recorded() {

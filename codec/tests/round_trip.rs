@@ -1,4 +1,4 @@
-//! Every value decodes to what was encoded, and encodes to the same bytes again.
+//! Every value decodes to the encoded one, and encodes to the same bytes again.
 
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -18,7 +18,7 @@ use foldlog_codec::{Error, Record, RecordKind};
 use proptest::prelude::*;
 use serde::ser::SerializeSeq;
 
-/// Checks that a body decodes to what was encoded, and that it has exactly one encoding.
+/// Checks that a body decodes to the encoded one, and has exactly one encoding.
 macro_rules! body_laws {
     ($($(#[$doc:meta])* $test:ident: $strategy:expr, $body:ident;)*) => {
         proptest! {
@@ -61,7 +61,7 @@ body_laws! {
     a_seal_comes_back: generated::seal(), Seal;
 }
 
-/// Does what [`scan`] does in the plainest way: by recursion, one token after the other.
+/// Does the same as [`scan`] in the simplest way: by recursion, token by token.
 struct Walk<'a> {
     reader: MsgpackReader<'a>,
     limits: ValueLimits,
@@ -93,7 +93,8 @@ impl Walk<'_> {
 proptest! {
     #![proptest_config(generated::config())]
 
-    /// The values are compared as bytes, since a NaN is not equal to itself and must keep all its bits.
+    /// The values are compared as bytes, since a NaN is not equal to itself and must keep all its
+    /// bits.
     #[test]
     fn a_value_comes_back(value in generated::value()) {
         let bytes = value.encode();
@@ -104,7 +105,8 @@ proptest! {
         }
     }
 
-    /// `scan` finds the end of a value whatever bytes follow it, and accepts no prefix of the value.
+    /// `scan` finds the end of a value whatever bytes follow it, and accepts no prefix of the
+    /// value.
     #[test]
     fn scan_and_decode_agree_about_where_a_value_ends(
         value in generated::value(),
@@ -125,7 +127,7 @@ proptest! {
         prop_assert!(Value::decode(shorter).is_err());
     }
 
-    /// The pre-scan accepts exactly what a walk of every token accepts.
+    /// The pre-scan accepts exactly the bytes that a walk of every token accepts.
     #[test]
     fn scan_says_what_a_walk_of_every_token_says(
         bytes in generated::hostile_bytes(),
@@ -138,7 +140,8 @@ proptest! {
         prop_assert_eq!(scan(&bytes, limits), walked);
     }
 
-    /// On hostile bytes, the pre-scan and the decoder end a value at the same offset, except where text is not UTF-8.
+    /// On hostile bytes, the pre-scan and the decoder end a value at the same offset, except if
+    /// text is not UTF-8.
     #[test]
     fn scan_and_decode_agree_on_any_bytes(bytes in generated::hostile_bytes()) {
         match scan(&bytes, ValueLimits::default()) {
@@ -159,8 +162,8 @@ proptest! {
         }
     }
 
-    /// A lane is read again from whatever body it was added to, wherever in a buffer that stands, and the body says what it
-    /// said without.
+    /// A lane can be read from any body to which it was added, at any place in a buffer, and the
+    /// body's other fields are unchanged.
     #[test]
     fn a_lane_comes_back_and_leaves_the_body_as_it_is(
         (kind, body, lane) in generated::body_and_lane(),
@@ -195,7 +198,7 @@ proptest! {
         before in prop::collection::vec(any::<u8>(), 0..9),
         behind in prop::collection::vec(any::<u8>(), 0..9),
     ) {
-        // A frame is appended to what is there, and read in front of what follows.
+        // A frame is appended to existing bytes, and read before later ones.
         let mut bytes = before.clone();
         let crc = frame::encode(context, &header, &body, &mut bytes).unwrap();
         prop_assert_eq!(&bytes[..before.len()], &before);
@@ -244,7 +247,7 @@ proptest! {
         prop_assert_eq!(ObjectId::from_file_name(&object.file_name(), len), Some(object));
     }
 
-    /// Every record that the engine can write has a JSON form, which parses.
+    /// Every record that the engine can write has a JSON form that parses.
     #[test]
     fn a_body_that_was_written_can_be_shown((kind, body) in generated::body()) {
         let record = Record { sequence: 9.into(), kind, time_us: 0, body: &body };
@@ -256,7 +259,8 @@ proptest! {
     }
 }
 
-/// A header that came without a value is not one header less: nobody could tell what the provider had said.
+/// A header without a value must not be dropped, since the provider's answer would be lost
+/// silently.
 #[test]
 fn headers_in_which_a_name_lacks_its_value_are_refused() {
     let mut writer = MsgpackWriter::new();
@@ -298,7 +302,7 @@ fn an_event_is_the_same_event_in_whatever_order_its_fields_stand() {
     assert!(matches!(cut, Error::Body { .. }), "{cut}");
 }
 
-/// A body that grows beyond what a map's short head can count gets a longer one.
+/// A body that exceeds the count of a map's short head gets a longer one.
 #[test]
 fn a_lane_is_added_to_a_map_of_any_size() {
     for others in [0_usize, 13, 14, 15, 16, 65_534, 65_535] {
@@ -320,7 +324,7 @@ fn a_lane_is_added_to_a_map_of_any_size() {
     assert_eq!(none, b"\x91\x07");
 }
 
-/// A lane that nobody could compare by is refused where the record is read, not where its lane is asked for.
+/// A lane that cannot be compared is refused when the record is read, not when its lane is.
 #[test]
 fn a_malformed_lane_is_refused_with_its_record() {
     let rollback = |name: &str, value: Value| {
@@ -382,8 +386,9 @@ fn every_kind_survives_its_byte() {
     }
 }
 
-/// The JSON form of a record never nests deeper than readers of JSON accept, the engine's own included: neither for a
-/// body of an unknown kind that is as deep as a log may hold, nor for a payload deeper than a host can hand in.
+/// The JSON form of a record never nests deeper than readers of JSON accept, including the engine's
+/// own. This applies to a body of an unknown kind with the greatest depth of a log, and to a
+/// payload deeper than a host can pass.
 #[test]
 fn however_deep_a_body_is_its_json_form_can_be_read() {
     let deep = |levels: usize| [vec![0x91; levels], vec![0xc0]].concat();

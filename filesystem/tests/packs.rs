@@ -1,4 +1,4 @@
-//! Packs of what snapshots need: what a receiver makes of damaged, missing and exchanged ones.
+//! Packs of the objects of snapshots: how a receiver handles damaged, missing and exchanged ones.
 
 #![cfg(feature = "host")]
 // The functions below are all tests, or called by nothing else.
@@ -66,7 +66,7 @@ fn files_in(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Checks that whatever has an object's name is what the name stands for, and that nothing is beside the store.
+/// Checks that each object has the content that its name states, and that there are no other files.
 fn assert_nothing_else(around: &Path, what: &str) {
     let mut found = Vec::new();
     files_in(around, &mut found);
@@ -77,7 +77,7 @@ fn assert_nothing_else(around: &Path, what: &str) {
     }
 }
 
-/// Returns bytes that no compression makes shorter.
+/// Returns incompressible bytes.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let step = |_| {
@@ -110,13 +110,14 @@ fn no_wrong_byte_and_no_length_makes_an_object_of_another_content() {
         assert_nothing_else(around.path(), &what);
         refused += usize::from(took.is_err());
         tried += 1;
-        // What came of it is in nobody's way.
+        // The leftovers do not interfere with an intact pack.
         if tried % 29 == 0 {
             received(&store, [&pack]).unwrap();
             assert!(is_whole(&store, &snapshot), "{what}");
         }
     }
-    // A pack that ends where a piece ends is one, and some bits of what was compressed change nothing of the content.
+    // A pack that ends at the end of a piece is valid, and some compressed bits do not affect the
+    // content.
     assert!(refused > tried - tried / 10, "{refused} of {tried}");
 }
 
@@ -139,7 +140,7 @@ fn a_file_goes_on_in_the_next_pack_and_packs_are_taken_in_their_order_alone() {
     }
     received(&store, &packs).unwrap();
     assert!(is_whole(&store, &snapshot));
-    // Again over what is there.
+    // Again, over the existing objects.
     received(&store, &packs).unwrap();
     assert_nothing_else(around.path(), "again");
     let directory = around.path().join("work");
@@ -149,7 +150,8 @@ fn a_file_goes_on_in_the_next_pack_and_packs_are_taken_in_their_order_alone() {
     copy.restore(&snapshot).unwrap();
     assert_eq!(copy.read("large").unwrap(), large);
 
-    // A change packs what is new of it, and what was noted as held is not packed by another one.
+    // A change packs only its new objects, and another packer skips those that were noted as
+    // replicated.
     site.work.write("page", b"two").unwrap();
     let next = site.snapshot();
     let [change]: [Vec<u8>; 1] = packed(&mut packer, &next).try_into().unwrap();
@@ -183,7 +185,7 @@ fn what_is_damaged_is_not_packed_and_what_is_not_there_is_passed_over() {
                 None => std::fs::remove_file(&path).unwrap(),
             }
             let packs = site.packer().pack([&snapshot], &mut |_| Ok::<(), Error>(()));
-            // Whose commit is gone was collected.
+            // A snapshot without its commit was collected.
             assert_eq!(packs.is_ok(), is_commit && damage.is_none(), "{}: {packs:?}", path.display());
         }
         std::fs::write(&path, bytes).unwrap();
@@ -191,8 +193,9 @@ fn what_is_damaged_is_not_packed_and_what_is_not_there_is_passed_over() {
     assert_eq!(packed(&mut site.packer(), &snapshot).len(), 1);
 }
 
-/// A snapshot with the content of one that was collected makes its objects anew, and not its metadata: whoever took that one for held
-/// acknowledged a call whose files no other machine had, and whoever packed it called the store damaged.
+/// A collected snapshot's content was captured again, which recreated its objects, but not its
+/// metadata. If the first snapshot was taken for replicated, a call was acknowledged whose files no
+/// other machine had. If it was packed, the store was reported as damaged.
 #[test]
 fn what_was_collected_is_neither_held_nor_missed_once_its_content_is_back() {
     let site = Site::new();
@@ -213,7 +216,7 @@ fn what_was_collected_is_neither_held_nor_missed_once_its_content_is_back() {
     assert_eq!(again.commit, first.commit);
     assert_ne!(again.metadata, first.metadata, "its file has another time");
 
-    // A process that opens the session knows of the first one by its record alone.
+    // A process that opens the session knows the first snapshot only from its record.
     let mut packer = site.packer();
     packer.note_held([&first, &second]);
     let elsewhere = site.directory.path().join("elsewhere");
@@ -223,6 +226,6 @@ fn what_was_collected_is_neither_held_nor_missed_once_its_content_is_back() {
     }
     receiver.finish().unwrap();
     assert!(audit_snapshots(&elsewhere, [&second, &again], &|_| true).damaged.is_empty());
-    // It is passed over, as it is where its commit is gone.
+    // The collected snapshot is skipped, like one without its commit.
     assert!(packed(&mut site.packer(), &first).iter().all(Vec::is_empty));
 }

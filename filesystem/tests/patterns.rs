@@ -1,8 +1,10 @@
-//! What a pattern matches: beside an oracle that tries everything, and beside `globset`.
+//! Compares the matches of patterns with an oracle that tries every possibility, and with
+//! `globset`.
 //!
-//! Patterns of what a snapshot leaves out are recorded with it, and decide what a restore removes. What they mean must
-//! stay as it is, so both tests below hold for as long as there are recorded patterns. `globset` agrees on a part of the
-//! language and not on the rest: [`DIFFERENCES`] lists every way that is known.
+//! A snapshot records its exclude patterns, and they decide which files a restore removes. Their
+//! meaning must not change, so both tests below apply as long as there are recorded patterns.
+//! `globset` agrees on a part of the language and not on the rest: [`DIFFERENCES`] lists every
+//! known difference.
 
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used)]
@@ -12,8 +14,8 @@ use globset::{GlobBuilder, GlobMatcher};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// What a pattern and a path have to be told apart by, ours first and then what `globset` says, `None` where it
-/// refuses the pattern.
+/// Description, pattern and path of a difference, our result and then that of `globset`: `None` if
+/// it refuses the pattern.
 const DIFFERENCES: &[(&str, &str, &str, bool, Option<bool>)] = &[
     ("braces are two characters, and no choice", "{a,b}", "a", false, Some(true)),
     ("braces are two characters, and no choice", "{a,b}", "{a,b}", true, Some(false)),
@@ -32,14 +34,14 @@ const DIFFERENCES: &[(&str, &str, &str, bool, Option<bool>)] = &[
     ("`\\` at the end is itself", r"a\", r"a\", true, None),
 ];
 
-/// Whether a pattern matches a path, as [`Filesystem::glob`] says.
+/// Returns whether a pattern matches a path, by [`Filesystem::glob`].
 fn ours(pattern: &str, path: &str) -> bool {
     let files = InMemoryFilesystem::new();
     files.write(path, b"").unwrap();
     files.glob(pattern).unwrap().iter().any(|found| found == path)
 }
 
-/// `globset`, with the options under which it comes nearest.
+/// Compiles a pattern with `globset`, with the options that come nearest.
 fn theirs(pattern: &str) -> Option<GlobMatcher> {
     let glob = GlobBuilder::new(pattern)
         .literal_separator(true)
@@ -49,7 +51,7 @@ fn theirs(pattern: &str) -> Option<GlobMatcher> {
     glob.ok().map(|glob| glob.compile_matcher())
 }
 
-/// Whether a pattern matches a path, by trying all that each star may stand for.
+/// Returns whether a pattern matches a path, by trying every expansion of each star.
 fn oracle(pattern: &[&str], path: &[&str]) -> bool {
     match (pattern, path) {
         ([], path) => path.is_empty(),
@@ -77,7 +79,8 @@ fn oracle_name(pattern: &[char], name: &[char]) -> bool {
     }
 }
 
-/// Whether a set holds a character, and what comes behind it; `None` where the set is never closed.
+/// Returns whether a set contains a character, and the rest of the pattern; `None` if the set is
+/// never closed.
 fn oracle_set(set: &[char], found: char) -> Option<(bool, &[char])> {
     let negated = matches!(set, ['!' | '^', ..]);
     let mut rest = &set[usize::from(negated)..];
@@ -108,10 +111,10 @@ fn names(text: &str) -> Vec<&str> {
     text.split('/').filter(|name| *name != ".").collect()
 }
 
-/// Texts of one to `most` names, each made of some of these pieces.
+/// Draws texts of one to `most` names, each composed of some of these pieces.
 fn texts(pieces: &'static [&'static str], most: usize) -> impl Strategy<Value = String> {
     let name = prop::collection::vec(select(pieces), 1..=4).prop_map(|pieces| pieces.concat());
-    // What no path may hold, or glob does not look into, becomes another name.
+    // Replaces names that no path may contain, or that glob ignores.
     let name = name.prop_map(|name| match name.as_str() {
         "." | ".." | ".git" => format!("{name}a"),
         _ => name,
@@ -123,14 +126,14 @@ fn texts(pieces: &'static [&'static str], most: usize) -> impl Strategy<Value = 
 const PATH_PIECES: &[&str] =
     &["a", "b", "c", "d", "é", "0", ".", "-", "!", "^", "*", "?", "[", "]", "{", "}", ",", "\\"];
 
-/// All that may stand in a pattern.
+/// All elements of a pattern.
 const PIECES: &[&str] = &[
     "a", "b", "c", "é", "0", ".", "-", "!", "^", "*", "*", "?", "[", "]", "{", "}", ",", "\\", "[ab]",
     "[!a]", "[^b]", "[a-c]", "[]a]", "[!]a]", "[c-a]", "[a-]", r"[\]a]", r"[\a-\c]", "[a-é]", r"\*", r"\?",
     r"\[", r"\é",
 ];
 
-/// That on which `globset` agrees.
+/// The elements on which `globset` agrees.
 const SHARED_PIECES: &[&str] = &[
     "a", "b", "c", "0", ".", "-", "!", "^", "*", "*", "?", "]", ",", "[ab]", "[a-c]", "[]a]", "[a-]", "[*]",
     "[?b]", r"\*", r"\?", r"\[", r"\a", r"\\", r"\{",
@@ -139,7 +142,8 @@ const SHARED_PIECES: &[&str] = &[
 const ASCII_PATH_PIECES: &[&str] =
     &["a", "b", "c", "d", "0", ".", "-", "!", "^", "*", "?", "[", "]", ",", "\\"];
 
-/// A filesystem in which these files are, as far as one is not in the other's way, and all paths in it.
+/// Makes a filesystem with these files, unless one blocks another, and returns it with all its
+/// paths.
 fn files(paths: &[String]) -> (InMemoryFilesystem, Vec<String>) {
     let files = InMemoryFilesystem::new();
     for path in paths {

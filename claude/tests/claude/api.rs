@@ -1,4 +1,4 @@
-//! A Messages API on loopback that streams scripted answers, for the real program.
+//! A Messages API on loopback that streams scripted answers to the real program.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use serde_json::{Value, json};
 
-/// What the API answers to a request.
+/// The API's answer to a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Answers {
     /// Content blocks: texts and calls of tools.
@@ -17,16 +17,14 @@ pub(crate) enum Answers {
     Fails(u16),
     /// The first half of an answer, and then the connection ends.
     Cut(Vec<Value>),
-    /// All blocks of an answer, and then the connection ends before the answer does.
+    /// All blocks of an answer, and then the connection ends before the end of the answer.
     Unended(Vec<Value>),
 }
 
-/// A block of text.
 pub(crate) fn text(text: &str) -> Value {
     json!({"type": "text", "text": text})
 }
 
-/// A call of a tool.
 pub(crate) fn call(id: &str, name: &str, input: &Value) -> Value {
     json!({"type": "tool_use", "id": id, "name": name, "input": input})
 }
@@ -47,8 +45,8 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// Starts an API that asks `script` for the answer to each request to the model, counted from 0. Requests with no tools,
-    /// by which the program asks for titles and the like, are answered by a text.
+    /// Starts an API that asks `script` for the answer to each request to the model, counted from
+    /// 0. Requests without tools, which the program sends for titles and the like, get a text.
     pub(crate) fn start(script: impl Fn(&Value, usize) -> Answers + Send + Sync + 'static) -> Api {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -66,7 +64,7 @@ impl Api {
         Api { address, shared, thread: Some(thread) }
     }
 
-    /// Starts an API that gives these answers one after the other, and then repeats the last.
+    /// Starts an API that gives these answers in order, and then repeats the last one.
     pub(crate) fn answering(answers: Vec<Answers>) -> Api {
         Api::start(move |_, number| answers[number.min(answers.len() - 1)].clone())
     }
@@ -75,7 +73,6 @@ impl Api {
         format!("http://{}", self.address)
     }
 
-    /// Returns the bodies of the requests to the model.
     pub(crate) fn seen(&self) -> Vec<Value> {
         self.shared.seen.lock().unwrap().clone()
     }
@@ -142,7 +139,7 @@ fn serve(stream: TcpStream, shared: &Shared, script: &Script) -> std::io::Result
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n",
             )?;
             let events = events(blocks);
-            // The last two say that the answer ends, and why.
+            // The last two events report the end of the answer and its reason.
             let sent = if matches!(answers, Answers::Cut(_)) { events.len() / 2 } else { events.len() - 2 };
             events.iter().take(sent).try_for_each(|event| write_event(&mut out, event))
         }

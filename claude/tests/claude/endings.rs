@@ -1,4 +1,5 @@
-//! What the program tells of how its own tools ended, and what becomes of their changes.
+//! Shows how the endings of the program's own tools are recorded, and what happens to their
+//! changes.
 
 use std::fs;
 
@@ -19,7 +20,7 @@ fn bash(id: &str, command: &str, timeout_ms: u64) -> Answers {
     )])
 }
 
-/// `npm install && npm test` lost what it had installed if a test failed.
+/// `npm install && npm test` lost the installed packages if a test failed.
 #[test]
 fn a_command_that_exits_with_3_keeps_its_changes_and_one_whose_time_is_over_does_not() {
     let Some(cli) = cli() else { return };
@@ -45,7 +46,8 @@ fn a_command_that_exits_with_3_keeps_its_changes_and_one_whose_time_is_over_does
     let expected = [("committed", Some(3)), ("failed", None), ("committed", Some(143)), ("committed", None)];
     assert_eq!(ended[..4], expected);
     assert!(ledger.iter().skip(4).all(|entry| entry.outcome.name() == "failed"), "{ledger:?}");
-    // The conversation holds what the model was told, and what a hook told it beside that; a newer version tells it reminders too.
+    // The conversation contains the result that the model got, and the context that a hook added.
+    // Newer versions also add reminders.
     let conversation = world.session.conversation("run").unwrap().unwrap();
     let sent = conversation.sent_messages();
     let recorded = sent.iter().filter(|message| message.role == Role::Tool);
@@ -63,13 +65,14 @@ fn a_command_that_exits_with_3_keeps_its_changes_and_one_whose_time_is_over_does
     assert!(beside > 0, "no call was rolled back");
 }
 
-/// The path that the program tells the model of a large output.
+/// Returns the path of a large output that the program reports to the model.
 fn saved(texts: &str) -> String {
     let (_, path) = texts.split_once("Full output saved to: ").unwrap();
     path.split(['\n', '\\']).next().unwrap().to_owned()
 }
 
-/// The file went with the directories of the run, though the model was told of it in later runs too.
+/// The file was removed with the directories of the run, although the model read its path in later
+/// runs too.
 #[test]
 fn a_large_output_that_the_program_saves_is_there_behind_a_kill_and_in_the_next_run() {
     let Some(cli) = cli() else { return };

@@ -1,11 +1,14 @@
-//! The program, its host, or both are killed at a moment of a run, and a host in another process ends it.
+//! Kills the program, its host, or both at a moment of a run. A host in another process completes
+//! the run.
 //!
-//! A moment is a record of the log: the kill comes when the record is written and nothing has followed from it. The host is
-//! this test binary, run again for the ignored test below. The model is a script that looks at the results it is shown, and
-//! calls a tool until it has the result; so a result that a resume lost is seen as a call that runs twice.
+//! A moment is a record of the log: the kill comes when the record is written and before anything
+//! follows from it. The host is this test binary, which runs the ignored test below. The model is a
+//! script that looks at the results in its request, and calls a tool until it has the result. So a
+//! result that a resume lost shows up as a call that runs twice.
 //!
-//! `FOLDLOG_CLAUDE_MOMENTS=n` tries `n` of the 20 moments for each who is killed, by default 2; `FOLDLOG_CLAUDE_KILL="Host 29"`
-//! tries one alone, as a failure prints it, and keeps its directory.
+//! `FOLDLOG_CLAUDE_MOMENTS=n` tries `n` of the 20 moments for each kind of kill, by default 2.
+//! `FOLDLOG_CLAUDE_KILL="Host 29"` tries one alone, in the form that a failure prints, and keeps
+//! its directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,13 +34,12 @@ use crate::api::{Answers, Api, call, text};
 use crate::native;
 use crate::world::{World, cli, command, config, resuming};
 
-/// Variable that tells a host what to do, as JSON.
+/// Names the variable with a host's task, as JSON.
 const HOST: &str = "FOLDLOG_TEST_HOST";
 
-/// Number of moments.
 const MOMENTS: u64 = 20;
 
-/// Longest time for which a run may go on.
+/// Longest duration of a run.
 const LONG: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,7 +49,7 @@ pub(crate) enum Killed {
     Both,
 }
 
-/// Says what a host does.
+/// Describes a host's task.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) directory: PathBuf,
@@ -63,7 +65,7 @@ struct Noting {
     text: String,
 }
 
-/// Notes a text in a file outside of the workspace, one line each time that it runs.
+/// Appends a line to a file outside of the workspace each time that it runs.
 struct Note(PathBuf);
 
 impl Tool for Note {
@@ -83,7 +85,8 @@ impl Tool for Note {
     }
 }
 
-/// Returns the processes that were given the API's address: the program, and what it started.
+/// Returns the processes with the API's address in their environment: the program, and its
+/// children.
 fn given(url: &str) -> Vec<(i32, Vec<u8>)> {
     let variable = format!("ANTHROPIC_BASE_URL={url}");
     let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -156,7 +159,7 @@ fn part_that_is_the_host() {
     }
 }
 
-/// The tools that the model calls, each until it is shown a result with the marker.
+/// Returns the tools that the model calls, each until a result contains the marker.
 fn steps(directory: &Path) -> Vec<(&'static str, &'static str, Value)> {
     let bash = |command: &str| json!({"command": command, "description": "d"});
     let page = directory.join("workspace/marker-page");
@@ -168,7 +171,8 @@ fn steps(directory: &Path) -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
-/// Returns the texts of the results of calls that were not interrupted, as a request shows them: as blocks, or as the conversation that a fresh session is told.
+/// Returns the texts of the results of calls that were not interrupted. A request contains them as
+/// blocks, or as the conversation in the prompt of a fresh session.
 fn shown(request: &Value) -> Vec<String> {
     let messages = request["messages"].as_array().unwrap();
     let mut shown = Vec::new();
@@ -188,7 +192,7 @@ fn shown(request: &Value) -> Vec<String> {
             }
         }
     }
-    // The text of an interrupted call names the files that are restored, and so the marker.
+    // The text of an interrupted call names the restored files, and so contains the marker.
     shown.retain(|text| !text.contains("The call was interrupted"));
     shown
 }
@@ -212,7 +216,7 @@ fn model(directory: &Path) -> Api {
     })
 }
 
-/// Runs a host to its end. Returns how it ended, and what it said.
+/// Runs a host to its end. Returns its status and its output.
 pub(crate) fn host(task: &Task) -> (ExitStatus, String) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "killed::part_that_is_the_host", "--ignored", "--nocapture"])
@@ -226,7 +230,7 @@ pub(crate) fn host(task: &Task) -> (ExitStatus, String) {
     (output.status, said)
 }
 
-/// Returns for each step how many calls of it committed, and how many there were.
+/// Returns for each step the number of its committed calls, and of all its calls.
 fn calls(directory: &Path) -> BTreeMap<usize, (usize, usize)> {
     let mut calls = BTreeMap::new();
     let session = fs::read_dir(directory.join("store/sessions")).unwrap().next().unwrap().unwrap().path();
@@ -244,7 +248,8 @@ pub(crate) fn lines(file: &Path) -> usize {
     fs::read_to_string(file).unwrap_or_default().lines().count()
 }
 
-/// Runs a host that is to be killed, and waits until its program has ended. Returns what became of it.
+/// Runs a host that will be killed, and waits until its program has ended. Returns a description of
+/// the result.
 pub(crate) fn killed_host(task: &Task) -> String {
     let (status, said) = host(task);
     let told = format!("{:?}: {status}, {said}", task.kill);
@@ -260,7 +265,7 @@ pub(crate) fn killed_host(task: &Task) -> String {
     told
 }
 
-/// Kills `who` when record `at` is written, and has another host end the run.
+/// Kills `who` when record `at` is written, and has another host complete the run.
 fn kill_at(who: Killed, at: u64) {
     let Some(cli) = cli() else { return };
     let is_alone = std::env::var_os("FOLDLOG_CLAUDE_KILL").is_some();
@@ -292,7 +297,8 @@ fn kill_at(who: Killed, at: u64) {
     assert_eq!(fs::read_to_string(workspace.join("marker-page")).unwrap(), "one", "{told}");
     assert_eq!(fs::read_to_string(workspace.join("log")).unwrap(), "line\n", "{told}");
     assert_eq!(fs::read_dir(&workspace).unwrap().count(), 2, "{told}");
-    // Outside of the workspace each run of a tool leaves its line: no more than the log knows of.
+    // Each run of a tool leaves a line outside of the workspace. There are no more lines than calls
+    // in the log.
     for (file, step) in [("noted", 0), ("logged", 3)] {
         let ran = lines(&path.join(file));
         assert!((1..=after[&step].1).contains(&ran), "{told}: {file} has {ran} lines: {after:?}");
@@ -300,9 +306,9 @@ fn kill_at(who: Killed, at: u64) {
     assert!(given(&api.url()).is_empty(), "{told}: {:?}", given(&api.url()));
 }
 
-/// Names the moments of a kind of run.
+/// Describes the moments of a kind of run.
 pub(crate) struct Moments<'a> {
-    /// First record at which somebody is killed.
+    /// First record at which a process is killed.
     pub(crate) first: u64,
     /// Number of records from one moment to the next.
     pub(crate) apart: u64,
@@ -311,8 +317,8 @@ pub(crate) struct Moments<'a> {
 }
 
 impl Moments<'_> {
-    /// Kills `who` at some of the moments, from that with the number `begin` on, or at the one that `FOLDLOG_CLAUDE_KILL` names. `kill` is
-    /// given a record and a number of sub-agents.
+    /// Kills `who` at some of the moments, starting with number `begin`, or at the one in
+    /// `FOLDLOG_CLAUDE_KILL`. `kill` takes a record and a number of sub-agents.
     pub(crate) fn kill(&self, who: Killed, begin: u64, kill: impl Fn(u64, Option<usize>)) {
         if let Ok(one) = std::env::var("FOLDLOG_CLAUDE_KILL") {
             let words: Vec<&str> = one.split_whitespace().collect();

@@ -1,5 +1,5 @@
-//! What ends a run early, and what keeps a tool from running: interrupts, cut answers, lost sessions, other writers,
-//! permission modes.
+//! Shows what ends a run early or prevents a tool from running: interrupts, cut answers, lost
+//! sessions, other writers, permission modes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -79,13 +79,14 @@ fn a_session_that_the_program_has_lost_is_replaced_by_one_that_is_told_the_conve
     let api = Api::answering(vec![Answers::With(vec![text("It snows.")])]);
     let adapter = world.adapter(&cli, &api, RunOptions::default());
     adapter.evaluate(&world.prompt(), &world.state, world.asking("Oslo?")).unwrap();
-    // In a user's home nothing is written back.
+    // The adapter writes nothing back into a user's home.
     let home = tempfile::tempdir().unwrap();
     let mut client = config(&world.workspace(), &api.url());
     client.env.insert(OsString::from("HOME"), home.path().as_os_str().to_owned());
     let adapter = adapter.with_home(ProgramHome::Users).with_client_config(client);
     let first = adapter.evaluate(&world.prompt(), &world.state, world.asking("And now?"));
-    // Whether the program says that it lost the session, or it is seen to be gone before: the next one is fresh.
+    // Either the program reports that it lost the session, or the loss is noticed before. The next
+    // session is fresh.
     if !matches!(first, Ok(_) | Err(Error::SessionExpired { .. })) {
         panic!("{first:?}");
     }
@@ -164,7 +165,7 @@ fn no_permission_mode_lets_a_tool_run_that_is_not_named() {
     }
 }
 
-/// The program refuses to ask nothing as root.
+/// As root the program refuses to run without permission prompts.
 #[test]
 fn a_mode_that_the_program_refuses_is_named_with_what_to_do() {
     let Some(cli) = cli() else { return };
@@ -180,8 +181,9 @@ fn a_mode_that_the_program_refuses_is_named_with_what_to_do() {
     }
 }
 
-/// Version 2.1.100 tells no difference, and was taken to count the runs before as well. It counts anew in each process: where it
-/// goes on in its own session and in its own directory, and where it goes on in a copy from the log alone.
+/// Version 2.1.100 does not report the difference, so its cost was assumed to include earlier runs.
+/// In fact it counts from zero in each process, whether it continues in its own session and
+/// directory, or in a copy from the log alone.
 #[test]
 fn a_resumed_run_costs_what_it_used_itself() {
     let Some(cli) = cli() else { return };
@@ -191,7 +193,7 @@ fn a_resumed_run_costs_what_it_used_itself() {
         let session = Store::open(directory.path().join("store")).unwrap().create(&types).unwrap();
         let world = World::of(directory, session);
         let api = Api::answering(vec![Answers::With(vec![text("It snows.")])]);
-        // Its price is known to each version.
+        // Every version knows its price.
         let model = Some(DEFAULT_MODEL.to_owned());
         let model = ClaudeAgentSDKModelConfig { model, ..ClaudeAgentSDKModelConfig::default() };
         let adapter = world.adapter(&cli, &api, RunOptions::default()).with_model_config(model);

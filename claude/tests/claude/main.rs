@@ -1,5 +1,6 @@
-//! The Claude Code program as an adapter: the real program against a Messages API on loopback. The variable
-//! `FOLDLOG_CLAUDE_CLI` names the program: an executable, or a `cli.js` that `node` runs. Without it, these tests skip and say so.
+//! Tests of the Claude Code program as an adapter: the real program against a Messages API on
+//! loopback. The variable `FOLDLOG_CLAUDE_CLI` names the program: an executable, or a `cli.js` that
+//! `node` runs. Without it, these tests report that they are skipped.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -30,13 +31,13 @@ use serde_json::{Value, json};
 use self::api::{Answers, Api, call, text};
 use self::world::{Store, World, cli};
 
-/// Who said what in the conversation of a run.
+/// Returns the roles and texts of a run's conversation.
 fn said(session: &Session) -> Vec<(Role, String)> {
     let conversation = session.conversation("run").unwrap().unwrap();
     conversation.sent_messages().into_iter().map(|one| (one.role, one.content.unwrap_or_default())).collect()
 }
 
-/// The calls of a session, each with what became of it.
+/// Returns the calls of a session with their outcomes.
 fn ledger(session: &Session) -> Vec<(String, String)> {
     let log = LogReader::open(session.dir()).unwrap();
     log.ledger().unwrap().into_iter().map(|entry| (entry.tool, entry.outcome.name().to_owned())).collect()
@@ -49,8 +50,8 @@ fn native(tools: &[&str]) -> RunOptions {
     }
 }
 
-/// The results of tools that a request holds. From 2.1.330 on, the program may add a part of its own behind a text, which it ends with a
-/// line break then.
+/// Returns the results of tools in a request. From 2.1.330 on, the program may add a part of its
+/// own after a text, which then ends with a line break.
 fn results(request: &Value) -> Vec<(String, String, bool)> {
     let messages = request["messages"].as_array().unwrap();
     let blocks = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
@@ -82,7 +83,7 @@ fn a_text_comes_back_and_is_recorded_as_a_conversation() {
     let said = said(&world.session);
     assert_eq!(said[1..], [(Role::User, "Oslo?".to_owned()), (Role::Assistant, "It snows.".to_owned())]);
     assert_eq!((response.usage.input, response.usage.output), (100, 20));
-    // What is complete is answered by the log.
+    // A complete evaluation is answered from the log.
     let again = adapter.evaluate(&world.prompt(), &world.state, world.asking("Oslo?")).unwrap();
     assert_eq!((again.text, api.seen().len()), ("It snows.".to_owned(), 1));
 }
@@ -100,7 +101,7 @@ fn a_tool_of_the_host_runs_as_a_transaction_and_its_result_reaches_the_model() {
     let response = adapter.evaluate(&world.prompt(), &world.state, world.asking("Oslo?")).unwrap();
     assert_eq!(response.text, "It snows.");
     let mut results = results(&api.seen()[1]);
-    // Tools that only read run side by side.
+    // Read-only tools run concurrently.
     results.sort();
     assert_eq!(results[0], ("toolu_1".to_owned(), "snow".to_owned(), false));
     assert_eq!(results[1], ("toolu_2".to_owned(), "Tool error: no such city".to_owned(), true));
@@ -117,7 +118,7 @@ fn a_tool_of_the_host_runs_as_a_transaction_and_its_result_reaches_the_model() {
     );
 }
 
-/// The program runs both. They were one operation, so that the second one ran in no transaction.
+/// The program runs both. They were one operation, so the second one ran in no transaction.
 #[test]
 fn two_calls_of_one_answer_with_the_same_id_are_two_operations() {
     let Some(cli) = cli() else { return };
@@ -223,7 +224,7 @@ fn the_sessions_directory_alone_resumes_elsewhere() {
     drop(state);
     session.close().unwrap();
 
-    // Another machine: nothing but the session's directory is there.
+    // Another machine: only the session's directory is there.
     let elsewhere = tempfile::tempdir().unwrap();
     let store = elsewhere.path().join("store");
     Store::open(&store).unwrap();
@@ -256,7 +257,7 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-/// All that a run takes from outside is in its log: it does the same again without a program.
+/// The log contains every external input of a run, so a replay needs no program.
 #[test]
 fn a_run_replays_without_a_program_and_without_a_divergence() {
     let Some(cli) = cli() else { return };
@@ -294,8 +295,8 @@ fn a_run_replays_without_a_program_and_without_a_divergence() {
     assert!(changed.unwrap_err().to_string().contains("$.content"), "another text of the user");
 }
 
-/// Whether a program started was recorded by a live run alone, and that it did not start by none: a replay waited for an
-/// arrival that the log does not have, and diverged. Needs no program.
+/// Only a live run recorded whether a program started. If none did, a replay waited for an arrival
+/// that is not in the log, and diverged. Needs no program.
 #[test]
 fn a_program_that_does_not_start_is_replayed_without_a_divergence() {
     let world = World::new();
@@ -333,7 +334,8 @@ fn a_run_is_interrupted_before_its_deadline_and_can_be_resumed() {
         _ => Answers::With(vec![text("done")]),
     });
     let adapter = world.adapter(&cli, &api, native(&["Bash"]));
-    // On a slow machine the command may not have begun by then: the run goes on with a later deadline.
+    // On a slow machine the command may not have started by then. The run continues with a later
+    // deadline.
     for seconds in [6, 12, 24, 48] {
         let mut options = world.asking("Write.");
         options.deadline = Deadline::after(Duration::from_secs(seconds));
@@ -347,7 +349,7 @@ fn a_run_is_interrupted_before_its_deadline_and_can_be_resumed() {
         }
         asked.store(0, Ordering::SeqCst);
     }
-    // A call that an earlier run had asked for and not begun is closed as failed by the next one.
+    // A call that an earlier run asked for and did not start is closed as failed by the next one.
     let ledger = ledger(&world.session);
     assert!(!ledger.is_empty() && ledger.iter().all(|(_, outcome)| outcome == "failed"), "{ledger:?}");
     let response = adapter.evaluate(&world.prompt(), &world.state, world.asking("Go on.")).unwrap();

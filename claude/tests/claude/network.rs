@@ -1,4 +1,4 @@
-//! Whom the program contacts: the API that it was given, and nobody else. `strace` watches it.
+//! Shows that the program contacts only the API that it was given. `strace` watches it.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Structured outputs: by the program's own check against a schema, by the tool `respond`, and at the second attempt.
+//! Structured outputs: by the program's own check against a schema, by the tool `respond`, and at
+//! the second attempt.
 
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::{MarkdownSection, Prompt};

@@ -1,4 +1,4 @@
-//! What becomes of a run whose process ends within a call of the program's own tools.
+//! Shows the recovery of a run whose process ends within a call of the program's own tools.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::api::{Answers, Api, call, text};
 use crate::world::{City, Store, Weather, World, cli};
 use crate::{copy, ledger, native, results};
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 fn wait_until(is_so: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(30);
     while !is_so() {
@@ -29,12 +29,11 @@ fn wait_until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Waits until a file is there.
 pub(crate) fn wait_for(file: &Path) {
     wait_until(|| file.exists());
 }
 
-/// Makes a run whose workspace is a copy of the one that the log tells of.
+/// Makes a run whose workspace is a copy of the logged one.
 fn moved(directory: tempfile::TempDir, session: Session) -> World {
     let options = HostFilesystemOptions::default();
     let files =
@@ -46,8 +45,8 @@ fn moved(directory: tempfile::TempDir, session: Session) -> World {
     World { directory, session, state }
 }
 
-/// The directories of a run are copied while a command of the program runs: that is what a killed process leaves behind, and its
-/// program, which runs on.
+/// The directories of a run are copied while a command of the program runs. That is the state that
+/// a killed process leaves, and its program continues to run.
 #[test]
 fn an_interrupted_call_of_the_program_is_undone_and_the_run_goes_on() {
     let Some(cli) = cli() else { return };
@@ -116,7 +115,8 @@ fn an_interrupted_call_of_the_program_is_undone_and_the_run_goes_on() {
     });
 }
 
-/// The program runs no call of an earlier run, so the approval is told to the model, which calls again.
+/// The program does not run calls of an earlier run, so the model learns of the approval and calls
+/// again.
 #[test]
 fn a_call_of_the_program_waits_for_a_person_and_passes_once_it_is_approved() {
     let Some(cli) = cli() else { return };
@@ -144,7 +144,7 @@ fn a_call_of_the_program_waits_for_a_person_and_passes_once_it_is_approved() {
     assert_eq!(outcomes, ["failed", "committed"]);
 }
 
-/// Kills the program that calls it, and ends well.
+/// Kills the program that calls it, and succeeds.
 struct Kill(PathBuf);
 
 impl Tool for Kill {
@@ -167,7 +167,7 @@ impl Tool for Kill {
     }
 }
 
-/// Finds the transcript below a directory that the program keeps.
+/// Finds the transcript below a directory of the program.
 fn file_in(kept: &Path) -> Option<PathBuf> {
     let projects = fs::read_dir(kept.join("projects")).ok()?.flatten();
     let files = projects.filter_map(|project| Some(fs::read_dir(project.path()).ok()?.flatten())).flatten();
@@ -175,7 +175,8 @@ fn file_in(kept: &Path) -> Option<PathBuf> {
     files.find(|file| file.extension().is_some_and(|it| it == "jsonl"))
 }
 
-/// The call was committed, but no line of the transcript holds it: the program writes late.
+/// The call was committed, but no line of the transcript contains it, since the program writes
+/// late.
 #[test]
 fn a_call_that_committed_is_told_although_the_transcript_lacks_it() {
     let Some(cli) = cli() else { return };

@@ -1,11 +1,13 @@
-//! Sub-agents of the program: one, two and three in one answer, in the foreground and asked for in the background, with and
-//! without kills.
+//! Sub-agents of the program: one, two and three in one answer, in the foreground and requested for
+//! the background, with and without kills.
 //!
-//! The model is a script. It begins a sub-agent for each that has work left, and a sub-agent calls `Bash` for each piece of its
-//! work until it is shown the output. So a result that a resume lost is seen as a call that runs twice.
+//! The model is a script. It starts a sub-agent for each one with remaining work, and a sub-agent
+//! calls `Bash` for each piece of its work until its request contains the output. So a result that
+//! a resume lost shows up as a call that runs twice.
 //!
-//! `FOLDLOG_CLAUDE_MOMENTS=n` tries `n` of the 20 moments for each kind of kill, by default 2; `FOLDLOG_CLAUDE_KILL="Host 29 2"` tries
-//! one alone, with two sub-agents, as a failure prints it, and keeps its directory.
+//! `FOLDLOG_CLAUDE_MOMENTS=n` tries `n` of the 20 moments for each kind of kill, by default 2.
+//! `FOLDLOG_CLAUDE_KILL="Host 29 2"` tries one alone, with two sub-agents, in the form that a
+//! failure prints, and keeps its directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,7 +31,7 @@ fn marker(agent: usize, piece: usize) -> String {
     format!("marker-{agent}-{piece}")
 }
 
-/// Returns the texts of messages: of the results of calls, and, where `all`, of what was said as well.
+/// Returns the texts of calls' results; with `all`, of all messages.
 fn texts(request: &Value, all: bool) -> Vec<String> {
     let mut texts = Vec::new();
     for message in request["messages"].as_array().unwrap() {
@@ -45,15 +47,16 @@ fn texts(request: &Value, all: bool) -> Vec<String> {
     texts
 }
 
-/// Returns the work of the sub-agent that a request is of: the call that began it, and its markers.
+/// Returns the work of the sub-agent that sent a request: the call that started it, and its
+/// markers.
 fn work(request: &Value) -> Option<(String, Vec<String>)> {
     let prompt = texts(request, true).into_iter().find(|text| text.starts_with("AGENT "))?;
     let mut words = prompt.split_whitespace().skip(1).map(str::to_owned);
     Some((words.next()?, words.collect()))
 }
 
-/// Returns what is wrong with the messages of a request: each call has its result in the message behind it, and no result is
-/// there without a call.
+/// Returns the fault in the messages of a request: each call needs its result in the next message,
+/// and each result its call.
 fn wrong(request: &Value) -> Option<String> {
     let ids = |message: Option<&Value>, kind: &str, name: &str| -> Vec<String> {
         let blocks = message.and_then(|message| message["content"].as_array()).into_iter().flatten();
@@ -73,10 +76,10 @@ fn wrong(request: &Value) -> Option<String> {
     None
 }
 
-/// What the model has seen and done.
+/// The model's requests and calls.
 #[derive(Default)]
 struct Seen {
-    /// Calls that began sub-agents, and whether these asked the model.
+    /// Calls that started sub-agents, and whether these asked the model.
     begun: BTreeMap<String, bool>,
     calls: usize,
 }
@@ -94,7 +97,7 @@ fn model(count: usize, in_background: bool) -> (Api, Arc<Mutex<Seen>>) {
             let Some(missing) = missing else { return Answers::With(vec![text(&markers.join(" "))]) };
             seen.calls += 1;
             let name = missing.strip_prefix("marker-").unwrap();
-            // The arguments do not hold the marker.
+            // The arguments do not contain the marker.
             let command = format!(
                 "echo line >> log-{name}; echo line >> ../ran-{name}; sleep 0.05; echo mark'er'-{name}"
             );
@@ -105,7 +108,7 @@ fn model(count: usize, in_background: bool) -> (Api, Arc<Mutex<Seen>>) {
             ]);
         }
         let shown: Vec<String> = texts(request, true);
-        // A fresh session is told the calls as well.
+        // A fresh session's prompt contains the calls as well.
         let lines = shown.iter().flat_map(|text| text.lines()).filter(|line| !line.starts_with("you:"));
         let shown: Vec<&str> = lines.collect();
         let is_shown = |marker: &String| shown.iter().any(|text| text.contains(marker));
@@ -131,7 +134,8 @@ fn model(count: usize, in_background: bool) -> (Api, Arc<Mutex<Seen>>) {
     (api, seen)
 }
 
-/// Checks what a run left: each piece of work was done once, and each call is recorded where it belongs.
+/// Checks that each piece of work was done once, and that each call is recorded in its
+/// conversation.
 fn check(directory: &Path, session: &Session, count: usize, told: &str) {
     let mut committed: BTreeMap<String, usize> = BTreeMap::new();
     let mut runs: BTreeMap<String, u64> = BTreeMap::new();
@@ -169,14 +173,15 @@ fn check(directory: &Path, session: &Session, count: usize, told: &str) {
     }
 }
 
-/// Checks that each request was one that a provider takes.
+/// Checks that a provider would accept each request.
 fn check_requests(api: &Api, told: &str) {
     let wrong: Vec<String> = api.seen().iter().filter_map(wrong).collect();
     assert!(wrong.is_empty(), "{told}: {wrong:?}");
 }
 
-/// The hooks of the calls came before the answers that name the sub-agents, so that the calls were recorded in the conversation of
-/// the run; two sub-agents ended the run with "operation 53 runs on this thread".
+/// The hooks of the calls came before the answers that name the sub-agents, so the calls were
+/// recorded in the conversation of the run. Two sub-agents ended the run with "operation 53 runs on
+/// this thread".
 fn work_together(count: usize, in_background: bool) {
     let Some(cli) = cli() else { return };
     let world = World::new();
@@ -236,7 +241,7 @@ fn sub_agents_that_are_to_run_in_the_background_run_in_the_foreground() {
     (1..=3).for_each(|count| work_together(count, true));
 }
 
-/// Kills `who` at record `at`, and has another host end the run.
+/// Kills `who` at record `at`, and has another host complete the run.
 fn kill_at(who: Killed, at: u64, count: usize) {
     let Some(cli) = cli() else { return };
     let is_alone = std::env::var_os("FOLDLOG_CLAUDE_KILL").is_some();
@@ -245,7 +250,7 @@ fn kill_at(who: Killed, at: u64, count: usize) {
     if is_alone {
         println!("{} is kept", path.display());
     }
-    // Half of them are asked for in the background, where foldlog has none run.
+    // Half of them are requested for the background, where foldlog permits none.
     let in_background = (at / 4 + count as u64) % 2 == 1;
     let (api, seen) = model(count, in_background);
     let tools = ["Bash", "Agent", "Task"].map(str::to_owned).to_vec();
@@ -278,7 +283,7 @@ fn kill_at_moments(who: Killed, begin: u64) {
     moments.kill(who, begin, |at, count| kill_at(who, at, count.unwrap()));
 }
 
-/// The answer that began the sub-agent was lost, and a call that committed ran twice.
+/// The answer that started the sub-agent was lost, and a call that committed ran twice.
 #[test]
 fn a_killed_program_leaves_sub_agents_that_another_process_ends() {
     kill_at_moments(Killed::Program, 6);

@@ -1,4 +1,4 @@
-//! What the program is started with and sends to its model, and what the model is told.
+//! Shows the program's start options, its requests to the model, and the texts that the model gets.
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,14 +16,14 @@ use crate::recovery::wait_for;
 use crate::world::{World, cli, config};
 use crate::{ledger, native, results, said};
 
-/// The specification's default model was retired: a run asked for it, and failed.
+/// The specification's default model was retired. A run asked for it, and failed.
 #[test]
 fn the_program_chooses_the_model_and_a_prompt_is_sent_as_it_is() {
     let Some(cli) = cli() else { return };
     let world = World::new();
     let api = Api::answering(vec![Answers::With(vec![text("It snows.")])]);
     let adapter = world.adapter(&cli, &api, RunOptions::default());
-    // Older versions took it for a command, and sent instructions of their own or nothing.
+    // Older versions took this prompt for a command, and sent instructions of their own or nothing.
     let asked = "/review of the weather";
     assert_eq!(
         adapter.evaluate(&world.prompt(), &world.state, world.asking(asked)).unwrap().text,
@@ -37,7 +37,7 @@ fn the_program_chooses_the_model_and_a_prompt_is_sent_as_it_is() {
     assert!(ClaudeVersion::parse(&adapter.program_version().unwrap()).is_some());
 }
 
-/// The program tells the model that the user rejected a call which the host stopped.
+/// The program reported a call that the host stopped as rejected by the user.
 #[test]
 fn a_call_that_was_stopped_is_not_said_to_be_rejected() {
     let Some(cli) = cli() else { return };
@@ -90,7 +90,7 @@ fn a_call_that_was_stopped_is_not_said_to_be_rejected() {
     }
 }
 
-/// Versions before 2.1.330 take the begin of an answer for the answer.
+/// Versions before 2.1.330 take the start of an answer for the answer.
 #[test]
 fn an_answer_that_is_cut_behind_its_text_is_no_output() {
     let Some(cli) = cli() else { return };

@@ -17,7 +17,8 @@ use crate::api::Api;
 
 pub(crate) use foldlog::Store;
 
-/// Returns the program's file, an executable or a script; `None`, with a report, if there is none.
+/// Returns the program's file, an executable or a script. Without one, reports that and returns
+/// `None`.
 pub(crate) fn cli() -> Option<PathBuf> {
     let found = std::env::var_os("FOLDLOG_CLAUDE_CLI").map(PathBuf::from).filter(|path| path.is_file());
     if found.is_none() {
@@ -34,7 +35,7 @@ pub(crate) fn command(cli: &Path) -> (OsString, Vec<OsString>) {
     }
 }
 
-/// Reports why the test that runs in this thread is skipped, also in the file that `FOLDLOG_SKIPPED` names.
+/// Reports why the test of this thread is skipped, also in the file that `FOLDLOG_SKIPPED` names.
 pub(crate) fn skipped(reason: &str) {
     println!("skipped: {reason}");
     let Some(path) = std::env::var_os("FOLDLOG_SKIPPED") else { return };
@@ -49,7 +50,7 @@ pub(crate) struct City {
     city: String,
 }
 
-/// Says how the weather is, and fails for a city that it does not know.
+/// Returns a city's weather, and fails for an unknown city.
 pub(crate) struct Weather;
 
 impl Tool for Weather {
@@ -127,8 +128,8 @@ impl World {
     }
 }
 
-/// Options of states under which an evaluation that is evaluated again goes on in its session of the program, whatever became of
-/// that.
+/// State options with which a repeated evaluation always continues in its session of the program,
+/// without validation.
 pub(crate) fn resuming() -> AdapterStateOptions {
     AdapterStateOptions {
         auto_resume: true,

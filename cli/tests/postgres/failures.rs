@@ -1,5 +1,5 @@
-//! Places that refuse, are not there, or answer with what they were sent: each error says where that was and what was answered, and none
-//! holds a password, a key, a token or a signature, whoever prints it.
+//! Places that refuse, do not exist, or echo their requests. Each error names the place and the
+//! answer. No output contains a password, a key, a token or a signature, whoever prints it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -17,12 +17,12 @@ const SECRET: &str = "hunter2secret";
 const TOKEN: &str = "HunterTokenOfASession";
 const PASSWORD: &str = "hunter2password";
 
-/// What no text may hold, written small. The last two are of requests that are signed.
+/// Texts that no output may contain, in lower case. The second and third occur in signed requests.
 const SECRETS: [&str; 4] = ["hunter", "aws4-hmac", "signature=", "\u{1b}"];
 
 const SESSION: &str = "014417e2-088b-4e39-825e-7d031e0f8187";
 
-/// A place that fails: its URL, where it is, what is said of it, and what to do.
+/// A place that fails: its URL, its endpoint, the reported texts, and the advice.
 struct Case {
     url: String,
     endpoint: String,
@@ -30,7 +30,7 @@ struct Case {
     next: &'static str,
 }
 
-/// A bucket that a server answers for.
+/// A bucket whose server answers with `each`.
 fn bucket(
     said: &[&str],
     next: &'static str,
@@ -39,12 +39,12 @@ fn bucket(
     let address = serve(each);
     let place = format!("(s3://agents/team at {address}");
     let said = said.iter().map(|said| (*said).to_owned()).chain([place]).collect();
-    // A URL of an endpoint may hold a password too.
+    // A URL of an endpoint may contain a password too.
     let endpoint = format!("http://someone:{PASSWORD}@{address}");
     Case { url: "s3://agents/team".to_owned(), endpoint, said, next }
 }
 
-/// A database whose server refuses everybody.
+/// A database whose server refuses every client.
 fn database(state: &'static str, message: &'static str, said: &[&str], next: &'static str) -> Case {
     let address = serve(move |stream| refuse_postgres(&stream, state, message));
     let place = format!("(PostgreSQL at {address}, database `agents`, schema `foldlog`: SQLSTATE {state}");
@@ -52,12 +52,12 @@ fn database(state: &'static str, message: &'static str, said: &[&str], next: &'s
     Case { url: format!("postgres://adviser@{address}/agents"), endpoint: String::new(), said, next }
 }
 
-/// Returns an address where nobody listens any more.
+/// Returns an address without a listener.
 fn nobody() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-/// Answers as a server that does not speak TLS answers a client that does.
+/// Answers a TLS client like a server that does not speak TLS.
 fn answer_plainly(mut stream: TcpStream) {
     let _ = stream.read(&mut [0; 16]);
     let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
@@ -100,7 +100,7 @@ fn buckets() -> Vec<Case> {
         bucket(&["busy", "HTTP 503 SlowDown)"], "try again a little later", |stream| {
             answer_http(&stream, 503, "", |_| xml("SlowDown"));
         }),
-        // A server that answers with all that it was sent.
+        // A server that echoes its requests.
         bucket(&["HTTP 403)"], "check the keys", |stream| {
             answer_http(&stream, 403, &format!("x-amz-bucket-region: {TOKEN}\r\n"), |head| {
                 let token = head.lines().find_map(|line| line.strip_prefix("x-amz-security-token: "));
@@ -147,7 +147,7 @@ fn databases() -> Vec<Case> {
             ],
             "PGPASSWORD",
         ),
-        // A server that answers with the password that it was sent, and with a terminal's sequences.
+        // A server that echoes the password, and a terminal's control sequences.
         database("28P01", "no such password: {password} \u{1b}[2J", &["SQLSTATE 28P01)"], "PGPASSWORD"),
         database("XX000", "\u{1b}[2J", &["the server refuses it", r"XX000: \u{1b}[2J)"], "check the place"),
         database(
@@ -204,7 +204,7 @@ fn variables(endpoint: &str) -> BTreeMap<String, String> {
     .into()
 }
 
-/// Runs the program, and returns its code and all that it printed.
+/// Runs the program. Returns its exit code and all its output.
 fn printed(words: &[&str], endpoint: &str) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_foldlog"));
     let ran = command.args(words).env_clear().envs(variables(endpoint)).output().unwrap();
@@ -217,7 +217,7 @@ fn check(text: &str) {
     assert!(SECRETS.iter().all(|secret| !small.contains(secret)), "{text}");
 }
 
-/// Few attempts, each of which waits so long.
+/// Few attempts, each with this timeout.
 fn retries(patience: Duration) -> Retries {
     let wait = Duration::from_millis(1);
     Retries {
@@ -229,7 +229,7 @@ fn retries(patience: Duration) -> Retries {
     }
 }
 
-/// Returns what a place says of itself and of a failure, in each form that a host can print.
+/// Returns the texts of a place and of its failure, in each form that a host can print.
 fn reported(url: &str, endpoint: &str, patience: Duration) -> String {
     let place = match open_place_with(url, retries(patience), &variables(endpoint)) {
         Ok(place) => place,
@@ -251,7 +251,7 @@ fn reaches_buckets() -> bool {
 fn each_failure_names_place_host_and_answer_and_no_secret_is_in_any_text() {
     let buckets = if reaches_buckets() { buckets() } else { Vec::new() };
     let cases: Vec<Case> = databases().into_iter().chain(buckets).collect();
-    // What may pass is tried for ten seconds, each of them.
+    // Transient errors are retried for ten seconds, in each case.
     thread::scope(|scope| {
         for case in &cases {
             scope.spawn(|| {

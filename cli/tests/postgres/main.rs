@@ -1,5 +1,6 @@
-//! Shows the verbs over sessions that a PostgreSQL database holds, of a real server that the test starts; skipped, with a reason, where
-//! there is none. And what is printed of places that fail, over servers of the test's own (`failures.rs`).
+//! Runs the verbs over sessions in a PostgreSQL database, on a real server that the test starts.
+//! Without PostgreSQL the test reports that it is skipped. `failures.rs` checks the output for
+//! places that fail, over servers of its own.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -21,7 +22,7 @@ use serde_json::Value;
 
 use notes::{call, note, runner_over, texts, types};
 
-/// Runs a verb of the program, and returns its code, what it printed, and what it complained of.
+/// Runs a verb of the program. Returns its exit code, output and error output.
 fn foldlog(words: &[&str]) -> (i32, String, String) {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_foldlog"));
     let ran = command.args(words).env_remove("PGPASSWORD").output().unwrap();
@@ -41,7 +42,7 @@ fn store(directory: &Path, url: &str, name: &str) -> Store {
     Store::open_with(directory, StoreOptions { replication, ..StoreOptions::default() }).unwrap()
 }
 
-/// Opens a session of a plain store to read it.
+/// Opens a session of a plain store for reading.
 fn opened(directory: &str, session: &Session) -> Vec<String> {
     let options = StoreOptions { unreplicated: true, ..StoreOptions::default() };
     texts(&Store::open_with(directory, options).unwrap().open_session(session.id(), &types()).unwrap())
@@ -73,11 +74,11 @@ fn sessions_go_to_a_database_and_back_are_read_there_and_taken_over() {
     assert_eq!(pulled["records"], pushed["records"]);
     assert_eq!(opened(&path("copy"), &session), texts(&session));
 
-    // A worker goes on with it, and another one takes it over.
+    // A worker continues the session, and another one takes it over.
     let going = store(Path::new(&path("plain")), &url, "one").open_session(session.id(), &types()).unwrap();
     going.dispatch(note("went on")).unwrap();
     going.sync().unwrap();
-    // The server knows whether it lives.
+    // The server knows whether the worker lives.
     let listed = json(&["sessions", &url, "--json"]);
     assert_eq!(listed["lease"]["length_ms"].as_u64(), Some(30_000), "{listed}");
     assert!(listed["lease"]["left_ms"].is_u64(), "{listed}");

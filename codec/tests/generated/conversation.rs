@@ -198,7 +198,7 @@ pub(crate) fn adapter_state() -> impl Strategy<Value = AdapterState<'static>> {
     )
 }
 
-/// Draws one of these kinds and the bytes of a body of that kind.
+/// Draws one of these kinds, and the bytes of a body of that kind.
 pub(super) fn body() -> impl Strategy<Value = (RecordKind, Vec<u8>)> {
     prop_oneof![
         input().prop_map(|body| (RecordKind::INPUT, body.encode())),

@@ -1,4 +1,5 @@
-//! Strategies for the property tests: values, bodies, frames and headers that a writer can write, and hostile bytes.
+//! Strategies for the property tests: values, bodies, frames and headers that a writer can write,
+//! and hostile bytes.
 
 pub(crate) mod conversation;
 
@@ -20,7 +21,7 @@ use proptest::sample::Index;
 use proptest::test_runner::FileFailurePersistence;
 use uuid::Uuid;
 
-/// Returns a configuration of at least 256 cases; `PROPTEST_CASES` asks for more.
+/// Returns a configuration of at least 256 cases. `PROPTEST_CASES` asks for more.
 pub(crate) fn config() -> ProptestConfig {
     let default = ProptestConfig::default();
     ProptestConfig {
@@ -55,7 +56,7 @@ fn tags() -> impl Strategy<Value = BTreeMap<String, String>> {
     prop::collection::btree_map(text(), text(), 0..4)
 }
 
-/// Draws values of every type; floating-point numbers have any bits, those of NaN included.
+/// Draws values of every type. Floating-point numbers have any bits, including NaNs.
 pub(crate) fn value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Nil),
@@ -77,9 +78,10 @@ pub(crate) fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Draws the bytes of values in every form that MessagePack has, including forms longer than a writer would choose.
+/// Draws the bytes of values in every form that MessagePack has, including longer forms than
+/// necessary.
 fn any_form() -> impl Strategy<Value = Vec<u8>> {
-    // What a length is written as behind the markers for 8, 16 and 32 bits.
+    // Encodes a length after the marker for 8, 16 or 32 bits.
     fn head(marker: u8, width: usize, len: usize) -> Vec<u8> {
         let len = (len as u32).to_be_bytes();
         [&[marker][..], &len[4 - width..]].concat()
@@ -130,7 +132,7 @@ fn deep() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(level, levels, value)| [level.repeat(levels), value.encode()].concat())
 }
 
-/// Returns whether a value holds a NaN, and so is not equal to itself.
+/// Returns whether a value contains a NaN, and so is not equal to itself.
 #[allow(dead_code, reason = "only the round trips compare values")]
 pub(crate) fn holds_nan(value: &Value) -> bool {
     match value {
@@ -229,7 +231,7 @@ pub(crate) fn dispatch() -> impl Strategy<Value = Dispatch<'static>> {
         Just(Action::Reset),
         (text(), prop::option::of(text())).prop_map(|(key, value)| Action::Tag { key, value }),
     ];
-    // An operation of the engine's own has no event that an effect could add.
+    // An action of the engine's own has no event that an effect could add.
     prop_oneof![dispatch_of(event, true), dispatch_of(own, false)]
 }
 
@@ -441,7 +443,8 @@ fn lane() -> impl Strategy<Value = Lane<'static>> {
         .prop_map(|(within, name)| Lane { within: within.map(Into::into), name: name.map(Into::into) })
 }
 
-/// Draws a kind to whose bodies a lane is added, the bytes of a body of that kind in the main lane, and a lane.
+/// Draws a kind whose bodies can have a lane, the bytes of such a body in the main lane, and a
+/// lane.
 pub(crate) fn body_and_lane() -> impl Strategy<Value = (RecordKind, Vec<u8>, Lane<'static>)> {
     let body = prop_oneof![
         3 => dispatch().prop_map(|body| (RecordKind::DISPATCH, body.encode())),
@@ -452,7 +455,7 @@ pub(crate) fn body_and_lane() -> impl Strategy<Value = (RecordKind, Vec<u8>, Lan
         1 => settle().prop_map(|body| (RecordKind::SETTLE, body.encode())),
     ];
     (body, lane()).prop_map(|((kind, body), lane)| {
-        // The begin of a tool names its parent in a field of its own.
+        // The start record of a tool names its parent in a field of its own.
         let within = lane.within.filter(|_| kind != RecordKind::TOOL_BEGIN);
         (kind, body, Lane { within, ..lane })
     })
@@ -480,7 +483,8 @@ pub(crate) fn body() -> impl Strategy<Value = (RecordKind, Vec<u8>)> {
     ]
 }
 
-/// Draws what a frame can hold: a watermark not above the record's sequence number, and less than 2^32 - 1 below it.
+/// Draws a valid frame: its watermark is not above the record's sequence number, and less than 2^32
+/// - 1 below it.
 pub(crate) fn frame() -> impl Strategy<Value = (Context, Header)> {
     let kind = (1..=u8::MAX).prop_filter_map("0 is no kind", RecordKind::from_byte);
     let time = prop_oneof![Just(TIME_US_MIN), Just(TIME_US_MAX), TIME_US_MIN..=TIME_US_MAX, -2_i64..=2];
@@ -504,7 +508,7 @@ pub(crate) fn frame() -> impl Strategy<Value = (Context, Header)> {
 }
 
 pub(crate) fn segment_header() -> impl Strategy<Value = SegmentHeader> {
-    // u32::MAX stands for no segment, so it names none.
+    // `u32::MAX` means "no segment", so it is never the ordinal of one.
     let previous = (unsigned32(), any::<u64>(), any::<u32>()).prop_map(|(ordinal, end, crc)| Previous {
         ordinal: ordinal.min(u32::MAX - 1),
         end,
@@ -529,7 +533,7 @@ enum Damage {
     Truncate(Index),
     Insert(Index, Vec<u8>),
     Repeat(Index, Index),
-    /// A token whose length exceeds the bytes that are there replaces the bytes at the position.
+    /// Replaces the bytes at the position with a token whose length exceeds the remaining bytes.
     Lie(Index, u8, u32),
 }
 
@@ -592,8 +596,8 @@ fn fragments() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(fragment, 0..40).prop_map(|fragments| fragments.concat())
 }
 
-/// Draws hostile bytes: random ones, corrupted bodies, values, frames and headers, and bytes that are nearly
-/// MessagePack.
+/// Draws hostile bytes: random ones, corrupted bodies, values, frames and headers, and bytes that
+/// are nearly MessagePack.
 pub(crate) fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
     let well_formed = prop_oneof![
         6 => body().prop_map(|(_, bytes)| bytes),
@@ -603,7 +607,7 @@ pub(crate) fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
         1 => segment_header().prop_map(|header| header.encode().to_vec()),
         2 => (frame(), body()).prop_map(|((context, header), (_, body))| {
             let mut bytes = Vec::new();
-            // What is not written leaves nothing, which is hostile enough.
+            // A frame that cannot be encoded leaves no bytes, which is a hostile input too.
             let _ = foldlog_codec::frame::encode(context, &header, &body, &mut bytes);
             bytes
         }),

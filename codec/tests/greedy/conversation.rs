@@ -4,7 +4,7 @@ use foldlog_codec::msgpack::MsgpackWriter;
 
 use super::{array, many, map};
 
-/// Begins a body of an evaluation without a name, and of `fields` other fields.
+/// Starts a body of an evaluation without a name, with `fields` other fields.
 fn body(fields: usize) -> MsgpackWriter {
     let mut writer = MsgpackWriter::new();
     writer.map(1 + fields).str("ev").str("");

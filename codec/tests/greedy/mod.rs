@@ -5,7 +5,8 @@ mod conversation;
 use foldlog_codec::body::SLICES_MAX;
 use foldlog_codec::msgpack::MsgpackWriter;
 
-/// Encodes an array or a map of `count` entries: `head` writes its beginning, `one` writes each entry.
+/// Encodes an array or a map of `count` entries: `head` writes its beginning, `one` writes each
+/// entry.
 fn many(
     count: usize,
     head: fn(&mut MsgpackWriter, usize),
@@ -25,7 +26,6 @@ fn map(writer: &mut MsgpackWriter, len: usize) {
     writer.map(len);
 }
 
-/// Encodes a body of one field.
 pub(crate) fn field(name: &str, value: &[u8]) -> Vec<u8> {
     let mut writer = MsgpackWriter::new();
     writer.map(1).str(name).raw(value);

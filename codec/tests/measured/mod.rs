@@ -1,4 +1,4 @@
-//! Measures by how many bytes a piece of work exceeds the memory that it may take.
+//! Measures by how many bytes an operation exceeds its memory bound.
 
 use std::alloc::System;
 use std::hint::black_box;
@@ -12,19 +12,19 @@ static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 /// Keeps the other tests of this binary from allocating while one of them measures.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    // A test that panicked leaves nothing that matters to the others.
+    // A panicking test leaves no state that affects the others.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the number of bytes that a decoder may allocate for an input of so many bytes.
+/// Returns the number of bytes that a decoder may allocate for an input of this length.
 pub(crate) fn bound(input: usize) -> usize {
     64 * input + (1 << 20)
 }
 
-/// Runs `work` and returns by how many bytes the peak of the heap exceeded `bound`; 0 if it did not.
+/// Runs `work` and returns by how many bytes the peak of the heap exceeded `bound`, or 0.
 ///
-/// The test harness prints from a thread of its own, and allocates for it now and then. So the smallest excess of three
-/// runs counts, and one run without excess is enough.
+/// The test harness prints from a thread of its own, which allocates now and then. So the smallest
+/// excess of three runs counts, and one run without excess is enough.
 pub(crate) fn excess(bound: usize, work: impl Fn()) -> usize {
     let mut least = usize::MAX;
     for _ in 0..3 {
@@ -38,8 +38,9 @@ pub(crate) fn excess(bound: usize, work: impl Fn()) -> usize {
 
 /// Runs `work` once and returns its excess over `bound`.
 ///
-/// The allocator's high-water mark never goes down. So untouched ballast, no page of which is ever mapped, raises the
-/// allocated bytes to `bound` below the mark; the mark then moves by exactly the excess.
+/// The allocator's high-water mark never decreases. So untouched ballast, no page of which is ever
+/// mapped, raises the allocated bytes to `bound` below the mark. The mark then moves by exactly the
+/// excess.
 pub(crate) fn excess_once(bound: usize, work: impl Fn()) -> usize {
     if HEAP.max_allocated() - HEAP.allocated() < bound {
         drop(black_box(Vec::<u8>::with_capacity(bound)));
@@ -52,7 +53,8 @@ pub(crate) fn excess_once(bound: usize, work: impl Fn()) -> usize {
     HEAP.max_allocated() - mark
 }
 
-/// Drops a decoded value only after the optimizer has to assume that it was used, so that its memory counts.
+/// Drops a decoded value only after the optimizer has to assume that it was used, so that its
+/// memory counts.
 pub(crate) fn take<T>(decoded: T) {
     drop(black_box(decoded));
 }

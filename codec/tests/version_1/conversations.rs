@@ -1,5 +1,5 @@
-//! The golden frames of conversations and adapters' states: of each kind one with the least that it may hold, and one
-//! with every field.
+//! The golden frames of conversations and adapters' states: for each kind one with the fewest
+//! fields, and one with every field.
 
 use foldlog_codec::RecordKind;
 use foldlog_codec::body::{
@@ -17,7 +17,6 @@ const ARGUMENTS: &[u8] = b"\xaf{\"path\": \"a.b\"}";
 const BLOCKS: &[u8] = b"\xb1[{\"type\":\"text\"}]";
 const JSON: &[u8] = b"\xab{\"n\": 1.50}";
 
-/// Returns the records of conversations.
 pub(super) fn conversations() -> Vec<Golden> {
     [inputs(), requests(), answers(), turns(), decisions()].into_iter().flatten().collect()
 }
@@ -140,7 +139,8 @@ fn turns() -> Vec<Golden> {
     ]
 }
 
-/// Returns what the host decides about a conversation: to shorten it, to go on with another prompt.
+/// Returns the host's decisions about a conversation: to shorten it, and to continue with another
+/// prompt.
 fn decisions() -> Vec<Golden> {
     let message = |role, content| ShortenedMessage { role, content: Payload::new(content) };
     let least = Shortened {
@@ -180,7 +180,6 @@ fn decisions() -> Vec<Golden> {
     ]
 }
 
-/// Returns the captured states of adapters.
 pub(super) fn adapter_states() -> Vec<Golden> {
     let least = AdapterState {
         scope: plain(),

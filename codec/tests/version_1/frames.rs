@@ -14,7 +14,6 @@ use foldlog_codec::body::{
 use super::conversations::{TEXT, adapter_states, conversations};
 use super::{Body, EVENT, Golden, ITEM, OTHER, SESSION, TIME_US, tags};
 
-/// Returns all golden frames.
 pub(crate) fn goldens() -> Vec<Golden> {
     [
         opened_and_declared(),
@@ -37,13 +36,13 @@ pub(super) fn golden(name: &'static str, kind: RecordKind, body: Body) -> Golden
     Golden { name, kind, body, lane: Lane::default() }
 }
 
-/// Returns the lane of the records that are not of the main lane.
+/// Returns the lane of all records outside of the main lane.
 pub(crate) fn lane() -> Lane<'static> {
     Lane { within: Some(1_005.into()), name: Some("helper".into()) }
 }
 
-/// Returns records of a lane, of a tool's handle without a lane, and of a lane outside of all tools: one of each kind but
-/// those of conversations, which have theirs among their own.
+/// Returns records of a lane, of a tool's handle without a lane, and of a lane outside of all
+/// tools: one of each kind. Those of conversations have theirs among their own.
 fn in_lanes() -> Vec<Golden> {
     let laned = |name, kind, body, lane| Golden { lane, ..golden(name, kind, body) };
     let event = Action::Event { event: 0, data: Payload::new(EVENT) };
@@ -70,7 +69,6 @@ fn in_lanes() -> Vec<Golden> {
     ]
 }
 
-/// Returns openings of sessions, and declarations.
 fn opened_and_declared() -> Vec<Golden> {
     let opened = |name, tags, parent| {
         golden(
@@ -187,7 +185,6 @@ fn dispatches() -> Vec<Golden> {
     ]
 }
 
-/// Returns snapshots and rollbacks.
 fn positions() -> Vec<Golden> {
     vec![
         golden(
@@ -229,7 +226,6 @@ fn positions() -> Vec<Golden> {
     ]
 }
 
-/// Returns begins and ends of operations.
 fn calls() -> Vec<Golden> {
     vec![
         golden("tool-begin", RecordKind::TOOL_BEGIN, Body::ToolBegin(begin())),
@@ -392,7 +388,6 @@ fn calls() -> Vec<Golden> {
     ]
 }
 
-/// Returns decisions about interrupted operations, and an observation.
 fn decisions_and_observations() -> Vec<Golden> {
     vec![
         golden(
@@ -434,7 +429,6 @@ fn decisions_and_observations() -> Vec<Golden> {
     ]
 }
 
-/// Returns imports of exported slices.
 fn imports() -> Vec<Golden> {
     vec![
         golden(
@@ -553,7 +547,7 @@ fn envelopes() -> Vec<Golden> {
             }),
         ),
         golden("declared", RecordKind::DECLARED, Body::Declare(declaration())),
-        // Kinds of a later version: a value, and bytes that are none.
+        // Kinds of a later version: a value, and bytes that are no value.
         golden("unknown-content", later(77), Body::Bytes(b"\x82\xa1n\x2a\xa4list\x92\xc0\xc4\x02\x00\xff")),
         golden("unknown-envelope", later(200), Body::Bytes(b"\xc1 no MessagePack")),
     ]

@@ -1,5 +1,5 @@
-//! The golden images: one of a session at rest, one of a session within a call, one with conversations, and one with
-//! suspended calls.
+//! The golden images: sessions at rest, within a call, with conversations, after a compaction, with
+//! suspended calls, and replicated.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,9 @@ use uuid::Uuid;
 
 use super::{PREDECESSOR_CRC, SESSION, context, tags};
 
-/// Returns an image of a session at rest, one within a call while an interrupted operation waits to be settled, one with
-/// conversations, one with suspended calls, and one of a session that a replica holds.
+/// Returns images of a session at rest, within a call while an interrupted operation waits to be
+/// settled, with conversations, after a compaction, with suspended calls, and of a replicated
+/// session.
 pub(crate) fn images() -> [(&'static str, Image<'static>); 6] {
     let item = |sequence, ordinal, bytes| ItemImage { id: ItemId { sequence, ordinal }, version: 2, bytes };
     let opened = SessionOpening { session: SESSION, seed: 3, tags: BTreeMap::new(), parent: None };
@@ -165,7 +166,8 @@ fn suspended() -> Vec<SuspendedOperation<&'static str>> {
     vec![asks, within]
 }
 
-/// Returns an entry of every kind, in two conversations, and the fates of runs within which some were written.
+/// Returns an entry of every kind, in two conversations, and the outcomes of runs within which some
+/// were written.
 fn conversations() -> ConversationsImage<'static> {
     let kinds = [
         EntryKind::Input,

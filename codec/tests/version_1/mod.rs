@@ -1,4 +1,5 @@
-//! The content of the golden files of format version 1, as values of this crate: frames, segment headers and images.
+//! The content of the golden files of format version 1, as values of this crate: frames, segment
+//! headers and images.
 
 mod conversations;
 mod frames;
@@ -37,7 +38,8 @@ pub(crate) const OTHER: Uuid = Uuid::from_u128(0xfedc_ba98_7654_3210_0f1e_2d3c_4
 pub(crate) const EVENT: &[u8] = b"\x82\xa4step\x03\xa4text\xa7ship it";
 pub(crate) const ITEM: &[u8] = b"\x81\xa4step\x07";
 
-/// One golden frame: the name of its file, its kind, its body, and the lane that is added to the body.
+/// One golden frame: the name of its file, its kind, its body, and the lane that is added to the
+/// body.
 pub(crate) struct Golden {
     pub(crate) name: &'static str,
     pub(crate) kind: RecordKind,
@@ -138,7 +140,7 @@ impl Body {
     }
 }
 
-/// Returns the note of a session that a replica holds.
+/// Returns the note of a replicated session.
 pub(crate) fn replicated() -> Replicated {
     Replicated { at: "object storage beneath `team`".to_owned(), by: "worker 7".to_owned(), epoch: 3 }
 }
@@ -147,7 +149,7 @@ pub(crate) fn tags<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String,
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// Returns the names with which the JSON forms are made: those of [`declaration`].
+/// Returns the names for the JSON forms: those of [`declaration`].
 pub(crate) fn names() -> RecordNames {
     let mut names = RecordNames::default();
     names.learn(&declaration());
