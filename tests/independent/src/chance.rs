@@ -1,8 +1,8 @@
-//! Chance that follows from a seed: the same seed does the same.
+//! Random numbers from a seed: the same seed gives the same numbers.
 
 use std::time::Duration;
 
-/// A generator of numbers (SplitMix64).
+/// A random number generator (SplitMix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(u64);
 
@@ -11,7 +11,7 @@ impl Chance {
         Chance(seed)
     }
 
-    /// A generator of its own for one of many things.
+    /// Makes an independent generator for one of many things.
     pub(crate) fn of(seed: u64, which: u64) -> Chance {
         let mut chance = Chance(seed ^ which.wrapping_mul(0xd6e8_feb8_6659_fd93));
         chance.number();
@@ -25,22 +25,20 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which is not 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.number() % end.max(1)
     }
 
-    /// Whether something that happens once in `times` happens.
+    /// Returns `true` once in `times` calls on average.
     pub(crate) fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of some things.
     pub(crate) fn one_of<'a, T>(&mut self, things: &'a [T]) -> Option<&'a T> {
         things.get(usize::try_from(self.below(things.len() as u64)).unwrap_or_default())
     }
 
-    /// So many bytes.
     pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {
@@ -50,7 +48,7 @@ impl Chance {
         bytes
     }
 
-    /// A time below `end`.
+    /// Returns a duration below `end`.
     pub(crate) fn moment(&mut self, end: Duration) -> Duration {
         Duration::from_nanos(self.below(u64::try_from(end.as_nanos()).unwrap_or(u64::MAX)))
     }

@@ -1,4 +1,5 @@
-//! Processes of this binary's own: a part of a harness that is to be killed, limited, or run as another user.
+//! Runs parts of a harness in processes of this binary, to be killed, limited, or run as another
+//! user.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,37 +12,36 @@ use std::time::{Duration, Instant};
 
 use crate::report::Result;
 
-/// The first argument of a process that is a part of a harness.
+/// First argument of a process that runs a part of a harness.
 pub(crate) const PART: &str = "part";
 
-/// The most memory that a process has held, in KiB, is written into the file that this variable names.
+/// Names the variable with the file into which a process writes its peak memory, in KiB.
 const PEAK: &str = "FOLDLOG_INDEPENDENT_PEAK";
 
-/// A child that does nothing for so long has hung.
+/// A child that does nothing for this long has hung.
 pub(crate) const HANGS: Duration = Duration::from_secs(120);
 
-/// What a process may have.
+/// Limits of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {
     /// Address space, in KiB.
     pub(crate) memory_kib: Option<u64>,
-    /// Descriptors.
     pub(crate) files: Option<u64>,
-    /// Length of a file that it writes, in KiB. Without the signal, so that the call fails.
+    /// Length of a file that it writes, in KiB. The signal is ignored, so that the call fails.
     pub(crate) file_kib: Option<u64>,
 }
 
-/// A part of a harness in a process of its own.
+/// Makes the command that runs a part of a harness in a process of its own.
 pub(crate) fn part(name: &str, arguments: &[&dyn AsRef<OsStr>]) -> Result<Command> {
     let this = std::env::current_exe()?;
-    // A build meanwhile puts another binary in its place, and this one goes on.
+    // A concurrent build may replace the binary's file. Then `/proc` still has this process's own.
     let running = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
     let mut command = Command::new(if this.exists() { this } else { running });
     command.arg(PART).arg(name).args(arguments.iter().map(|argument| argument.as_ref()));
     Ok(command)
 }
 
-/// The same under limits, which the shell sets.
+/// Returns the same command under limits, which the shell sets.
 pub(crate) fn limited(limits: Limits, command: &Command) -> Command {
     let mut script = String::new();
     let mut set = |limit: &str, to: Option<u64>| {
@@ -66,21 +66,21 @@ pub(crate) fn limited(limits: Limits, command: &Command) -> Command {
     shell
 }
 
-/// Has a command's process tell how much memory it has held, in this file.
+/// Has a command's process write its peak memory into this file.
 pub(crate) fn tell_peak(command: &mut Command, file: &Path) {
     command.env(PEAK, file);
 }
 
-/// Writes down how much memory this process has held, where it was asked to.
+/// Writes this process's peak memory if it was requested.
 pub(crate) fn write_peak() {
     let Some(file) = std::env::var_os(PEAK).map(PathBuf::from) else { return };
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
-    // Whoever asked finds no file, and says so.
+    // The parent reports a missing file.
     let _ = fs::write(file, peak.trim().trim_end_matches(" kB"));
 }
 
-/// A child whose lines are heard as they come.
+/// A child whose lines are read as they arrive.
 pub(crate) struct Heard {
     child: Child,
     lines: Receiver<String>,
@@ -88,7 +88,6 @@ pub(crate) struct Heard {
 }
 
 impl Heard {
-    /// Starts it.
     pub(crate) fn start(mut command: Command) -> Result<Heard> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
@@ -96,7 +95,7 @@ impl Heard {
         let (send, lines) = mpsc::channel();
         thread::spawn(move || {
             let Some(stdout) = stdout else { return };
-            // A line that a kill cut short has no end, and was not said.
+            // Ignores a line without an end, which a kill cut short.
             for line in BufReader::new(stdout).split(b'\n').map_while(std::result::Result::ok) {
                 if send.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
                     return;
@@ -113,7 +112,7 @@ impl Heard {
         Ok(Heard { child, lines, errors: Some(errors) })
     }
 
-    /// The next line; `None` where it ended.
+    /// Returns the next line, or `None` if the child has ended.
     pub(crate) fn line(&mut self) -> Result<Option<String>> {
         match self.lines.recv_timeout(HANGS) {
             Ok(line) => Ok(Some(line)),
@@ -125,7 +124,8 @@ impl Heard {
         }
     }
 
-    /// The line that begins with a word, without the word; `None` where it ended before.
+    /// Returns the rest of the next line that begins with a word, or `None` if the child ended
+    /// before.
     pub(crate) fn word(&mut self, word: &str) -> Result<Option<String>> {
         while let Some(line) = self.line()? {
             if let Some(rest) = line.strip_prefix(word) {
@@ -141,30 +141,30 @@ impl Heard {
         Ok(writeln!(input, "{line}")?)
     }
 
-    /// Kills it with SIGKILL, and returns once it is gone.
+    /// Kills it with SIGKILL, and returns once it has ended.
     pub(crate) fn kill(&mut self) -> Result<()> {
-        // One that has ended by itself cannot be killed, which is as good.
+        // Fails if it has ended by itself, which is as good.
         let _ = self.child.kill();
         self.child.wait()?;
         Ok(())
     }
 
-    /// What it has said by now and was not heard yet.
+    /// Returns the lines that have arrived and were not read yet.
     pub(crate) fn so_far(&mut self) -> Vec<String> {
         self.lines.try_iter().collect()
     }
 
-    /// What it had said before it ended and was not heard yet. Only of one that has ended.
+    /// Returns all remaining lines. The child must have ended.
     pub(crate) fn rest(&mut self) -> Vec<String> {
         self.lines.iter().collect()
     }
 
-    /// Closes its input and waits for its end: its status and what it wrote to standard error.
+    /// Closes its input and waits for its end. Returns its status and its standard error.
     pub(crate) fn ended(&mut self) -> Result<(ExitStatus, String)> {
         self.ended_within(HANGS)?.ok_or_else(|| format!("a child did not end within {HANGS:?}").into())
     }
 
-    /// The same; `None` where it did not end in time, and was killed.
+    /// Does the same, but kills it and returns `None` if it does not end in time.
     pub(crate) fn ended_within(&mut self, within: Duration) -> Result<Option<(ExitStatus, String)>> {
         drop(self.child.stdin.take());
         let until = Instant::now() + within;
@@ -189,7 +189,7 @@ impl Drop for Heard {
     }
 }
 
-/// Runs a part to its end and returns its lines, or what it wrote to standard error.
+/// Runs a part to its end. Returns its lines, or its standard error if it failed.
 pub(crate) fn run(command: Command) -> Result<std::result::Result<Vec<String>, String>> {
     let mut heard = Heard::start(command)?;
     let (status, errors) = heard.ended()?;

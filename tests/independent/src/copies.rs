@@ -1,5 +1,6 @@
-//! Copies that are taken while a session is written. One that takes the newest segment first always holds; one that
-//! takes them in any other order holds too, or is told to be a copy taken during writes, and never to be damaged.
+//! Copies a session while it is written. A copy that takes the newest segment first is always
+//! valid. A copy in any other order is valid too, or is reported as a copy taken during writes, and
+//! never as damaged.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,15 +18,16 @@ use crate::report::{Report, Result};
 use crate::verbs::Foldlog;
 use crate::{Plan, place};
 
-/// Small segments, so that a copy meets many of them being begun and sealed.
+/// Small segments, so that a copy meets the start and the seal of many.
 const SEGMENT_BYTES: u64 = 64 << 10;
 
-/// So many copies are taken of one session, so many records at most are written before each, and while each file is copied.
+/// Copies of one session, records at most before each copy, and records at most while each file is
+/// copied.
 const COPIES: u64 = 8;
 const WRITTEN: u64 = 800;
 const MEANWHILE: u64 = 80;
 
-/// A program that copies reads the directory so many times again.
+/// Limits how often a copying program reads the directory again.
 const AGAIN_MAX: u64 = 3;
 
 const ORDERS: [&str; 4] = ["newest first", "oldest first", "as listed", "at random"];
@@ -38,7 +40,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let copies = plan.rounds(40, 400);
     let mut writer = None;
     for number in 0..copies {
-        // A session of its own for some copies each, so that none grows without end.
+        // A new session for every few copies, so that none grows without limit.
         if number % COPIES == 0 {
             writer = Some(Writer::start(directory.path(), number)?);
         }
@@ -59,7 +61,7 @@ struct Writer {
     heard: Heard,
     dir: std::path::PathBuf,
     id: Uuid,
-    /// So many records were acknowledged.
+    /// Number of acknowledged records.
     known: u64,
 }
 
@@ -73,7 +75,7 @@ impl Writer {
         Ok(Writer { heard, dir, id, known: 0 })
     }
 
-    /// Has so many records written, and does something meanwhile.
+    /// Has this many records written, and runs `meanwhile` during that.
     fn writes(&mut self, more: u64, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
         self.heard.tell(more)?;
         meanwhile()?;
@@ -96,7 +98,7 @@ fn copy(writer: &mut Writer, to: &Path, order: &str, chance: &mut Chance) -> Res
     };
     let mut names = listed()?;
     match order {
-        // As the documentation has it: segments from the newest to the oldest, then what they name.
+        // As documented: segments from the newest to the oldest, then the files that they name.
         "newest first" => {
             names.sort_by(|one, other| is_segment(other).cmp(&is_segment(one)).then(other.cmp(one)))
         }
@@ -115,7 +117,7 @@ fn copy(writer: &mut Writer, to: &Path, order: &str, chance: &mut Chance) -> Res
             let (source, target) = (from.join(name), to.join(name));
             writer.writes(1 + chance.below(MEANWHILE), || match fs::symlink_metadata(&source) {
                 Ok(found) if found.is_dir() => place::copy_all(&source, &target),
-                // What is gone by now was an image, or was being built.
+                // A file that has disappeared was an image, or a temporary file.
                 Ok(_) if fs::copy(&source, &target).is_err() && source.exists() => {
                     Err(format!("{} cannot be copied", source.display()).into())
                 }
@@ -125,14 +127,14 @@ fn copy(writer: &mut Writer, to: &Path, order: &str, chance: &mut Chance) -> Res
         if order == ORDERS[0] {
             return Ok(());
         }
-        // A program that reads the directory as it copies meets what came meanwhile.
+        // A program that reads the directory while it copies sees new files.
         names = listed()?;
         names.retain(|name| !to.join(name).exists() && is_segment(name));
         names.sort();
         if names.is_empty() {
             return Ok(());
         }
-        // Nor does it read it for ever.
+        // It does not read it forever.
         again += 1;
         if again > AGAIN_MAX {
             return Ok(());
@@ -157,7 +159,8 @@ fn judge(report: &mut Report, foldlog: &Foldlog, copy: &Path, order: &str, known
             Ok(heard) => {
                 let whole = heard.iter().zip(0..).all(|(said, n)| *said == host::said(0, n));
                 report.check(whole, || format!("{order}: the copy holds other records"));
-                // What was acknowledged before the copy began is in it, where it takes the newest first.
+                // A copy that takes the newest segment first contains all records that were
+                // acknowledged before it began.
                 let enough = order != ORDERS[0] || heard.len() as u64 >= known;
                 report.check(enough, || format!("{order}: {} records of {known}", heard.len()));
             }
@@ -169,7 +172,7 @@ fn judge(report: &mut Report, foldlog: &Foldlog, copy: &Path, order: &str, known
         report.broken(format!("{order}: the copy does not hold: {}", said.trim()));
         return Ok(());
     }
-    // What to do next may speak of copies whatever it is.
+    // The advice may mention copies in any case.
     let first: Vec<_> = said.lines().filter(|line| !line.contains("next:")).collect();
     let lowered = first.join(" ").to_lowercase();
     let told = lowered.contains("incomplete") && !lowered.contains("corrupt");
@@ -189,7 +192,7 @@ fn store_of(directory: &Path) -> Result<Store> {
     Ok(Store::open_with(directory, options)?)
 }
 
-/// Writes as many records as each line of its input says.
+/// Writes as many records as each line of its input states.
 pub(crate) fn part(arguments: &[String]) -> Result<()> {
     let [store, id] = arguments else { return Err("store, session".into()) };
     let session = store_of(Path::new(store))?.open_session(id.parse()?, &host::types()?)?;

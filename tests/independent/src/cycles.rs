@@ -1,5 +1,5 @@
-//! Lives that never close: each opens the session, records twenty events and is killed. What they leave on the disk, and
-//! what the next opening reads, grows no faster than the records.
+//! Lives without a close: each opens the session, records twenty events and is killed. Their files,
+//! and the bytes that the next opening reads, grow no faster than the records.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,21 +19,22 @@ use crate::verbs::Foldlog;
 /// Records of one life.
 const RECORDS: u64 = 20;
 
-/// What is allocated may be this constant and so much for each life: a segment of the least size, which is 16 KiB, and
-/// the tail of one life that recovery writes once more, in a file of its own.
+/// Limits the allocated bytes: a constant, and an amount for each life. A life allocates a segment
+/// of the least size, which is 16 KiB, and recovery rewrites its tail into a file of its own.
 const BYTES_AT_FIRST: u64 = 512 << 10;
 const BYTES_EACH: u64 = 32 << 10;
 
-/// Files: two each life, a segment and what recovery writes again.
+/// Files: two for each life, a segment and the file that recovery rewrites.
 const FILES_AT_FIRST: u64 = 24;
 const FILES_EACH: u64 = 2;
 
-/// What an opening reads: of each life a segment of the least size, its empty rest included, and its records once more.
+/// Bytes that an opening reads: for each life a segment of the least size, including its empty
+/// rest, and its records again.
 const READ_AT_FIRST: u64 = 256 << 10;
 const READ_EACH: u64 = 24 << 10;
 
-/// The second half of the lives may take so many times as much as the first one, and a constant for each opening: linear
-/// growth of an opening's cost makes it three times.
+/// Limits the openings of the second half of the lives: this multiple of the first half's time, and
+/// a constant for each opening. If the cost of an opening grows linearly, the multiple is three.
 const LATER_TIMES: u64 = 4;
 const LATER_MORE_US: u64 = 3_000;
 
@@ -108,7 +109,7 @@ fn at_level(
     Ok(())
 }
 
-/// One life: opens, tells what that took, writes, and does not live to close.
+/// Runs one life: opens the session, reports the time, writes, and is killed before it closes.
 pub(crate) fn part(arguments: &[String]) -> Result<()> {
     let [store, id, word] = arguments else { return Err("store, session, level".into()) };
     let durability = host::durability(word)?;
@@ -125,7 +126,7 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// How many bytes this process has read from files, by the system's count.
+/// Returns how many bytes this process has read from files, by the system's count.
 fn bytes_read() -> Result<u64> {
     let io = fs::read_to_string("/proc/self/io")?;
     let read = io.lines().find_map(|line| line.strip_prefix("rchar: ")).ok_or("no count of bytes read")?;

@@ -1,5 +1,5 @@
-//! Full disks, and limits of descriptors, file lengths and memory: nothing that was acknowledged is lost, the error says
-//! what is missing, and everything works again once there is room.
+//! Full disks, and limits of descriptors, file lengths and memory: no acknowledged record is lost,
+//! the error names the missing resource, and everything works again once it is available.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -20,7 +20,8 @@ use crate::place::{self, Disk, Kind};
 use crate::report::{Report, Result};
 use crate::tree::{Compared, Tree};
 
-/// What a full disk may have left: a segment of the least size, the directory entries, and what ext4 keeps back.
+/// Largest free space on a full disk: a segment of the least size, the directory entries, and
+/// ext4's reserve.
 const LEFT_OVER: u64 = 600 << 10;
 
 pub(crate) fn run(plan: &Plan) -> Result<Report> {
@@ -52,7 +53,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// All that is tried on one small disk.
+/// Runs all tests on one small disk.
 fn full(report: &mut Report, disk: &Disk, kind: Kind, round: u64, chance: &mut Chance) -> Result<()> {
     for level in LEVELS {
         log_on_full_disk(report, disk, kind, level, chance)?;
@@ -61,7 +62,7 @@ fn full(report: &mut Report, disk: &Disk, kind: Kind, round: u64, chance: &mut C
     tool_on_full_disk(report, disk, kind, round, true)
 }
 
-/// A writer fills the disk, is refused, and goes on once there is room.
+/// A writer fills the disk, is refused, and continues once there is room.
 fn log_on_full_disk(
     report: &mut Report,
     disk: &Disk,
@@ -76,7 +77,7 @@ fn log_on_full_disk(
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close()?;
     let filler = disk.root().join("filler");
-    // Some of the room is somebody else's, who gives it back later.
+    // This file uses some of the room, and is removed later.
     fs::write(&filler, vec![1; usize::try_from((3 << 20) + chance.below(2 << 20)).unwrap_or_default()])?;
     let arguments = [&"write" as &dyn AsRef<_>, &base, &id.to_string(), &word];
     let mut writer = Heard::start(child::part("exhausted", &arguments)?)?;
@@ -106,10 +107,10 @@ fn log_on_full_disk(
             report.broken(format!("{what}: the writer was not refused, and ended: {:?}", writer.ended()?))
         }
     }
-    // While the disk is full, what is there is read.
+    // The log can be read while the disk is full.
     read_back(report, &dir, known, &format!("{what}, full"));
     fs::remove_file(&filler)?;
-    // The writer goes on at its end of input: in the same session, or in a new opening.
+    // At the end of its input the writer continues: in the same session, or after opening it again.
     let (status, errors) = writer.ended()?;
     report.check(status.success(), || format!("{what}: with room again: {errors}"));
     for line in writer.rest() {
@@ -129,7 +130,8 @@ fn says_full(error: &str) -> bool {
     error.contains("no space") || error.contains("full")
 }
 
-/// A tool fills the disk that its workspace and the store are on. It fails, or its process is killed and recovered.
+/// A tool fills the disk of its workspace and the store. It fails, or its process is killed and
+/// recovered.
 fn tool_on_full_disk(report: &mut Report, disk: &Disk, kind: Kind, round: u64, killed: bool) -> Result<()> {
     let what =
         format!("{kind:?}, a tool that fills the disk and {}", if killed { "is killed" } else { "fails" });
@@ -142,7 +144,8 @@ fn tool_on_full_disk(report: &mut Report, disk: &Disk, kind: Kind, round: u64, k
     let id = host.word("session")?.ok_or("the host ended early")?;
     let (status, errors) = host.ended()?;
     report.count("tools that filled a disk", 1);
-    // The disk is full by what the tool itself left. If that can neither be captured nor be moved aside, it stays until somebody gives it up.
+    // The tool's own files fill the disk. If they can neither be captured nor be moved aside, they
+    // stay until a person gives them up.
     let stays = |said: &str| said.contains("nothing was rolled back") && root.join("filler").exists();
     if !killed {
         report.check(status.success() || stays(&errors), || format!("{what}: not rolled back: {errors}"));
@@ -165,7 +168,8 @@ fn tool_on_full_disk(report: &mut Report, disk: &Disk, kind: Kind, round: u64, k
     Ok(())
 }
 
-/// A host under limits: it writes, and calls a tool that fails. Afterwards, without limits, all is there.
+/// A host under limits writes, and calls a tool that fails. Afterwards, without limits, all records
+/// and files are there.
 fn limited(report: &mut Report, directory: &Path, what: &str, limits: Limits, round: u64) -> Result<()> {
     let what = format!("{what} limited to {limits:?}");
     let base = tempfile::tempdir_in(directory)?;
@@ -173,7 +177,7 @@ fn limited(report: &mut Report, directory: &Path, what: &str, limits: Limits, ro
     let root = base.join("workspace");
     furnish(&root)?;
     let before = Tree::of(&root)?;
-    // The session is there before the limits are.
+    // The session is created before the limits apply.
     let desk = Desk::at(base, &root, Durability::Boundary, None)?;
     let (id, dir) = (desk.session.id(), desk.session.dir().to_owned());
     let session = desk.session.clone();
@@ -189,7 +193,7 @@ fn limited(report: &mut Report, directory: &Path, what: &str, limits: Limits, ro
     report.count("hosts under limits", 1);
     let ends = ["refused", "rolled back", "not rolled back", "cannot open"];
     let ended = said.iter().filter(|line| ends.iter().any(|end| line.starts_with(end))).count();
-    // Without memory a program in Rust aborts, and nothing is promised of what it would have said.
+    // Without memory a Rust program aborts, and may not report anything.
     if limits.memory_kib.is_none() {
         report.check(status.success() && ended > 0, || format!("{what}: {status}: {errors}"));
     }
@@ -226,7 +230,7 @@ fn furnish(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a failing tool does to that.
+/// Changes the workspace as a failing tool.
 fn upset(root: &Path) -> io::Result<()> {
     fs::remove_dir_all(root.join("deep/deep/deep"))?;
     for n in 0..20 {
@@ -251,7 +255,7 @@ fn read_back(report: &mut Report, dir: &Path, known: u64, what: &str) {
     }
 }
 
-/// A writer or a host.
+/// Runs a writer or a host.
 pub(crate) fn part(arguments: &[String]) -> Result<()> {
     match arguments {
         [mode, base, id, word] if mode == "write" => write(Path::new(base), id, word),
@@ -272,7 +276,8 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
     }
 }
 
-/// Writes until it is refused; waits for the end of its input; then goes on in the same session, or in another opening.
+/// Writes until it is refused, and waits for the end of its input. Then it continues in the same
+/// session, or after opening it again.
 fn write(base: &Path, id: &str, word: &str) -> Result<()> {
     let durability = host::durability(word)?;
     let store = host::store(&base.join("store"), durability)?;
@@ -299,7 +304,7 @@ fn write(base: &Path, id: &str, word: &str) -> Result<()> {
             session
         }
         Err(_) => {
-            // It takes no more writes, and closing it says so.
+            // The session accepts no more writes, and its close reports that.
             let _ = session.close();
             writeln!(out, "goes on in another opening")?;
             let session = store.open_session_at(id, &types, durability)?;
@@ -361,7 +366,7 @@ fn under_limits(base: &Path, id: &str) -> Result<()> {
         Ok(_) => writeln!(out, "rolled back")?,
         Err(error) => writeln!(out, "not rolled back {error}")?,
     }
-    // The background's last work is not cut off by an early end.
+    // Lets the background thread finish its last work.
     thread::sleep(Duration::from_millis(1));
     Ok(())
 }

@@ -1,6 +1,7 @@
-//! A file-system test suite that runs inside of a tool: files, directories, links, holes, permissions, owners and attributes
-//! are made and changed by the hundred, at random. Then the tool fails, and the tree is as it was. Beside it: programs that
-//! leave their process group and go on writing, and a file that somebody else appends to all the time.
+//! A file-system test suite that runs inside of a tool: it creates and changes hundreds of files,
+//! directories, links, holes, permissions, owners and attributes at random. Then the tool fails,
+//! and the tree is restored. Also tests programs that leave their process group and continue to
+//! write, and a file to which another thread appends all the time.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write as _;
@@ -19,10 +20,10 @@ use crate::report::{Report, Result};
 use crate::tree::{self, Compared, Tree};
 use crate::{Plan, place};
 
-/// So deep do directories stand in one another.
+/// Depth of nested directories.
 const DEPTH: usize = 40;
 
-/// Names that a file system takes and a program may trip over.
+/// Names that a file system accepts and that confuse some programs.
 const NAMES: [&str; 10] =
     ["a", "b", "c", "with space", "-dash", "*", "new\nline", "\u{e4}\u{1f600}", "back\\slash", ".hidden"];
 
@@ -39,7 +40,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
         fs::create_dir_all(&root)?;
         let mut chance = Chance::of(plan.seed, suite);
         let mut made = Suite { root: root.clone(), chance: chance.clone(), done: 0 };
-        // What is there before is of the same kinds.
+        // The initial files are of the same kinds.
         made.operations(300);
         if suite == 0 && tree::set_attribute(&root, "user.probe", b"1").is_err() {
             report.skip("this file system has no extended attributes");
@@ -71,7 +72,8 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// Programs of a tool that try to outlive it. Each writes into the workspace all the time, and ends by itself after a while.
+/// Programs of a tool that try to outlive it. Each writes into the workspace all the time, and ends
+/// by itself after a while.
 const WRITES: &str = "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo $i >> written; sleep 0.005; done";
 const PROGRAMS: [(&str, &str); 4] = [
     ("a program beside the tool", "WRITES"),
@@ -83,10 +85,10 @@ const PROGRAMS: [(&str, &str); 4] = [
     ),
 ];
 
-/// How long a file is before somebody appends to it.
+/// Length of the file before another thread appends to it.
 const LOG_BYTES: usize = 6 << 20;
 
-/// A tool starts a program and fails: nothing of it goes on in the workspace.
+/// A tool starts a program and fails: no process of it continues in the workspace.
 fn programs(report: &mut Report, base: &Path, name: &str, script: &str) -> Result<()> {
     let root = base.join("workspace");
     fs::create_dir_all(&root)?;
@@ -106,20 +108,21 @@ fn programs(report: &mut Report, base: &Path, name: &str, script: &str) -> Resul
     report.check(called.is_ok(), || format!("{name}: not rolled back: {called:?}"));
     let soon = before.compare(&Tree::of(&root)?, Compared::CONTENT);
     report.check(soon.is_none(), || format!("{name}: {}", soon.unwrap_or_default()));
-    // Ten times as long as it takes to write once more.
+    // Ten times as long as a program waits between two writes.
     thread::sleep(Duration::from_millis(60));
     let later = before.compare(&Tree::of(&root)?, Compared::CONTENT);
     report.check(later.is_none(), || format!("{name}: it goes on: {}", later.unwrap_or_default()));
     Ok(())
 }
 
-/// Somebody appends to a log all the time: tools work, those that fail are rolled back, and no line is lost.
+/// Another thread appends to a log all the time. Tools work, those that fail are rolled back, and
+/// no line is lost.
 fn appended(report: &mut Report, base: &Path) -> Result<()> {
     let root = base.join("workspace");
     fs::create_dir_all(&root)?;
     fs::write(root.join("changed"), "as it was")?;
     let log = root.join("log");
-    // So long that it never stays as it is for as long as it takes to be read.
+    // Long enough that it always changes while it is read.
     fs::write(&log, "an old line\n".repeat(LOG_BYTES / 12))?;
     let before = fs::metadata(&log)?.len();
     let stop = Arc::new(AtomicBool::new(false));
@@ -158,7 +161,7 @@ fn appended(report: &mut Report, base: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Each kind of difference by itself, so that one does not hide another.
+/// Reports each kind of difference separately, so that one does not hide another.
 fn judge(report: &mut Report, suite: u64, before: &Tree, after: &Tree) {
     let none = Compared { modes: false, owners: false, times: false, links: false, attributes: false };
     let kinds = [
@@ -189,7 +192,8 @@ struct Suite {
 }
 
 impl Suite {
-    /// So many operations. Many of them are refused, which is as good: what the system allows is what a tool can do.
+    /// Tries this many operations. Many are refused, which is fine: a tool can do only what the
+    /// system allows.
     fn operations(&mut self, count: u64) {
         for _ in 0..count {
             self.done += 1;
@@ -197,7 +201,7 @@ impl Suite {
         }
     }
 
-    /// A path of few enough names that operations meet.
+    /// Returns a path from few enough names that operations meet.
     fn path(&mut self) -> PathBuf {
         let mut path = self.root.clone();
         for _ in 0..=self.chance.below(3) {
@@ -278,7 +282,7 @@ impl Suite {
         fs::write(path, bytes)
     }
 
-    /// A file with a hole, and a little data behind it.
+    /// Writes a file with a hole, and a little data after it.
     fn hole(&mut self, path: &Path) -> std::io::Result<()> {
         not_through_a_link(path)?;
         let at = self.chance.below(1 << 20);
@@ -299,7 +303,7 @@ fn open(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().write(true).open(path)
 }
 
-/// A link may lead to what is no part of the workspace.
+/// Fails for a link, which may lead out of the workspace.
 fn not_through_a_link(path: &Path) -> std::io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_symlink() => Err(std::io::ErrorKind::InvalidInput.into()),

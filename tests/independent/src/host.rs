@@ -1,4 +1,4 @@
-//! A host: what it records, and the one tool that it has.
+//! A host: its records, and its only tool.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use uuid::Uuid;
 use crate::chance::Chance;
 use crate::report::{Result, Trouble};
 
-/// All durabilities, with the words by which a child is told.
+/// All durabilities, with their names for child processes.
 pub(crate) const LEVELS: [Level; 3] = [
     Level { word: "process", durability: Durability::Process },
     Level { word: "boundary", durability: Durability::Boundary },
     Level { word: "every", durability: Durability::Every },
 ];
 
-/// A durability, and the word that names it.
+/// A durability, and its name.
 #[derive(Clone, Copy)]
 pub(crate) struct Level {
     pub(crate) word: &'static str,
@@ -38,7 +38,8 @@ pub(crate) fn durability(word: &str) -> Result<Durability> {
     found.map(|level| level.durability).ok_or_else(|| Trouble::from(format!("there is no level `{word}`")))
 }
 
-/// A record with a number, so that a gap shows, and a text that follows from it, so that a change shows.
+/// A record with a number, which reveals a gap, and a text that follows from it, which reveals a
+/// change.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub(crate) struct Said {
     pub(crate) n: u64,
@@ -49,7 +50,7 @@ impl Event for Said {
     const NAME: &'static str = "independent.said";
 }
 
-/// All of them, in order.
+/// All records, in order.
 pub(crate) struct Talk;
 
 impl Slice for Talk {
@@ -61,7 +62,7 @@ pub(crate) fn types() -> Result<SessionTypes> {
     Ok(SessionTypes::builder().slice::<Talk>().append_all::<Talk>().build()?)
 }
 
-/// The record of a number: mostly short, now and then long enough for a file of its own.
+/// Returns the record of a number: mostly short, sometimes long enough for a file of its own.
 pub(crate) fn said(seed: u64, n: u64) -> Said {
     let mut chance = Chance::of(seed, n);
     let len = match chance.below(200) {
@@ -73,7 +74,7 @@ pub(crate) fn said(seed: u64, n: u64) -> Said {
     Said { n, text: text.collect() }
 }
 
-/// The record of a number, short.
+/// Returns a short record of a number.
 pub(crate) fn said_briefly(n: u64) -> Said {
     Said { n, text: format!("what was said as number {n}, in about as many bytes as an agent's step takes") }
 }
@@ -82,7 +83,7 @@ pub(crate) fn store(directory: &Path, durability: Durability) -> Result<Store> {
     Ok(Store::open_with(directory, StoreOptions { durability, ..StoreOptions::default() })?)
 }
 
-/// What a session's log says, read as an audit reads it.
+/// Reads a session's records as an audit does.
 pub(crate) fn heard(dir: &Path) -> std::result::Result<Vec<Said>, String> {
     let reader = LogReader::open(dir).map_err(|error| error.to_string())?;
     let state = reader.state().map_err(|error| error.to_string())?;
@@ -98,7 +99,7 @@ pub(crate) fn heard(dir: &Path) -> std::result::Result<Vec<Said>, String> {
 
 type Deed = dyn Fn(&ToolContext) -> std::result::Result<(), ToolError> + Send + Sync;
 
-/// The tool: it does what a harness wants done, and fails where that fails.
+/// Runs a function of the harness, and fails if that fails.
 struct Act(Box<Deed>);
 
 #[derive(Deserialize, JsonSchema)]
@@ -121,7 +122,7 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Opens a session, or begins one, on the workspace at `root`.
+    /// Opens or creates a session, with the workspace at `root`.
     pub(crate) fn at(
         base: &Path,
         root: &Path,
@@ -148,7 +149,7 @@ impl Desk {
         Ok(Desk { state: ExecutionState::new(session.clone(), resources), session })
     }
 
-    /// Goes on where what a call left can neither be captured nor be moved aside.
+    /// Continues without a capture if a call's files can neither be captured nor be moved aside.
     pub(crate) fn without_capture(self) -> Desk {
         let Desk { session, state } = self;
         let resources = state.resources().clone();
@@ -166,7 +167,7 @@ impl Desk {
         ToolRunner::new(self.state.clone(), ToolRegistry::new().with(Act(deed)))
     }
 
-    /// Calls the tool, which does this.
+    /// Calls the tool, which runs this function.
     pub(crate) fn call(
         &self,
         deed: impl Fn(&ToolContext) -> std::result::Result<(), ToolError> + Send + Sync + 'static,
@@ -186,14 +187,15 @@ impl Desk {
         )
     }
 
-    /// Recovers what was left open. The tool is [`Manual`](foldlog::Idempotency::Manual), so nothing is run again.
+    /// Recovers open calls. The tool is [`Manual`](foldlog::Idempotency::Manual), so none runs
+    /// again.
     pub(crate) fn recover(&self) -> foldlog::Result<()> {
         let options = ExecuteOptions { deadline: Some(Duration::from_secs(60)), ..ExecuteOptions::default() };
         self.runner(Box::new(|_| Ok(()))).recover(&options).map(drop)
     }
 }
 
-/// The failure with which a deed ends that is to be rolled back.
+/// Returns the failure that ends a function to be rolled back.
 pub(crate) fn fails() -> ToolError {
     ToolError::failed("on purpose")
 }

@@ -1,9 +1,9 @@
-//! Writers that are killed at any moment. Each record is acknowledged over a pipe once its call has returned; after the
-//! kill every acknowledged record is there, in order, with its bytes, and at most the one that was being written beside
-//! them. The next life goes on in the same session.
+//! Kills writers at any moment. Each record is acknowledged over a pipe once its call has returned.
+//! After the kill every acknowledged record is there, in order, with its bytes, and in addition at
+//! most the one that was being written. The next life continues in the same session.
 //!
-//! Hosts that call tools are killed too: after a recovery STATE and the workspace are what the last committed call left,
-//! and both are of the same call.
+//! Hosts that call tools are killed too. After a recovery STATE and the workspace are as the last
+//! committed call left them, and both are of the same call.
 
 use std::fs;
 use std::io::Write as _;
@@ -22,10 +22,10 @@ use crate::tree::{Compared, Tree};
 use crate::verbs::Foldlog;
 use crate::{Plan, place};
 
-/// A session is written by so many lives, so that reading it back stays quick.
+/// Lives of one session: few enough that reading it back stays quick.
 const LIVES: u64 = 40;
 
-/// Every so-manieth session is also verified by the binary after each kill, not only at its end.
+/// One in this many sessions is also verified by the binary after each kill, not only at its end.
 const VERIFIED: u64 = 5;
 
 pub(crate) fn run(plan: &Plan) -> Result<Report> {
@@ -54,7 +54,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// A host that calls tools one after the other, from life to life.
+/// Runs a host that calls tools one after the other, from life to life.
 fn of_one_desk(
     report: &mut Report,
     base: &Path,
@@ -84,7 +84,7 @@ fn of_one_desk(
         report.check(errors.is_empty(), || format!("{word}, host {life}: it said {errors}"));
         let told = said.iter().filter_map(|line| line.strip_prefix("committed ")?.parse::<u64>().ok()).max();
         let known = told.unwrap_or_default().max(committed);
-        // What recovers it is another process.
+        // Another process recovers it.
         let desk = Desk::at(base, &root, durability, Some(id.parse()?))?;
         if desk.session.is_interrupted() {
             report.count("hosts killed within a call", 1);
@@ -124,7 +124,7 @@ fn of_one_desk(
     Ok(())
 }
 
-/// What the call of a number does to the files of a workspace.
+/// Writes the files of the call with this number into a workspace.
 fn write_call(root: &Path, n: u64) -> std::io::Result<()> {
     let mut chance = Chance::of(n, 99);
     fs::create_dir_all(root.join("inner"))?;
@@ -178,7 +178,8 @@ fn of_one_session(
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close()?;
     let seed = chance.number();
-    // All below this were acknowledged, and the one at it was perhaps being written.
+    // All numbers below this were acknowledged. The record with this number was perhaps being
+    // written.
     let mut acknowledged = 0;
     for life in 0..lives {
         let arguments = [&store.path() as &dyn AsRef<_>, &id.to_string(), &word, &seed.to_string()];
@@ -226,7 +227,7 @@ fn of_one_session(
     Ok(())
 }
 
-/// Compares what an audit reads with what was acknowledged, and returns how many records there are.
+/// Compares an audit's records with the acknowledged ones. Returns the number of records.
 fn read_back(report: &mut Report, dir: &Path, word: &str, life: u64, seed: u64, acknowledged: u64) -> u64 {
     let heard = match host::heard(dir) {
         Ok(heard) => heard,

@@ -1,30 +1,32 @@
-//! Tries foldlog's promises from outside: through its public API alone, without any code of its test suite.
+//! Tests foldlog's promises from outside: through its public API alone, without any code of its
+//! test suite.
 //!
-//! `cargo run --release -p foldlog-independent -- all --long` runs every harness at full length; without `--long` each
-//! takes seconds. Exit codes: 0 every promise that was tried held, 1 one was broken, 2 a harness could not run.
+//! `cargo run --release -p foldlog-independent -- all --long` runs every harness at full length.
+//! Without `--long` each takes seconds. Exit codes: 0 every tested promise was kept, 1 one was
+//! broken, 2 a harness could not run.
 //!
-//! | module | tries |
+//! | module | tests |
 //! |---|---|
 //! | `kills` | writers that are killed at any moment, with each record acknowledged over a pipe |
-//! | `cycles` | lives that never close: what they leave on the disk, and what opening costs |
+//! | `cycles` | lives without a close: their files, and the cost of opening |
 //! | `swaps` | workspaces, parents and directories that are exchanged while calls fail and are recovered |
 //! | `hostile` | logs of any shape against every verb of the binary, under a limit of memory and time |
 //! | `exhausted` | full disks, and limits of descriptors, file lengths and memory |
-//! | `obstacles` | what a tool leaves in its own rollback's way: sparse files, deep trees, a forged mark |
+//! | `obstacles` | files of a tool that obstruct its own rollback: sparse files, deep trees, a forged mark |
 //! | `powercuts` | an ext4 that is shut down without a flush |
 //! | `copies` | copies that are taken while a session is written |
 //! | `owners` | ownership and modes under several users |
 //! | `fs_suite` | a file-system test suite that runs inside of a tool that fails |
 //!
-//! | module | holds |
+//! | module | contains |
 //! |---|---|
-//! | `report` | what a harness counted, skipped and found broken |
+//! | `report` | a harness's counts, skipped parts and broken promises |
 //! | `host` | a host's types, its session and its workspace |
 //! | `child` | parts of a harness in processes of their own |
 //! | `place` | directories and small disks |
-//! | `tree` | what a directory holds, to be compared |
+//! | `tree` | the contents of a directory, for comparison |
 //! | `verbs` | the binary `foldlog` |
-//! | `chance` | chance from a seed |
+//! | `chance` | random numbers from a seed |
 
 mod chance;
 mod child;
@@ -54,34 +56,35 @@ use crate::report::{Report, Result};
 #[derive(Parser)]
 #[command(about = "Tries foldlog's promises through its public API alone")]
 struct Arguments {
-    /// What to try; `all`, or `gate` for what a gate runs.
+    /// Harnesses to run; `all`, or `gate` for those of a gate.
     #[arg(required = true)]
     harnesses: Vec<Harness>,
-    /// The short form, which is the default.
+    /// Run the short form, which is the default.
     #[arg(long, conflicts_with = "long")]
     short: bool,
-    /// The long form.
+    /// Run the long form.
     #[arg(long)]
     long: bool,
-    /// Where chance begins.
+    /// Seed of all random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many rounds, in place of the form's: kills, lives, swaps, cuts, copies, suites, each of what the harness counts.
+    /// Number of rounds instead of the form's: kills, lives, swaps, cuts, copies or suites,
+    /// depending on the harness.
     #[arg(long)]
     count: Option<u64>,
-    /// How long `swaps` goes on; its long form takes an hour where nothing is said.
+    /// Duration of `swaps`; by default its long form takes an hour.
     #[arg(long)]
     seconds: Option<u64>,
-    /// Where files go; the system's temporary directory where nothing is said.
+    /// Directory for files; by default the system's temporary directory.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Print each verb of `hostile` with how it ended.
+    /// Print each verb of `hostile` with its result.
     #[arg(long)]
     verbose: bool,
-    /// Only the shapes of `hostile` whose names hold this.
+    /// Run only the shapes of `hostile` whose names contain this text.
     #[arg(long)]
     only: Option<String>,
-    /// The binary whose verbs are run; this one, which holds the same verbs, where nothing is said.
+    /// Binary whose verbs are run; by default this one, which contains the same verbs.
     #[arg(long)]
     foldlog: Option<PathBuf>,
 }
@@ -102,7 +105,7 @@ enum Harness {
     FsSuite,
 }
 
-/// All of them, in the order in which they run.
+/// All harnesses, in the order in which they run.
 const ALL: [Harness; 10] = [
     Harness::Kills,
     Harness::Cycles,
@@ -116,7 +119,7 @@ const ALL: [Harness; 10] = [
     Harness::Swaps,
 ];
 
-/// Those whose short forms a gate runs: they hold, and are quick.
+/// Harnesses whose short forms a gate runs: they pass, and are quick.
 const GATE: [Harness; 10] = [
     Harness::Kills,
     Harness::Cycles,
@@ -130,7 +133,7 @@ const GATE: [Harness; 10] = [
     Harness::Hostile,
 ];
 
-/// How a harness is to run.
+/// Describes how a harness runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) long: bool,
@@ -144,7 +147,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// How many rounds: what was asked for, or what the form says.
+    /// Returns the number of rounds: the requested one, or the form's.
     pub(crate) fn rounds(&self, short: u64, long: u64) -> u64 {
         self.count.unwrap_or(if self.long { long } else { short })
     }
@@ -168,7 +171,7 @@ impl Harness {
     }
 }
 
-/// A part of a harness, which its parent process asked for.
+/// Runs a part of a harness for its parent process.
 fn part(name: &str, arguments: &[String]) -> Result<()> {
     match name {
         "kills" => kills::part(arguments),
@@ -205,7 +208,7 @@ fn main() -> ExitCode {
         one => vec![*one],
     });
     let (mut broken, mut failed) = (false, false);
-    // What went wrong is said once more at the end, where the reports of the others do not hide it.
+    // Failures are repeated at the end, where the other reports do not hide them.
     let mut again = Vec::new();
     for harness in chosen {
         match harness.run(&plan) {

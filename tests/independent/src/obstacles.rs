@@ -1,6 +1,6 @@
-//! What a tool may leave in its own rollback's way: a sparse file, a tree deeper than a process has descriptors, a forged
-//! mark. The call fails, or its process is killed and another one recovers the session: both end in good time, and the
-//! workspace is as it was.
+//! Tools that obstruct their own rollback: with a sparse file, a tree deeper than a process has
+//! descriptors, or a forged mark. The call fails, or its process is killed and another one recovers
+//! the session. Both end within the time limit, and the workspace is restored.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -16,10 +16,10 @@ use crate::report::{Report, Result};
 use crate::tree::{self, Compared, Tree};
 use crate::{Plan, place};
 
-/// A call and a recovery take no longer, on a machine that does other things too.
+/// Time limit of a call and of a recovery, on a machine that does other things too.
 const WITHIN: Duration = Duration::from_secs(40);
 
-/// The call's deadline, and what it may take beside that to be rolled back.
+/// The call's deadline, and the additional time for its rollback.
 const DEADLINE: Duration = Duration::from_secs(2);
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -43,7 +43,7 @@ const OBSTACLES: [(&str, Deed); 6] = [
     ("a forged mark", |root| tree::set_attribute(root, MARK, b"1 open durable forged")),
 ];
 
-/// How a call ends.
+/// Endings of a call.
 const ENDS: [&str; 3] = ["fails", "succeeds", "killed"];
 
 pub(crate) fn run(plan: &Plan) -> Result<Report> {
@@ -53,7 +53,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
         for end in ENDS {
             let base = tempfile::tempdir_in(directory.path())?;
             one(&mut report, base.path(), which, name, end)?;
-            // What stands deeper than any path is long is removed from within.
+            // A path longer than the system's limit can only be removed step by step from within.
             place::run(std::process::Command::new("rm").arg("-rf").arg(base.path()))?;
         }
     }
@@ -88,7 +88,8 @@ fn one(report: &mut Report, base: &Path, which: usize, name: &str, end: &str) ->
     }
     let rolled_back = said.iter().any(|line| line.starts_with("rolled back"));
     if !rolled_back {
-        // It was killed, by itself or since it was late, or its restore failed: another process recovers it.
+        // It was killed, by itself or because it was late, or its restore failed: another process
+        // recovers it.
         let began = Instant::now();
         match recovered(base, &id)? {
             Some(Ok(())) => {}
@@ -116,13 +117,13 @@ fn one(report: &mut Report, base: &Path, which: usize, name: &str, end: &str) ->
     Ok(())
 }
 
-/// What recovering the session came to; `None` where it did not end in time.
+/// Returns the result of recovering the session, or `None` if it did not end in time.
 fn recovered(base: &Path, id: &str) -> Result<Option<std::result::Result<(), String>>> {
     let mut host = Heard::start(child::part("obstacles", &[&"recover", &base, &id, &""])?)?;
     Ok(host.ended_within(WITHIN)?.map(|(status, errors)| if status.success() { Ok(()) } else { Err(errors) }))
 }
 
-/// So many directories in one another, the last of them holding a file.
+/// Makes this many nested directories, the last of them with a file.
 fn deep(root: &Path, levels: usize) -> io::Result<()> {
     let mut path = root.to_owned();
     path.extend((0..levels).map(|_| "d"));
@@ -155,7 +156,7 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
     match called {
         Ok(report) if report.success => writeln!(out, "committed")?,
         Ok(report) => writeln!(out, "rolled back {}", report.message)?,
-        // What a call's time or a budget ended was rolled back, unless it is open.
+        // A call that its deadline or a budget ended was rolled back, unless it is still open.
         Err(error) if !desk.session.is_interrupted() => writeln!(out, "rolled back {error}")?,
         Err(error) => writeln!(out, "left open {error}")?,
     }

@@ -1,5 +1,5 @@
-//! Ownership and modes under several users: what a restore by root leaves, what one by somebody else may not make, and
-//! what another user can read of a store.
+//! Ownership and modes under several users: the result of a restore by root, files that a restore
+//! by another user must not create, and the files of a store that another user can read.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -31,7 +31,7 @@ const FILES: [(&str, u32, u32, u32); 9] = [
     ("group's", 0, ONE, 0o640),
 ];
 
-/// What root's tool does with each of them.
+/// A change by root's tool to each of them.
 type Deed = fn(&Path) -> std::io::Result<()>;
 
 const SECRET: &str = "what nobody but its owner may read";
@@ -56,7 +56,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// The same command as another user.
+/// Returns the same command as another user.
 fn as_user(user: u32, umask: &str, command: &Command) -> Command {
     let mut run = Command::new("setpriv");
     run.arg(format!("--reuid={user}")).arg(format!("--regid={user}")).arg("--clear-groups");
@@ -123,12 +123,12 @@ fn by_root(report: &mut Report, base: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A user's tool removes another one's files, which that user cannot give back: none may become setuid or setgid of whom
-/// it was not.
+/// A user's tool removes another user's files, whose ownership that user cannot restore. None may
+/// become setuid or setgid of a different user or group.
 fn by_a_user(report: &mut Report, base: &Path) -> Result<()> {
     let root = base.join("workspace");
     furnish(&root)?;
-    // What the user may not read is no part of what it captures.
+    // Files that the user may not read are no part of the capture.
     for (name, ..) in
         FILES.iter().filter(|(name, ..)| name.contains("private") || name.contains("unreadable"))
     {
@@ -153,7 +153,7 @@ fn by_a_user(report: &mut Report, base: &Path) -> Result<()> {
     for (name, uid, gid, mode) in FILES {
         let Ok(found) = fs::symlink_metadata(root.join(name)) else { continue };
         let same = (found.uid(), found.gid()) == (uid, gid);
-        // Whoever runs it becomes whom it always made of them, or nobody else.
+        // A setuid or setgid file keeps its original owner or group, or loses the bit.
         let setuid_of_another = found.mode() & 0o4000 != 0 && found.uid() != uid;
         let setgid_of_another = found.mode() & 0o2000 != 0 && found.gid() != gid;
         report.check(!setuid_of_another && !setgid_of_another, || {
@@ -175,7 +175,8 @@ fn by_a_user(report: &mut Report, base: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One user writes a session over a workspace with a private file; another one tries to read all that this left.
+/// One user writes a session over a workspace with a private file. Another one tries to read all
+/// resulting files.
 fn read_by_another(report: &mut Report, base: &Path, umask: &str) -> Result<()> {
     let root = base.join("workspace");
     fs::create_dir_all(&root)?;
@@ -236,7 +237,7 @@ fn all_below(directory: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// A writer, a reader or a tool's host, as another user.
+/// Runs a writer, a reader or a tool's host, as another user.
 pub(crate) fn part(arguments: &[String]) -> Result<()> {
     let [mode, argument] = arguments else { return Err("mode, path".into()) };
     let path = Path::new(argument);

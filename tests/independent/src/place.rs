@@ -1,4 +1,5 @@
-//! Places where a harness works: directories, and small disks of its own. All are gone when it is done.
+//! Places where a harness works: directories, and small disks of its own. All are removed at the
+//! end.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -10,14 +11,15 @@ use tempfile::TempDir;
 
 use crate::report::{Report, Result};
 
-/// A new directory, which anybody may pass through, as other users do.
+/// Makes a directory that every user may pass through.
 pub(crate) fn directory(under: &Path) -> Result<TempDir> {
     let directory = tempfile::Builder::new().prefix("foldlog-independent-").tempdir_in(under)?;
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
     Ok(directory)
 }
 
-/// Removes what a rollback moved aside in a workspace, since no capture took it. It is somebody's to look at, and no part of what was there.
+/// Removes the files that a rollback moved aside in a workspace, since no capture contained them.
+/// They are for a person to inspect, and no part of the earlier contents.
 pub(crate) fn clear_aside(report: &mut Report, workspace: &Path) -> Result<()> {
     let aside = workspace.join(".foldlog-aside");
     if aside.exists() {
@@ -27,14 +29,14 @@ pub(crate) fn clear_aside(report: &mut Report, workspace: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a disk is.
+/// Kind of a disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind {
     Ext4,
     Tmpfs,
 }
 
-/// A small disk, mounted; it is unmounted when this is dropped.
+/// A small mounted disk. Dropping it unmounts it.
 #[derive(Debug)]
 pub(crate) struct Disk {
     directory: TempDir,
@@ -43,13 +45,14 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// A disk of so many bytes. The text says why this machine, or this user, may have none.
+    /// Makes a disk of this many bytes. The inner error states why this machine, or this user,
+    /// cannot.
     pub(crate) fn new(under: &Path, kind: Kind, bytes: u64) -> Result<std::result::Result<Disk, String>> {
         let mut disk = Disk { directory: directory(under)?, kind, mounted: false };
         fs::create_dir(disk.root())?;
         if kind == Kind::Ext4 {
             File::create(disk.image())?.set_len(bytes)?;
-            // Nothing is kept for root.
+            // Reserves nothing for root.
             let mut make = Command::new("mkfs.ext4");
             make.args(["-q", "-F", "-b", "4096", "-m", "0"]).arg(disk.image());
             if let Err(reason) = run(&mut make) {
@@ -74,7 +77,7 @@ impl Disk {
         self.directory.path().join("image")
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub(crate) fn root(&self) -> PathBuf {
         self.directory.path().join("root")
     }
@@ -84,10 +87,10 @@ impl Disk {
         self.mount_as(0)
     }
 
-    /// Unmounts it, at once where nobody uses it.
+    /// Unmounts the disk, at once if it is unused.
     pub(crate) fn unmount(&mut self) -> std::result::Result<(), String> {
         if std::mem::take(&mut self.mounted) && run(Command::new("umount").arg(self.root())).is_err() {
-            // Somebody has a file open: the directory must be empty before it is removed.
+            // A process has a file open. The directory must be empty before it is removed.
             return run(Command::new("umount").arg("-l").arg(self.root()));
         }
         Ok(())
@@ -100,7 +103,7 @@ impl Drop for Disk {
     }
 }
 
-/// Runs a program; what it says where it fails.
+/// Runs a program. Returns its error output if it fails.
 pub(crate) fn run(command: &mut Command) -> std::result::Result<(), String> {
     let program = Path::new(command.get_program()).display().to_string();
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;
@@ -110,14 +113,14 @@ pub(crate) fn run(command: &mut Command) -> std::result::Result<(), String> {
     }
 }
 
-/// What a directory takes.
+/// Number of files and allocated bytes of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
 }
 
-/// How many files a directory holds, at any depth, and how many bytes are allocated for them.
+/// Counts the files in a directory, at any depth, and the bytes allocated for them.
 pub(crate) fn taken(directory: &Path) -> Result<Taken> {
     let mut taken = Taken::default();
     for entry in fs::read_dir(directory)? {
@@ -135,7 +138,7 @@ pub(crate) fn taken(directory: &Path) -> Result<Taken> {
     Ok(taken)
 }
 
-/// Copies a directory with all that is in it. What is gone by the time it would be copied is left out.
+/// Copies a directory recursively. Files that disappear meanwhile are skipped.
 pub(crate) fn copy_all(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -153,7 +156,7 @@ pub(crate) fn copy_all(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether this process may do what root may.
+/// Returns whether this process has root's rights.
 pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }

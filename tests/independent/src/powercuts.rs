@@ -1,5 +1,6 @@
-//! An ext4 that is shut down without a flush while a session is written on it, and mounted again: what a durability promises
-//! is there. A workspace that a call restored is whole once the call has returned.
+//! Shuts an ext4 down without a flush while a session is written on it, and mounts it again: all
+//! records that the durability promises are there. A workspace that a call restored is complete
+//! once the call has returned.
 
 use std::fs;
 use std::io::Write as _;
@@ -22,19 +23,19 @@ use crate::verbs::Foldlog;
 
 const DISK_BYTES: u64 = 160 << 20;
 
-/// A session is written by so many lives.
+/// Lives of one session.
 const LIVES: u64 = 12;
 
-/// A life writes no more than so many records, so that the disk holds them.
+/// Largest number of records in a life, so that the disk can store them.
 const RECORDS_MAX: u64 = 1_500;
 
-/// Snapshots come after so many records.
+/// Number of records between snapshots.
 const SNAPSHOT_EACH: u64 = 7;
 
-/// What a power cut may take at `Process`: "about the last second", which is long past here.
+/// Wait after which records at `Process` are safe: a power cut may take "about the last second".
 const SURELY_SYNCED: Duration = Duration::from_secs(3);
 
-/// The call that shuts an ext4 down without writing out its journal, by whichever program can make it.
+/// Commands that shut an ext4 down without writing out its journal, one for each program that can.
 const SHUTDOWNS: [(&str, &[&str]); 3] = [
     (
         "perl",
@@ -99,24 +100,25 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// What the machine says of its boot: after a cut it is another one, as after a real one.
+/// The machine's boot id, which changes with a cut, as with a real one.
 #[derive(Debug)]
 struct Boot {
     file: PathBuf,
 }
 
 impl Boot {
-    /// The machine starts again.
+    /// Restarts the machine.
     fn again(&self, chance: &mut Chance) -> Result<()> {
         let mut id = [0; 16];
         id.copy_from_slice(&chance.bytes(16));
-        // A new file, since a running process may have the old one in its place.
+        // A new file, since a running process may have mounted the old one.
         let _ = fs::remove_file(&self.file);
         fs::write(&self.file, format!("{}\n", uuid::Builder::from_random_bytes(id).into_uuid()))?;
         Ok(())
     }
 
-    /// The same command on a machine of that boot: the file stands at the system's place, for this process alone.
+    /// Returns the same command on a machine of that boot: the file replaces the system's boot id
+    /// for this process alone.
     fn command(&self, command: &Command) -> Command {
         let script = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
         let mut apart = Command::new("unshare");
@@ -126,7 +128,7 @@ impl Boot {
     }
 }
 
-/// Shuts the disk down as a power cut does. The text says why that cannot be done here.
+/// Shuts the disk down like a power cut. The error states why that is not possible here.
 fn shut_down(root: &Path) -> std::result::Result<(), String> {
     let mut reasons = Vec::new();
     for (program, arguments) in SHUTDOWNS {
@@ -138,16 +140,16 @@ fn shut_down(root: &Path) -> std::result::Result<(), String> {
     Err(format!("nothing here shuts an ext4 down: {}", reasons.join("; ")))
 }
 
-/// A session on the disk, from cut to cut.
+/// A session on the disk, across cuts.
 #[derive(Clone, Debug)]
 struct Life {
     word: &'static str,
     durability: Durability,
     id: Uuid,
     seed: u64,
-    /// So many records were promised to be durable.
+    /// Number of records that were promised to be durable.
     durable: u64,
-    /// So many were read back after the last cut, which promises nothing of them.
+    /// Number of records that were read back after the last cut. They need not be durable.
     seen: u64,
     cuts: u64,
 }
@@ -161,7 +163,8 @@ impl Life {
         Ok(Life { word, durability, id, seed, durable: 0, seen: 0, cuts: 0 })
     }
 
-    /// One cut. What goes on after it; `None` where the session has seen enough of them.
+    /// Makes one cut. Returns the life that continues after it, or `None` after the session's last
+    /// cut.
     fn cut(
         mut self,
         report: &mut Report,
@@ -186,7 +189,7 @@ impl Life {
         } else {
             thread::sleep(chance.moment(Duration::from_millis(20)));
         }
-        // What is said once the power goes, nobody hears: a sync that is under way then may end either way.
+        // Acknowledgements during the cut do not count: a sync may then end either way.
         said.extend(writer.so_far());
         let before_cut = said.len();
         if let Err(reason) = shut_down(&disk.root()) {
@@ -242,7 +245,7 @@ impl Life {
     }
 }
 
-/// A call fails and is rolled back; the power goes as soon as it has returned.
+/// A call fails and is rolled back. The power is cut as soon as it has returned.
 fn of_a_workspace(
     report: &mut Report,
     disk: &mut Disk,
@@ -264,7 +267,7 @@ fn of_a_workspace(
     let mut host = Heard::start(boot.command(&child::part("powercuts", &[&"workspace", &base, &seed])?))?;
     let told = host.word("rolled back")?;
     if chance.once_in(2) {
-        // Somebody else's sync writes out the names of files, though not what is in them.
+        // Another program's sync writes out the names of files, but not their contents.
         fs::File::create(disk.root().join("somebody's"))?.sync_all()?;
     } else {
         thread::sleep(chance.moment(Duration::from_millis(2)));
@@ -281,7 +284,8 @@ fn of_a_workspace(
         report.broken(format!("workspace, cut {cut}: the host: {errors}"));
         return Ok(Ok(()));
     };
-    // The end of the call was durable, so there is nothing to be recovered, and the workspace is as it was.
+    // The end record of the call was durable, so there is nothing to recover, and the workspace is
+    // restored.
     let found = before.compare(&Tree::of(&root)?, Compared::CONTENT);
     report.check(found.is_none(), || format!("workspace, cut {cut}: {}", found.unwrap_or_default()));
     let next = boot.command(&child::part("powercuts", &[&"next", &base, &id])?);
@@ -292,7 +296,7 @@ fn of_a_workspace(
     Ok(Ok(()))
 }
 
-/// A writer, or a host whose call fails.
+/// Runs a writer, or a host whose call fails.
 pub(crate) fn part(arguments: &[String]) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match arguments {
@@ -313,7 +317,7 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
                     writeln!(out, "snapshot {}", n + 1)?;
                 }
             }
-            // Until it is killed.
+            // Waits to be killed.
             let _ = std::io::stdin().read_line(&mut String::new());
             Ok(())
         }
@@ -354,7 +358,8 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
                 fs::rename(root.join("3"), root.join("inner/three"))?;
                 fs::create_dir(root.join("new"))?;
                 fs::write(root.join("new/file"), &bytes)?;
-                // As a program does that makes its own work durable: all of it outlasts the power.
+                // Like a program that makes its own files durable: all of them survive the power
+                // cut.
                 if synced {
                     nix::unistd::syncfs(fs::File::open(&root)?).map_err(std::io::Error::from)?;
                 }
@@ -364,7 +369,7 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
                 return Err("it was committed".into());
             }
             writeln!(out, "rolled back {}", desk.session.id())?;
-            // Until it is killed.
+            // Waits to be killed.
             let _ = std::io::stdin().read_line(&mut String::new());
             Ok(())
         }

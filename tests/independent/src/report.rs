@@ -1,22 +1,22 @@
-//! What a harness counted, skipped and found broken.
+//! A harness's counts, skipped parts and broken promises.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Instant;
 
-/// Why a harness could not go on, which says nothing of foldlog.
+/// Reason why a harness could not continue, which does not concern foldlog.
 pub(crate) type Trouble = Box<dyn std::error::Error + Send + Sync>;
 
-/// A result of the harnesses' own work.
+/// Result of a harness's own work.
 pub(crate) type Result<T> = std::result::Result<T, Trouble>;
 
-/// So many broken promises of one harness are printed; the others are counted.
+/// Number of broken promises that are printed for one harness. Further ones are counted.
 const PRINTED_MAX: usize = 12;
 
-/// So much of each is printed.
+/// Number of characters that are printed of each.
 const SHOWN_MAX: usize = 700;
 
-/// What one harness came to.
+/// Result of one harness.
 #[derive(Debug)]
 pub(crate) struct Report {
     name: &'static str,
@@ -33,33 +33,33 @@ impl Report {
         Report { name, began: Instant::now(), counts, facts, skipped: Vec::new(), broken: Vec::new() }
     }
 
-    /// Counts `more` things of a name.
+    /// Adds `more` to a named count.
     pub(crate) fn count(&mut self, what: impl Into<String>, more: u64) {
         *self.counts.entry(what.into()).or_default() += more;
     }
 
-    /// How many of a name were counted.
+    /// Returns a named count.
     pub(crate) fn counted(&self, what: &str) -> u64 {
         self.counts.get(what).copied().unwrap_or_default()
     }
 
-    /// Keeps the largest number of a name.
+    /// Keeps the largest value of a named number.
     pub(crate) fn largest(&mut self, what: impl Into<String>, found: u64) {
         let kept = self.counts.entry(what.into()).or_default();
         *kept = found.max(*kept);
     }
 
-    /// Notes a line that is printed as it is.
+    /// Adds a line that is printed unchanged.
     pub(crate) fn fact(&mut self, fact: impl Into<String>) {
         self.facts.push(fact.into());
     }
 
-    /// Says what was not tried, and why.
+    /// Records an untested part, and the reason.
     pub(crate) fn skip(&mut self, reason: impl Into<String>) {
         self.skipped.push(reason.into());
     }
 
-    /// Says which promise was broken, and how.
+    /// Records a broken promise.
     pub(crate) fn broken(&mut self, how: impl Into<String>) {
         let how = how.into();
         if self.broken.len() < PRINTED_MAX {
@@ -69,7 +69,7 @@ impl Report {
         self.broken.push(how);
     }
 
-    /// Says that a promise was broken unless it held.
+    /// Records a broken promise unless `holds`.
     pub(crate) fn check(&mut self, holds: bool, how: impl FnOnce() -> String) {
         self.count("checks", 1);
         if !holds {
@@ -77,12 +77,12 @@ impl Report {
         }
     }
 
-    /// Says how the first promise was broken, if one was.
+    /// Returns the description of the first broken promise.
     pub(crate) fn first_broken(&self) -> Option<String> {
         self.broken.first().map(|how| how.escape_debug().take(SHOWN_MAX).collect())
     }
 
-    /// Whether every promise that was tried held.
+    /// Returns whether every tested promise was kept.
     pub(crate) fn holds(&self) -> bool {
         self.broken.is_empty()
     }

@@ -1,6 +1,7 @@
-//! Workspaces that are exchanged while calls fail and are recovered: the root, its parents and directories within, by
-//! renames and links. A victim beside it stays as it is byte for byte, and the workspace is restored exactly, or the
-//! call is refused by name and can be recovered once everything is back in its place.
+//! Exchanges workspaces while calls fail and are recovered: the root, its parents and inner
+//! directories, by renames and links. A victim directory next to the workspace keeps every byte.
+//! The workspace is restored exactly, or the call is refused with the path's name and can be
+//! recovered once everything is back in its place.
 
 use std::fs;
 use std::io::Write as _;
@@ -23,7 +24,7 @@ use crate::report::{Report, Result};
 use crate::tree::{Compared, Tree};
 use crate::{Plan, place};
 
-/// What is exchanged, and for what.
+/// Names the exchanged directory and its replacement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Swap {
     ParentForLink,
@@ -45,7 +46,7 @@ const SWAPS: [Swap; 7] = [
     Swap::InnerForLink,
 ];
 
-/// Files more, so that a restore takes as long as several exchanges.
+/// Number of additional files, so that a restore takes as long as several exchanges.
 const MANY: usize = 160;
 
 /// An hour, in its long form.
@@ -70,7 +71,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
             1 => killed_while_swapped(&mut report, &scene, swap, &mut chance),
             _ => races(&mut report, &scene, swap, &mut chance),
         };
-        // Where something stands that should not, nothing can be put back.
+        // An unexpected file prevents restoring the original places.
         if let Err(trouble) = done {
             report.broken(format!("{swap:?}, round {round}: {trouble}"));
         }
@@ -81,13 +82,13 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// A workspace, and the victim beside it.
+/// A workspace, and the victim next to it.
 #[derive(Clone, Debug)]
 struct Scene {
     base: PathBuf,
 }
 
-/// Both as they were.
+/// The earlier contents of both.
 struct Before {
     workspace: Tree,
     victim: Tree,
@@ -133,7 +134,6 @@ impl Scene {
         Ok(Before { workspace: Tree::of(&self.root())?, victim: Tree::of(&self.victim())? })
     }
 
-    /// Exchanges.
     fn swap(&self, swap: Swap) -> std::io::Result<()> {
         let (parent, root, victim) = (self.parent(), self.root(), self.victim());
         let inner = root.join("inner");
@@ -157,7 +157,7 @@ impl Scene {
         }
     }
 
-    /// Puts back what was exchanged. Says what stands where nothing should.
+    /// Undoes the exchange. Returns a description of any unexpected file.
     fn put_back(&self, swap: Swap) -> std::io::Result<Option<String>> {
         let (parent, root, victim) = (self.parent(), self.root(), self.victim());
         let back = |path: &Path| fs::rename(away(path), path).map(|()| None);
@@ -181,7 +181,7 @@ impl Scene {
                 back(&root).map(|_| made)
             }
             Swap::InnerForLink => {
-                // A restore may have put the directory back, and removed what stood beside it.
+                // A restore may have put the directory back, and removed the file next to it.
                 let inner = root.join("inner");
                 if inner.is_symlink() {
                     fs::remove_file(&inner)?;
@@ -195,12 +195,12 @@ impl Scene {
     }
 }
 
-/// Where something stands while something else has its place.
+/// Returns the temporary path of an exchanged directory.
 fn away(path: &Path) -> PathBuf {
     path.with_extension("away")
 }
 
-/// What the tool does before anything is exchanged.
+/// Changes files before any exchange.
 fn deed(context: &ToolContext) -> std::result::Result<(), ToolError> {
     let files = context.resources().get::<dyn Filesystem>().ok_or_else(host::fails)?;
     files.write("changed", b"by the tool")?;
@@ -213,7 +213,7 @@ fn deed(context: &ToolContext) -> std::result::Result<(), ToolError> {
     Ok(())
 }
 
-/// A call exchanges something and fails.
+/// A call exchanges a directory and fails.
 fn fails_while_swapped(report: &mut Report, scene: &Scene, swap: Swap) -> Result<()> {
     let before = scene.before()?;
     let desk = Desk::at(&scene.base, &scene.root(), Durability::Boundary, None)?;
@@ -231,7 +231,8 @@ fn fails_while_swapped(report: &mut Report, scene: &Scene, swap: Swap) -> Result
     restored(report, scene, &desk, &before, refused, &what)
 }
 
-/// A call exchanges something and its process is killed. What recovers it finds the exchange, and later finds it undone.
+/// A call exchanges a directory and its process is killed. The recovery meets the exchange, and
+/// later its undoing.
 fn killed_while_swapped(report: &mut Report, scene: &Scene, swap: Swap, chance: &mut Chance) -> Result<()> {
     let before = scene.before()?;
     let which = SWAPS.iter().position(|one| *one == swap).unwrap_or_default().to_string();
@@ -243,7 +244,7 @@ fn killed_while_swapped(report: &mut Report, scene: &Scene, swap: Swap, chance: 
     is_untouched(report, scene, swap, &before, &what)?;
     let recover = || child::run(child::part("swaps", &[&"recover", &scene.base, &session])?);
     if chance.once_in(2) {
-        // Once more it is exchanged while it is being recovered.
+        // The directory is exchanged again during the recovery.
         put_back(report, scene, swap, &what)?;
         let racing = Racing::start(scene, &[swap], chance);
         let recovered = recover()?;
@@ -270,13 +271,14 @@ fn killed_while_swapped(report: &mut Report, scene: &Scene, swap: Swap, chance: 
         return Ok(());
     }
     if swap == Swap::InnerForLink {
-        // What a race left within is a change like any other; the session's own state is what counts.
+        // Changes that a race left inside count like any other. Only the session's own state is
+        // checked.
         return Ok(());
     }
     is_restored(report, scene, &before, &what)
 }
 
-/// A call fails while something is exchanged all the time.
+/// A call fails while a directory is exchanged all the time.
 fn races(report: &mut Report, scene: &Scene, swap: Swap, chance: &mut Chance) -> Result<()> {
     let before = scene.before()?;
     let desk = Desk::at(&scene.base, &scene.root(), Durability::Boundary, None)?;
@@ -309,7 +311,7 @@ fn races(report: &mut Report, scene: &Scene, swap: Swap, chance: &mut Chance) ->
     restored(report, scene, &desk, &before, refused, &what)
 }
 
-/// A place for what one thread makes and another ends.
+/// Passes a thread from the code that starts it to the code that stops it.
 mod parking {
     use std::sync::Mutex;
 
@@ -329,7 +331,7 @@ mod parking {
     }
 }
 
-/// A thread that exchanges and puts back, until it is stopped; then everything is in its place.
+/// A thread that exchanges and undoes until it is stopped. Then everything is in its place.
 struct Racing {
     stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<(u64, Vec<String>)>,
@@ -375,13 +377,13 @@ fn put_back(report: &mut Report, scene: &Scene, swap: Swap, what: &str) -> Resul
     Ok(())
 }
 
-/// The victim is as it was, wherever it stands.
+/// Checks that the victim is unchanged, at either place.
 fn is_untouched(report: &mut Report, scene: &Scene, swap: Swap, before: &Before, what: &str) -> Result<()> {
     let moved = scene.parent().join("beside").exists() && !scene.victim().exists();
     let (victim, directory) = (scene.victim(), scene.victim().join("workspace"));
     let mut now = if moved { Tree::of(&scene.parent()) } else { Tree::of(&victim) };
     if swap == Swap::RootForDirectory && !directory.exists() {
-        // Its directory stands at the workspace's place.
+        // Its directory is at the workspace's place.
         let place = scene.root();
         let lent = fs::rename(&place, &directory).and_then(|()| {
             now = Tree::of(&victim);
@@ -394,7 +396,7 @@ fn is_untouched(report: &mut Report, scene: &Scene, swap: Swap, before: &Before,
     Ok(())
 }
 
-/// The call was rolled back, or was refused by name and is recovered now.
+/// Checks that the call was rolled back, or was refused by name and can be recovered now.
 fn restored(
     report: &mut Report,
     scene: &Scene,
@@ -418,7 +420,7 @@ fn restored(
 }
 
 fn is_restored(report: &mut Report, scene: &Scene, before: &Before, what: &str) -> Result<()> {
-    // A capture fails where a directory is exchanged while it is read.
+    // A capture fails if a directory is exchanged while it is read.
     place::clear_aside(report, &scene.root())?;
     let found = before.workspace.compare(&Tree::of(&scene.root())?, Compared::CONTENT);
     report.check(found.is_none(), || format!("{what}: the workspace: {}", found.unwrap_or_default()));
@@ -429,7 +431,7 @@ fn is_named(error: &str) -> bool {
     error.contains("workspace")
 }
 
-/// A call that is killed while something is exchanged, or a recovery.
+/// Runs a call that is killed during an exchange, or a recovery.
 pub(crate) fn part(arguments: &[String]) -> Result<()> {
     let [mode, base, argument] = arguments else { return Err("mode, directory, session or swap".into()) };
     let scene = Scene { base: PathBuf::from(base) };

@@ -1,4 +1,4 @@
-//! What a directory holds, found by a walk of its own: to be compared before and after.
+//! Reads the contents of a directory by its own walk, to compare them before and after.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 use crate::report::Result;
 
-/// The engine's own word on a workspace's root, which is no part of what a tool sees.
+/// Prefix of the engine's own attribute on a workspace's root, which tools do not see.
 const ENGINES: &str = "user.foldlog.";
 
-/// A longer file is not read: it is one that a tool made of holes.
+/// Longer files are not read: a tool made them of holes.
 const READ_MAX: u64 = 1 << 30;
 
 /// One entry.
@@ -23,19 +23,19 @@ struct Node {
     mode: u32,
     owner: (u32, u32),
     mtime: (i64, i64),
-    /// Of a file its length and hash, of a link where it leads.
+    /// Length and hash of a file, target of a link.
     content: String,
     /// The first path, in order, that names the same file.
     first_name: Option<PathBuf>,
     attributes: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// What is compared beside names, kinds and contents.
+/// Selects what is compared in addition to names, kinds and contents.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Compared {
     pub(crate) modes: bool,
     pub(crate) owners: bool,
-    /// Of files and links; a directory's changes with what is put into it.
+    /// Of files and links. A directory's time changes with its entries.
     pub(crate) times: bool,
     pub(crate) links: bool,
     pub(crate) attributes: bool,
@@ -44,19 +44,18 @@ pub(crate) struct Compared {
 impl Compared {
     pub(crate) const ALL: Compared =
         Compared { modes: true, owners: true, times: true, links: true, attributes: true };
-    /// What a restore has always promised.
+    /// The properties that every restore preserves.
     pub(crate) const CONTENT: Compared =
         Compared { modes: true, owners: false, times: false, links: false, attributes: false };
 }
 
-/// A directory as it was at one moment.
+/// A directory at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tree {
     nodes: BTreeMap<PathBuf, Node>,
 }
 
 impl Tree {
-    /// Reads all of it.
     pub(crate) fn of(root: &Path) -> Result<Tree> {
         let mut tree = Tree::default();
         let mut names = BTreeMap::new();
@@ -89,12 +88,12 @@ impl Tree {
         Ok(())
     }
 
-    /// How many entries there are, the root included.
+    /// Returns the number of entries, including the root.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// What differs in another one, by path; empty where nothing does.
+    /// Returns the differences from another tree, by path.
     pub(crate) fn differences(&self, other: &Tree, compared: Compared) -> Vec<String> {
         let mut found = Vec::new();
         for (path, node) in &self.nodes {
@@ -108,7 +107,7 @@ impl Tree {
         found
     }
 
-    /// As text: how many differ, and the first few.
+    /// Returns the differences as text (their number, and the first few), or `None`.
     pub(crate) fn compare(&self, other: &Tree, compared: Compared) -> Option<String> {
         let found = self.differences(other, compared);
         if found.is_empty() {
@@ -190,7 +189,7 @@ fn shown(attributes: &BTreeMap<Vec<u8>, Vec<u8>>) -> String {
     format!("[{}]", attributes.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
-/// A file's extended attributes, but for the engine's.
+/// Returns a file's extended attributes, except the engine's.
 fn attributes(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut names = vec![0; 64 << 10];
     let Ok(len) = rustix::fs::llistxattr(path, &mut names[..]) else { return BTreeMap::new() };
@@ -208,7 +207,6 @@ fn attributes(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
         .collect()
 }
 
-/// Sets an extended attribute.
 pub(crate) fn set_attribute(path: &Path, name: &str, value: &[u8]) -> std::io::Result<()> {
     Ok(rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty())?)
 }

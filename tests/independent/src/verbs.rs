@@ -1,4 +1,5 @@
-//! The verbs of the binary `foldlog`, each in a process of its own, and what is judged of every one of them.
+//! Runs the verbs of the binary `foldlog`, each in a process of its own, and checks the rules that
+//! apply to all of them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,44 +13,44 @@ use std::time::{Duration, Instant};
 use crate::child::{self, Limits};
 use crate::report::Result;
 
-/// The part that is the binary.
+/// Name of the part that runs the binary.
 pub(crate) const PART: &str = "foldlog";
 
-/// So much of what a verb prints is kept.
+/// Number of output bytes that are kept.
 const KEPT: usize = 256 << 10;
 
-/// So much is read of what a verb prints: one that has more to say ends when its reader goes away. A state of a few KiB on the
-/// disk may take hours to be printed.
+/// Number of output bytes that are read. A verb with more output ends when its pipe is closed.
+/// Printing a state of a few KiB on the disk may take hours.
 const READ_MAX: u64 = 256 << 20;
 
-/// How a verb ended.
+/// Result of a verb.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) signal: Option<i32>,
-    /// Whether it was killed because its time was over.
+    /// Whether it was killed at its time limit.
     pub(crate) late: bool,
     pub(crate) elapsed: Duration,
     pub(crate) stdout: Printed,
     pub(crate) stderr: Printed,
-    /// The most memory that it held, in KiB; `None` where it did not live to say so.
+    /// Its peak memory, in KiB; `None` if it was killed before it reported it.
     pub(crate) peak_kib: Option<u64>,
 }
 
-/// What a verb printed.
+/// Output of a verb.
 #[derive(Debug, Default)]
 pub(crate) struct Printed {
     pub(crate) text: String,
     pub(crate) bytes: u64,
-    /// The first character that may do something to a terminal, and what stood before it.
+    /// The first character that may act on a terminal, and the text before it.
     pub(crate) raw: Option<String>,
 }
 
-/// The binary, which runs in a process of this one's own file or is one of somebody's.
+/// The binary: this one's own file, or another one.
 #[derive(Clone, Debug)]
 pub(crate) struct Foldlog {
     path: Option<PathBuf>,
-    /// Where it writes down how much memory it held.
+    /// File into which it writes its peak memory.
     peak: PathBuf,
 }
 
@@ -112,8 +113,8 @@ impl Foldlog {
 }
 
 impl Ended {
-    /// What is wrong whatever the verb was asked: a signal, a panic, an exit code of no meaning, too long a time, or
-    /// what may do something to a terminal.
+    /// Returns a fault that no verb may have: a signal, a panic, an undefined exit code, a timeout,
+    /// or output that may act on a terminal.
     pub(crate) fn wrong(&self) -> Option<String> {
         let said = || self.stderr.text.chars().take(300).collect::<String>();
         if self.late {
@@ -146,7 +147,7 @@ impl Printed {
             printed.bytes += len as u64;
             kept.extend_from_slice(read.get(..KEPT.saturating_sub(kept.len()).min(len)).unwrap_or_default());
             rest.extend_from_slice(read);
-            // Characters are not cut in two: what may be the beginning of one waits for the next piece.
+            // Characters are not split: a possible beginning of one waits for the next piece.
             let whole = rest.iter().rposition(|byte| byte.is_ascii()).map_or(0, |at| at + 1);
             printed.look_at(&rest.drain(..whole).collect::<Vec<_>>());
             if printed.bytes > READ_MAX {
@@ -163,7 +164,7 @@ impl Printed {
         if self.raw.is_some() {
             return;
         }
-        // Most of what is printed is plain ASCII, and there may be gigabytes of it.
+        // Most output is plain ASCII, and there may be gigabytes of it.
         if bytes.iter().all(|byte| (b' '..=b'~').contains(byte) || matches!(byte, b'\n' | b'\t')) {
             return;
         }
@@ -178,8 +179,8 @@ impl Printed {
     }
 }
 
-/// Whether a character is one that a terminal acts on in place of showing it: Unicode's Cc but for a line's end and a
-/// tab, Cf, Zl and Zp.
+/// Returns whether a terminal acts on a character instead of showing it: Unicode's Cc except line
+/// ends and tabs, Cf, Zl and Zp.
 fn acts_on_terminal(found: char) -> bool {
     match found {
         '\n' | '\t' => false,
@@ -193,7 +194,7 @@ fn acts_on_terminal(found: char) -> bool {
     }
 }
 
-/// The binary, in this process.
+/// Runs the binary in this process.
 pub(crate) fn part(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments = std::iter::once(OsString::from("foldlog")).chain(arguments);
     let code = foldlog_cli::output::with_process(|output| foldlog_cli::run(arguments, output));

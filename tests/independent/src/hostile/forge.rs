@@ -1,4 +1,4 @@
-//! Logs frame by frame, with sound checksums, whatever is in them.
+//! Writes logs frame by frame, with valid checksums and any content.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,7 @@ use crate::report::Result;
 /// 2024-01-01, in microseconds.
 const TIME_US: i64 = 1_704_067_200_000_000;
 
-/// A session of one segment, being forged.
+/// A session of one segment, under construction.
 #[derive(Clone, Debug)]
 pub(super) struct Forge {
     pub(super) id: Uuid,
@@ -34,7 +34,7 @@ pub(super) struct Forge {
 }
 
 impl Forge {
-    /// With a segment's header alone.
+    /// Starts with a segment's header alone.
     pub(super) fn empty(seed: u64, first_sequence: u64) -> Forge {
         let mut chance = Chance::new(seed);
         let mut id = [0; 16];
@@ -43,7 +43,7 @@ impl Forge {
         Forge::segment(id, 0, first_sequence, chance.number(), None)
     }
 
-    /// One segment of a session.
+    /// Starts one segment of a session.
     pub(super) fn segment(
         session: Uuid,
         ordinal: u32,
@@ -71,7 +71,7 @@ impl Forge {
         }
     }
 
-    /// With the first record, and one event `e` that goes into the slice `s`.
+    /// Starts with the first record, and one event `e` that is added to the slice `s`.
     pub(super) fn new(seed: u64) -> Result<Forge> {
         let mut forge = Forge::empty(seed, 0);
         let id = forge.id;
@@ -80,7 +80,8 @@ impl Forge {
         Ok(forge)
     }
 
-    /// The event 0 and the slice 0 under these names, and the slice 1 for the ends of tools.
+    /// Declares the event 0 and the slice 0 under these names, and the slice 1 for the ends of
+    /// tools.
     pub(super) fn declare(&mut self, event: &str, slice: &str) -> Result<()> {
         let mut body = MsgpackWriter::new();
         body.map(2).str("events").array(1);
@@ -91,19 +92,18 @@ impl Forge {
         self.record(RecordKind::DECLARE, &body.finish())
     }
 
-    /// Where the next segment follows.
+    /// Returns the predecessor of the next segment.
     pub(super) fn end(&self, ordinal: u32) -> Previous {
         Previous { ordinal, end: self.bytes.len() as u64, crc: self.crc }
     }
 
-    /// A record.
     pub(super) fn record(&mut self, kind: RecordKind, body: &[u8]) -> Result<()> {
         self.frame(kind, body)?;
         self.next += 1;
         Ok(())
     }
 
-    /// A frame that is no record.
+    /// Writes a frame that is no record.
     pub(super) fn frame(&mut self, kind: RecordKind, body: &[u8]) -> Result<()> {
         let header = Header {
             crc: 0,
@@ -118,27 +118,28 @@ impl Forge {
         Ok(())
     }
 
-    /// Says that all so far is durable.
+    /// States that all records so far are durable.
     pub(super) fn synced(&mut self) -> Result<()> {
         self.watermark = self.next;
         self.frame(RecordKind::SYNCED, &[])
     }
 
-    /// The event, with this payload.
+    /// Writes the event with this payload.
     pub(super) fn event(&mut self, payload: &[u8]) -> Result<()> {
         let mut body = MsgpackWriter::new();
         body.map(2).str("e").unsigned(0).str("d").raw(payload);
         self.record(RecordKind::DISPATCH, &body.finish())
     }
 
-    /// The event, with a text.
+    /// Writes the event with a text.
     pub(super) fn text(&mut self, text: &str) -> Result<()> {
         let mut payload = MsgpackWriter::new();
         payload.map(1).str("text").str(text);
         self.event(&payload.finish())
     }
 
-    /// An object that begins so and goes on with zeros, which take no room on the disk. Returns what names it.
+    /// Makes an object that begins with these bytes and continues with zeros, which take no room on
+    /// the disk. Returns its reference.
     pub(super) fn object(&mut self, head: &[u8], len: u64) -> Vec<u8> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(head);
@@ -154,7 +155,7 @@ impl Forge {
         object.reference()
     }
 
-    /// A tool's begin, within another operation or not.
+    /// Writes a tool's start record, within another operation or not.
     pub(super) fn begin(&mut self, tool: &str, within: Option<u64>, reads_only: bool) -> Result<u64> {
         let mut body = MsgpackWriter::new();
         body.map(2 + usize::from(within.is_some()) + usize::from(reads_only));
@@ -169,7 +170,6 @@ impl Forge {
         Ok(self.next - 1)
     }
 
-    /// A tool's end.
     pub(super) fn tool_end(&mut self, begin: u64, tool: &str, outcome: &str, shown: &str) -> Result<()> {
         let mut body = MsgpackWriter::new();
         let back = outcome != "committed";
@@ -186,7 +186,7 @@ impl Forge {
         self.write_as(base, 0)
     }
 
-    /// The same, as the segment of an ordinal; others may be there.
+    /// Does the same as the segment of an ordinal, next to other segments.
     pub(super) fn write_as(&self, base: &Path, ordinal: u32) -> Result<Made> {
         let store = base.join("store");
         let session = store.join("sessions").join(self.id.to_string());
@@ -202,7 +202,7 @@ impl Forge {
     }
 }
 
-/// The body of a first record, with more fields.
+/// Returns the body of a first record, with more fields.
 pub(super) fn opened(session: Uuid, more: impl FnOnce(&mut MsgpackWriter), fields: usize) -> Vec<u8> {
     let mut body = MsgpackWriter::new();
     body.map(2 + fields).str("session").bin(session.as_bytes()).str("seed").unsigned(7);

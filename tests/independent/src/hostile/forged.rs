@@ -1,4 +1,4 @@
-//! Logs whose frames are sound and whose content is not what any writer would write.
+//! Logs whose frames are valid, and whose content no writer would write.
 
 use foldlog_codec::RecordKind;
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
@@ -10,10 +10,10 @@ use super::Make;
 use super::forge::{Forge, opened};
 use crate::report::Result;
 
-/// What a shape does to a session that has begun.
+/// Adds a shape to a new session.
 type Shape = fn(&mut Forge) -> Result<()>;
 
-/// Sparse objects are so long.
+/// Length of sparse objects.
 const OBJECT_BYTES: u64 = 64 << 20;
 
 const SHAPES: [(&str, Shape); 37] = [
@@ -163,7 +163,7 @@ const SHAPES: [(&str, Shape); 37] = [
     }),
 ];
 
-/// What takes a while to be printed, for the long form.
+/// Shapes that take a while to print, for the long form.
 const LONG_SHAPES: [(&str, Shape); 2] = [
     ("a sparse object named 200 times by events", |log| named_by_events(log, 200)),
     ("a sparse object named 200 times by one record", |log| named_by_one(log, 200)),
@@ -294,7 +294,7 @@ fn slices(log: &mut Forge, count: usize, len: usize) -> Result<()> {
     log.record(RecordKind::DECLARE, &body.finish())
 }
 
-/// A value of so many arrays or maps in one another; a map's key is 0.
+/// Returns a value of this many nested arrays or maps. A map's key is 0.
 fn deep(depth: usize, head: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..depth {
@@ -315,7 +315,7 @@ fn parent(body: &mut MsgpackWriter, of: Uuid, how: &str) {
     }
 }
 
-/// Two segments, each of which names the other as the one before.
+/// Makes two segments, each of which names the other as its predecessor.
 fn circle(seed: u64) -> Result<Forge> {
     let id = Forge::empty(seed, 0).id;
     let previous = Previous { ordinal: 0, end: 84, crc: 5 };

@@ -1,5 +1,5 @@
-//! Logs of any shape against every verb of the binary, under a limit of memory and of time: each ends with 0, 1 or 2,
-//! without a panic or a signal, and prints nothing that acts on a terminal.
+//! Runs every verb of the binary on logs of any shape, under a limit of memory and of time. Each
+//! ends with 0, 1 or 2, without a panic or a signal, and prints nothing that acts on a terminal.
 
 mod forge;
 mod forged;
@@ -17,29 +17,29 @@ use crate::report::{Report, Result};
 use crate::verbs::Foldlog;
 use crate::{Plan, place};
 
-/// A verb may hold so many times the stored bytes of a session, and this beside them.
+/// Memory limit of a verb: this multiple of a session's stored bytes, plus this constant.
 const MEMORY_TIMES: u64 = 3;
 const MEMORY_BESIDE: u64 = 64 << 20;
 
-/// Address space is more than memory: stacks of threads, and what the allocator sets aside for each.
+/// Address space exceeds memory: stacks of threads, and the allocator's reserve for each.
 const ADDRESSES_BESIDE: u64 = 768 << 20;
 
-/// No verb may take so long, on a machine that does other things too.
+/// Time limit of a verb, on a machine that does other things too.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// The short form runs one verb in so many on each shape, another one each time.
+/// The short form runs one in this many verbs on each shape, other ones for each shape.
 const SHORT_EACH: usize = 5;
 
-/// A session in a store, made to be hostile.
+/// A hostile session in a store.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) store: PathBuf,
     pub(super) session: PathBuf,
-    /// A position for what asks for one.
+    /// A position for verbs that need one.
     pub(super) last: u64,
 }
 
-/// How one is made, in a directory of its own.
+/// Makes such a session in a directory of its own.
 pub(super) type Make = Box<dyn Fn(&Path) -> Result<Made>>;
 
 pub(crate) fn run(plan: &Plan) -> Result<Report> {
@@ -116,7 +116,7 @@ fn shown(word: &OsString, base: &Path) -> String {
     word.replace(&base, "").escape_debug().to_string()
 }
 
-/// All verbs that read a session or a store, in all their forms.
+/// Returns all verbs that read a session or a store, in all their forms.
 fn verbs(made: &Made, base: &Path) -> Vec<Vec<OsString>> {
     let last = made.last.to_string();
     let middle = (made.last / 2).to_string();
@@ -160,7 +160,8 @@ fn verbs(made: &Made, base: &Path) -> Vec<Vec<OsString>> {
     verbs
 }
 
-/// How many bytes a session stores: what its segments take on the disk, and its objects each once, as long as they are.
+/// Returns the stored bytes of a session: the allocated size of its segments, and each of its
+/// objects once, with its length.
 fn stored(session: &Path) -> Result<u64> {
     let mut bytes = 0;
     let Ok(entries) = fs::read_dir(session) else { return Ok(0) };

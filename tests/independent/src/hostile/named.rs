@@ -1,4 +1,4 @@
-//! Control characters in every name and text that a log holds.
+//! Control characters in every name and text of a log.
 
 use foldlog_codec::RecordKind;
 use foldlog_codec::msgpack::MsgpackWriter;
@@ -36,7 +36,7 @@ pub(super) fn shapes() -> Vec<(String, Make)> {
     shapes
 }
 
-/// A log in which each name and text there is holds these characters.
+/// Makes a log in which each name and text contains these characters.
 fn everywhere(text: &str) -> Result<Forge> {
     let mut forge = Forge::empty(text.len() as u64, 0);
     let tags = |body: &mut MsgpackWriter| {
@@ -93,14 +93,14 @@ fn everywhere(text: &str) -> Result<Forge> {
     import.str("slices").array(1).map(2).str("s").unsigned(0).str("items").array(1).raw(&payload);
     forge.record(RecordKind::IMPORT, &import.finish())?;
     conversation(&mut forge, text, &payload)?;
-    // One that is left open is in the way of nothing but `settle`.
+    // An open call only blocks `settle`.
     forge.begin(&tool, None, false)?;
     Ok(forge)
 }
 
-/// A conversation in which each name and text there is holds these characters.
+/// Adds a conversation in which each name and text contains these characters.
 fn conversation(forge: &mut Forge, text: &str, payload: &[u8]) -> Result<()> {
-    // Of so many fields beside those that every record of a conversation has.
+    // `fields` is in addition to the fields of every record of a conversation.
     let body = |fields: usize| {
         let mut body = MsgpackWriter::new();
         body.map(2 + fields).str("ev").str(text).str("lane").str(text);

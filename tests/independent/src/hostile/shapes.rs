@@ -1,4 +1,4 @@
-//! Sound logs whose files were changed, exchanged, stretched or replaced by links and pipes.
+//! Valid logs whose files were changed, exchanged, stretched or replaced by links and pipes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -16,7 +16,7 @@ use crate::chance::Chance;
 use crate::host;
 use crate::report::Result;
 
-/// What becomes of a sound session's directory.
+/// Changes the directory of a valid session.
 type Change = fn(&Made, &mut Chance) -> Result<()>;
 
 const CHANGES: [(&str, Change); 33] = [
@@ -125,7 +125,7 @@ const CHANGES: [(&str, Change); 33] = [
     }),
 ];
 
-/// So many sessions are changed at random bytes.
+/// Number of sessions that are changed at random bytes.
 const MUTATED_SHORT: u64 = 6;
 const MUTATED_LONG: u64 = 60;
 
@@ -172,7 +172,7 @@ pub(super) fn shapes(seed: u64, long: bool) -> Vec<(String, Make)> {
     shapes
 }
 
-/// A session as a host writes it, with an object, snapshots and rollbacks.
+/// Writes a session as a host does, with an object, snapshots and rollbacks.
 fn sound(base: &Path) -> Result<Made> {
     let store = host::store(&base.join("store"), Durability::Boundary)?;
     let session = store.create(&host::types()?)?;
@@ -222,14 +222,14 @@ fn pipe(path: &Path) -> std::io::Result<()> {
     Ok(mkfifo(path, Mode::S_IRWXU)?)
 }
 
-/// Moves something aside and leaves a link to it.
+/// Moves a file or directory aside and leaves a link to it.
 fn replaced_by_link(path: &Path) -> Result<()> {
     let elsewhere = path.ancestors().nth(3).unwrap_or(path).join("elsewhere");
     fs::rename(path, &elsewhere)?;
     Ok(symlink(&elsewhere, path)?)
 }
 
-/// A session of many segments, none of them sealed.
+/// Makes a session of many segments, none of them sealed.
 fn segments(seed: u64, base: &Path, count: u32) -> Result<Made> {
     let id = Forge::empty(seed, 0).id;
     let mut forge = Forge::segment(id, 0, 0, 1, None);
