@@ -1,4 +1,4 @@
-//! Measures appends to the log by itself, and dispatches, which are the log and the fold.
+//! Measures appends to the log alone, and dispatches, which consist of the log and the fold.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ use crate::subject::{BenchStep, append_types, step, store};
 
 const BODY: [u8; 256] = [0x5a; 256];
 
-/// Bytes of bodies that a round writes: 64 MiB, and 1 GiB.
+/// Number of bodies in a round: 64 MiB, and 1 GiB.
 const OPS: u64 = (64 << 20) / BODY.len() as u64;
 const OPS_LONG: u64 = (1 << 30) / BODY.len() as u64;
 
@@ -27,15 +27,15 @@ const OPS_EVERY: u64 = 1_000;
 
 const EVENTS: u64 = 100_000;
 
-/// Length of a limit's file, which is written again from its beginning once it is full.
+/// Length of a limit's file, which is rewritten from its beginning once it is full.
 const LIMIT_BYTES: u64 = 80 << 20;
 
-/// Stands for the store, whose background thread its logs share.
+/// Replaces the store, whose background thread its logs share.
 fn store_of_logs(dir: &Path) -> Result<RawLog> {
     Ok(RawLog::create(dir.join("store"), &StoreOptions::default())?)
 }
 
-/// Hands a new log to `run`, and then closes and deletes it.
+/// Passes a new log to `run`, and then closes and deletes it.
 fn with_log<T>(store: &RawLog, dir: &Path, run: impl FnOnce(&RawLog) -> Result<T>) -> Result<T> {
     let path = dir.join("log");
     let log = store.create_beside(&path)?;
@@ -87,7 +87,7 @@ pub fn append(dir: &Path) -> Result<Vec<BenchRow>> {
     Ok(rows)
 }
 
-/// Times every single append, in a pass of its own, which takes two more readings of a clock each.
+/// Times every single append in a separate pass, since each takes two more readings of a clock.
 fn slowest(store: &RawLog, dir: &Path) -> Result<[BenchRow; 2]> {
     let mut all = with_log(store, dir, |log| {
         let mut all = Vec::with_capacity(OPS_LONG as usize);
@@ -125,10 +125,10 @@ fn append_every(store: &RawLog, dir: &Path) -> Result<BenchRow> {
     Ok(BenchRow::beside("append", "256 B", "Every", subject, limit).at_most(AtMost::Ratio(1.1)))
 }
 
-/// Holds an event that is kept in the plainest way.
+/// Contains events in the simplest form.
 type KeptEvents = Vec<Arc<dyn Any>>;
 
-/// Writes events as the limit of a dispatch does.
+/// Writes events like the limit of a dispatch.
 fn write_all(mapped: &mut Mapped, steps: &[BenchStep]) -> Result<()> {
     (0..).zip(steps).try_for_each(|(sequence, step)| mapped.append_event(sequence, limits::now_us(), step))
 }
@@ -141,8 +141,8 @@ fn log_event(log: &RawLog, body: &mut Vec<u8>, step: &BenchStep) -> Result<()> {
     Ok(())
 }
 
-/// Measures dispatches. Further rows say where the time goes: the log without a session, the limit with each event kept in
-/// the plainest way, and both.
+/// Measures dispatches. Further rows show the shares of the time: the log without a session, the
+/// limit with each event kept in the simplest form, and both.
 pub fn dispatch(dir: &Path) -> Result<Vec<BenchRow>> {
     let types = append_types()?;
     let store = store(dir)?;

@@ -1,5 +1,5 @@
-//! Measures backups: a session's first one and a later one beside `cp` of the same files, with and without making the copy
-//! durable, as a backup does.
+//! Compares a session's first and later backup with `cp` of the same files, with and without making
+//! the copy durable, as a backup does.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -11,10 +11,10 @@ use foldlog::{BackupOptions, Session, Store};
 use crate::measure::{AtMost, BenchRow, Result, Round, take_turns, timed};
 use crate::subject::{append_types, fill, settled, store_without_images};
 
-/// Number of steps that a MiB of log holds.
+/// Number of steps in a MiB of log.
 const STEPS_IN_A_MIB: u64 = 4_450;
 
-/// Number of steps between a backup and the next.
+/// Number of steps between two backups.
 const BETWEEN: u64 = 1_000;
 
 const BACKUP_ROUNDS: usize = 3;

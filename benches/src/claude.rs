@@ -1,4 +1,5 @@
-//! Measures runs of the Claude Code program: the adapter beside the bare client, over the stand-in that plays the program.
+//! Measures runs of the Claude Code program: the adapter compared with the bare client, over the
+//! stand-in for the program.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,10 +24,10 @@ use crate::measure::{AtMost, BenchRow, Measurement, Result, take_turns, timed};
 /// Number of calls of a run.
 const CALLS: u64 = 50;
 
-/// Time that a call takes which does something: less than a search in a small directory.
+/// Duration of a call that does work: less than a search in a small directory.
 const WORK: Duration = Duration::from_millis(10);
 
-/// Number of lines of its transcript that a run tells, and bytes of each.
+/// Number of lines of its transcript that a run sends, and bytes of each.
 const FRAMES: u64 = 2_000;
 const FRAME_BYTES: usize = 2_000;
 
@@ -35,7 +36,7 @@ const ROUNDS: usize = 9;
 #[derive(Deserialize, JsonSchema)]
 struct WorkParameters {}
 
-/// Does nothing, or takes its time.
+/// Does nothing, or sleeps.
 struct Works(Duration);
 
 impl Tool for Works {
@@ -69,7 +70,7 @@ impl Callbacks for Bare {
     }
 }
 
-/// Holds the stand-in, its script and its directories.
+/// Contains the stand-in, its script and its directories.
 struct StandIn {
     program: PathBuf,
     dir: PathBuf,
@@ -108,7 +109,7 @@ impl StandIn {
         Ok(())
     }
 
-    /// Evaluates a prompt in a session of its own, which goes with it.
+    /// Evaluates a prompt in a session of its own, which is deleted afterwards.
     fn adapted(&self, store: &Store, tool: Duration) -> Result<()> {
         let session = store.create(&SessionTypes::builder().build()?)?;
         let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
@@ -130,7 +131,7 @@ impl StandIn {
     }
 }
 
-/// Returns the stand-in beside this program; `None`, with a report, if nobody built it.
+/// Returns the stand-in next to this program. If it is not built, reports that and returns `None`.
 fn stand_in() -> Result<Option<PathBuf>> {
     let program = std::env::current_exe()?.with_file_name("claude-stand-in");
     if program.is_file() {
@@ -196,7 +197,8 @@ impl Slice for MirroredLines {
     type Item = MirroredLine;
 }
 
-/// Measures a run that tells many lines of its transcript, less the same by the bare client, beside a dispatch of the bytes.
+/// Measures a run that sends many lines of its transcript, minus the same with the bare client,
+/// compared with a dispatch of the bytes.
 fn frames(program: &Path, dir: &Path) -> Result<Vec<BenchRow>> {
     let line = |number: u64| {
         let entry = json!({"type": "assistant", "uuid": number.to_string(), "text": "x".repeat(FRAME_BYTES)});

@@ -1,5 +1,5 @@
-//! Measures compressed segments: how much smaller recorded runs of an agent are than their JSON, and what checking and opening a
-//! compressed log costs beside the plain one.
+//! Measures compressed segments: their size for recorded runs of an agent compared with the JSON,
+//! and the cost of checking and opening a compressed log compared with the plain one.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -19,13 +19,13 @@ const CODECS: [Compression; 2] = [Compression::Zstd, Compression::Lz4];
 /// Number of bytes of text in an event of the long session.
 const TEXT_BYTES: usize = 1_000;
 
-/// Number of times that the long session holds the file's text.
+/// Number of copies of the file's text in the long session.
 const REPEATED: usize = 10;
 
-/// Most that the files of a compressed log may be, of 1 of their JSON.
+/// Largest size of a compressed log's files as a fraction of their JSON.
 const SMALLER: f64 = 1.0 / 2.5;
 
-/// Most that checking or opening a compressed log may take, beside the plain one.
+/// Largest time of checking or opening a compressed log, as a multiple of the plain one's.
 const SLOWER: f64 = 2.0;
 
 const SPEED_ROUNDS: usize = 7;
@@ -51,7 +51,7 @@ fn smaller(subject: &str, param: &str, bytes: u64, json: u64) -> Result<BenchRow
     Ok(BenchRow::pair("compressed", subject, param, sized(bytes)?, sized(json)?))
 }
 
-/// What a session's segments take of the disk, in bytes.
+/// Returns the allocated bytes of a session's segments.
 fn segment_bytes(dir: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir)? {
@@ -67,7 +67,8 @@ fn options(compression: Compression) -> CompactOptions {
     CompactOptions { compression: Some(compression), keep_bodies: true, ..CompactOptions::default() }
 }
 
-/// A session for each run. Most are shorter than 64 KiB, and stay plain unless the options say otherwise.
+/// Measures a session for each run. Most are shorter than 64 KiB, and stay plain unless the options
+/// say otherwise.
 fn short(root: &Path, file: &Path) -> Result<Vec<BenchRow>> {
     let (types, runs) = (types()?, read_tau_bench(file)?);
     let json = fs::metadata(file)?.len();
@@ -90,7 +91,7 @@ fn short(root: &Path, file: &Path) -> Result<Vec<BenchRow>> {
     Ok(rows)
 }
 
-/// One session that holds the text of all runs, several times over.
+/// Measures one session that contains the text of all runs, several times.
 fn long(dir: &Path, text: &str) -> Result<Vec<BenchRow>> {
     let types = append_types()?;
     let plain = store_without_images(&dir.join("plain"))?;
@@ -111,7 +112,7 @@ fn long(dir: &Path, text: &str) -> Result<Vec<BenchRow>> {
     }
     let id = session.id();
     session.close()?;
-    // All of it in segments that are finished, in either form.
+    // Finishes all segments, in either form.
     plain.compact(id, &options(Compression::Zstd))?;
     plain.compact(id, &options(Compression::None))?;
     let mut rows = Vec::new();

@@ -1,4 +1,4 @@
-//! Measures conversations: turns as they are recorded, a long one that is resumed, and one that is printed.
+//! Measures conversations: recording turns, resuming a long conversation, and printing one.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -23,16 +23,17 @@ use crate::open::Images;
 const TURNS: u64 = 2_000;
 const TURNS_SYNCED: u64 = 40;
 
-/// Records of a turn with two tools that `Boundary` makes durable: the answer, begin and end of each call, the turn.
+/// Records of a turn with two tools that `Boundary` makes durable: the answer, the start and end
+/// records of each call, the turn.
 const SYNCS: u64 = 6;
 
-/// Bytes of a record that stands for these, with its frame.
+/// Bytes of a substitute for these records, with its frame.
 const RECORD: usize = 128;
 
-/// Number of turns of the conversation that is resumed.
+/// Number of turns of the resumed conversation.
 const LONG: u64 = 1_000;
 
-/// Number of messages of the conversation that is printed.
+/// Number of messages of the printed conversation.
 const MESSAGES: u64 = 100_000;
 
 const TRANSCRIPT_ROUNDS: usize = 3;
@@ -79,8 +80,9 @@ fn runner(session: &Session) -> Result<ToolRunner> {
     Ok(ToolRunner::new(state, ToolRegistry::new().with(Empty)))
 }
 
-/// Records a turn: the request, its answer with two calls, the calls, and what the turn consists of. `recorded` is told how many
-/// records were written since it was told last that `Boundary` would have made durable.
+/// Records a turn: the request, its answer with two calls, the calls, and the turn itself.
+/// `recorded` takes the number of records since its last call that `Boundary` would have made
+/// durable.
 fn turn(runner: &ToolRunner, recorded: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
     let session = runner.state().session();
     let evaluation_id = || EVALUATION.to_owned();
@@ -112,7 +114,8 @@ fn turn(runner: &ToolRunner, recorded: &mut dyn FnMut(u64) -> Result<()>) -> Res
     recorded(1)
 }
 
-/// Makes a closed session with a conversation of so many turns. Returns its id, and the time of a turn.
+/// Makes a closed session with a conversation of this many turns. Returns its id, and the time of a
+/// turn.
 fn held(store: &Store, turns: u64, recorded: &mut dyn FnMut(u64) -> Result<()>) -> Result<(Uuid, Round)> {
     let session = store.create(&types()?)?;
     let id = session.id();
@@ -162,7 +165,8 @@ fn turns(dir: &Path) -> Result<Vec<BenchRow>> {
     ])
 }
 
-/// Measures opening a session and asking where its conversation goes on, until its messages are at hand.
+/// Measures opening a session and finding where its conversation continues, until its messages are
+/// available.
 fn resume(dir: &Path) -> Result<Vec<BenchRow>> {
     let store = store(dir, Durability::Process)?;
     let (id, _) = held(&store, LONG, &mut |_| Ok(()))?;

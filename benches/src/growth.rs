@@ -1,4 +1,5 @@
-//! Measures readers whose time must grow as their log does, and no faster: each at one size, and at four times that size.
+//! Measures readers whose time must grow no faster than their log: each at one size, and at four
+//! times that size.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,7 @@ const MANY_SEGMENTS: u64 = 4 * FEW_SEGMENTS;
 
 const ROUNDS: usize = 3;
 
-/// Twice the growth of the log, for each.
+/// Allows twice the growth of the log, for each.
 const GROWTH: AtMost = AtMost::Ratio(2.0);
 
 pub fn growth(dir: &Path) -> Result<Vec<BenchRow>> {
@@ -43,7 +44,7 @@ pub fn growth(dir: &Path) -> Result<Vec<BenchRow>> {
     ])
 }
 
-/// A session, and how much there is in it.
+/// A session, and its size.
 struct SizedSession {
     dir: PathBuf,
     size: u64,
@@ -63,7 +64,8 @@ fn row(name: &str, [few, many]: &[SizedSession; 2], verb: &str, options: &[&str]
     Ok(BenchRow::beside("growth", name, many.size, larger, smaller).at_most(GROWTH))
 }
 
-/// Makes the log of a session that is rolled back from its last step on by one step more each.
+/// Makes a log with successive rollbacks from its last step on, each to one step before the
+/// previous one.
 fn undone(dir: &Path, steps: u64) -> SizedSession {
     let mut log = ForgedLog::new(dir);
     let data = foldlog::Value::from("step").encode();
@@ -78,7 +80,7 @@ fn undone(dir: &Path, steps: u64) -> SizedSession {
     SizedSession { dir: log.dir().to_owned(), size: steps }
 }
 
-/// Makes a log of calls that were interrupted, about which nobody has decided.
+/// Makes a log of interrupted calls without a decision.
 fn unsettled(dir: &Path, calls: u64) -> SizedSession {
     let mut log = ForgedLog::new(dir);
     let arguments = foldlog::Value::from("{}").encode();
@@ -92,7 +94,7 @@ fn unsettled(dir: &Path, calls: u64) -> SizedSession {
     SizedSession { dir: log.dir().to_owned(), size: calls }
 }
 
-/// Makes a session of so many segments, of which each holds little.
+/// Makes a session of this many small segments.
 fn segmented(dir: &Path, segments: u64) -> Result<SizedSession> {
     let options = StoreOptions {
         segments: SegmentSizes { first_bytes: 64 << 10, max_bytes: 64 << 10, ..SegmentSizes::default() },

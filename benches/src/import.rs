@@ -1,5 +1,5 @@
-//! Measures recorded runs of an agent as conversations, many short sessions: their import, and the replay of a host that held
-//! them.
+//! Measures recorded runs of an agent as conversations, in many short sessions: their import, and
+//! the replay of a host that ran them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use foldlog_tests::held;
 
 use crate::measure::{AtMost, BenchRow, ROUNDS, Result, take_turns, timed};
 
-/// Finds the recorded runs beside the checkout, where the tests look for them too.
+/// Finds the recorded runs next to the checkout, where the tests look for them too.
 pub const FILE: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/tau-bench/gpt-4o-airline.json");
 
@@ -52,10 +52,11 @@ pub fn tau_bench(dir: &Path) -> Result<Vec<BenchRow>> {
     Ok(rows)
 }
 
-/// Most time that the replay of a record may take, in nanoseconds: 50,000 records a second.
+/// Longest replay of a record, in nanoseconds: 50,000 records a second.
 const REPLAYED_NS: f64 = 20_000.0;
 
-/// Holds the runs with a scripted provider, and measures the replay of each from its own log, opening it included.
+/// Runs the conversations with a scripted provider, and measures the replay of each from its own
+/// log, including opening it.
 fn replayed(root: &Path, file: &Path) -> Result<BenchRow> {
     let types = held::types(None);
     let runs = held::runs(file);

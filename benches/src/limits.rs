@@ -1,4 +1,4 @@
-//! The limits: the least that the machine has to do for what each subject does.
+//! The limits: the least work of the machine for each subject.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -17,11 +17,10 @@ use crate::subject::BenchStep;
 
 static CONTEXT: LazyLock<Context> = LazyLock::new(|| Context::new(7, 0.into()));
 
-/// Measures the limit by two threads at once, which says whether a subject with two threads had two processors: if these
-/// are halves of one, this row takes up to twice the limit.
+/// Names the limit measured by two threads at once, which shows whether a subject with two threads
+/// had two processors. If these are halves of one, this row takes up to twice the limit.
 pub const LIMIT_TWICE: &str = "the limit, by each of two threads at once";
 
-/// Reads the system's clock.
 pub fn now_us() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)
 }
@@ -42,9 +41,10 @@ pub fn write_frame(sequence: u64, time_us: i64, body: &[u8], out: &mut Vec<u8>) 
     Ok(())
 }
 
-/// Holds a mapped file with all its pages brought in, which is written again from its beginning once it is full. It is the
-/// engine's own, since only the engine maps files here; a call through a trait and a lock without contention make its
-/// `write_at` slower than a bare copy, by 16 ns of 105 when that was measured.
+/// Contains a mapped file with all its pages loaded, which is rewritten from its beginning once it
+/// is full. It uses the engine's own mapping, since only the engine maps files here. A call through
+/// a trait and a lock without contention make its `write_at` slower than a bare copy, by 16 ns of
+/// 105 when that was measured.
 pub struct Mapped {
     file: Arc<dyn StorageFile>,
     bytes: u64,
@@ -59,7 +59,7 @@ impl Mapped {
         Ok(Mapped { file, bytes, offset: 0, frame: Vec::new(), body: Vec::new() })
     }
 
-    /// Brings all pages in, also those that the system has written to the disk meanwhile.
+    /// Loads all pages, including those that the system has written to the disk meanwhile.
     pub fn fault_in(&self) -> io::Result<()> {
         self.file.prepare(0, self.bytes)
     }
@@ -76,7 +76,8 @@ impl Mapped {
         Ok(())
     }
 
-    /// Encodes an event, checks that it can be read again, and appends it as [`append`](Mapped::append) does.
+    /// Encodes an event, checks that it can be decoded, and appends it as
+    /// [`append`](Mapped::append) does.
     pub fn append_event(&mut self, sequence: u64, time_us: i64, step: &BenchStep) -> Result<()> {
         let mut body = std::mem::take(&mut self.body);
         body.clear();
@@ -87,8 +88,8 @@ impl Mapped {
     }
 }
 
-/// Holds a plain file, filled with writes of 4 KiB and synced: larger writes leave larger units in the page cache, and each
-/// sync would write a whole one.
+/// Makes a plain file, filled with writes of 4 KiB and synced. Larger writes leave larger units in
+/// the page cache, and each sync would write a whole one.
 pub fn filled(path: &Path, bytes: u64) -> io::Result<File> {
     let file = File::create_new(path)?;
     (0..bytes.div_ceil(4096)).try_for_each(|page| file.write_all_at(&[1; 4096], page * 4096))?;
@@ -102,7 +103,7 @@ pub fn write_and_sync(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> 
     file.sync_data()
 }
 
-/// Checks the CRC of frames one behind the other in memory, and returns how many there are.
+/// Checks the CRCs of consecutive frames in memory, and returns their number.
 pub fn check_frames(bytes: &[u8], mut visit: impl FnMut(&[u8])) -> u64 {
     let (mut rest, mut frames) = (bytes, 0);
     while let Ok(frame) = frame::decode(*CONTEXT, rest) {
@@ -113,7 +114,7 @@ pub fn check_frames(bytes: &[u8], mut visit: impl FnMut(&[u8])) -> u64 {
     frames
 }
 
-/// Decodes an event without the pre-scan, as if its bytes were known to be sound.
+/// Decodes an event without the pre-scan, as if its bytes were known to be valid.
 pub fn decoded(body: &[u8]) -> Option<BenchStep> {
     msgpack::from_scanned::<BenchStep>(body).ok()
 }
@@ -122,7 +123,7 @@ pub fn decode(body: &[u8]) {
     let _ = black_box(decoded(body));
 }
 
-/// Decodes an event after the pre-scan, without which no byte of a file is trusted.
+/// Decodes an event after the pre-scan, which all bytes of a file have to pass.
 pub fn check_and_decode(body: &[u8]) {
     let _ = black_box(msgpack::from_slice::<BenchStep>(body));
 }

@@ -22,7 +22,7 @@ pub fn sessions(dir: &Path, count: u64) -> Result<Vec<BenchRow>> {
         fill(&session, 0..STEPS)?;
         session.close()?;
     }
-    // The first listing reads every log, and keeps what it found.
+    // The first listing reads every log, and caches the results.
     let [first] = take_turns(1, [&mut || listed(&store)])?;
     let [listed] = take_turns(LIST_ROUNDS, [&mut || listed(&store)])?;
     let row =

@@ -1,15 +1,18 @@
-//! Measures foldlog, and beside it, in the same run, its limits: the least that the machine has to do for the same.
+//! Measures foldlog, and in the same run its limits: the least work of the machine for the same
+//! result.
 //!
 //! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench|tools|conversation|
-//! workspace|claude|persistence|backup|sessions|remote|scale|compressed|growth]... [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
-//! the target is met. Each number is the median of several rounds, of the subject and of the limit alternately. A row
-//! whose limit's median is over 1.5 times its minimum is void, since the machine was busy then. A row says so if the
-//! subject waited for a processor over a tenth of its time. `README.md` beside the sources says what was learnt.
+//! workspace|claude|persistence|backup|sessions|remote|scale|compressed|growth]... [--json] [--dir DIR]`
+//! prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
+//! the target is met. Each number is the median of several rounds, of the subject and of the limit
+//! alternately. A row whose limit's median is over 1.5 times its minimum is void, since the machine
+//! was busy then. A row reports a subject that waited for a processor over a tenth of its time.
+//! `README.md` next to the sources describes the results.
 //!
-//! | module | holds |
+//! | module | contains |
 //! |---|---|
-//! | `limits` | what each subject is measured against |
-//! | `subject` | the host that is measured |
+//! | `limits` | the limits of the subjects |
+//! | `subject` | the measured host |
 //! | `measure` | rounds, medians, rows |
 //! | `append`, `readers`, `positions`, `open`, `growth`, `import`, `tools`, `conversations`, `workspaces`, `claude`, `persistence`, `backups`, `listing`, `remote`, `compressed`, `scale` | the benches |
 
@@ -42,12 +45,12 @@ use crate::measure::{BenchRow, Result};
 #[derive(Parser)]
 #[command(about = "Measures foldlog beside its limits")]
 struct Args {
-    /// What to measure [default: everything].
+    /// Benches to run [default: all].
     benches: Vec<Bench>,
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Where files go, at most 3.3 GB at a time [default: the system's temporary directory].
+    /// Directory for files, at most 3.3 GB at a time [default: the system's temporary directory].
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Size in MiB of the session that is backed up.
@@ -60,10 +63,11 @@ struct Args {
     remote: remote::Sizes,
     #[command(flatten)]
     scale: scale::Sizes,
-    /// Open a session of a store and print what it holds in memory. For the runner itself.
+    /// Open a session of a store and print its memory. For the runner itself.
     #[arg(long, hide = true, num_args = 2)]
     held_by: Option<Vec<String>>,
-    /// Hold as many sessions of a new store open and print what each takes. For the runner itself.
+    /// Open this many sessions of a new store and print the resources of each. For the runner
+    /// itself.
     #[arg(long, hide = true, num_args = 2)]
     held_open: Option<Vec<String>>,
     /// Open a session of a store, write to it and crash. For the runner itself.
@@ -136,7 +140,7 @@ fn main() -> Result<()> {
         if !arguments.benches.is_empty() && !arguments.benches.contains(bench) {
             continue;
         }
-        // Each has a directory of its own, which goes when it ends.
+        // Each has a directory of its own, which is removed at its end.
         let directory = match &arguments.dir {
             Some(dir) => tempfile::tempdir_in(dir)?,
             None => tempfile::tempdir()?,

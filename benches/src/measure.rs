@@ -10,23 +10,23 @@ pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// Number of rounds of subject and limit.
 pub const ROUNDS: usize = 15;
 
-/// Most that a limit's median may be, as a multiple of its minimum, before its row is void.
+/// Largest ratio of a limit's median to its minimum before its row is void.
 const UNSTEADY: f64 = 1.5;
 
-/// Part of a subject's time, of 1, that it may wait for a processor before its row says so.
+/// Largest fraction of a subject's time that it may wait for a processor before its row reports it.
 const WAITED: f64 = 0.1;
 
-/// Holds what one round came to.
+/// Contains the result of one round.
 #[derive(Clone, Copy)]
 pub struct Round {
     ns_per_op: f64,
-    /// Part of the time, of 1, that this thread waited for a processor, which other programs or the subject's own threads
-    /// had.
+    /// Fraction of the time that this thread waited for a processor, which other programs or the
+    /// subject's own threads used.
     waited: f64,
 }
 
 impl Round {
-    /// Makes a round of something that is not a time.
+    /// Makes a round of a value that is not a time.
     pub fn of(value: f64) -> Round {
         Round { ns_per_op: value, waited: 0.0 }
     }
@@ -42,13 +42,14 @@ pub fn timed(ops: u64, run: impl FnOnce() -> Result<()>) -> Result<Round> {
     Ok(Round { ns_per_op: ns / ops as f64, waited: waited / ns })
 }
 
-/// Returns the time that this thread has waited for a processor so far; 0 if the system does not tell.
+/// Returns the time that this thread has waited for a processor so far; 0 if the system does not
+/// report it.
 fn waited_ns() -> u64 {
     let all = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     all.split_whitespace().nth(1).and_then(|waited| waited.parse().ok()).unwrap_or_default()
 }
 
-/// Holds the rounds of a subject or of a limit.
+/// Contains the rounds of a subject or of a limit.
 #[derive(Clone, Copy)]
 pub struct Measurement {
     pub median: f64,
@@ -57,7 +58,7 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// Takes the time of something else off, which the subject did too.
+    /// Subtracts the time of an operation that the subject included.
     pub fn less(self, other: Measurement) -> Measurement {
         Measurement { median: self.median - other.median, least: self.least - other.least, ..self }
     }
@@ -80,7 +81,8 @@ fn median(sorted: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Runs the rounds of subjects and limits alternately. Each contestant runs one round and returns what it came to.
+/// Runs the rounds of subjects and limits alternately. Each contestant runs one round and returns
+/// its result.
 pub fn take_turns<const N: usize>(
     rounds: usize,
     mut contestants: [&mut dyn FnMut() -> Result<Round>; N],
@@ -105,13 +107,13 @@ pub fn at_once(things: [&mut (dyn FnMut() -> Result<()> + Send); 2]) -> Result<(
     })
 }
 
-/// Target of a row: the most that it may be.
+/// Target of a row: its largest allowed value.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AtMost {
     Ratio(f64),
     Ns(f64),
-    /// What the row is of, where that is not a time.
+    /// The value of a row that is not a time.
     Amount(f64),
 }
 
@@ -123,7 +125,7 @@ pub struct BenchRow {
     ns_per_op: Option<f64>,
     ratio_to_limit: Option<f64>,
     void: bool,
-    /// Part of the subject's time, of 1, that it waited for a processor.
+    /// Fraction of the subject's time that it waited for a processor.
     waited: f64,
     at_most: Option<AtMost>,
     /// Whether the target is met; `None` if there is none, or the row is void.
@@ -148,7 +150,7 @@ impl BenchRow {
         BenchRow { waited: measured.waited, ..BenchRow::once(bench, subject, param, measured.median) }
     }
 
-    /// Makes a row of a subject beside its limit.
+    /// Makes a row of a subject and its limit.
     pub fn beside(
         bench: &'static str,
         subject: &str,

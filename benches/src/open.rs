@@ -1,4 +1,5 @@
-//! Measures opening with an image of the state beside folding all records, and what an open session holds in memory.
+//! Compares opening with an image of the state to folding all records, and measures the memory of
+//! an open session.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use uuid::Uuid;
 use crate::measure::{AtMost, BenchRow, ROUNDS, Result, Round, take_turns, timed};
 use crate::subject::{fill, journal_types, store};
 
-/// Number of records before the image, and behind it.
+/// Number of records before the image, and after it.
 const BEFORE: u64 = 1_000_000;
 const BEHIND: u64 = 10_000;
 
@@ -22,17 +23,17 @@ const LOG_ITEMS_FEW: u64 = 10_000;
 
 const MEMORY_ROUNDS: usize = 3;
 
-/// Returns the directory in which a session keeps its images.
+/// Name of the directory in which a session stores its images.
 const IMAGES: &str = "snapshots";
 
-/// Holds the images of a session, which are put in place or removed.
+/// Stores the images of a session, to put them in place or remove them.
 pub struct Images {
     kept: PathBuf,
     place: PathBuf,
 }
 
 impl Images {
-    /// Takes the images that are there now. Later ones would leave no records behind them.
+    /// Copies the present images. Later ones would have no records after them.
     pub fn keep(session: &Path, kept: PathBuf) -> Result<Images> {
         let place = session.join(IMAGES);
         if place.is_dir() {
@@ -113,7 +114,7 @@ pub fn open(dir: &Path) -> Result<Vec<BenchRow>> {
         ],
     )?;
     for (how, many) in [("with an image", image), ("by folding all", fold)] {
-        // The sizes stand where others say how many items there are, which are always the same.
+        // The sizes replace the number of items of other rows, which is always the same here.
         let param = format!("{:.0} KiB to {:.0} KiB", many.median, few.median);
         let row = BenchRow::pair("open", &format!("memory {how}"), param, many, few);
         rows.push(row.at_most(AtMost::Ratio(2.0)));
@@ -131,7 +132,7 @@ fn opened(store: &Store, id: Uuid, types: &SessionTypes) -> Result<Round> {
     ns
 }
 
-/// Makes a session of as many live items, but few LOG items.
+/// Makes a session with the same number of live items, but few LOG items.
 fn memory_subject(store: &Store, types: &SessionTypes) -> Result<Uuid> {
     let session = store.create(types)?;
     fill(&session, (0..LOG_ITEMS_FEW).map(|number| number % LIVE))?;
@@ -140,8 +141,8 @@ fn memory_subject(store: &Store, types: &SessionTypes) -> Result<Uuid> {
     Ok(id)
 }
 
-/// Returns the KiB that an open session holds. It asks a process of its own, since what this process has given back to its
-/// allocator would count too.
+/// Returns the memory of an open session in KiB. It starts a process of its own, since memory that
+/// this process has returned to its allocator would count too.
 pub fn held(store: &Store, id: Uuid) -> Result<Round> {
     let child = Command::new(std::env::current_exe()?)
         .arg("--held-by")
@@ -153,7 +154,7 @@ pub fn held(store: &Store, id: Uuid) -> Result<Round> {
     Ok(Round::of(String::from_utf8_lossy(&child.stdout).trim().parse()?))
 }
 
-/// Runs the child's part: opens the session and prints by how many KiB the process's memory has grown.
+/// Runs the child's part: opens the session and prints the growth of the process's memory in KiB.
 pub fn print_held(path: &str, id: &str) -> Result<()> {
     let (types, store, id) = (journal_types()?, store(Path::new(path))?, Uuid::try_parse(id)?);
     let before = resident_kib(ANONYMOUS)?;
@@ -163,14 +164,14 @@ pub fn print_held(path: &str, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// Names the resident memory without files behind it. Pages of the program itself, which are brought in as it runs, do not
-/// count.
+/// Names the resident memory without files. Pages of the program itself, which are loaded as it
+/// runs, do not count.
 pub const ANONYMOUS: &str = "RssAnon:";
 
-/// Names the resident pages of files, mapped ones among them.
+/// Names the resident pages of files, including mapped ones.
 pub const FILE_PAGES: &str = "RssFile:";
 
-/// Returns how many KiB of a kind of memory this process has.
+/// Returns this process's amount of a kind of memory, in KiB.
 pub fn resident_kib(kind: &str) -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix(kind));

@@ -1,5 +1,5 @@
-//! Measures long-running work: changes of tasks, checkpoints, exports as trees of files, and validation, of few tasks and of
-//! many.
+//! Measures long-running work: changes of tasks, checkpoints, exports as trees of files, and
+//! validation, with few tasks and with many.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ const CHANGES: u64 = 2_000;
 /// Number of checkpoints of a round, with one change before each.
 const CHECKPOINTS: u64 = 50;
 
-/// Number of tasks and of messages that are exported.
+/// Number of exported tasks, and of exported messages.
 const EXPORTED: u64 = 10_000;
 
 const EXPORT_ROUNDS: usize = 5;
@@ -44,7 +44,8 @@ fn id(number: u64) -> Result<TaskId> {
     Ok(TaskId::new(format!("task-{number:06}"))?)
 }
 
-/// Makes a task of a tree with ten parts to each, which requires one task before it and prefers another.
+/// Makes a task of a tree with ten parts to each, which requires an earlier task and prefers
+/// another.
 fn new_task(number: u64) -> Result<NewTask> {
     let mut task = NewTask::new(id(number)?, format!("Task number {number} of a long plan"));
     task.description =
@@ -53,7 +54,7 @@ fn new_task(number: u64) -> Result<NewTask> {
     if number > 0 {
         task.parent = Some(id(number / 10)?);
     }
-    // Neither depends on a task above it.
+    // Neither dependency is above the task in the tree.
     if number > 100 {
         task.dependencies = vec![
             Dependency { on: id(number - 3)?, kind: DependencyType::Requires },
@@ -67,7 +68,7 @@ fn types() -> Result<SessionTypes> {
     Ok(declare(SessionTypes::builder()).build()?)
 }
 
-/// Makes an open session with so many tasks, without work left in the background.
+/// Makes an open session with this many tasks, and no remaining work in the background.
 fn with_tasks(store: &Store, tasks: u64) -> Result<Session> {
     let session = store.create(&types()?)?;
     (0..tasks).try_for_each(|number| -> Result<()> {
@@ -79,7 +80,8 @@ fn with_tasks(store: &Store, tasks: u64) -> Result<Session> {
     Ok(store.open_session(id, &types()?)?)
 }
 
-/// Blocks tasks, and makes them wait again the next time around: those that are far from each other one after the other.
+/// Blocks tasks, and makes them pending again in the next pass. Successive tasks are far from each
+/// other.
 struct TaskStatusCycle {
     tasks: u64,
     made: u64,
@@ -91,7 +93,7 @@ impl TaskStatusCycle {
     }
 
     fn next(&mut self) -> Result<TaskStatusChanged> {
-        // Odd, and no multiple of 5: so it passes every task once in as many changes as there are tasks.
+        // 7,919 is odd and no multiple of 5, so each pass changes every task once.
         let (around, place) = (self.made / self.tasks, self.made % self.tasks);
         self.made += 1;
         let (old_status, new_status) = match around % 2 {
@@ -128,7 +130,7 @@ fn status_changes(dir: &Path) -> Result<Vec<BenchRow>> {
             Ok(())
         })
     };
-    // The first write after an opening makes the log ready.
+    // The first write after opening prepares the log.
     change(&few, &mut of_few)?;
     change(&many, &mut of_many)?;
     dispatched()?;
@@ -153,7 +155,7 @@ fn checkpoints(dir: &Path) -> Result<Vec<BenchRow>> {
     let store = store(dir)?;
     let (few, many) = (with_tasks(&store, FEWEST)?, with_tasks(&store, MANY)?);
     let (few, many) = (CheckpointManager::new(few), CheckpointManager::new(many));
-    // The first one of a log reads all of it.
+    // The first checkpoint of a log reads all of it.
     let (_, first_many) = (first(&few)?, first(&many)?);
     let (mut of_few, mut of_many) = (TaskStatusCycle::of(FEWEST), TaskStatusCycle::of(MANY));
     let [few, many] = take_turns(
@@ -175,7 +177,7 @@ fn first(manager: &CheckpointManager) -> Result<Measurement> {
     Ok(first)
 }
 
-/// Creates checkpoints, each after one change, which takes no part of the time.
+/// Creates checkpoints, each after one change, which is not timed.
 fn created(manager: &CheckpointManager, count: u64, changes: &mut TaskStatusCycle) -> Result<Round> {
     let mut elapsed = Duration::ZERO;
     for _ in 0..count {
@@ -187,7 +189,7 @@ fn created(manager: &CheckpointManager, count: u64, changes: &mut TaskStatusCycl
     Ok(Round::of(elapsed.as_nanos() as f64 / count as f64))
 }
 
-/// Brings the first quarter of the tasks to their end, in the order in which they require each other.
+/// Completes the first quarter of the tasks, in the order of their dependencies.
 fn complete(session: &Session, tasks: u64) -> Result<()> {
     use TaskStatus::{Completed, InProgress, Pending};
     for number in 0..tasks / 4 {
@@ -233,13 +235,13 @@ fn exported(dir: &Path) -> Result<Session> {
     Ok(session)
 }
 
-/// Holds what is written of a session, in a directory of its own for each round.
+/// Exports a session, into a directory of its own for each round.
 struct ExportRounds<'a> {
     session: &'a Session,
     dir: &'a Path,
     changes: TaskStatusCycle,
     round: u64,
-    /// What remembers what it has written in this round.
+    /// Remembers the files that it has written in this round.
     exporter: TreeExporter,
 }
 
@@ -248,7 +250,7 @@ impl ExportRounds<'_> {
         self.dir.join(format!("to-{}", self.round))
     }
 
-    /// Begins a round with an empty directory.
+    /// Starts a round with an empty directory.
     fn begin(&mut self) -> Result<()> {
         if self.round > 0 {
             std::fs::remove_dir_all(self.to())?;
@@ -286,7 +288,7 @@ fn from_log(exporting: &mut ExportRounds<'_>) -> Result<Round> {
     })
 }
 
-/// Does so by an exporter that remembers what it has written.
+/// Exports from the log with an exporter that remembers its files.
 fn from_log_again(exporting: &mut ExportRounds<'_>) -> Result<Round> {
     timed(1, || {
         let log = LogReader::open(exporting.session.dir())?;
@@ -296,7 +298,7 @@ fn from_log_again(exporting: &mut ExportRounds<'_>) -> Result<Round> {
     })
 }
 
-/// Hands on what was read before.
+/// Reads the input of an export.
 fn read(exporting: &ExportRounds<'_>) -> Result<(SequenceNumber, SessionState, Vec<StateUpdate>)> {
     let (log, stores) = (LogReader::open(exporting.session.dir())?, WorkspaceStores::none());
     let position = exporting.session.position().unwrap_or_default();
@@ -304,21 +306,21 @@ fn read(exporting: &ExportRounds<'_>) -> Result<(SequenceNumber, SessionState, V
     Ok((position, state, StateUpdate::list(&log, position, &stores)?))
 }
 
-/// Exports what was read before.
+/// Exports a state that was read before.
 fn from_state(exporting: &mut ExportRounds<'_>) -> Result<Round> {
     let (position, state, updates) = read(exporting)?;
     let contents = TreeContents::new(&state).at(position, &updates);
     timed(1, || Ok(export_tree(&contents, &exporting.to(), &StateCompression::default()).map(drop)?))
 }
 
-/// Does so by an exporter that remembers what it has written.
+/// Exports such a state with an exporter that remembers its files.
 fn from_state_again(exporting: &mut ExportRounds<'_>) -> Result<Round> {
     let (position, state, updates) = read(exporting)?;
     let contents = TreeContents::new(&state).at(position, &updates);
     timed(1, || Ok(exporting.exporter.export(&contents).map(drop)?))
 }
 
-/// Measures what of an export is reading.
+/// Measures the reading part of an export.
 fn readings(session: &Session, param: &str) -> Result<Vec<BenchRow>> {
     let (log, stores) = (LogReader::open(session.dir())?, WorkspaceStores::none());
     let position = session.position().unwrap_or_default();

@@ -29,7 +29,7 @@ pub fn rollback(dir: &Path) -> Result<Vec<BenchRow>> {
         let store = store(&dir.join(name))?;
         let short = settled(&store, &types, 0..FEW)?;
         let long = settled(&store, &types, 0..MANY)?;
-        // The first write after an opening makes the log ready.
+        // The first write after opening prepares the log.
         for session in [&short, &long] {
             roll_back(session)?;
         }

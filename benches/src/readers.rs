@@ -13,7 +13,7 @@ use crate::subject::{BenchStep, append_types, closed, step, store, store_without
 
 const EVENTS: u64 = 1_000_000;
 
-/// Makes the limit's frames of all events, one behind the other in memory.
+/// Makes the limit's frames of all events, consecutively in memory.
 fn frames() -> Result<Vec<u8>> {
     let (mut frames, mut body) = (Vec::new(), Vec::new());
     for number in 0..EVENTS {
@@ -24,7 +24,7 @@ fn frames() -> Result<Vec<u8>> {
     Ok(frames)
 }
 
-/// Checks that `read`, the number of events read, is that of all events.
+/// Checks that `read`, the number of read events, is that of all events.
 fn all(read: u64) -> Result<()> {
     if read < EVENTS { Err(format!("{read} of {EVENTS} events were read").into()) } else { Ok(()) }
 }

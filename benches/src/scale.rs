@@ -1,4 +1,5 @@
-//! Measures what grows: many sessions at once, a long log, and the same step many times, at the beginning and at the end.
+//! Measures growth: many sessions at once, a long log, and the same step many times, at the
+//! beginning and at the end.
 
 use std::fs;
 use std::ops::Range;
@@ -17,7 +18,7 @@ use crate::measure::{AtMost, BenchRow, Measurement, Result, Round, take_turns, t
 use crate::open::{ANONYMOUS, FILE_PAGES, Images, held, resident_kib};
 use crate::subject::{append_types, fill, journal_types, step, store, upsert_types};
 
-/// Says how often, how many and how large.
+/// Numbers of repetitions, and sizes.
 #[derive(Args, Clone, Copy)]
 #[group(skip)]
 pub struct Sizes {
@@ -48,7 +49,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Returns the sizes that are meant: those of the options, or small ones.
+    /// Returns the chosen sizes: those of the options, or small ones.
     fn chosen(self) -> Sizes {
         if !self.short {
             return self;
@@ -66,16 +67,16 @@ impl Sizes {
     }
 }
 
-/// Number of steps of each session that is held open.
+/// Number of steps of each open session.
 const STEPS: u64 = 20;
 
-/// Number of steps that a MiB of log holds, with the rows of their journal.
+/// Number of steps in a MiB of log, with the rows of their journal.
 const STEPS_IN_A_MIB: u64 = 4_450;
 
 /// Number of live items in STATE of the long log: about 1 MiB.
 const LIVE: u64 = 4_450;
 
-/// Number of records behind the image of the long log.
+/// Number of records after the image of the long log.
 const BEHIND: u64 = 10_000;
 
 /// Number of steps between two crashes.
@@ -84,7 +85,7 @@ const BETWEEN_CRASHES: u64 = 100;
 /// Number of parts of a long run; the second is compared with the last.
 const PARTS: u64 = 100;
 
-/// Number of rounds that a part is cut into.
+/// Number of rounds of a part.
 const ROUNDS_OF_A_PART: u64 = 10;
 
 const OPENINGS: usize = 9;
@@ -105,7 +106,7 @@ pub fn scale(dir: &Path, sizes: Sizes) -> Result<Vec<BenchRow>> {
     Ok(rows)
 }
 
-/// What open sessions take, each of them, beyond the bytes that its log uses.
+/// Resources of each open session, beyond the used bytes of its log.
 #[derive(Serialize, Deserialize)]
 struct SessionFootprint {
     disk: f64,
@@ -114,7 +115,7 @@ struct SessionFootprint {
     files: f64,
     mappings: f64,
     data: f64,
-    /// Number of sessions that were open at once, and why there were not more.
+    /// Number of sessions that were open at once, and the reason why there were not more.
     count: u64,
     stopped: Option<String>,
 }
@@ -139,7 +140,7 @@ fn held_open(dir: &Path, count: u64) -> Result<Vec<BenchRow>> {
     ])
 }
 
-/// Number of sessions that are given up where the system lets this process open no more.
+/// Number of sessions that are closed again if the system lets this process open no more.
 const SPARE: usize = 10;
 
 fn open_idle(store: &Store, types: &SessionTypes) -> foldlog::Result<Session> {
@@ -149,7 +150,7 @@ fn open_idle(store: &Store, types: &SessionTypes) -> foldlog::Result<Session> {
     Ok(session)
 }
 
-/// Runs the child's part: creates sessions, leaves them idle and prints what each takes.
+/// Runs the child's part: creates sessions, leaves them idle and prints the resources of each.
 pub fn print_held_open(path: &str, count: &str) -> Result<()> {
     let (path, count) = (Path::new(path), count.parse::<u64>()?);
     let (types, store) = (append_types()?, store(path)?);
@@ -161,7 +162,7 @@ pub fn print_held_open(path: &str, count: &str) -> Result<()> {
     for _ in 0..count {
         match open_idle(&store, &types) {
             Ok(session) => sessions.push(session),
-            // What is asked of the system below takes a few files too.
+            // The queries below need a few files too.
             Err(error) if sessions.len() > SPARE => {
                 sessions.truncate(sessions.len() - SPARE);
                 stopped = Some(error.to_string());
@@ -185,7 +186,7 @@ pub fn print_held_open(path: &str, count: &str) -> Result<()> {
         stopped,
     };
     println!("{}", serde_json::to_string(&taken)?);
-    // The kernel closes quicker than ten thousand closes.
+    // The kernel closes them faster than ten thousand calls of `close`.
     std::process::exit(0);
 }
 
@@ -197,7 +198,7 @@ fn mappings() -> Result<u64> {
     Ok(fs::read_to_string("/proc/self/maps")?.lines().count() as u64)
 }
 
-/// Returns the bytes that a directory takes on the disk, with the directories themselves.
+/// Returns the allocated bytes of a directory, including the directories themselves.
 fn allocated(dir: &Path) -> Result<u64> {
     let mut bytes = fs::metadata(dir)?.blocks() * 512;
     for entry in fs::read_dir(dir)? {
@@ -210,7 +211,7 @@ fn allocated(dir: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Runs this program for a part of its own, and returns what it printed.
+/// Runs this program for a part of its own, and returns its output.
 fn run_self(option: &str, arguments: &[&std::ffi::OsStr]) -> Result<String> {
     let child = Command::new(std::env::current_exe()?).arg(option).args(arguments).output()?;
     if !child.status.success() {
@@ -219,7 +220,7 @@ fn run_self(option: &str, arguments: &[&std::ffi::OsStr]) -> Result<String> {
     Ok(String::from_utf8_lossy(&child.stdout).into_owned())
 }
 
-/// Makes a closed session with a journal of so many steps.
+/// Makes a closed session with a journal of this many steps.
 fn closed_log(store: &Store, types: &SessionTypes, steps: u64) -> Result<Uuid> {
     let session = store.create(types)?;
     let id = session.id();
@@ -228,8 +229,8 @@ fn closed_log(store: &Store, types: &SessionTypes, steps: u64) -> Result<Uuid> {
     Ok(id)
 }
 
-/// Opens a long log whose image is of its end, and of a place before its end, beside a log that holds no more than what is
-/// behind that place.
+/// Opens a long log with an image of its end, and with one of an earlier position, and compares
+/// that with a log of only the records after that position.
 fn long_log(dir: &Path, mib: u64) -> Result<Vec<BenchRow>> {
     let (types, store) = (journal_types()?, store(dir)?);
     let id = closed_log(&store, &types, mib * STEPS_IN_A_MIB)?;
@@ -285,8 +286,8 @@ fn long_log(dir: &Path, mib: u64) -> Result<Vec<BenchRow>> {
     ])
 }
 
-/// Does so many steps, and returns what one cost in the second of a hundred parts, and in the last. The first part is that of a
-/// log that has only begun.
+/// Makes this many steps, and returns the cost of one in the second of a hundred parts, and in the
+/// last. The first part is skipped, since its log is new.
 fn first_and_last(
     steps: u64,
     mut some: impl FnMut(Range<u64>) -> Result<Round>,
@@ -308,7 +309,7 @@ fn first_and_last(
     Ok((Measurement::of(first), Measurement::of(last)))
 }
 
-/// Makes a row of a step that was done so many times. It may cost more at the end as the logarithm of the number grows.
+/// Makes a row of a repeated step. Its cost at the end may grow with the logarithm of the number.
 fn growth(subject: &str, steps: u64, first: Measurement, last: Measurement) -> BenchRow {
     let begins_at = (steps / PARTS).max(2) as f64;
     let most = (steps as f64).ln() / begins_at.ln();
@@ -316,7 +317,7 @@ fn growth(subject: &str, steps: u64, first: Measurement, last: Measurement) -> B
     BenchRow::pair("scale", subject, param, last, first).at_most(AtMost::Ratio(most))
 }
 
-/// Does a step again and again in a session of some items.
+/// Repeats a step in a session with some items.
 fn repeated(
     dir: &Path,
     subject: &str,
@@ -379,14 +380,14 @@ fn crashes(dir: &Path, steps: u64) -> Result<Vec<BenchRow>> {
     ])
 }
 
-/// Runs the child's part once, and returns how many nanoseconds its opening took.
+/// Runs the child's part once, and returns the duration of its opening in nanoseconds.
 fn crashed(dir: &Path, session: &str) -> Result<f64> {
     let child = Command::new(std::env::current_exe()?).arg("--crash").arg(dir).arg(session).output()?;
     let said = String::from_utf8_lossy(&child.stdout).trim().parse::<f64>();
     said.map_err(|_| String::from_utf8_lossy(&child.stderr).into())
 }
 
-/// Runs the child's part: opens the session, prints how long that took, writes, and crashes.
+/// Runs the child's part: opens the session, prints the duration, writes, and crashes.
 pub fn crash(path: &str, session: &str) -> Result<()> {
     let (types, store) = (upsert_types()?, store(Path::new(path))?);
     let id = Uuid::try_parse(session)?;

@@ -1,4 +1,4 @@
-//! The host that is measured.
+//! The measured host.
 
 use std::ops::Range;
 use std::path::Path;
@@ -7,7 +7,7 @@ use foldlog::{Durability, Event, Policy, Result, Session, SessionTypes, Slice, S
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Holds an event of five fields, which takes about 230 bytes in the log.
+/// An event of five fields, which takes about 230 bytes in the log.
 #[derive(Serialize, Deserialize, Clone)]
 pub struct BenchStep {
     pub title: String,
@@ -21,7 +21,7 @@ impl Event for BenchStep {
     const NAME: &'static str = "step";
 }
 
-/// Holds every step, as STATE.
+/// Contains every step, as STATE.
 pub struct Steps;
 
 impl Slice for Steps {
@@ -29,7 +29,7 @@ impl Slice for Steps {
     type Item = BenchStep;
 }
 
-/// Holds the latest step of each number, as STATE.
+/// Contains the latest step of each number, as STATE.
 pub struct NumberedSteps;
 
 impl Slice for NumberedSteps {
@@ -37,7 +37,7 @@ impl Slice for NumberedSteps {
     type Item = BenchStep;
 }
 
-/// Holds every step, as LOG.
+/// Contains every step, as LOG.
 pub struct Journal;
 
 impl Slice for Journal {
@@ -75,7 +75,7 @@ pub fn journal_types() -> Result<SessionTypes> {
         .build()
 }
 
-/// Opens a store whose dispatches wait for no disk: `Durability::Process`.
+/// Opens a store whose dispatches do not wait for the disk: `Durability::Process`.
 pub fn store(path: &Path) -> Result<Store> {
     Store::open_with(path, StoreOptions { durability: Durability::Process, ..StoreOptions::default() })
 }
@@ -104,7 +104,8 @@ pub fn closed(store: &Store, types: &SessionTypes, numbers: Range<u64>) -> Resul
     Ok(id)
 }
 
-/// Makes an open session with the steps of these numbers, without work left in the background: it was closed and opened again.
+/// Makes an open session with the steps of these numbers. Closing and reopening it leaves no work
+/// in the background.
 pub fn settled(store: &Store, types: &SessionTypes, numbers: Range<u64>) -> Result<Session> {
     let id = closed(store, types, numbers)?;
     store.open_session(id, types)

@@ -1,4 +1,4 @@
-//! Measures tool calls that do nothing, which cost what a transaction costs by itself.
+//! Measures tool calls that do nothing, which is the cost of a transaction alone.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl AsyncTool for EmptyFuture {
     }
 }
 
-/// Holds an event whose record is half as long as the two records of a call.
+/// An event whose record is half as long as the two records of a call.
 #[derive(Serialize, Deserialize, Clone)]
 struct Half {
     text: String,
@@ -165,7 +165,7 @@ fn awaited(store: &Store, calls: u64) -> Result<Round> {
     round
 }
 
-/// Measures calls that an answer asks for, which look up whether they were run before.
+/// Measures calls of an answer, which look up their earlier runs.
 fn asked_for(store: &Store, calls: u64) -> Result<Round> {
     let runner = runner(store)?;
     let session = runner.state().session().clone();

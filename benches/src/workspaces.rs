@@ -1,4 +1,4 @@
-//! Measures snapshots and restores of workspaces, beside a bare walk and beside git.
+//! Compares snapshots and restores of workspaces with a bare walk and with git.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +19,7 @@ const FILES_IN_A_DIRECTORY: u64 = 100;
 const FEW: u64 = 10;
 const MANY: u64 = 10_000;
 
-/// Number of snapshots in memory that are timed at once, since one is very quick.
+/// Number of snapshots in memory that are timed together, since one is very quick.
 const SNAPSHOTS: u64 = 10_000;
 
 fn file_of(root: &Path, number: u64) -> PathBuf {
@@ -37,15 +37,15 @@ fn fill(root: &Path, files: u64) -> Result<()> {
     Ok(())
 }
 
-/// Changes `files` files, each time in another way.
+/// Changes `files` files, with other contents each time.
 fn change(root: &Path, files: u64, time: u64) -> Result<()> {
-    // Far apart, so that many directories change.
+    // The files are far apart, so that many directories change.
     (0..files).try_for_each(|number| {
         Ok(fs::write(file_of(root, number * 97 % MANY), format!("changed {number} for the {time}th time"))?)
     })
 }
 
-/// Runs the limit of a snapshot in which nothing changed: `lstat` of everything, by two threads.
+/// Runs the limit of a snapshot without changes: `lstat` of everything, by two threads.
 fn walk(root: &Path) -> Result<u64> {
     let directories = Mutex::new(vec![root.to_owned()]);
     let work = || -> std::io::Result<u64> {
@@ -65,7 +65,7 @@ fn walk(root: &Path) -> Result<u64> {
         }
         Ok(sum)
     };
-    // The root's own entries first, so that both threads have something to do.
+    // The root's own entries first, so that both threads have work.
     let mut own = 0;
     for entry in fs::read_dir(root)? {
         let entry = entry?;
@@ -84,7 +84,7 @@ fn walk(root: &Path) -> Result<u64> {
     sums.into_iter().try_fold(own, |sum, one| Ok(sum + one?))
 }
 
-/// Holds a shadow repository of git, with which agents' checkpoints are often made.
+/// Contains a shadow repository of git, which agents often use for checkpoints.
 struct Shadow<'a> {
     root: &'a Path,
     store: PathBuf,
@@ -118,7 +118,8 @@ fn unchanged(dir: &Path, files: u64, param: &str) -> Result<BenchRow> {
     fill(&root, files)?;
     let workspace =
         HostFilesystem::open(&root, dir.join(format!("{param}.git")), HostFilesystemOptions::default())?;
-    // Twice: what was written just before the first is within the clock's grain.
+    // Twice, since files that were written just before the first snapshot are within the clock's
+    // resolution.
     workspace.snapshot(None, false)?;
     workspace.snapshot(None, false)?;
     let mut snapshot = || once(|| Ok(workspace.snapshot(None, false).map(drop)?));

@@ -1,5 +1,5 @@
-//! What a process of its own does for one round: each contestant has its memory, its threads and its open files to itself, and
-//! can be killed.
+//! Runs one round in a process of its own, so that each contestant has separate memory, threads and
+//! open files, and can be killed.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -15,20 +15,20 @@ use crate::contestants::{self, Contestant, ContestantWriter, Survives};
 use crate::measure::{Payload, Result, waited_ns};
 use crate::{steady, tau_bench};
 
-/// Number of appends between two looks at the clock where a round may be cut short.
+/// Number of appends between two readings of the clock, if a round may be cut short.
 const BETWEEN_LOOKS: u64 = 64;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub enum Workload {
     /// Appends records to a new log and times them.
     Append,
-    /// Appends until it is killed, and tells how many appends have returned.
+    /// Appends until it is killed, and reports the number of completed appends.
     AppendUntilKilled,
     /// Fills a log and closes it.
     Fill,
-    /// Fills a log, says so, and waits to be killed.
+    /// Fills a log, reports that, and waits to be killed.
     FillAndWait,
-    /// Opens a log, counts its records, and checks that they are those that were appended, in order.
+    /// Opens a log, counts its records, and checks that they are the appended ones, in order.
     Count,
     /// Times reading all records of an open log.
     Scan,
@@ -51,7 +51,7 @@ pub struct ChildTask {
     pub ops: u64,
     pub writers: usize,
     pub survives: Survives,
-    /// Longest time that the appends of a round take. What is left of the records is not appended.
+    /// Longest duration of a round's appends. Remaining records are not appended.
     pub seconds: f64,
     /// File of recorded runs.
     pub file: PathBuf,
@@ -59,12 +59,12 @@ pub struct ChildTask {
     pub form: tau_bench::TauBenchForm,
 }
 
-/// Holds what a round came to.
+/// Contains the result of a round.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     pub ops: u64,
     pub seconds: f64,
-    /// Share of the time, of 1, that the thread waited for a processor.
+    /// Fraction of the time that the thread waited for a processor.
     pub waited: f64,
     pub numbers: BTreeMap<String, f64>,
 }
@@ -74,7 +74,7 @@ impl Outcome {
         self.seconds * 1e9 / self.ops as f64
     }
 
-    /// Times `run`, which returns how many operations it did.
+    /// Times `run`, which returns its number of operations.
     pub fn timed(run: impl FnOnce() -> Result<u64>) -> Result<Outcome> {
         let waited = waited_ns();
         let start = Instant::now();
@@ -85,7 +85,7 @@ impl Outcome {
     }
 
     pub fn with(mut self, name: &str, number: f64) -> Outcome {
-        // JSON has no number for what there is not.
+        // JSON has no number for infinity or NaN.
         if number.is_finite() {
             self.numbers.insert(name.to_owned(), number);
         }
@@ -101,7 +101,7 @@ impl ChildTask {
     fn child(&self) -> Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("--child").arg(serde_json::to_string(self)?);
-        // walrus knows its directory, and whether it prints what it does, by these alone.
+        // walrus has no other setting for its directory and its output.
         command.env("WALRUS_QUIET", "1").env("WALRUS_DATA_DIR", &self.dir);
         Ok(command)
     }
@@ -116,7 +116,8 @@ impl ChildTask {
         Ok(serde_json::from_str(said.lines().last().unwrap_or_default())?)
     }
 
-    /// Runs the task in a process of its own, and kills it after `time`. Returns the last number that it said.
+    /// Runs the task in a process of its own, and kills it after `time`. Returns the last number
+    /// that it reported.
     pub fn run_and_kill(&self, time: Duration) -> Result<u64> {
         let mut child = self.child()?.stdout(Stdio::piped()).spawn()?;
         let mut said = child.stdout.take().ok_or("the child has no output")?;
@@ -131,7 +132,7 @@ impl ChildTask {
         Ok(numbers.last().map_or(0, |number| u64::from_le_bytes(*number)))
     }
 
-    /// Runs the task in a process of its own until it says something, and kills it then.
+    /// Runs the task in a process of its own, and kills it after its first line of output.
     pub fn run_until_it_waits(&self) -> Result<()> {
         let mut child = self.child()?.stdout(Stdio::piped()).spawn()?;
         let mut said = child.stdout.take().ok_or("the child has no output")?;
@@ -147,7 +148,7 @@ fn kill(child: &mut Child) -> Result<()> {
     Ok(())
 }
 
-/// Does a task, in the process that was started for it.
+/// Executes a task in the process that was started for it.
 pub fn serve(task: &str) -> Result<()> {
     let task: ChildTask = serde_json::from_str(task)?;
     let outcome = match task.work {
@@ -162,7 +163,7 @@ pub fn serve(task: &str) -> Result<()> {
         Workload::TauBench => tau_bench::write(&task)?,
     };
     println!("{}", serde_json::to_string(&outcome)?);
-    // What the contestant's threads would still do is no part of the round.
+    // Remaining work of the contestant's threads is no part of the round.
     std::process::exit(0);
 }
 
@@ -170,7 +171,7 @@ pub fn create(task: &ChildTask) -> Result<Vec<Box<dyn ContestantWriter>>> {
     contestants::create(task.contestant, &task.dir, task.survives, task.writers)
 }
 
-/// Appends records of a writer until there are as many, or the time is up. Returns how many there are.
+/// Appends records of a writer up to a number or a time limit. Returns the number of records.
 fn append_some(writer: &mut dyn ContestantWriter, task: &ChildTask, ops: u64, start: Instant) -> Result<u64> {
     let mut payload = Payload::new(task.size);
     for number in 0..ops {
@@ -212,7 +213,7 @@ fn at_once(writers: &mut [Box<dyn ContestantWriter>], task: &ChildTask, ops: u64
             }));
         }
         ready.wait();
-        // How long this thread waits for a processor says nothing of the writers.
+        // The waiting time of this thread does not concern the writers.
         Outcome::timed(|| {
             for thread in threads {
                 thread.join().map_err(|_| "a writer panicked")??;
@@ -300,7 +301,7 @@ fn resident_kib() -> Result<f64> {
     Ok(kib.parse()?)
 }
 
-/// Returns the bytes that the files below a directory are long, and those that they take on the disk.
+/// Returns the total length of the files below a directory, and their allocated bytes on the disk.
 pub fn bytes_below(dir: &Path) -> Result<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     let (mut long, mut allocated) = (0, 0);

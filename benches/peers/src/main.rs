@@ -1,14 +1,17 @@
-//! Measures foldlog beside other logs and stores: the same payloads, in the same run, one round of each after the other.
+//! Compares foldlog with other logs and stores: the same payloads, in the same run, one round of
+//! each in turn.
 //!
-//! `cd benches/peers && cargo run --release -- [kill|append|durable|durable16|durable64|scan|reopen|steady|tau-bench]...` prints
-//! the table whose rows `benches/README.md` keeps. Each round is a process of its own, so that no contestant has another's
-//! memory or threads, and can be killed; `kill` shows what that leaves of each. A number is the median of the rounds.
+//! `cd benches/peers && cargo run --release --
+//! [kill|append|durable|durable16|durable64|scan|reopen|steady|tau-bench]...` prints the table
+//! whose rows are in `benches/README.md`. Each round is a process of its own, so that no contestant
+//! shares memory or threads with another one, and can be killed. `kill` shows the surviving records
+//! of each. A number is the median of the rounds.
 //!
-//! | module | holds |
+//! | module | contains |
 //! |---|---|
-//! | `contestants` | who takes part, and how each is configured |
-//! | `works` | the works, round after round |
-//! | `child` | what a round's process does |
+//! | `contestants` | the contestants and their configurations |
+//! | `works` | the works, round by round |
+//! | `child` | the process of a round |
 //! | `steady`, `tau_bench` | two works that measure more than one number |
 //! | `measure` | payloads, medians, rows |
 
@@ -27,21 +30,21 @@ use crate::contestants::Contestant;
 use crate::measure::Result;
 use crate::works::Works;
 
-/// Finds the recorded runs beside the checkout, where the benches look for them too.
+/// Finds the recorded runs next to the checkout, where the other benches look for them too.
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/tau-bench/gpt-4o-airline.json");
 
 #[derive(Parser)]
 #[command(about = "Measures foldlog beside other logs and stores")]
 struct Args {
-    /// What to measure [default: everything].
+    /// Works to measure [default: all].
     works: Vec<PeerBench>,
-    /// Who takes part [default: everybody].
+    /// Contestants to run [default: all].
     #[arg(long, value_delimiter = ',')]
     only: Vec<Contestant>,
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Where files go, at most 6 GB at a time [default: the system's temporary directory].
+    /// Directory for files, at most 6 GB at a time [default: the system's temporary directory].
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Number of rounds.
@@ -50,10 +53,11 @@ struct Args {
     /// MiB of payloads that a round appends.
     #[arg(long, default_value_t = 256)]
     mib: u64,
-    /// Longest time that such a round takes, in seconds.
+    /// Longest duration of such a round, in seconds.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Number of durable records of a round of one writer; of several, each writes a quarter of that.
+    /// Number of durable records of a round of one writer; of several, each writes a quarter of
+    /// that.
     #[arg(long, default_value_t = 2_000)]
     durable: u64,
     /// Number of records that are scanned, and reopened.
@@ -65,7 +69,7 @@ struct Args {
     /// Recorded runs of tau-bench.
     #[arg(long, default_value = FILE)]
     file: PathBuf,
-    /// Do what a round's process does. For the runner itself.
+    /// Execute the task of a round's process. For the runner itself.
     #[arg(long, hide = true)]
     child: Option<String>,
 }
@@ -98,7 +102,7 @@ fn main() -> Result<()> {
         if !arguments.works.is_empty() && !arguments.works.contains(chosen) {
             continue;
         }
-        // How busy the machine is, for whoever reads the rows.
+        // The machine's load, for readers of the rows.
         eprint!("load {}", std::fs::read_to_string("/proc/loadavg").unwrap_or_default());
         match chosen {
             PeerBench::Kill => works.kill(),

@@ -4,10 +4,10 @@ use serde::Serialize;
 
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Share of its time, of 1, that a round may wait for a processor before its row says so.
+/// Largest fraction of its time that a round may wait for a processor before its row reports it.
 const WAITED: f64 = 0.1;
 
-/// Holds a payload that no compression makes smaller, and writes a record's number into it.
+/// Contains an incompressible payload, and writes a record's number into it.
 pub struct Payload(Vec<u8>);
 
 impl Payload {
@@ -45,14 +45,14 @@ pub fn median(values: &[f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns the time that this process's threads have waited for a processor so far, in nanoseconds; 0 if the system does not
-/// tell.
+/// Returns the time that this thread has waited for a processor so far, in nanoseconds; 0 if the
+/// system does not report it.
 pub fn waited_ns() -> u64 {
     let all = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     all.split_whitespace().nth(1).and_then(|waited| waited.parse().ok()).unwrap_or_default()
 }
 
-/// Returns a number with as many digits as it takes to compare it.
+/// Formats a number with the digits that a comparison needs.
 pub fn shown(value: f64) -> String {
     match value {
         value if value.is_nan() => "-".to_owned(),
@@ -71,20 +71,20 @@ pub fn shown(value: f64) -> String {
     }
 }
 
-/// Is one line of the table.
+/// Represents one line of the table.
 #[derive(Serialize)]
 pub struct PeerRow {
     pub work: String,
     pub contestant: String,
-    /// What the numbers are of, such as `ns a record`.
+    /// Unit of the numbers, such as `ns a record`.
     pub unit: String,
     pub median: f64,
     pub least: f64,
     pub most: f64,
-    /// The median of what the rounds took without the time that they waited for a processor which others had; `None` where
-    /// nobody measured that. On a busy machine this compares what the medians do not.
+    /// The median of the rounds without the time that they waited for a busy processor; `None` if
+    /// it was not measured. On a busy machine this is more comparable than the medians.
     pub running: Option<f64>,
-    /// The contestant's median to that of foldlog's row; `None` for foldlog itself.
+    /// The ratio of the contestant's median to that of foldlog's row; `None` for foldlog itself.
     pub of_foldlog: Option<f64>,
     pub note: String,
 }
@@ -105,7 +105,8 @@ impl PeerRow {
         }
     }
 
-    /// Says what the rounds, in this order, took without waiting for a processor, and notes how much that was, if much.
+    /// Sets the median of the rounds, in this order, without their waiting time, and notes a large
+    /// waiting time.
     pub fn waited(mut self, rounds: &[f64], shares: &[f64]) -> PeerRow {
         let running: Vec<f64> = rounds.iter().zip(shares).map(|(ns, share)| ns * (1.0 - share)).collect();
         self.running = Some(median(&running));
@@ -134,7 +135,7 @@ impl PeerRow {
     }
 }
 
-/// Prints the rows of one work, each beside the row `ours`, or as JSON.
+/// Prints the rows of one work, each compared with the row `ours`, or as JSON.
 pub fn print(mut rows: Vec<PeerRow>, ours: &str, json: bool) -> Result<()> {
     let own = rows.iter().find(|row| row.contestant == ours).map(|row| row.median);
     for row in &mut rows {

@@ -1,5 +1,5 @@
-//! Times every single append of a long run: throughput over time, quantiles, and the appends with which a log goes on in another
-//! file by themselves.
+//! Times every single append of a long run: throughput over time, quantiles, and separately the
+//! appends that start another file.
 
 use std::time::Instant;
 

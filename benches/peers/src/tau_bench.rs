@@ -1,5 +1,5 @@
-//! Writes recorded runs of an agent, a durable record for each message: into sessions, as rows, and with each message's whole
-//! history as a row, which is what a checkpoint of a conversation is.
+//! Writes recorded runs of an agent, a durable record for each message: into sessions, as rows, and
+//! with each message's whole history as a row, like a checkpoint of a conversation.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub enum TauBenchForm {
     Sessions,
     /// A row of SQLite for each message.
     Rows,
-    /// A row of SQLite for each message, which holds all messages so far.
+    /// A row of SQLite for each message, which contains all messages so far.
     Checkpoints,
 }
 

@@ -1,4 +1,4 @@
-//! The works, each of which runs its contestants in turn, round after round, and prints a row for each.
+//! The works. Each runs its contestants in turn, round by round, and prints a row for each.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::measure::{PeerRow, Result, median, print, shown};
 use crate::steady::QUANTILES;
 use crate::tau_bench::TauBenchForm;
 
-/// What survives a kill, and logdb, which loses its ring.
+/// Contestants whose records survive a kill, and logdb, which loses its ring.
 const SURVIVORS: [Contestant; 11] = [
     Contestant::FoldlogLog,
     Contestant::Foldlog,
@@ -27,7 +27,7 @@ const SURVIVORS: [Contestant; 11] = [
     Contestant::LogDb,
 ];
 
-/// What makes each record durable.
+/// Contestants that make each record durable.
 const DURABLE: [Contestant; 9] = [
     Contestant::FoldlogLog,
     Contestant::Foldlog,
@@ -72,7 +72,8 @@ impl Works<'_> {
         contestants.iter().copied().filter(|one| only.is_empty() || only.contains(one)).collect()
     }
 
-    /// Runs each task once a round, in a directory that is empty before and after, and with nothing left to be written.
+    /// Runs each task once a round, in a directory that is empty before and after, with no
+    /// unwritten data.
     fn rounds(&self, tasks: &[ChildTask]) -> Result<Vec<Vec<Outcome>>> {
         let mut outcomes = vec![Vec::new(); tasks.len()];
         for _ in 0..self.arguments.rounds {
@@ -115,7 +116,7 @@ impl Works<'_> {
         print(rows, ours.name(), self.arguments.json)
     }
 
-    /// Appends that survive a kill.
+    /// Measures appends that survive a kill.
     pub fn append(&self) -> Result<()> {
         for size in [64, 256, 4_096] {
             let ops = (self.arguments.mib << 20) / size as u64;
@@ -132,9 +133,9 @@ impl Works<'_> {
         Ok(())
     }
 
-    /// Durable appends of one writer, and of several at once.
+    /// Measures durable appends of one writer, and of several at once.
     pub fn durable(&self, writers: usize) -> Result<()> {
-        // A quarter of one writer's records is what each of several writes.
+        // Each of several writers writes a quarter of one writer's records.
         let ops =
             if writers == 1 { self.arguments.durable } else { self.arguments.durable / 4 * writers as u64 };
         let task = |contestant| ChildTask {
@@ -151,7 +152,8 @@ impl Works<'_> {
         self.print(&work, &tasks, &self.rounds(&tasks)?, Contestant::Foldlog)
     }
 
-    /// Has each of the contestants fill a directory of its own, and returns what is to be done there then.
+    /// Has each contestant fill a directory of its own, and returns the tasks for these
+    /// directories.
     fn filled(
         &self,
         contestants: &[Contestant],
@@ -171,7 +173,7 @@ impl Works<'_> {
         Ok(tasks)
     }
 
-    /// Reading all records of a log that was closed, each checked.
+    /// Measures reading all records of a closed log, each checked.
     pub fn scan(&self) -> Result<()> {
         let contestants =
             [Contestant::Foldlog, Contestant::LogDb, Contestant::RaftEngine, Contestant::Sqlite];
@@ -181,7 +183,7 @@ impl Works<'_> {
         tasks.iter().try_for_each(|task| remove(&task.dir))
     }
 
-    /// Opening a log whose writer was killed, until all values are in memory.
+    /// Measures opening a log whose writer was killed, until all values are in memory.
     pub fn reopen(&self) -> Result<()> {
         let ours = Contestant::FoldlogState;
         let contestants = [ours, Contestant::RaftEngine, Contestant::Sqlite, Contestant::Redb];
@@ -189,7 +191,7 @@ impl Works<'_> {
             task.run_until_it_waits()?;
             Ok(fs::rename(&task.dir, left_by_kill(&task.dir))?)
         })?;
-        // An opening may write: each has a copy of what the kill left, which is in memory.
+        // Opening may write, so each round has a copy of the killed log, which is in memory.
         let outcomes = self.in_place(&tasks, |task| copy(&left_by_kill(&task.dir), &task.dir))?;
         self.print(&format!("reopen, {}", self.of_records()), &tasks, &outcomes, ours)?;
         let memory = |(task, outcomes): (&ChildTask, &Vec<Outcome>)| {
@@ -209,7 +211,7 @@ impl Works<'_> {
         format!("{} records of {RECORD} B", shown(self.arguments.records as f64))
     }
 
-    /// Runs each task once a round over the directory that it has.
+    /// Runs each task once a round over its existing directory.
     fn in_place(
         &self,
         tasks: &[ChildTask],
@@ -226,7 +228,7 @@ impl Works<'_> {
         Ok(outcomes)
     }
 
-    /// Every single append of a long run.
+    /// Measures every single append of a long run.
     pub fn steady(&self) -> Result<()> {
         let ops = (self.arguments.steady_mib << 20) / RECORD as u64;
         let task = |contestant| ChildTask { ops, ..self.task(Workload::Steady, contestant) };
@@ -254,7 +256,7 @@ impl Works<'_> {
         Ok(())
     }
 
-    /// Recorded runs of an agent.
+    /// Measures recorded runs of an agent.
     pub fn tau_bench(&self) -> Result<()> {
         if !self.arguments.file.is_file() {
             eprintln!("tau-bench: skipped, there is no file {}", self.arguments.file.display());
@@ -284,7 +286,7 @@ impl Works<'_> {
         Ok(())
     }
 
-    /// What a kill leaves of each contestant.
+    /// Shows the surviving records of each contestant after a kill.
     pub fn kill(&self) -> Result<()> {
         let after_kill = SURVIVORS.into_iter().chain([Contestant::RedbUnsynced]);
         let asked = after_kill
@@ -343,7 +345,7 @@ fn ran(command: &mut Command) -> Result<()> {
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
 }
 
-/// Waits until the file system has nothing left to write of what came before.
+/// Waits until the file system has written all earlier data.
 fn settled(dir: &Path) -> Result<()> {
     ran(Command::new("sync").arg("-f").arg(dir))
 }

@@ -1,4 +1,4 @@
-//! A bucket that counts what is put into it.
+//! A bucket that counts its puts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use foldlog_remote::object_store::{
 };
 use futures_lite::stream::Boxed;
 
-/// Counts the puts of a store, and how far the session goes whose chunks are put.
+/// Counts the puts of a store, and tracks the end of the session whose chunks are put.
 #[derive(Debug)]
 pub(super) struct CountingStore {
     store: Arc<dyn ObjectStore>,
     pub(super) puts: AtomicU64,
     pub(super) last_len: AtomicUsize,
-    /// Sequence number behind the last record that the store has confirmed.
+    /// Sequence number after the last record that the store has confirmed.
     pub(super) held: AtomicU64,
 }
 

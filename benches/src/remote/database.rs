@@ -1,4 +1,5 @@
-//! An acknowledged record in PostgreSQL beside the one statement that writes as many bytes and moves a row.
+//! Compares an acknowledged record in PostgreSQL with a single statement that writes as many bytes
+//! and updates a row.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! Measures sessions that a replica holds: what an acknowledgement takes beside a bare put, what a replicator costs the local log, how
-//! many puts a call is, how long a takeover takes, and how far behind a bucket gets.
+//! Measures replicated sessions: an acknowledgement compared with a bare put, the cost of a
+//! replicator for the local log, the puts of a call, the duration of a takeover, and the lag of a
+//! bucket.
 
 mod bucket;
 #[cfg(feature = "postgres")]
@@ -41,25 +42,27 @@ const BODY_BYTES: usize = 1_024;
 /// Number of records that are acknowledged in a round, one after the other.
 const ACKNOWLEDGED: u64 = 200;
 
-/// A put that takes less than this in nanoseconds may be exceeded by [`MORE_NS`], else by a tenth.
+/// An acknowledgement may exceed a put below this time, in nanoseconds, by [`MORE_NS`], and a
+/// longer one by a tenth.
 const SLOW_PUT_NS: f64 = 1e6;
 
 const MORE_NS: f64 = 100_000.0;
 
-/// Number of appends of a round, fewer than the replicator may be behind.
+/// Number of appends of a round, below the replicator's largest lag.
 const APPENDS: u64 = 50_000;
 
-/// Most time that a takeover may take.
+/// Longest duration of a takeover.
 const TAKEOVER_NS: f64 = 2e9;
 
-/// How large the sessions are that are taken over.
+/// Sizes of the sessions that are taken over.
 #[derive(Args)]
 #[group(skip)]
 pub struct Sizes {
     /// Number of records of the session that is taken over.
     #[arg(long, default_value_t = 1_000_000)]
     taken_over: u64,
-    /// A PostgreSQL database to measure too, as `postgres://USER@/DATABASE?host=/DIRECTORY`; needs the feature `postgres`.
+    /// A PostgreSQL database to measure too, as `postgres://USER@/DATABASE?host=/DIRECTORY`; needs
+    /// the feature `postgres`.
     #[cfg(feature = "postgres")]
     #[arg(long)]
     database: Option<String>,
@@ -86,13 +89,14 @@ pub fn remote(dir: &Path, sizes: &Sizes) -> Result<Vec<BenchRow>> {
     Ok(rows)
 }
 
-/// Keeps sessions in a bucket, with a lease that no timer renews.
+/// Stores sessions in a bucket, with a lease that no timer renews.
 fn replicator(bucket: &Arc<dyn ObjectStore>, name: &str) -> Result<Arc<dyn Replicator>> {
     let replicator = ObjectReplicator::new(Arc::clone(bucket), "team", name, Retries::default())?;
     Ok(Arc::new(replicator.with_lease(LEASE_LENGTH_MAX)?))
 }
 
-/// Claims a session of its own, and returns what appends one record to it, behind those before, once it is acknowledged.
+/// Claims a session of its own. Returns a function that appends one record and returns once it is
+/// acknowledged.
 fn appender(replicator: Arc<dyn Replicator>) -> Result<impl FnMut() -> Result<()>> {
     let session = Uuid::new_v4();
     let said = |error| format!("{error:?}");
@@ -107,7 +111,7 @@ fn appender(replicator: Arc<dyn Replicator>) -> Result<impl FnMut() -> Result<()
     })
 }
 
-/// Makes the row of an acknowledgement beside its limit.
+/// Makes the row of an acknowledgement and its limit.
 fn acknowledgement(of: &str, measured: Measurement, limit: Measurement) -> BenchRow {
     let row = BenchRow::beside(BENCH, "acknowledged record", of, measured, limit);
     row.at_most(if limit.median < SLOW_PUT_NS {
@@ -117,7 +121,7 @@ fn acknowledgement(of: &str, measured: Measurement, limit: Measurement) -> Bench
     })
 }
 
-/// An acknowledged record beside a bare put of as many bytes, by a thread that waits for it.
+/// Compares an acknowledged record with a bare put of as many bytes, by a thread that waits for it.
 fn acknowledged(of: &str, store: &Arc<dyn ObjectStore>) -> Result<BenchRow> {
     let counting = CountingStore::over(Arc::clone(store));
     let as_store: Arc<dyn ObjectStore> = Arc::clone(&counting) as _;
@@ -151,7 +155,7 @@ fn store(dir: &Path, bucket: Option<&Arc<dyn ObjectStore>>, durability: Durabili
     Ok(Store::open_with(dir, options)?)
 }
 
-/// Local appends with a replicator that is less behind than it may be, beside those without.
+/// Compares local appends with a replicator that is within its largest lag to those without.
 fn appends(dir: &Path) -> Result<BenchRow> {
     let types = append_types()?;
     let bucket: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
@@ -177,7 +181,7 @@ struct WriteParameters {
     count: usize,
 }
 
-/// Writes a file that is as large as it is told.
+/// Writes a file of the requested length.
 struct Writes;
 
 impl Tool for Writes {
@@ -198,7 +202,7 @@ impl Tool for Writes {
             .resources()
             .get::<dyn Filesystem>()
             .ok_or_else(|| ToolError::failed("there are no files"))?;
-        // No two calls write the same, and no compression makes it shorter.
+        // No two calls write the same bytes, and they are incompressible.
         let bytes: Vec<u8> =
             std::iter::repeat_with(|| *Uuid::new_v4().as_bytes()).take(count / 16).flatten().collect();
         files.write("file", &bytes)?;
@@ -206,7 +210,7 @@ impl Tool for Writes {
     }
 }
 
-/// Puts of a call, of which the begin is held before its handler runs.
+/// Counts the puts of a call, whose start record is replicated before its handler runs.
 fn puts_of_calls(dir: &Path) -> Result<Vec<BenchRow>> {
     let counting = CountingStore::over(Arc::new(InMemory::new()));
     let as_store: Arc<dyn ObjectStore> = Arc::clone(&counting) as _;
@@ -225,7 +229,7 @@ fn puts_of_calls(dir: &Path) -> Result<Vec<BenchRow>> {
         Ok((counting.puts.load(Ordering::SeqCst) - before) as f64)
     };
     puts_of(16)?;
-    // Each is the call behind one like it.
+    // Measures the second of two calls of the same kind.
     let [small, large] = [1 << 16, 4 << 20].map(|count| -> Result<f64> {
         puts_of(count)?;
         puts_of(count)
@@ -235,7 +239,7 @@ fn puts_of_calls(dir: &Path) -> Result<Vec<BenchRow>> {
     Ok(vec![row("64 KiB changed", small?, 2.0), row("4 MiB changed", large?, 4.0)])
 }
 
-/// The records by which the bucket is behind at full speed, at most.
+/// Measures the largest lag of the bucket at full speed, in records.
 fn lag(dir: &Path) -> Result<BenchRow> {
     let counting = CountingStore::over(Arc::new(InMemory::new()));
     let as_store: Arc<dyn ObjectStore> = Arc::clone(&counting) as _;
@@ -249,7 +253,7 @@ fn lag(dir: &Path) -> Result<BenchRow> {
     let appended = 10 * APPENDS;
     let rate = appended as f64 / begun.elapsed().as_secs_f64();
     session.close()?;
-    // The record whose write finds it so far behind waits, and is written.
+    // The record that finds the limit reached waits, and is then written: one more than the limit.
     let bound = Replication::new(replicator(&as_store, "two")?).records_behind_max as f64 + 1.0;
     let row = BenchRow::once(
         BENCH,
@@ -260,7 +264,7 @@ fn lag(dir: &Path) -> Result<BenchRow> {
     Ok(row.at_most(AtMost::Amount(bound)))
 }
 
-/// Taking over a session whose chunks have so many records.
+/// Measures taking over a session whose chunks have this many records.
 fn takeover(dir: &Path, records: u64, chunk: u64) -> Result<BenchRow> {
     let types = append_types()?;
     let bucket: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
@@ -281,7 +285,8 @@ fn store_named(dir: &Path, bucket: &Arc<dyn ObjectStore>, name: &str) -> Result<
     Ok(Store::open_with(dir, StoreOptions { replication, ..StoreOptions::default() })?)
 }
 
-/// Has a bucket hold a session whose chunks have so many records: those of one that was written without a bucket.
+/// Puts a session into a bucket, in chunks of this many records: those of a session that was
+/// written without a bucket.
 fn put_session(
     dir: &Path,
     bucket: &Arc<dyn ObjectStore>,

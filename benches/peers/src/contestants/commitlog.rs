@@ -1,5 +1,5 @@
-//! commitlog, with its defaults: each append is a `write` into the segment, and an entry in the index, which is mapped. A kill
-//! leaves both in the kernel. It has no call that makes a record durable.
+//! commitlog, with its defaults. Each append is a `write` into the segment, and an entry in the
+//! mapped index. After a kill both are in the kernel. It has no call that makes a record durable.
 
 use std::path::Path;
 

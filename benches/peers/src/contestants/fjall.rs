@@ -1,6 +1,6 @@
-//! fjall, whose README says: "By default, any operation will flush to OS buffers, but not to disk." For records that survive a
-//! power cut, `Database::persist` follows each insert, with `PersistMode::SyncData`. Keys are numbers in the big endian form,
-//! as the README advises for series.
+//! fjall, whose README says: "By default, any operation will flush to OS buffers, but not to disk."
+//! For records that survive a power cut, `Database::persist` follows each insert, with
+//! `PersistMode::SyncData`. Keys are big-endian numbers, as the README advises for series.
 
 use std::path::Path;
 

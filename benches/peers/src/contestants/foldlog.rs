@@ -1,4 +1,4 @@
-//! foldlog: sessions, and the log by itself.
+//! foldlog: sessions, and the log alone.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{ContestantReader, ContestantWriter, Survives};
 use crate::measure::Result;
 
-/// Holds a payload, as the event and as the item of STATE that comes of it.
+/// Contains a payload, as the event and as its item of STATE.
 #[derive(Clone)]
 pub struct PayloadEvent(pub Vec<u8>);
 
@@ -49,7 +49,8 @@ impl Event for PayloadEvent {
     const NAME: &'static str = "kept";
 }
 
-/// Holds all payloads. As STATE they stand in memory; as LOG they stand in the log, as the records of the other logs do.
+/// Contains all payloads. As STATE they are in memory; as LOG they are in the log, like the records
+/// of the other logs.
 struct PayloadSlice;
 
 impl Slice for PayloadSlice {
@@ -61,7 +62,7 @@ pub fn session_types(policy: Policy) -> foldlog::Result<SessionTypes> {
     SessionTypes::builder().slice_with::<PayloadSlice>(policy).append_all::<PayloadSlice>().build()
 }
 
-/// Returns whether a record of this kind holds a payload.
+/// Returns whether a record of this kind contains a payload.
 fn is_payload(kind: RecordKind) -> bool {
     kind == RecordKind::DISPATCH
 }
@@ -120,7 +121,7 @@ impl ContestantWriter for OfLog {
     }
 }
 
-/// Opens a log for each writer, which share a background thread.
+/// Opens a log for each writer. They share a background thread.
 pub fn logs(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn ContestantWriter>>> {
     let first = RawLog::create(dir.join("0"), &StoreOptions::default())?;
     let others = (1..writers).map(|number| first.create_beside(dir.join(number.to_string())));
@@ -137,7 +138,7 @@ impl ContestantReader for OpenState {
         self.0.view::<PayloadSlice>()?.iter().try_for_each(|kept| visit(&kept.0))
     }
 
-    /// Counts the values, which an open session has in memory: opening folded them.
+    /// Counts the values, which are in the memory of an open session: opening folded them.
     fn load(&mut self) -> Result<u64> {
         let view = self.0.view::<PayloadSlice>()?;
         Ok(std::hint::black_box(&view).iter().filter(|kept| !kept.0.is_empty()).count() as u64)
@@ -151,7 +152,7 @@ impl ContestantReader for OpenLog {
         self.0.log::<PayloadSlice>()?.iter().try_for_each(|kept| visit(&kept?.0))
     }
 
-    /// Walks the log, which checks each frame's CRC, and that it follows its predecessor.
+    /// Walks the log, which checks each frame's CRC and its predecessor.
     fn check(&mut self, size: usize) -> Result<u64> {
         let mut checked = 0;
         inspect::walk(self.0.dir(), &mut |frame| {
@@ -177,7 +178,7 @@ pub fn open_log(dir: &Path) -> Result<Box<dyn ContestantReader>> {
     Ok(Box::new(OpenLog(opened(dir, Policy::Log)?)))
 }
 
-/// Returns the numbers of the records that begin a segment.
+/// Returns the numbers of the first records of segments.
 pub fn rollovers(dir: &Path) -> Result<Vec<u64>> {
     let (mut numbers, mut number, mut segment) = (Vec::new(), 0, None::<PathBuf>);
     let session = opened(dir, Policy::Log)?;

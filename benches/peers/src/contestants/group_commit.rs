@@ -1,5 +1,6 @@
-//! Gathers what several writers ask for, where a contestant commits for one writer at a time: a thread takes all that has been
-//! asked for meanwhile, commits it at once, and answers. This is more than most hosts do, and in the contestants' favour.
+//! Groups the requests of several writers for a contestant that commits for one writer at a time. A
+//! thread takes all waiting requests, commits them together, and answers. Most hosts do less, so
+//! this favours the contestants.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -11,7 +12,7 @@ use crate::measure::Result;
 pub trait Commit: Send + 'static {
     fn commit(&mut self, batch: &mut dyn Iterator<Item = (u64, &[u8])>) -> Result<()>;
 
-    /// Closes what was written to.
+    /// Closes the log.
     fn close(self) -> Result<()>;
 }
 
@@ -42,7 +43,7 @@ impl<C: Commit> ContestantWriter for Alone<C> {
     }
 }
 
-/// Shares what commits between as many writers.
+/// Shares a committer among this many writers.
 pub fn share(commit: impl Commit, writers: usize) -> Vec<Box<dyn ContestantWriter>> {
     if writers == 1 {
         return vec![Box::new(Alone(commit))];
@@ -56,7 +57,7 @@ pub fn share(commit: impl Commit, writers: usize) -> Vec<Box<dyn ContestantWrite
             as Box<dyn ContestantWriter>
     };
     let mut writers: Vec<_> = (0..writers).map(writer).collect();
-    // The one that waits for the thread is closed last, when all senders are gone.
+    // The writer that waits for the thread is closed last, after all senders are dropped.
     writers.reverse();
     writers
 }
@@ -69,7 +70,7 @@ fn serve(mut commit: impl Commit, requests: &Receiver<Request>) -> Result<()> {
         let done = commit.commit(&mut batch.iter().map(|request| (request.number, &*request.payload)));
         let failed = done.err().map(|error| error.to_string());
         for Request { answer, payload, .. } in batch.drain(..) {
-            // A writer that is gone asks for nothing more.
+            // A dropped writer sends no more requests.
             let _ = answer.send(failed.clone().map_or(Ok(payload), Err));
         }
     }

@@ -1,6 +1,7 @@
-//! logdb. An append is "in memory only" when it returns (its `docs/en/usage/durability.md`), so a kill loses what stands in the
-//! ring. The same page on a commit log whose application has its own commit points: `DurabilityMode::Async` and an explicit
-//! `flush`, "the durability barrier", which is what a record that survives a power cut takes here.
+//! logdb. An append is "in memory only" when it returns (its `docs/en/usage/durability.md`), so a
+//! kill loses the records in the ring. For a commit log whose application has its own commit
+//! points, the same page names `DurabilityMode::Async` and an explicit `flush`, "the durability
+//! barrier". That is used here for a record that survives a power cut.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::measure::Result;
 
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Number that no record has.
+/// Exceeds the number of any record.
 const LAST: u64 = 1 << 40;
 
 struct LogdbWriter {
@@ -48,7 +49,8 @@ fn opened(dir: &Path, survives: Survives) -> Result<Arc<LogDb>> {
     };
     let mut config = Config { data_dir: dir.to_owned(), durability_mode, ..Config::default() };
     if survives == Survives::KillOnceSettled {
-        // A log of two segments that is opened again hands over the first one's records alone: 849,478 of 1,000,000.
+        // If a log of two segments is reopened, it returns only the first one's records: 849,478 of
+        // 1,000,000.
         config.segment_size = 1 << 30;
     }
     Ok(Arc::new(LogDb::open(config).map_err(text)?))
@@ -67,7 +69,7 @@ struct LogdbReader(Arc<LogDb>);
 
 impl ContestantReader for LogdbReader {
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        // Not up to the durable cursor, which is 0 after a kill that left an empty next segment behind.
+        // Not up to the durable cursor, which is 0 after a kill that left an empty next segment.
         for record in self.0.scan(0, LAST).map_err(text)? {
             visit(&record.map_err(text)?.content)?;
         }

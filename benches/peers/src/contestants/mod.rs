@@ -1,11 +1,12 @@
-//! The contestants, each behind the same two traits, and configured as its own documentation advises for what is asked of it.
+//! The contestants, each with the same two traits, and configured as its own documentation advises
+//! for the requested durability.
 //!
 //! | module | contestant |
 //! |---|---|
-//! | `foldlog` | a session, and the log by itself |
+//! | `foldlog` | a session, and the log alone |
 //! | `raft_engine`, `walrus`, `commitlog`, `logdb`, `okaywal`, `open_wal` | logs |
 //! | `sqlite`, `fjall`, `redb` | stores |
-//! | `group_commit` | a thread that gathers what several writers ask for, for contestants that commit for one writer at a time |
+//! | `group_commit` | a thread that groups the requests of several writers, for contestants that commit for one writer at a time |
 
 mod commitlog;
 mod fjall;
@@ -32,11 +33,11 @@ pub use self::sqlite::connect;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 pub enum Contestant {
-    /// A session, whose events are items of LOG: they stand in the log.
+    /// A session whose events are items of LOG, in the log.
     Foldlog,
-    /// A session, whose events are folded into STATE: they stand in memory too.
+    /// A session whose events are folded into STATE, in memory too.
     FoldlogState,
-    /// The log without a session. What it leaves is no session's, so what survives is seen by the sessions.
+    /// The log without a session. Its files are no session's, so the sessions show what survives.
     FoldlogLog,
     RaftEngine,
     WalrusFd,
@@ -45,7 +46,7 @@ pub enum Contestant {
     Sqlite,
     Fjall,
     Redb,
-    /// `Durability::None`, which is there to see what a kill leaves of it.
+    /// `Durability::None`, which is included to show its records after a kill.
     RedbUnsynced,
     LogDb,
     OkayWal,
@@ -73,28 +74,30 @@ impl Contestant {
     }
 }
 
-/// Names what a record has to survive once an append has returned.
+/// Names the failure that a record has to survive once an append has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Survives {
     /// A kill of the process, by the documentation of each contestant that has such a promise.
     Kill,
     /// A power cut: each record is synced before its append returns.
     PowerCut,
-    /// A kill after [`ContestantWriter::settle`]: what fills a log that is then read, as quickly as the contestant can.
+    /// A kill after [`ContestantWriter::settle`]: for a log that is only filled to be read, as
+    /// quickly as the contestant can.
     KillOnceSettled,
 }
 
 /// Appends records.
 pub trait ContestantWriter: Send {
-    /// Appends one record. It survives what the writer was opened for when this returns.
+    /// Appends one record. When this returns, the record survives the failure for which the writer
+    /// was opened.
     fn append(&mut self, number: u64, payload: &[u8]) -> Result<()>;
 
-    /// Makes what was appended survive a kill.
+    /// Makes all appended records survive a kill.
     fn settle(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Returns a number that changes with the file that is written to; 0 if the contestant does not say.
+    /// Returns a number that changes with the current file; 0 if the contestant does not report it.
     fn file(&self) -> u64 {
         0
     }
@@ -103,12 +106,13 @@ pub trait ContestantWriter: Send {
     fn close(self: Box<Self>) -> Result<()>;
 }
 
-/// Reads a log that was opened again.
+/// Reads a reopened log.
 pub trait ContestantReader {
-    /// Hands over all payloads in the order of their appends.
+    /// Passes all payloads to `visit`, in the order of their appends.
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
 
-    /// Reads all records, and returns how many of this size there are. Contestants that keep checksums check them.
+    /// Reads all records, and returns the number of those of this size. Contestants with checksums
+    /// check them.
     fn check(&mut self, size: usize) -> Result<u64> {
         let mut found = 0;
         self.scan(&mut |payload| {
@@ -118,7 +122,7 @@ pub trait ContestantReader {
         Ok(found)
     }
 
-    /// Brings all values into memory and returns how many there are.
+    /// Loads all values into memory and returns their number.
     fn load(&mut self) -> Result<u64> {
         let mut values: Vec<Box<[u8]>> = Vec::new();
         self.scan(&mut |payload| {
@@ -126,13 +130,13 @@ pub trait ContestantReader {
             Ok(())
         })?;
         let len = std::hint::black_box(&values).len() as u64;
-        // An open session keeps its values: to free them is no part of opening.
+        // An open session keeps its values: freeing them is no part of opening.
         std::mem::forget(values);
         Ok(len)
     }
 }
 
-/// Opens a new log in the directory `dir` for as many writers.
+/// Opens a new log in the directory `dir` for this many writers.
 pub fn create(
     contestant: Contestant,
     dir: &Path,
@@ -157,7 +161,7 @@ pub fn create(
     }
 }
 
-/// Opens the log of one writer again.
+/// Reopens the log of one writer.
 pub fn open(contestant: Contestant, dir: &Path) -> Result<Box<dyn ContestantReader>> {
     match contestant {
         Contestant::Foldlog => foldlog::open_log(dir),
@@ -176,8 +180,8 @@ pub fn open(contestant: Contestant, dir: &Path) -> Result<Box<dyn ContestantRead
     }
 }
 
-/// Returns the numbers of the records with which the log went on in another file, once it is closed. Empty if the contestant
-/// says so while it writes, by [`ContestantWriter::file`].
+/// Returns the numbers of the first records in each further file, once the log is closed. Empty if
+/// the contestant reports its files while it writes, by [`ContestantWriter::file`].
 pub fn rollovers(contestant: Contestant, dir: &Path) -> Result<Vec<u64>> {
     if contestant == Contestant::Foldlog { foldlog::rollovers(dir) } else { Ok(Vec::new()) }
 }

@@ -1,6 +1,7 @@
-//! okaywal. A commit is durable when it returns, and commits of several threads share syncs. Its docs: preallocated bytes
-//! "should be large enough to allow batching multiple entries into one checkpointing operation"; here so large that no round
-//! meets a checkpoint, with which a log is emptied and its records have to have gone elsewhere.
+//! okaywal. A commit is durable when it returns, and commits of several threads share syncs. Its
+//! docs say that preallocated bytes "should be large enough to allow batching multiple entries into
+//! one checkpointing operation". Here they are so large that no round reaches a checkpoint, which
+//! empties the log and requires the records to be stored elsewhere.
 
 use std::io;
 use std::path::Path;
@@ -15,7 +16,7 @@ const PREALLOCATED: u32 = 64 << 20;
 
 const CHECKPOINT_AFTER: u64 = 60 << 20;
 
-/// Keeps what a log holds when it is opened.
+/// Keeps the records of a log when it is opened.
 #[derive(Debug, Clone, Default)]
 struct OkaywalRecovery(Arc<Mutex<Vec<Vec<u8>>>>);
 

@@ -1,5 +1,6 @@
-//! open-wal. `commit` is durable when it returns. It has a single writer; its book says of several: "put a queue in front of
-//! the single writer thread", and to "drain whatever events are available, append them all, commit once".
+//! open-wal. `commit` is durable when it returns. It has a single writer. For several, its book
+//! says: "put a queue in front of the single writer thread", and "drain whatever events are
+//! available, append them all, commit once".
 
 use std::path::Path;
 

@@ -1,6 +1,7 @@
-//! raft-engine, whose README says: "Both synchronous and non-sync writes are supported. When one write in a batch is marked
-//! synchronous, the batch leader will call fdatasync() after writing." A write that is not synchronous is in the kernel when it
-//! returns. Everything else is its default, as TiKV has it. Writers are raft groups of one engine, which groups their writes.
+//! raft-engine, whose README says: "Both synchronous and non-sync writes are supported. When one
+//! write in a batch is marked synchronous, the batch leader will call fdatasync() after writing." A
+//! write that is not synchronous is in the kernel when it returns. All other settings are its
+//! defaults, as in TiKV. Writers are raft groups of one engine, which groups their writes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use raft_engine::{Config, Engine, LogBatch, MessageExt};
 use super::{ContestantReader, ContestantWriter, Survives};
 use crate::measure::Result;
 
-/// Length of the index before each payload: an entry of raft has its index within too.
+/// Length of the index before each payload: an entry of raft contains its index too.
 const INDEX_BYTES: usize = 8;
 
 /// Number of entries that are fetched at a time.
@@ -77,7 +78,7 @@ pub fn create(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<
 struct RaftEngineReader(Arc<Engine>);
 
 impl RaftEngineReader {
-    /// Fetches all entries by the thousand; each block that is read is checked by its CRC.
+    /// Fetches all entries by the thousand. The CRC of each block is checked.
     fn fetch(&self, visit: &mut dyn FnMut(&mut Vec<BytesValue>) -> Result<()>) -> Result<()> {
         let (Some(first), Some(last)) = (self.0.first_index(1), self.0.last_index(1)) else { return Ok(()) };
         let mut entries = Vec::new();

@@ -1,6 +1,7 @@
-//! redb, whose docs say of `Durability::None`: "will not be persisted to disk unless followed by a commit with
-//! `Durability::Immediate`", and its design of such commits: "in the event of a crash, the database will simply rollback". So
-//! what survives a kill is `Immediate`, which is durable too.
+//! redb, whose docs say of `Durability::None`: "will not be persisted to disk unless followed by a
+//! commit with `Durability::Immediate`". Its design says of such commits: "in the event of a crash,
+//! the database will simply rollback". So records that survive a kill need `Immediate`, which is
+//! durable too.
 
 use std::path::Path;
 
@@ -14,7 +15,7 @@ const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 
 const FILE: &str = "log.redb";
 
-/// Number of records of a transaction where a log is only filled.
+/// Number of records of a transaction if a log is only filled.
 const FILLED_AT_ONCE: usize = 10_000;
 
 struct RedbLog {
@@ -73,7 +74,7 @@ pub fn create(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<
 
 pub fn create_unsynced(dir: &Path) -> Result<Vec<Box<dyn ContestantWriter>>> {
     let mut log = RedbLog { database: Database::create(dir.join(FILE))?, durability: Durability::Immediate };
-    // The table itself is there after a kill.
+    // The table itself exists after a kill.
     log.commit(&mut std::iter::empty())?;
     log.durability = Durability::None;
     Ok(gathered::share(log, 1))

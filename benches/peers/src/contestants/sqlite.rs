@@ -1,7 +1,8 @@
 //! SQLite, with a write-ahead log (`journal_mode = WAL`).
 //!
-//! Its documentation of `PRAGMA synchronous`: with `OFF`, "if the application running SQLite crashes, the data will be safe";
-//! in WAL mode only `FULL` makes a transaction durable against a power cut. Checkpoints are its default, every 1,000 pages.
+//! Its documentation of `PRAGMA synchronous`: with `OFF`, "if the application running SQLite
+//! crashes, the data will be safe"; in WAL mode only `FULL` makes a transaction durable against a
+//! power cut. Checkpoints are its default, every 1,000 pages.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use crate::measure::Result;
 
 const FILE: &str = "log.sqlite";
 
-/// Number of rows of a transaction where a log is only filled.
+/// Number of rows of a transaction if a log is only filled.
 const FILLED_AT_ONCE: u64 = 10_000;
 
 const INSERT: &str = "INSERT INTO log (number, payload) VALUES (?1, ?2)";
@@ -22,7 +23,7 @@ struct SqliteLog {
     connection: Connection,
 }
 
-/// Opens the database with the level of `synchronous` that promises what is asked.
+/// Opens the database with the level of `synchronous` that promises the requested durability.
 pub fn connect(path: &Path, survives: Survives) -> Result<Connection> {
     let connection = Connection::open(path)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -37,7 +38,7 @@ impl Commit for SqliteLog {
         let Some((number, payload)) = batch.next() else { return Ok(()) };
         let mut insert = self.connection.prepare_cached(INSERT)?;
         if batch.peek().is_none() {
-            // A statement alone is a transaction.
+            // A single statement is a transaction.
             insert.execute(params![number, payload])?;
             return Ok(());
         }

@@ -1,8 +1,10 @@
-//! walrus, whose directory is named by the variable `WALRUS_DATA_DIR`, which whoever runs this sets, with `WALRUS_QUIET`.
+//! walrus. The variable `WALRUS_DATA_DIR` names its directory. The caller sets it, and
+//! `WALRUS_QUIET`.
 //!
-//! Its docs: `FsyncSchedule::NoFsync` is "maximum throughput, no durability guarantees", that is against a power cut: an append
-//! is a `pwrite`, or a copy into a mapping, either of which a kill leaves in the kernel. The default backend is `pwrite`
-//! (`enable_fd_backend`); the other one is measured too, since the documentation prefers neither for single appends.
+//! Its docs: `FsyncSchedule::NoFsync` is "maximum throughput, no durability guarantees", which
+//! refers to a power cut. An append is a `pwrite`, or a copy into a mapping, and either one is in
+//! the kernel after a kill. The default backend is `pwrite` (`enable_fd_backend`). The other one is
+//! measured too, since the documentation prefers neither for single appends.
 
 use walrus_rust::{FsyncSchedule, ReadConsistency, Walrus, disable_fd_backend, enable_fd_backend};
 
@@ -32,7 +34,7 @@ fn walrus(mapped: bool) -> Result<Walrus> {
     } else {
         enable_fd_backend()
     }
-    // Nothing reads while the log is written, so how reads are counted makes no difference to it.
+    // Nothing reads while the log is written, so the way of counting reads does not affect it.
     let consistency = ReadConsistency::AtLeastOnce { persist_every: u32::MAX };
     Ok(Walrus::with_consistency_and_schedule_for_key(TOPIC, consistency, FsyncSchedule::NoFsync)?)
 }
