@@ -1,4 +1,5 @@
-//! The binary: what its verbs print, what they exit with, and that they write nothing into what they read.
+//! The binary: output of its verbs, exit codes, and that they write nothing into the stores that
+//! they read.
 
 mod backups;
 mod budget;
@@ -52,10 +53,10 @@ use foldlog_test_support::host::{DraftEdited, Noted, StepAdded, Undeclared, type
 use foldlog_test_support::runs::Json;
 use foldlog_tests::verbs::{Ran, foldlog, foldlog_with};
 
-/// Names the store of the demo's child, and its session.
+/// The environment variable with the store and the session of the demo's child.
 const DEMO_CHILD: &str = "FOLDLOG_TEST_DEMO_CHILD";
 
-/// A store whose bytes depend on nothing but this code and the machine's boot id.
+/// A store whose bytes depend only on this code and the machine's boot id.
 struct Fixture {
     directory: tempfile::TempDir,
     session: PathBuf,
@@ -80,7 +81,8 @@ fn noted(text: &str) -> Noted {
     Noted { text: text.to_owned() }
 }
 
-/// The session before it is closed: plan, notes, a draft, a rollback, an event that nobody declared.
+/// Writes the session: plan, notes, a draft, a rollback, and an undeclared event. Returns it still
+/// open.
 fn write(store: &Store) -> Session {
     let session = store.create_with(&types(), SessionOptions::default().tag("task", "demo")).unwrap();
     session.dispatch(step("read", 1)).unwrap();
@@ -110,8 +112,8 @@ fn fixture() -> Fixture {
 }
 
 impl Fixture {
-    /// Runs verbs and returns what a person would have seen. `SESSION`, `FORK`, `STORE` and
-    /// `NOTHING` stand for directories.
+    /// Runs verbs and returns the output that a person would see. `SESSION`, `FORK`, `STORE` and
+    /// `NOTHING` are placeholders for directories.
     fn transcript(&self, commands: &[&str]) -> String {
         commands.iter().map(|command| self.shown(command)).collect()
     }
@@ -137,7 +139,8 @@ impl Fixture {
     }
 }
 
-/// The text without what differs from machine to machine: the directory, and checksums, which cover the boot id.
+/// Replaces the parts that vary between machines: the directory, and checksums, which cover the
+/// boot id.
 fn normal(text: &str, directory: &Path) -> String {
     let text = text.replace(directory.to_str().unwrap(), "[store]");
     let mut normal = String::new();
@@ -245,7 +248,7 @@ fn an_export_comes_back_as_the_same_slices() {
     assert_eq!(session.export().unwrap().slices, export.slices);
 }
 
-/// What stands in a directory: names, bytes and times of change.
+/// Returns the names, bytes and modification times of all files in a directory.
 fn contents(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -284,7 +287,7 @@ fn verbs_that_read_write_nothing() {
         assert_eq!(fixture.run(command).code, 0, "{command}");
         assert!(before == contents(fixture.directory.path()), "`foldlog {command}` changed something");
     }
-    // Nor do they make a store where there is none.
+    // The verbs do not create a missing store either.
     let none = fixture.directory.path().join("none");
     for verb in ["sessions", "verify", "show", "tail", "stats", "replay"] {
         assert_eq!(foldlog([verb.as_ref(), none.as_os_str()]).code, 2, "{verb}");
@@ -326,7 +329,7 @@ fn wrong_usage_exits_with_2_and_help_with_0() {
     }
 }
 
-/// A reader that went away.
+/// A reader that has closed its end.
 struct ClosedPipe;
 
 impl std::io::Write for ClosedPipe {
@@ -398,7 +401,7 @@ fn malformed_runs_are_named_and_leave_nothing() {
     let ran = foldlog(["import", "tau-bench", missing.to_str().unwrap(), "--store", store.to_str().unwrap()]);
     transcript.push_str(&normal(&format!("{}--- exit {}\n", ran.stderr, ran.code), directory.path()));
     insta::assert_snapshot!(transcript);
-    // A run with two calls at once, whose results come in order; the second fails.
+    // A run with two concurrent calls, whose results arrive in order; the second one fails.
     let two = r#"[{"task_id": "t", "trial": 0, "traj": [
         {"role": "assistant", "tool_calls": [
             {"id": "same", "function": {"name": "look", "arguments": "1"}},
@@ -410,14 +413,13 @@ fn malformed_runs_are_named_and_leave_nothing() {
     let id = Json::parse(&listed).get("session").and_then(Json::as_str).unwrap().to_owned();
     let session = store.join("sessions").join(id);
     let state = foldlog(["state", session.to_str().unwrap(), "--json"]).stdout;
-    // How long a call took here is the only thing that differs from run to run.
+    // Only the durations of the calls vary from run to run.
     let mut parts =
         state.split("\"elapsed_us\":").map(|part| part.trim_start_matches(|c: char| c.is_ascii_digit()));
     let head = parts.next().unwrap_or_default().to_owned();
     insta::assert_snapshot!(parts.fold(head, |state, part| format!("{state}\"elapsed_us\":0{part}")));
 }
 
-/// The demo's child, run by the demo below.
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_the_demos_child() {
@@ -479,7 +481,7 @@ fn the_demo_shows_what_it_promises() {
     ] {
         assert!(ran.stdout.contains(told), "{told:?} is not in\n{}", ran.stdout);
     }
-    // Each heading stands at the beginning of its line, behind an empty one.
+    // Each heading starts a line and follows an empty one.
     assert!(ran.stdout.starts_with("1. An agent"), "{}", ran.stdout);
     for heading in [
         "2. A child",
@@ -494,7 +496,7 @@ fn the_demo_shows_what_it_promises() {
         assert!(ran.stdout.contains(&format!("\n\n{heading}")), "{heading:?} is not in\n{}", ran.stdout);
     }
     assert!(!ran.stdout.contains("  | "), "{}", ran.stdout);
-    // The store stays, holds, and is not written over.
+    // The store remains, is valid, and is not overwritten.
     let verified = foldlog(["verify", kept.to_str().unwrap(), "--json"]);
     assert_eq!(verified.code, 0);
     assert_eq!(Json::parse(&verified.stdout).get("sessions"), Some(&Json::Scalar(2.into())));

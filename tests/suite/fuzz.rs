@@ -1,5 +1,5 @@
-//! The fuzz targets over their kept inputs, and over what chance makes of these. A fuzzer runs the same functions
-//! (`fuzz/` beside this directory); what it finds becomes a kept input, and a story here.
+//! The fuzz targets over their kept inputs and over random mutations of these. A fuzzer runs the
+//! same functions (`tests/fuzz/`); its findings become kept inputs, and tests here.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,6 @@ fn directory(target: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target)
 }
 
-/// The kept inputs of a target, by the names of their files.
 fn kept(target: &str) -> BTreeMap<String, Vec<u8>> {
     let files = fs::read_dir(directory(target)).unwrap().map(|file| file.unwrap());
     files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
@@ -31,14 +30,15 @@ fn said(panicked: Box<dyn Any + Send>) -> String {
     text.or_else(|| panicked.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
-/// Hands an input to a target; where something does not hold, the input is said.
+/// Passes an input to a target; a panic reports which input it was.
 fn holds((name, target): Target, input: &[u8], which: &str) {
     if let Err(panicked) = catch_unwind(AssertUnwindSafe(|| target(input))) {
         panic!("{name}, {which}: {}\nthe input is b\"{}\"", said(panicked), input.escape_ascii());
     }
 }
 
-/// The kept inputs, and so many that chance makes of them; a tenth of them where each takes long.
+/// Runs a target over its kept inputs and over random mutations; slow targets get a tenth of the
+/// mutations.
 fn any_input_holds(name: &str, share: u64) {
     let target = *TARGETS.iter().find(|(known, _)| *known == name).unwrap();
     let kept = kept(name);
@@ -93,7 +93,7 @@ fn any_transcript_is_imported_and_comes_out_again() {
     any_input_holds("claude_code", 10);
 }
 
-/// Whether what chance makes of the kept inputs means anything depends on what these hold.
+/// Mutations are only useful if the kept inputs contain every kind of record.
 #[test]
 fn the_kept_inputs_hold_every_kind_of_record() {
     for (name, _) in TARGETS {
@@ -112,7 +112,7 @@ fn the_kept_inputs_hold_every_kind_of_record() {
             machine.disk.write_file(machine.dir(set.session).join(path), bytes).unwrap();
         }
         let storage = std::sync::Arc::new(machine.disk.clone()) as _;
-        // Some are kept for being damaged.
+        // Some inputs are damaged on purpose.
         let _ = walk_on(&storage, &machine.dir(set.session), &mut |frame| {
             in_logs.insert(frame.record.kind);
             Ok(())

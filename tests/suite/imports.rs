@@ -1,10 +1,12 @@
-//! The imports between the directories of a crate: they go one way, so that a reader can start at the bottom.
+//! Imports between the directories of a crate form no cycle, so that a reader can start at the
+//! bottom.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// For each directory of a crate's sources the directories that it imports from, each with one file that does.
+/// For each directory of a crate's sources, the directories that it imports from, each with one
+/// importing file.
 type Imports = BTreeMap<PathBuf, BTreeMap<PathBuf, PathBuf>>;
 
 #[test]
@@ -43,7 +45,7 @@ fn a_cycle_is_found() {
     assert_eq!(cycle, [PathBuf::from("b"), PathBuf::from("c")]);
 }
 
-/// Lists the source files below a directory, without those that contain tests only.
+/// Lists the source files below a directory, except those that contain only tests.
 fn list(dir: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -55,7 +57,8 @@ fn list(dir: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Notes which directories a file imports from. A directory and one below it are one thing here: a module and its parts.
+/// Adds the directories that a file imports from. A directory and its subdirectories count as one:
+/// a module and its parts.
 fn note_imports(sources: &Path, file: &Path, imports: &mut Imports) {
     let text = fs::read_to_string(file).unwrap();
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
@@ -79,14 +82,14 @@ fn note_imports(sources: &Path, file: &Path, imports: &mut Imports) {
     }
 }
 
-/// Returns the names of the modules that lead to a file.
 fn module_of(sources: &Path, file: &Path) -> Vec<String> {
     let path = file.strip_prefix(sources).unwrap().with_extension("");
     let names = path.iter().map(|name| name.to_str().unwrap().to_owned());
     names.filter(|name| !matches!(name.as_str(), "mod" | "lib" | "main")).collect()
 }
 
-/// Returns the directory of the file that has the innermost module of a path: the rest of a path names items in it.
+/// Returns the directory of the innermost module in a path. The rest of the path names items in
+/// that module.
 fn directory_of<'a>(sources: &Path, names: impl Iterator<Item = &'a str>) -> PathBuf {
     let (mut below, mut directory) = (sources.to_owned(), sources.to_owned());
     for name in names {
@@ -102,7 +105,8 @@ fn directory_of<'a>(sources: &Path, names: impl Iterator<Item = &'a str>) -> Pat
     directory
 }
 
-/// Returns the paths in a piece of code that begin with `crate` or `super`, with each name of a `use` of several.
+/// Returns the paths in a piece of code that start with `crate` or `super`, with each name of a
+/// grouped `use`.
 fn paths_in(code: &str) -> Vec<Vec<String>> {
     let mut paths = Vec::new();
     let words =
@@ -128,7 +132,7 @@ fn paths_in(code: &str) -> Vec<Vec<String>> {
     paths
 }
 
-/// Returns the paths within the braces of a `use`, up to the one that closes them.
+/// Returns the paths within the braces of a `use`, up to the closing one.
 fn names_in(group: &str) -> Vec<String> {
     let (mut names, mut prefixes, mut name) = (Vec::new(), vec![String::new()], String::new());
     for letter in group.chars() {
@@ -156,7 +160,8 @@ fn names_in(group: &str) -> Vec<String> {
     names
 }
 
-/// Returns the directories of a cycle in the order in which each imports from the next, and the last from the first.
+/// Returns the directories of a cycle, in order: each imports from the next, and the last from the
+/// first.
 fn cycle_of(imports: &Imports) -> Option<Vec<PathBuf>> {
     fn walk<'a>(
         directory: &'a Path,

@@ -1,5 +1,5 @@
-//! What takes time with the square of a log's length. Each of these logs is as long as makes a fold that does take minutes,
-//! and one that does not well under a second.
+//! Operations that once took quadratic time in the length of a log. Each log here is so long that a
+//! quadratic fold takes minutes, and a linear one well under a second.
 
 use foldlog::SequenceNumber;
 use std::collections::BTreeMap;
@@ -17,13 +17,14 @@ use foldlog_test_support::host::{self, Plan, StepAdded};
 use foldlog_tests::fuzz::Set;
 use uuid::Uuid;
 
-/// A log that nobody wrote record by record.
+/// A log that is built in one piece, without a session that writes each record.
 struct Log {
     records: Vec<(RecordKind, Vec<u8>)>,
 }
 
 impl Log {
-    /// One event `said` that is appended to STATE, and the slice of tool calls.
+    /// Creates a log with one event, `said`, which is appended to STATE, and the slice of tool
+    /// calls.
     fn new() -> Log {
         let opened = SessionOpening {
             session: Uuid::from_u128(0xf0_1d),
@@ -49,7 +50,7 @@ impl Log {
         self.records.len() as u64
     }
 
-    /// A line, behind all others or before one.
+    /// Adds a line, after all others or before a given one.
     fn say(&mut self, before: Option<ItemId>) {
         let line = msgpack::to_vec(&"a line").unwrap();
         let action = Action::Event { event: 0, data: Payload::new(&line) };
@@ -62,7 +63,7 @@ impl Log {
         self.records.push((RecordKind::ROLLBACK, Rollback { to: to.into(), preserve_logs: true }.encode()));
     }
 
-    /// A call that was interrupted, and that nobody has settled.
+    /// Adds an interrupted call that is never settled.
     fn interrupted(&mut self) {
         let (begin, arguments) = (self.next(), msgpack::to_vec(&"{}").unwrap());
         let begun = ToolBegin::new("send", Payload::new(&arguments));
@@ -75,7 +76,7 @@ impl Log {
             .extend([(RecordKind::TOOL_BEGIN, begun.encode()), (RecordKind::TOOL_END, ended.encode())]);
     }
 
-    /// The log as an auditor reads it, and the disk that it stands on.
+    /// Returns an auditor's reader of the log, and its disk.
     fn read(&self) -> (LogReader, MemoryStorage, Uuid) {
         let input = Set::input_of_records(self.records.iter().map(|(kind, body)| (*kind, body.as_slice())));
         let (set, disk) = (Set::of(&input), MemoryStorage::new());
@@ -89,8 +90,8 @@ impl Log {
     }
 }
 
-/// How many items are looked at for one rollback at most: what changed since the one before, and one unfinished run of 64 items
-/// in each of four states.
+/// The most items that may be compared for one rollback: the changes since the one before, and one
+/// unfinished run of 64 items in each of four states.
 const COMPARED_MAX: u64 = 4 * 64 + 16;
 
 fn holds(reader: &LogReader, rollbacks: u64) {
@@ -100,8 +101,8 @@ fn holds(reader: &LogReader, rollbacks: u64) {
     assert!(compared <= COMPARED_MAX, "{compared} items were looked at for each of {rollbacks} rollbacks");
 }
 
-/// `replay --thorough` wrote out the whole path to each rollback's target, and compared all of STATE and LOG at each:
-/// 8,000 rollbacks took 9.8 s.
+/// `replay --thorough` wrote out the whole path to each rollback's target and compared all of STATE
+/// and LOG there: 8,000 rollbacks took 9.8 s.
 #[test]
 fn each_of_many_chained_rollbacks_is_checked_by_what_it_changed() {
     const ROLLBACKS: u64 = 20_000;
@@ -115,7 +116,7 @@ fn each_of_many_chained_rollbacks_is_checked_by_what_it_changed() {
     assert_eq!(reader.state().unwrap().slices["lines"].items.len() as u64, ROLLBACKS);
 }
 
-/// The same where each line stands before the last one.
+/// Like the test above, with each line inserted before the last one.
 #[test]
 fn each_rollback_of_a_list_with_the_newest_first_is_checked_by_what_it_changed() {
     const ROLLBACKS: u64 = 5_000;
@@ -129,7 +130,7 @@ fn each_rollback_of_a_list_with_the_newest_first_is_checked_by_what_it_changed()
     holds(&log.read().0, ROLLBACKS);
 }
 
-/// Where rollbacks lead nowhere near each other, each is checked all the same.
+/// Distant rollback targets must be checked as well.
 #[test]
 fn rollbacks_that_go_back_and_forth_are_checked_as_well() {
     let mut log = Log::new();
@@ -141,7 +142,7 @@ fn rollbacks_that_go_back_and_forth_are_checked_as_well() {
     holds(&log.read().0, 200);
 }
 
-/// Each 80 items put in front had the keys of all others given anew: 40,000 took 7 s.
+/// After every 80 items put in front, all other items got new keys: 40,000 items took 7 s.
 #[test]
 fn a_list_with_the_newest_first_is_folded_as_one_with_the_newest_last() {
     const LINES: u64 = 150_000;
@@ -157,7 +158,8 @@ fn a_list_with_the_newest_first_is_folded_as_one_with_the_newest_last() {
     assert!(lines.eq((2..2 + LINES).rev()));
 }
 
-/// Each begin and each end copied all operations that wait to be settled: 20,000 took 4.6 s to be opened.
+/// Each start record and each end record copied all operations that wait to be settled: opening
+/// 20,000 took 4.6 s.
 #[test]
 fn an_operation_that_waits_to_be_settled_costs_those_behind_it_nothing() {
     const CALLS: u64 = 40_000;
@@ -178,7 +180,7 @@ impl Log {
         self.records.push((RecordKind::INPUT, Input::new(scope, Role::User, Payload::new(&text)).encode()));
     }
 
-    /// An answer that asks for a call, which is interrupted.
+    /// Adds an answer that requests a call, which is interrupted.
     fn interrupted_for_an_answer(&mut self, evaluation: &str) {
         let arguments = msgpack::to_vec(&"{}").unwrap();
         let call = AnsweredCall {
@@ -209,7 +211,7 @@ impl Log {
     }
 }
 
-/// Each settlement looked for its call among all records of all conversations.
+/// Each settlement searched all records of all conversations for its call.
 #[test]
 fn each_of_many_settlements_finds_its_call_at_once() {
     const CALLS: u64 = 40_000;
@@ -226,7 +228,8 @@ fn each_of_many_settlements_finds_its_call_at_once() {
     assert_eq!(held.entries().len() as u64, 3 * CALLS);
 }
 
-/// Where one conversation goes on, and what it says, was looked for among the records of all others.
+/// The next record of a conversation and its content were searched for among the records of all
+/// others.
 #[test]
 fn each_of_many_conversations_is_found_at_once() {
     const EVALUATIONS: u64 = 40_000;
@@ -247,7 +250,7 @@ fn each_of_many_conversations_is_found_at_once() {
     }
 }
 
-/// A conversation that is rolled back time and again: what is abandoned is passed over at once.
+/// A conversation with many rollbacks skips abandoned records at once.
 #[test]
 fn what_was_abandoned_costs_a_conversation_nothing() {
     const ROLLBACKS: u64 = 20_000;
@@ -269,7 +272,8 @@ fn what_was_abandoned_costs_a_conversation_nothing() {
     assert_eq!((held.entries().len(), held.abandoned_entries().len() as u64), (1, ROLLBACKS));
 }
 
-/// Writing an image once read a record anew for each few thousand of its items: a seed of two million took a minute to close.
+/// Writing an image read a record again for every few thousand of its items: closing after a seed
+/// of two million took a minute.
 #[test]
 fn a_record_of_many_items_is_read_once_for_its_image() {
     let reads = |items: u32| {

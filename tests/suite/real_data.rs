@@ -1,4 +1,5 @@
-//! Runs of real agents: what their import comes to equals a plain fold of their files, and holds.
+//! Recorded runs of real agents: their imports equal a plain fold of their files, and pass
+//! verification.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,10 +7,10 @@ use std::path::{Path, PathBuf};
 use foldlog_test_support::runs::{self, Expected, Json, Told};
 use foldlog_tests::verbs::foldlog;
 
-/// How many bytes of log the recorded file of tau-bench may take.
+/// The limit on log bytes for the recorded file of tau-bench.
 const TAU_BENCH_LOG_BYTES_MAX: u64 = 4_500_000;
 
-/// What `import --json` printed.
+/// Returns the output of `import --json`.
 fn import(arguments: &[&str], store: &Path) -> BTreeMap<String, f64> {
     let store = store.to_str().unwrap();
     let ran = foldlog([&["import"], arguments, &["--store", store, "--json"]].concat());
@@ -21,7 +22,6 @@ fn counts(imported: &BTreeMap<String, f64>) -> (u64, u64) {
     (imported["sessions"] as u64, imported["rollbacks"] as u64)
 }
 
-/// The sessions of a store, by task and trial.
 fn sessions(store: &Path) -> BTreeMap<(String, String), PathBuf> {
     let ran = foldlog(["sessions", store.to_str().unwrap(), "--json"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
@@ -34,7 +34,7 @@ fn sessions(store: &Path) -> BTreeMap<(String, String), PathBuf> {
     rows.collect()
 }
 
-/// The slices of the importer; the engine's own is checked by [`calls`].
+/// Returns the importer's slices; [`calls`] checks the engine's own.
 fn slices(session: &Path) -> Json {
     let ran = foldlog(["state", session.to_str().unwrap(), "--json"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
@@ -44,14 +44,13 @@ fn slices(session: &Path) -> Json {
     Json::Object(slices)
 }
 
-/// The conversation of a session, as it was recorded.
 fn transcript(session: &Path) -> Json {
     let ran = foldlog(["transcript", session.to_str().unwrap(), "--as-recorded", "--format", "openai"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
     Json::parse(&ran.stdout)
 }
 
-/// What a conversation says, without the order of its fields.
+/// Returns the content of a conversation, independent of the order of its fields.
 fn told(transcript: &Json) -> Vec<Told> {
     let text = |of: &Json, field: &str| of.get(field).and_then(Json::as_str).map(str::to_owned);
     let messages = transcript.elements().iter().map(|message| Told {
@@ -76,14 +75,14 @@ fn told(transcript: &Json) -> Vec<Told> {
     messages.collect()
 }
 
-/// The records of a kind, as `show --json` prints them.
 fn shown(session: &Path, kind: &str) -> Vec<Json> {
     let ran = foldlog(["show", session.to_str().unwrap(), "--json", "--kind", kind]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     ran.stdout.lines().map(Json::parse).collect()
 }
 
-/// The calls of a session as its transactions hold them: provider's id, tool, arguments, result, whether it failed.
+/// Returns the calls of a session from its transactions: provider's id, tool, arguments, result,
+/// whether it failed.
 fn calls(session: &Path) -> Vec<(Option<String>, String, Json, Json, bool)> {
     let text = |record: &Json, field: &str| record.get(field).and_then(Json::as_str).map(str::to_owned);
     let (begins, ends) = (shown(session, "tool_begin"), shown(session, "tool_end"));
@@ -104,7 +103,7 @@ fn calls(session: &Path) -> Vec<(Option<String>, String, Json, Json, bool)> {
     calls.collect()
 }
 
-/// Checks that the store holds what was expected, and that it holds together.
+/// Checks that the store contains the expected runs and passes verification.
 fn check(store: &Path, expected: &BTreeMap<(String, String), Expected>) {
     let sessions = sessions(store);
     assert_eq!(sessions.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
@@ -125,7 +124,7 @@ fn check(store: &Path, expected: &BTreeMap<(String, String), Expected>) {
     }
 }
 
-/// Every call is an operation of its own, whatever its provider called it.
+/// Checks that every call is its own operation, whatever its provider's id.
 fn check_ledger(session: &Path, expected: &Expected) {
     let ran = foldlog(["ledger", session.to_str().unwrap(), "--json"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
@@ -155,7 +154,7 @@ fn tau_bench_comes_to_what_a_plain_fold_of_its_file_comes_to() {
     assert_eq!(expected.values().map(|run| run.rollbacks).sum::<u64>(), 73);
     let log_bytes = imported["log_bytes"] as u64;
     assert!(log_bytes <= TAU_BENCH_LOG_BYTES_MAX, "{log_bytes} bytes");
-    // 1,164 operations, of which many bear an id that another one of the same run bears too: 71 such ids.
+    // 1,164 operations; 71 ids occur more than once within a run.
     let calls: usize = expected.values().map(|run| run.tool_calls.len()).sum();
     let reused = |run: &Expected| {
         let mut times = BTreeMap::new();
@@ -166,7 +165,6 @@ fn tau_bench_comes_to_what_a_plain_fold_of_its_file_comes_to() {
     check(directory.path(), &expected);
 }
 
-/// The messages of a run as unordered JSON, which compares texts byte for byte.
 fn unordered(messages: &Json) -> serde_json::Value {
     serde_json::to_value(messages).unwrap()
 }
@@ -191,7 +189,7 @@ fn the_conversation_of_each_of_tau_benchs_runs_is_the_files_message_by_message()
         messages += original.len();
         nulls += original.iter().filter(|message| message["content"].is_null()).count();
 
-        // What a provider would be sent says the same, but for ids that the run repeats.
+        // The provider's format has the same content, except for ids that the run repeats.
         let ran = foldlog(["transcript", session.to_str().unwrap(), "--format", "openai"]);
         assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
         let sent: Vec<serde_json::Value> = serde_json::from_str(&ran.stdout).unwrap();
@@ -220,8 +218,8 @@ fn a_perturbed_copy_of_tau_bench_comes_to_other_states() {
     let file = Json::parse(&std::fs::read_to_string(path).unwrap());
     let mut file = Json::Array(file.elements()[..8].to_vec());
     let before = runs::tau_bench(&file);
-    // Another word in one run, no text in the next, a failure more in the third, and a call of another tool in
-    // the fourth.
+    // Another word in the first run, no text in the second, one more failure in the third, and a
+    // call of another tool in the fourth.
     perturb(&mut file, 0, "user", |message| *message.get_mut("content").unwrap() = Json::text("No."));
     perturb(&mut file, 1, "user", |message| {
         *message.get_mut("content").unwrap() = Json::Scalar(serde_json::Value::Null);
@@ -251,7 +249,6 @@ fn a_perturbed_copy_of_tau_bench_comes_to_other_states() {
     assert_eq!(other.map(|(run, _)| run.clone()).collect::<Vec<_>>(), perturbed);
 }
 
-/// Changes the first message of a role in a run.
 fn perturb(file: &mut Json, run: usize, role: &str, change: impl FnOnce(&mut Json)) {
     let messages = file.elements_mut()[run].get_mut("traj").unwrap().elements_mut();
     let wanted = messages.iter_mut().find(|message| match role {

@@ -1,5 +1,5 @@
-//! Reports: one file, which says at every step what the command line says, leaks nothing that was not asked for, and holds no
-//! markup but its own.
+//! Reports: one file that shows at every step the output of the command line, contains no data that
+//! was not requested, and no markup except its own.
 
 mod page;
 
@@ -22,7 +22,6 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A session, and a directory for its reports.
 struct Fixture {
     directory: tempfile::TempDir,
     session: PathBuf,
@@ -67,7 +66,6 @@ impl Fixture {
         ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Asserts that the page has at a position what the command line prints there.
     fn assert_state(&self, page: &Page, at: u64) {
         let state = self.assert_slices(page, at);
         if state.get("conversations").is_some() {
@@ -76,7 +74,8 @@ impl Fixture {
         }
     }
 
-    /// Asserts that the page has the slices that the command line prints at a position, and returns what that printed.
+    /// Asserts that the page has the slices of the command line's output at a position, and returns
+    /// that output.
     fn assert_slices(&self, page: &Page, at: u64) -> Value {
         let state = self.json(&["state", "--at", &at.to_string()]).remove(0);
         let slices = state["slices"].as_object().unwrap();
@@ -142,7 +141,7 @@ fn no_payload_is_in_a_page_that_was_not_asked_for_any() {
     );
     let with = fixture.report("with.html", &["--payloads"]);
     assert!(with.holds(SECRET));
-    // A value over the limit is cut, and says so; the others are whole.
+    // A value over the limit is marked as cut; the others are whole.
     let cut = fixture.report("cut.html", &["--payloads", "--limit", "20"]);
     let last = cut.head["last"].as_u64().unwrap();
     let (notes, sizes) = (&cut.slices_at(last)["notes"], &cut.slices_at(last)["note_sizes"]);
@@ -190,7 +189,7 @@ fn a_file_that_is_there_is_replaced_on_demand_only_and_none_is_left_half_written
     assert_eq!(after, ["report.html"]);
 }
 
-/// By --force a report once took the place of a device, and of a session's own log.
+/// With --force, a report once replaced a device, and a session's own log.
 #[test]
 fn a_report_takes_the_place_of_no_device_and_of_nothing_of_a_session() {
     let fixture = Fixture::of_history(60, 4);
@@ -213,7 +212,6 @@ fn a_report_takes_the_place_of_no_device_and_of_nothing_of_a_session() {
     assert!(!fixture.session.join("new.html").exists());
 }
 
-/// Returns the names in the directory of a fixture.
 fn names_in(directory: &Path) -> Vec<String> {
     let all = fs::read_dir(directory).unwrap();
     let mut names: Vec<String> = all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -221,8 +219,8 @@ fn names_in(directory: &Path) -> Vec<String> {
     names
 }
 
-/// A limit on the length of files kills whoever exceeds it, or is told as an error. It is such that all fits but the end of the
-/// report.
+/// A file size limit kills the process that exceeds it, or causes an error. All but the end of the
+/// report fits.
 #[test]
 fn nothing_is_left_of_a_report_whose_process_is_killed_or_has_no_room_while_it_is_written() {
     let fixture = Fixture::of_history(60, 4);
@@ -295,7 +293,7 @@ fn the_files_of_a_workspace_are_those_of_the_last_capture() {
     let (last, files) = expected.last_key_value().unwrap();
     assert!(without.files_at("workspace", *last).keys().eq(files.keys()), "names are there");
     without.assert_own_markup_only();
-    // Where a capture is gone, the page says so, and goes on.
+    // If a capture is missing, the page reports it and continues.
     fs::remove_dir_all(fixture.session.join("files/objects")).unwrap();
     let gone = fixture.report("gone.html", &["--payloads"]);
     assert!(gone.files_at("workspace", *last).is_empty());
@@ -303,7 +301,7 @@ fn the_files_of_a_workspace_are_those_of_the_last_capture() {
     assert!(!gaps.is_empty() && gaps[0][1].as_str().unwrap().contains("object"), "{gaps:?}");
 }
 
-/// Returns the tasks at a position as `tasks --json` has them, with what a page shows of each.
+/// Returns the tasks at a position from `tasks --json`, each with the fields that a page shows.
 fn tasks_at(fixture: &Fixture, at: u64) -> Vec<Value> {
     let tree = &fixture.json(&["tasks", "--at", &at.to_string()])[0];
     let schedule = &tree["scheduling_state"];
@@ -325,7 +323,6 @@ fn tasks_at(fixture: &Fixture, at: u64) -> Vec<Value> {
     shown
 }
 
-/// Asserts that rows of a page say what `tasks_at` expects.
 fn assert_tasks(rows: &[Value], expected: &[Value], at: u64) {
     assert_eq!(rows.len(), expected.len(), "tasks at {at}");
     for (row, task) in rows.iter().zip(expected) {
@@ -413,7 +410,7 @@ fn a_damaged_session_is_shown_up_to_its_damage() {
         let checksum = damage[said].as_str().unwrap().strip_prefix("checksum ").unwrap();
         assert!(damage["reason"].as_str().unwrap().contains(checksum), "{damage}");
     }
-    // What is sound behind the damage stands there as `show` lists it.
+    // The intact records after the damage appear as `show` lists them.
     let mut shown = fixture.json(&["show", "--beyond-damage"]);
     shown.retain(|record| record["path"] == "unattached");
     assert!(shown.len() > 20, "{} records", shown.len());
@@ -427,7 +424,7 @@ fn a_damaged_session_is_shown_up_to_its_damage() {
     }
     fixture.try_report("without.html", &[]);
     assert!(!Page::read(&fixture.file("without.html")).holds(SECRET));
-    // A conversation of a damaged session is read by no verb.
+    // No verb reads the conversation of a damaged session.
     for at in [0, last / 2, last] {
         fixture.assert_slices(&page, at);
     }

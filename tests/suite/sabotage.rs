@@ -1,4 +1,4 @@
-//! The suite notices what is broken on purpose: see `foldlog_test_support::sabotage`.
+//! The suite detects deliberate faults: see `foldlog_test_support::sabotage`.
 
 use foldlog::filesystem::sabotage::Breakage as OfWorkspaces;
 use foldlog::sabotage::Breakage as OfEngine;

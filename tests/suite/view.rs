@@ -1,5 +1,5 @@
-//! The viewer's server, asked over the loopback byte for byte: whom it refuses, that it says what the command line says, that it
-//! sees what is written, and how it ends.
+//! The viewer's server, tested byte for byte over the loopback: which clients it refuses, that it
+//! shows the command line's output and new records, and how it ends.
 
 mod client;
 mod documents;
@@ -12,7 +12,6 @@ use foldlog_tests::shown;
 
 pub(crate) use client::Viewer;
 
-/// A store with one session.
 struct Fixture {
     directory: tempfile::TempDir,
     session: PathBuf,

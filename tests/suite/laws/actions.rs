@@ -1,4 +1,4 @@
-//! Histories: what may happen to a session, in any order.
+//! Generators of histories: the steps that a session may go through, in any order.
 
 use foldlog::{Durability, KeptSnapshots};
 use foldlog_test_support::host::{Noted, StepAdded};
@@ -8,7 +8,7 @@ use proptest::sample::Index;
 
 use super::ground::{Ground, grounds};
 
-/// A history, what it stands on, and the durability at which it is lived.
+/// A history, its ground, and the durability of its sessions.
 #[derive(Clone, Debug)]
 pub(super) struct History {
     pub(super) ground: Ground,
@@ -19,19 +19,18 @@ pub(super) struct History {
     pub(super) actions: Vec<Action>,
 }
 
-/// Which hosts live through a history, one after the other: each opening is the next one's.
+/// The hosts of a history, one after the other: each opening has the next host.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Hosts {
-    /// Each declares Rust types.
+    /// All declare Rust types.
     Typed,
-    /// Each declares names alone.
+    /// All declare names alone.
     Named,
-    /// They take turns, and the first one declares Rust types.
+    /// Both kinds take turns; the first host declares Rust types.
     InTurn,
 }
 
 impl Hosts {
-    /// Returns whether the host of the opening number `opening` declares names alone.
     pub(super) fn is_named(self, opening: usize) -> bool {
         match self {
             Hosts::Typed => false,
@@ -41,25 +40,24 @@ impl Hosts {
     }
 }
 
-/// One step of a history.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     Change(Change),
     Snapshot,
-    /// To any position, also one that was abandoned.
+    /// Rolls back to any position, including an abandoned one.
     RollBack(Index),
     RollBackToSnapshot(Index),
-    /// To any position, and LOG too, as only tests can have it.
+    /// Rolls LOG back too, which only tests can do.
     RollBackLogsToo(Index),
     Reopen(How),
-    /// At any position; either the fork goes on, or the parent beside it.
+    /// Forks at any position; the history continues with either the fork or its parent.
     Fork {
         at: Index,
         follow: bool,
     },
-    /// Out to JSON text and in again; the new session goes on.
+    /// Exports to JSON text and imports it again; the history continues with the new session.
     Import,
-    /// Keeping the positions of these snapshots.
+    /// Keeps the positions of these snapshots.
     Compact(KeptSnapshots),
 }
 
@@ -69,12 +67,11 @@ pub(super) enum How {
     Closed,
     Dropped,
     Killed,
-    /// Its machine is gone, and another one takes it over from the bucket that holds it.
+    /// The machine is lost, and another one takes the session over from its bucket.
     TakenOver,
 }
 
-/// Mostly short, now and then longer than fits many times into a segment, or so long that it becomes an
-/// object of its own.
+/// Mostly short texts. Some fill several segments, and some are long enough to become objects.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         6 => "[a-cü?]{0,3}",
@@ -137,7 +134,6 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// Any actions, among them compactions.
 fn actions_and_compactions(most: usize) -> impl Strategy<Value = Vec<Action>> {
     let kept = prop::sample::select(vec![KeptSnapshots::All, KeptSnapshots::None]);
     let compact = kept.prop_map(Action::Compact);
@@ -145,23 +141,21 @@ fn actions_and_compactions(most: usize) -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(prop_oneof![20 => action(), 2 => compact, 1 => undone], 0..most)
 }
 
-/// Any actions, among them those that take LOG back.
 pub(super) fn actions_and_logs_undone(most: usize) -> impl Strategy<Value = Vec<Action>> {
     let undone = any::<Index>().prop_map(Action::RollBackLogsToo);
     prop::collection::vec(prop_oneof![20 => action(), 1 => undone], 0..most)
 }
 
-/// Any history.
 pub(super) fn histories() -> impl Strategy<Value = History> {
     histories_of(prop::collection::vec(action(), 1..40))
 }
 
-/// Any history, with compactions.
 pub(super) fn compacted_histories() -> impl Strategy<Value = History> {
     histories_of(actions_and_compactions(60))
 }
 
-/// Any history of a session that a bucket holds, which goes from machine to machine. One that was forked, imported or compacted does not.
+/// Any history of a replicated session that moves from machine to machine. It contains no fork,
+/// import or compaction.
 pub(super) fn moving_histories() -> impl Strategy<Value = History> {
     let how =
         prop::sample::select(vec![How::Closed, How::Dropped, How::Killed, How::TakenOver, How::TakenOver]);

@@ -1,7 +1,7 @@
-//! Law 3, of whole agents: with the same seed, clock and calls they leave the same records, whatever they draw and however long they
-//! take.
+//! Law 3, for whole agents: with the same seed, clock and calls they leave the same records,
+//! regardless of random draws and elapsed time.
 //!
-//! What the system alone decides is left out of the comparison: which process the program is.
+//! The comparison omits the program's process, which the system alone decides.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,7 +23,7 @@ use serde_json::json;
 use crate::claude::adapter::world::{City, Line, adapter_of, config_of, tools, types};
 use crate::claude::stand_in::StandIn;
 
-/// Says when a file was written, so that the time is in a record.
+/// Returns the time of a file's change, so that a record contains that time.
 struct Written;
 
 impl Tool for Written {
@@ -45,7 +45,6 @@ fn prompt() -> Prompt {
         .with_tools(tools().with(Written))
 }
 
-/// Options that name no evaluation.
 fn saying(text: &str) -> EvaluateOptions<'static> {
     let messages = vec![UserMessage { id: text.to_owned(), text: text.to_owned() }];
     EvaluateOptions { messages, ..EvaluateOptions::default() }
@@ -53,15 +52,15 @@ fn saying(text: &str) -> EvaluateOptions<'static> {
 
 type Content = (SequenceNumber, RecordKind, i64, Vec<u8>);
 
-/// Runs a host over a new session in the directory `store` of the stand-in, and returns what counts of each record. Whatever an earlier run
-/// left is removed first.
+/// Runs a host over a new session in the directory `store` of the stand-in, and returns the
+/// compared content of each record. Removes the files of an earlier run first.
 fn live(at: &StandIn, host: &dyn Fn(Session)) -> Vec<Content> {
     for directory in ["store", "work"] {
         let _ = fs::remove_dir_all(at.path(directory));
     }
     fs::create_dir(at.path("work")).unwrap();
     let options = StoreOptions {
-        // Each reading counts.
+        // Each reading advances the clock.
         clock: Arc::new(FixedClock::with_step(1_767_322_800_000_000, 1_000)),
         seed: Some(1),
         durability: Durability::Process,
@@ -82,7 +81,6 @@ fn live(at: &StandIn, host: &dyn Fn(Session)) -> Vec<Content> {
     content
 }
 
-/// Lives through the same twice, and compares the records.
 fn check_same(at: &StandIn, host: &dyn Fn(Session)) {
     let (once, again) = (live(at, host), live(at, host));
     for (once, again) in once.iter().zip(&again) {
@@ -94,8 +92,8 @@ fn check_same(at: &StandIn, host: &dyn Fn(Session)) {
     assert_eq!(once.len(), again.len());
 }
 
-/// Ids of evaluations and the time that an evaluation takes came from the system, and so did the times of files in memory. A replay
-/// drew another id, and diverged.
+/// Ids of evaluations, their durations, and times of files in memory came from the system. A replay
+/// drew another id and diverged.
 #[test]
 fn an_agent_with_a_provider_leaves_the_same_records_each_time() {
     let host = |session: Session| {
@@ -128,7 +126,7 @@ fn an_agent_with_a_provider_leaves_the_same_records_each_time() {
     };
     let at = StandIn::new(&json!([]));
     check_same(&at, &host);
-    // It is not recorded what a provider answers here.
+    // Here the provider's answers are not recorded.
     let unrecorded = |session: Session| {
         let state = ExecutionState::new(session, ResourceRegistry::builder().build().unwrap());
         let adapter = ProviderAdapter::new(ScriptedProvider::new([ScriptedReply::text("Hello.")]));
@@ -137,7 +135,7 @@ fn an_agent_with_a_provider_leaves_the_same_records_each_time() {
     check_same(&at, &unrecorded);
 }
 
-/// An evaluation that the host does not name is found again by a replay.
+/// A replay also finds an evaluation that the host does not name.
 #[test]
 fn an_evaluation_without_a_name_replays() {
     let at = StandIn::new(&json!([]));
@@ -155,7 +153,7 @@ fn an_evaluation_without_a_name_replays() {
     foldlog_replay::assert_host_replays(dir.unwrap(), &types(), host);
 }
 
-/// Ids of the program's sessions were drawn by the system, also that of a copy.
+/// The system drew the ids of the program's sessions, including the id of a copy.
 #[test]
 fn an_agent_with_the_program_leaves_the_same_records_each_time() {
     let steps = json!([

@@ -1,4 +1,4 @@
-//! What a history stands on: a disk in memory, or mapped files of the real one.
+//! The storage of a history: a disk in memory, or mapped files on a real disk.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,16 +11,17 @@ use foldlog::storage::{CrashKind, FileStorage, MemoryStorage, Storage};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-/// Where a store stands, and who does what no call waits for.
+/// The storage of a store, and whether background work has its own thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ground {
     /// In memory; each opening folds every record.
     Memory,
-    /// In memory, with images as often as can be.
+    /// In memory; images are written as often as possible.
     MemoryWithImages,
-    /// Mapped files, with images as often as can be.
+    /// Mapped files; images are written as often as possible.
     Mapped,
-    /// The same with the background's own thread: segments, seals, syncs and images come when they come.
+    /// Like `Mapped`, with a background thread: the times of segments, seals, syncs and images
+    /// vary.
     MappedInBackground,
 }
 
@@ -37,7 +38,7 @@ impl Ground {
     }
 }
 
-/// Any ground; mostly in memory, where no sync takes its time.
+/// Any ground; mostly in memory, where syncs take no time.
 pub(super) fn grounds() -> impl Strategy<Value = Ground> {
     prop_oneof![
         4 => Just(Ground::Memory),
@@ -51,7 +52,7 @@ pub(super) fn grounds() -> impl Strategy<Value = Ground> {
 #[derive(Clone, Debug)]
 pub(super) enum Disk {
     Memory(MemoryStorage),
-    /// The directory goes with its last holder.
+    /// The directory is removed with its last owner.
     Directory(Arc<TempDir>),
 }
 
@@ -65,7 +66,6 @@ impl Disk {
         }
     }
 
-    /// The directory in which everything stands.
     pub(super) fn root(&self) -> &Path {
         match self {
             Disk::Memory(_) => Path::new("/"),
@@ -73,7 +73,7 @@ impl Disk {
         }
     }
 
-    /// The file system as a reader has it.
+    /// The file system for readers.
     pub(super) fn storage(&self) -> Arc<dyn Storage> {
         match self {
             Disk::Memory(disk) => Arc::new(disk.clone()),
@@ -81,7 +81,7 @@ impl Disk {
         }
     }
 
-    /// The file system as a process has it that may be killed.
+    /// The file system for a process that may be killed.
     pub(super) fn process(&self) -> Arc<dyn Storage> {
         match self {
             Disk::Memory(disk) => Arc::new(disk.process()),
@@ -89,9 +89,10 @@ impl Disk {
         }
     }
 
-    /// What a kill of all processes leaves. Of files it is a copy: what is written into a mapping is at once what
-    /// every reader reads, so that is what stands there then; whatever the killed one's threads and destructors
-    /// still do, they do to files that nobody looks at any more.
+    /// Returns the disk after a kill of all processes. Mapped files are copied: every reader sees
+    /// writes into a mapping at once, so the copy contains exactly the files at the time of the
+    /// kill. Threads and destructors of the killed process may still write, but only to the
+    /// original files, which are no longer read.
     #[must_use]
     pub(super) fn killed(&self) -> Disk {
         match self {
@@ -107,7 +108,6 @@ impl Disk {
         }
     }
 
-    /// Another disk with the same files.
     #[must_use]
     pub(super) fn copied(&self) -> Disk {
         match self {
@@ -122,7 +122,6 @@ impl Disk {
         }
     }
 
-    /// All files, by their paths from the root.
     pub(super) fn dump(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         match self {
             Disk::Memory(disk) => disk.dump(),
@@ -135,8 +134,8 @@ impl Disk {
     }
 }
 
-/// Files with two names, as forks have them, are one file in the copy too. What is taken away meanwhile, as the
-/// background may do, is not copied.
+/// Hard links, which forks create, are one file in the copy too. Files that the background removes
+/// meanwhile are skipped.
 fn copy_directory(from: &Path, to: &Path, copied: &mut BTreeMap<u64, PathBuf>) {
     for entry in names(from) {
         let (from, to) = (from.join(&entry), to.join(&entry));
@@ -163,7 +162,6 @@ fn dump_directory(root: &Path, directory: &Path, files: &mut BTreeMap<PathBuf, V
     }
 }
 
-/// The names in a directory, in their order.
 fn names(directory: &Path) -> Vec<std::ffi::OsString> {
     let mut names: Vec<_> =
         fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -1,5 +1,5 @@
-//! The laws as a host has them: `foldlog::testkit` over its own events and reducers. Each of a host's mistakes
-//! below must be found.
+//! The laws as hosts test them: `foldlog::testkit` over a host's own events and reducers. Its
+//! assertions must find each of the mistakes below.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,7 +43,7 @@ proptest! {
 
 const ASSERTIONS: [fn(&SessionTypes, &History); 2] = [assert_rollback_equivalence, assert_deterministic];
 
-/// Changes of the same host, as one makes them that knows no types when it is compiled.
+/// Changes by the same host, built without types known at compile time.
 fn named_actions() -> impl Strategy<Value = Action> {
     let title = || "[a-c?]{0,3}|x{600}";
     let edit = |(place, line)| DraftEdited { place, line };
@@ -67,14 +67,14 @@ proptest! {
     }
 }
 
-/// A short history that the assertion finds wanting.
+/// Returns a short history that fails the assertion.
 fn shrunk(
     assertion: fn(&SessionTypes, &History),
     types: &SessionTypes,
     actions: impl Strategy<Value = Action>,
 ) -> Option<History> {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) };
-    // Shrinking comes to one of several ends by chance, and now and then to a longer one.
+    // Shrinking ends by chance at one of several histories, sometimes at a longer one.
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let failed = runner.run(&histories(actions), |history| {
         assertion(types, &history);
@@ -99,7 +99,7 @@ fn a_reducer_that_counts_its_calls_is_found_out() {
     for assertion in ASSERTIONS {
         let actions = "[a-z]{0,9}".prop_map(|text| dispatch(Noted { text }));
         let History { steps } = shrunk(assertion, &types, actions).expect("it is found");
-        // One step would do, and shrinking comes close.
+        // One step would suffice, and shrinking comes close.
         assert!(
             steps.len() <= 2 && steps.iter().all(|step| matches!(step, HistoryStep::Act(_))),
             "{steps:?}"
@@ -122,7 +122,7 @@ fn an_event_that_forgets_a_field_is_found_out() {
         const NAME: &'static str = "weights";
         type Item = Weighed;
     }
-    // What is weighed next replaces the last one, where that is still known to have weighed anything.
+    // Each weight replaces the last one, but only while the host remembers that one.
     let types = SessionTypes::builder()
         .slice::<Weights>()
         .reducer::<Weights, Weighed>(|weights, weighed, _| {
@@ -135,13 +135,13 @@ fn an_event_that_forgets_a_field_is_found_out() {
         .build()
         .unwrap();
     for assertion in ASSERTIONS {
-        // Made by the host itself, whose events nothing compares.
+        // The host itself makes the second event, and no assertion compares it.
         let weigh =
             |grams| Action::new("weigh", move |session| session.dispatch(Weighed { grams }).map(drop));
         let History { steps } = shrunk(assertion, &types, (0..3_u64).prop_map(weigh)).expect("it is found");
         assert!(steps.len() <= 4, "two would do, and shrinking comes close: {steps:?}");
     }
-    // No reducer looks at it here: the host alone, in memory, until the session is opened again.
+    // No reducer is involved: the host keeps the value in memory until the session is opened again.
     let types = SessionTypes::builder().slice::<Weights>().append_all::<Weights>().build().unwrap();
     for assertion in ASSERTIONS {
         let actions = (0..3_u64).prop_map(|grams| dispatch(Weighed { grams }));
@@ -150,7 +150,7 @@ fn an_event_that_forgets_a_field_is_found_out() {
     }
 }
 
-/// A hash map shows its parts in another order each time that it is made.
+/// Each new hash map iterates in a different order.
 #[test]
 fn an_event_with_a_hash_map_reads_back_as_it_was() {
     #[derive(Serialize, Deserialize, Debug, Clone)]

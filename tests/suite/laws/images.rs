@@ -1,5 +1,5 @@
-//! The law of images: nothing depends on one. Whatever stands in a session's `snapshots` directory, the session
-//! opens as it does without, and goes on as it does without, to the byte.
+//! The law of images: nothing depends on an image. With any content of its `snapshots` directory, a
+//! session opens and continues as without images, to the byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -27,8 +27,9 @@ const SESSIONS: &str = "/store/sessions";
 proptest! {
     #![proptest_config(super::config())]
 
-    /// Images of any moment, of this session or another, of a copy that went its own way, damaged or not, under
-    /// any name, beside the log of any moment, whole or cut off: each answer is what it is without them.
+    /// The images are of any moment, of this session, another one or a diverged copy, intact or
+    /// damaged, under any name. The log is of any moment too, whole or cut off. Each answer must be
+    /// the same as without images.
     #[test]
     fn nothing_depends_on_an_image(case in cases()) {
         let lived = Lived::through(&case);
@@ -51,7 +52,8 @@ proptest! {
     }
 }
 
-/// Every image before the one in use was no use, and is named; the one in use is sound.
+/// Checks that every image before the one in use was unusable and is named, and that the one in use
+/// is intact.
 fn check_use(report: &RecoveryReport, placed: &BTreeMap<String, Placed>, directory: &Path) {
     let files: Vec<_> = placed.iter().rev().filter(|(name, image)| image.is_image(name)).collect();
     let dropped: Vec<PathBuf> = files.iter().map(|(name, _)| directory.join(name)).collect();
@@ -65,23 +67,22 @@ fn check_use(report: &RecoveryReport, placed: &BTreeMap<String, Placed>, directo
     }
 }
 
-/// A history, a copy that leaves it and goes its own way, and what is then done to the images.
+/// A history, a copy that diverges from it, and the changes to the images.
 #[derive(Clone, Debug)]
 struct Case {
     durability: Durability,
     history: Vec<Action>,
     diverges: At,
     diverged: Vec<Action>,
-    /// The moment whose log is left.
+    /// The moment of the remaining log.
     log: At,
-    /// Where the log's last segment is cut off, if it is.
+    /// The cut through the last segment of the log, if any.
     cut: Option<Index>,
     images: Vec<Image>,
     other_boot: bool,
     later: Vec<Action>,
 }
 
-/// One of several moments: the last, or any.
 #[derive(Clone, Debug)]
 enum At {
     Last,
@@ -97,7 +98,7 @@ impl At {
     }
 }
 
-/// One of all images that there ever were, under its name or another.
+/// One of all images ever written, under its own name or another.
 #[derive(Clone, Debug)]
 struct Image {
     which: At,
@@ -112,9 +113,9 @@ enum Damage {
     Extended(Vec<u8>),
     Emptied,
     Zeroed,
-    /// Something of an image's name that is no file.
+    /// An entry that has an image's name but is no file.
     NoFile,
-    /// A file that a crash left while it was written.
+    /// The incomplete file of a crash during the write.
     HalfBuilt,
 }
 
@@ -156,7 +157,7 @@ fn cases() -> impl Strategy<Value = Case> {
     )
 }
 
-/// What stood on the disk at one moment.
+/// The disk at one moment.
 struct Moment {
     session: Uuid,
     files: BTreeMap<PathBuf, Vec<u8>>,
@@ -171,7 +172,7 @@ impl Moment {
         Path::new(SESSIONS).join(self.session.to_string()).join("snapshots")
     }
 
-    /// A disk with the files of that moment, but for images and locks.
+    /// Returns a disk with the files of that moment, except images and locks.
     fn disk(&self, boot: Uuid, cut: Option<&Index>) -> MemoryStorage {
         let disk = MemoryStorage::with_boot_id(boot);
         let own = Path::new(SESSIONS).join(self.session.to_string());
@@ -198,7 +199,7 @@ fn is_of_log(path: &Path) -> bool {
     is_segment(path) || path.parent().is_some_and(|directory| directory.ends_with("objects"))
 }
 
-/// A history that was lived through, and every image that ever was.
+/// A completed history, and every image that it ever wrote.
 struct Lived {
     moments: Vec<Moment>,
     images: Vec<(u64, Vec<u8>)>,
@@ -236,7 +237,6 @@ impl Lived {
         Lived { moments, images }
     }
 
-    /// Which images are put where.
     fn placed(&self, images: &[Image]) -> BTreeMap<String, Placed> {
         let mut placed = BTreeMap::new();
         for image in images {
@@ -251,7 +251,7 @@ impl Lived {
     }
 }
 
-/// An image that is put beside a log.
+/// An image that is placed into the directory of a log.
 struct Placed {
     position: u64,
     bytes: Vec<u8>,
@@ -278,12 +278,12 @@ impl Placed {
     }
 }
 
-/// All that a session says when it is opened and gone on with.
+/// All output of a session while it is opened and continued.
 struct Answers {
     said: Vec<String>,
-    /// Of opening, where it opens.
+    /// The report of the opening, if the session opens.
     report: Option<RecoveryReport>,
-    /// The segments and objects that are there in the end.
+    /// The segments and objects at the end.
     logs: BTreeMap<PathBuf, Vec<u8>>,
 }
 
@@ -295,7 +295,7 @@ fn answers(disk: &MemoryStorage, id: Uuid, later: &[Action]) -> Answers {
         durability: Durability::Boundary,
         segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
         object_bytes_min: OBJECT_BYTES_MIN,
-        // Writing images syncs, which the log shows.
+        // Writing images syncs, and syncs leave traces in the log.
         image_bytes_min: u64::MAX,
         background: BackgroundSync::Inline,
         ..StoreOptions::default()
@@ -326,7 +326,6 @@ fn sessions(disk: &MemoryStorage) -> BTreeMap<PathBuf, Vec<u8>> {
     disk.dump().into_iter().filter(|(path, _)| path.starts_with(SESSIONS)).collect()
 }
 
-/// Everything that a session shows.
 fn all_of(session: &Session) -> String {
     let mut report = session.recovery().clone();
     (report.from_image, report.dropped_images) = (None, Vec::new());
@@ -340,7 +339,7 @@ fn all_of(session: &Session) -> String {
     )
 }
 
-/// A LOG slice, whole and by places.
+/// Reads a LOG slice, whole and by positions in it.
 fn log_of<S: Slice<Item: Debug>>(session: &Session) -> String {
     let log = session.log::<S>().unwrap();
     let places: Vec<_> = (0..=log.len()).map(|place| log.get(place).map_err(|e| e.to_string())).collect();
@@ -352,7 +351,7 @@ fn view_of<S: Slice<Item: Debug>>(session: &Session) -> String {
     format!("{:?}", session.view::<S>().map(|view| view.iter().map(|i| format!("{i:?}")).collect::<Vec<_>>()))
 }
 
-/// What comes of an action, whatever it is.
+/// Returns the outcome of an action, be it success or an error.
 fn perform(store: &Store, session: &mut Option<Session>, action: &Action) -> String {
     let live = session.as_ref().unwrap();
     let id = live.id();

@@ -1,5 +1,6 @@
-//! The law of images, with calls: images are written while calls are open, in calls within calls, and while interrupted
-//! ones wait to be settled; and the session opens, is recovered and goes on as it does without them, to the byte.
+//! The law of images, with calls: images are written while calls are open, in nested calls, and
+//! while interrupted calls wait to be settled. The session opens, recovers and continues as without
+//! images, to the byte.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ use uuid::Uuid;
 proptest! {
     #![proptest_config(super::config())]
 
-    /// Images of any moment, also within calls, beside the log of any later moment.
+    /// Images of any moment, including moments within calls, next to the log of any later moment.
     #[test]
     fn nothing_depends_on_an_image_of_open_and_unsettled_calls(
         history in prop::collection::vec(step(3), 4..14),
@@ -55,12 +56,12 @@ proptest! {
     }
 }
 
-/// What is done, by a host or within a call.
+/// A step of a host, or of a call.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 enum Step {
     Plan(u16),
     Note(u16),
-    /// Changes a line of the draft, or takes it out.
+    /// Changes a line of the draft, or removes it.
     Draft(u8, u16),
     Call(Vec<Step>, Then),
 }
@@ -69,7 +70,7 @@ enum Step {
 enum Then {
     Succeed,
     Fail,
-    /// The process ends before the call does.
+    /// The process ends before the call.
     Die,
 }
 
@@ -90,7 +91,7 @@ fn step(depth: u32) -> BoxedStrategy<Step> {
 
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-/// A tool that does as it is told.
+/// A tool that performs the steps in its arguments.
 #[derive(Clone)]
 struct Work {
     disk: MemoryStorage,
@@ -168,7 +169,7 @@ fn runner(session: Session, work: Work) -> ToolRunner {
     ToolRunner::new(state, ToolRegistry::new().with(work))
 }
 
-/// A history that was lived through: what stood on the disk after each step, also within calls.
+/// A completed history: the disk after each step, including the steps within calls.
 struct Life {
     id: Uuid,
     boot: Uuid,
@@ -187,7 +188,8 @@ impl Life {
         for step in history {
             *work.runner.lock().unwrap() = Some(run.clone());
             if work.perform(run.state().session(), &run, step).is_err() {
-                // The process has ended. The next one recovers what it left, and sometimes somebody settles it.
+                // The process has ended. The next one recovers the session and sometimes settles
+                // its calls.
                 work.runner.lock().unwrap().take();
                 work.moments.lock().unwrap().push(disk.dump());
                 run = runner(store(&disk, 1).open_session(id, &types()).unwrap(), work.clone());
@@ -215,7 +217,8 @@ fn is_of_log(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "seg")
 }
 
-/// All that a session says when it is opened, recovered and gone on with, and the segments that are there then.
+/// Returns all output of a session while it is opened, recovered and continued, and its segments at
+/// the end.
 fn answers(disk: &MemoryStorage, id: Uuid) -> (Vec<String>, Files) {
     let session = store(disk, u64::MAX).open_session(id, &types()).unwrap();
     let mut report = session.recovery().clone();

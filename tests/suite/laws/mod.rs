@@ -1,12 +1,13 @@
-//! The laws: what holds after any history at all.
+//! The laws: properties that hold after any history.
 //!
-//! Each law is tried on every ground: in memory with images and without, and over mapped files with images, with
-//! the background inline and in a thread of its own.
+//! Each law is tried on every ground: in memory with and without images, and over mapped files with
+//! images, where the background runs inline or in its own thread.
 //!
-//! The hosts of a history declare Rust types, or names alone, or take turns; they call what blocks, or await futures.
+//! The hosts of a history declare Rust types, or names alone, or take turns; they call blocking
+//! methods or await futures.
 //!
-//! Each law is tried with 512 histories; `PROPTEST_CASES` asks for more. A history that breaks a
-//! law is made as short as it gets, and its seed is kept beside this file until it is deleted.
+//! Each law is tried with 512 histories; `PROPTEST_CASES` sets another number. A history that
+//! breaks a law is shrunk, and its seed stays in a file next to this one until someone deletes it.
 
 mod actions;
 mod agents;
@@ -27,7 +28,6 @@ use actions::{History, Hosts, compacted_histories, histories, moving_histories};
 use ground::Ground;
 use world::{World, state_bytes, values};
 
-/// How many histories are tried.
 fn config() -> ProptestConfig {
     let asked = ProptestConfig::default();
     ProptestConfig { cases: asked.cases.max(512), ..asked }
@@ -36,16 +36,16 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Law 1: the live projection equals a fresh fold, equals the fold without types, and equals a model
-    /// made of plain vectors; so do the sessions that a fork or an import left behind, whatever was written
-    /// on the other side.
+    /// Law 1: the live projection equals a new fold, a fold without types, and a model of plain
+    /// vectors. The same is true for the sessions that a fork or an import leaves, regardless of
+    /// writes on the other side.
     #[test]
     fn any_history_amounts_to_what_the_model_says(history in histories()) {
         World::through(&history).check_whole();
     }
 
-    /// Law 2: STATE after a rollback is STATE of a fold along the path that was live at its target, and every
-    /// position can still be seen as the live session showed it. LOG never shrinks.
+    /// Law 2: after a rollback, STATE equals a fold along the path that was live at the target.
+    /// Every position can still be read as the live session showed it. LOG never shrinks.
     #[test]
     fn a_rollback_is_the_fold_along_the_path_of_its_target(
         history in histories(),
@@ -65,10 +65,11 @@ proptest! {
         world.check_whole();
     }
 
-    /// Law 3: the same clock, seed and calls give the same records, and with inline syncs the same bytes.
+    /// Law 3: the same clock, seed and calls give the same records, and with inline syncs the same
+    /// bytes.
     #[test]
     fn the_same_calls_give_the_same_bytes(history in histories()) {
-        // What a thread of its own does in the background it does when it gets to it.
+        // The timing of a background thread varies.
         let ground = match history.ground {
             Ground::MappedInBackground => Ground::Mapped,
             ground => ground,
@@ -82,8 +83,8 @@ proptest! {
         prop_assert!(once_disk.dump() == again_disk.dump(), "once closed");
     }
 
-    /// Law 7: after a compaction the session is what it was, and so is each position that it kept; any other one is refused, and
-    /// whatever follows is as if nothing had been dropped.
+    /// Law 7: a compaction leaves the session and each kept position unchanged. Any other position
+    /// is refused, and later records are the same as without the compaction.
     #[test]
     fn a_compaction_changes_nothing_but_which_positions_are_known(history in compacted_histories()) {
         let world = World::through(&history);
@@ -91,7 +92,8 @@ proptest! {
         world.check_whole();
     }
 
-    /// Law 6: an export goes out to JSON and comes in again as the same slices, and says what it cannot take.
+    /// Law 6: an import of exported JSON has the same slices, and the import reports all that it
+    /// cannot take.
     #[test]
     fn an_export_comes_in_again_as_it_went_out(history in histories()) {
         let world = World::through(&history);
@@ -103,8 +105,8 @@ proptest! {
     // The other laws try the same hosts.
     #![proptest_config(ProptestConfig { cases: config().cases / 4, ..config() })]
 
-    /// Law 3, of hosts that declare names alone, and of hosts that await futures: they record what hosts of Rust types do that
-    /// call what blocks, byte for byte.
+    /// Law 3, for hosts that declare names alone and hosts that await futures: they record the same
+    /// bytes as hosts of Rust types that call blocking methods.
     #[test]
     fn the_same_calls_give_the_same_bytes_with_and_without_rust_types_and_by_futures(history in histories()) {
         let ground = match history.ground {
@@ -121,11 +123,12 @@ proptest! {
 }
 
 proptest! {
-    // Each opening asks a bucket, and most of what happens is what the other laws try.
+    // Each opening reads a bucket, and other laws try most of the steps.
     #![proptest_config(ProptestConfig { cases: config().cases / 8, ..config() })]
 
-    /// Laws 1 and 2, of a session whose machine is gone now and then, and which another one takes over from the bucket that holds it: it
-    /// amounts to what it amounted to, at each position, and the machine that is gone is refused when it comes back.
+    /// Laws 1 and 2, for a session whose machine is lost now and then, and which another machine
+    /// takes over from its bucket. Each position stays the same, and a lost machine is refused when
+    /// it returns.
     #[test]
     fn any_history_amounts_to_the_same_on_whatever_machine_it_goes_on(
         history in moving_histories(),
@@ -137,7 +140,8 @@ proptest! {
     }
 }
 
-/// Every position, as the auditor sees it, against the model and against what the session showed then.
+/// Compares every position, as the auditor reads it, with the model and with the live session at
+/// that time.
 fn check_positions(world: &World) {
     let reader = world.reader();
     for (position, then) in (0..).zip(&world.model.past) {
@@ -158,7 +162,7 @@ fn check_positions(world: &World) {
     }
 }
 
-/// LOG grows or stays from each record to the next.
+/// Checks that LOG never shrinks from one record to the next.
 fn check_logs_grow(world: &World) {
     for pair in world.model.past.windows(2) {
         for (name, (policy, items)) in &pair[0].slices {
@@ -173,7 +177,7 @@ fn log_lengths(world: &World) -> BTreeMap<String, usize> {
     logs.map(|(name, slice)| (name.clone(), slice.items.len())).collect()
 }
 
-/// What counts of each record.
+/// Returns the compared content of each record.
 fn content(world: &World) -> Vec<(SequenceNumber, RecordKind, i64, Vec<u8>)> {
     let mut content = Vec::new();
     let read = world.session().records(0, u64::MAX, |record| {
@@ -215,7 +219,7 @@ fn check_export(world: &World) {
         };
         assert_eq!(bytes(is), bytes(was), "the stored bytes of {name}");
     }
-    // Without types the session reads the same.
+    // The session reads the same without types.
     let untyped = store.open_untyped(import.id()).unwrap();
     assert_eq!(untyped.state().unwrap(), state);
     assert!(matches!(untyped.reset(), Err(Error::Untyped { .. })));

@@ -1,5 +1,5 @@
-//! What is dispatched at a stretch is held together, in memory of its own; nobody who looks, goes back, removes or opens
-//! again sees a difference.
+//! The session stores items of consecutive dispatches together in a memory of their own. Reads,
+//! rollbacks, removals and openings show no difference.
 
 use std::sync::Arc;
 
@@ -23,7 +23,6 @@ impl Event for Word {
     const NAME: &'static str = "word";
 }
 
-/// Puts the last items first.
 #[derive(Serialize, Deserialize, Debug, Clone)]
 struct Turned {
     by: usize,
@@ -57,16 +56,16 @@ fn types() -> SessionTypes {
 #[derive(Clone, Debug)]
 enum Deed {
     Stretch(usize),
-    /// One that is too large to be held together with others.
+    /// An item that is too large to be stored together with others.
     Large,
     Turn(usize),
-    /// Takes out every so manyth.
+    /// Removes every nth item.
     Thin(u64),
     Clear,
     Look,
     Snapshot,
     RollBack(Index),
-    /// Somebody who listens gets the events too.
+    /// Starts or ends a subscription, which receives the events too.
     Listen(bool),
     Reopen,
 }
@@ -88,14 +87,14 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
     prop::collection::vec(deed, 1..20)
 }
 
-/// What was seen once, and what it must always show.
+/// A view taken once, and the content that it must always show.
 struct Seen {
     view: View<Word>,
     items: Vec<Item<Word>>,
     words: Vec<Word>,
 }
 
-/// A session beside a vector.
+/// A session and the vector that it is compared with.
 struct Pair {
     store: Store,
     session: Session,

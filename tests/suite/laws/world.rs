@@ -1,4 +1,4 @@
-//! A session and its model, side by side.
+//! A session and its model, compared after each step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use uuid::Uuid;
 use super::actions::{Action, History, Hosts, How};
 use super::ground::{Disk, Ground};
 
-/// Payloads over this go into objects, so that histories hold some of both kinds.
+/// Larger payloads become objects, so that histories contain both kinds.
 pub(super) const OBJECT_BYTES_MIN: u64 = 600;
 
-/// A session, its model, and the sessions that the history has left behind.
+/// A session, its model, and the sessions that the history has left.
 pub(super) struct World {
     pub(super) disk: Disk,
     ground: Ground,
@@ -36,23 +36,22 @@ pub(super) struct World {
     durability: Durability,
     pub(super) hosts: Hosts,
     awaits: bool,
-    /// How often the session was opened.
     opened: usize,
     store: Store,
     session: Option<Session>,
     pub(super) model: Model,
     snapshots: Vec<Snapshot>,
-    /// What the live session showed when each record had been written, in stored bytes.
+    /// The live session after each record, in stored bytes.
     pub(super) shown: BTreeMap<u64, State>,
     left: Vec<(Uuid, Model)>,
     made: u64,
-    /// Positions at which a compaction has dropped what the slices held.
+    /// Positions whose slices a compaction has dropped.
     pub(super) gone: BTreeSet<u64>,
-    /// What holds the session, if anything does.
+    /// The bucket of a replicated session.
     bucket: Option<Bucket>,
 }
 
-/// A bucket in memory, and the number of the machine that writes what it holds.
+/// A bucket in memory, and the number of the machine that writes to it.
 #[derive(Clone)]
 struct Bucket {
     held: Arc<InMemory>,
@@ -106,7 +105,7 @@ impl World {
         world
     }
 
-    /// Lives through a history, comparing with the model after each step.
+    /// Runs a history and compares with the model after each step.
     pub(super) fn through(history: &History) -> World {
         let mut world =
             World { awaits: history.awaits, ..World::new(history.ground, history.durability, history.hosts) };
@@ -116,7 +115,7 @@ impl World {
         world
     }
 
-    /// Lives through a history of a session that a bucket holds.
+    /// Runs a history of a replicated session.
     pub(super) fn moving_through(history: &History) -> World {
         let bucket = Bucket { held: Arc::new(InMemory::new()), machine: 0 };
         let world = World::over(Some(bucket), history.ground, history.durability, history.hosts);
@@ -127,13 +126,13 @@ impl World {
         world
     }
 
-    /// One step more, compared with the model.
+    /// Performs one more step and compares with the model.
     pub(super) fn live_on(&mut self, action: &Action) {
         self.act(action);
         self.check_live();
     }
 
-    /// The same session on a disk of its own, at another time: from here on each goes its own way.
+    /// Returns the same session on a copied disk and at another time, to diverge from this one.
     pub(super) fn diverged(&self) -> World {
         let (disk, clock) =
             (self.disk.copied(), Arc::new(FixedClock::with_step(1_800_000_000_000_000, 250_001)));
@@ -162,7 +161,6 @@ impl World {
         self.session.as_ref().unwrap()
     }
 
-    /// The options of another store on the same disk.
     pub(super) fn options(&self) -> StoreOptions {
         let replication = self.bucket.as_ref().map(Bucket::replication);
         StoreOptions { replication, ..options(&self.disk, self.ground, &self.clock, self.durability) }
@@ -180,7 +178,6 @@ impl World {
         self.hosts.is_named(self.opened)
     }
 
-    /// What the present host declares.
     pub(super) fn types(&self) -> SessionTypes {
         types_of(self.hosts, self.opened)
     }
@@ -258,7 +255,7 @@ impl World {
         }
     }
 
-    /// Has a session make a change, as the present host does it.
+    /// Dispatches a change through the API of the present host.
     fn dispatch(&self, session: &Session, change: &Change) -> Result<SequenceNumber> {
         match (self.is_named(), self.awaits) {
             (true, true) => named_host::dispatch_by(session, change, |session, event, value| {
@@ -296,7 +293,8 @@ impl World {
         self.session = Some(self.store.open_session(id, &self.types()).unwrap());
     }
 
-    /// Goes on with the session on another machine, once the bucket holds all of it. The one before knows nothing of that, and is refused.
+    /// Continues the session on another machine once the bucket contains all of it. The earlier
+    /// machine does not notice until it is refused.
     fn take_over(&mut self, id: Uuid) {
         let old = self.session.take().unwrap();
         old.sync().unwrap();
@@ -311,7 +309,8 @@ impl World {
         drop((old, old_store, old_disk));
     }
 
-    /// Returns whether a compaction has dropped what the slices held at a position, and checks that whoever asks for it is told.
+    /// Returns whether a compaction has dropped the slices at a position, and checks that reading
+    /// them is refused.
     fn is_gone(&self, position: u64) -> bool {
         let refused = |error| matches!(error, Error::Compacted { position: at, earliest } if at == position && earliest > at);
         let gone = self.gone.contains(&position);
@@ -333,14 +332,14 @@ impl World {
         self.session.take().unwrap().close().unwrap();
         let report =
             self.store.compact(id, &CompactOptions { snapshots: kept, ..CompactOptions::default() }).unwrap();
-        // Nothing that a position says is lost with what no record names any more.
+        // Collecting unreferenced objects must not lose the data of any position.
         let collected = self.store.collect(&CollectOptions::default()).unwrap();
         assert!(!collected.skipped.contains_key(&id), "{collected:?}");
         self.opened += 1;
         self.session = Some(self.store.open_session(id, &self.types()).unwrap());
         let last = self.model.position();
         assert_eq!(self.reader().digest_through(last).unwrap(), before, "hashes of what was dropped stay");
-        // The last segment was finished, which is recorded.
+        // Finishing the last segment adds a record.
         if self.session().position() > Some(last.into()) {
             self.model.observe();
         }
@@ -380,7 +379,7 @@ impl World {
             self.gone.retain(|position| *position <= at);
             self.shown.retain(|position, _| *position <= at);
         } else {
-            // The parent goes on and may write into the very file that the fork shares.
+            // The parent continues and may write into the very file that it shares with the fork.
             let aside = Change::Note("aside".to_owned());
             assert_eq!(self.dispatch(&fork, &aside).unwrap(), model.change(&aside).unwrap());
             self.left.push((fork.id(), model));
@@ -401,7 +400,7 @@ impl World {
         self.gone.clear();
     }
 
-    /// The live session against the model: stored values, and values as the host's types.
+    /// Compares the live session with the model, as stored values and as the host's types.
     fn check_live(&mut self) {
         let session = self.session();
         let (state, now) = (session.state().unwrap(), self.model.now());
@@ -417,7 +416,7 @@ impl World {
         }
     }
 
-    /// Everything that is on the disk against the model: this session and all that were left behind.
+    /// Compares all sessions on the disk with the model: this one and those that were left.
     pub(super) fn check_whole(self) {
         let World { disk, store, session, model, left, hosts, opened, .. } = self;
         let session = session.unwrap();
@@ -425,7 +424,7 @@ impl World {
         let writing = LogReader::open_on(disk.storage(), session.dir()).unwrap();
         assert_eq!(writing.state().unwrap(), live, "the untyped fold, while the writer is there");
         session.close().unwrap();
-        // Whoever wrote it, either kind of host reads it.
+        // Either kind of host reads the session, whichever kind wrote it.
         for named in [hosts.is_named(opened), !hosts.is_named(opened)] {
             let types = if named { named_host::types() } else { types() };
             let again = store.open_session(id, &types).unwrap();
@@ -478,7 +477,7 @@ fn options(disk: &Disk, ground: Ground, clock: &Arc<FixedClock>, durability: Dur
         clock: Arc::clone(clock) as _,
         seed: Some(7),
         durability,
-        // As small as a segment gets, so that histories turn to the next one.
+        // The smallest possible segments, so that histories need several.
         segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
         object_bytes_min: OBJECT_BYTES_MIN,
         image_bytes_min: ground.image_bytes_min(),
@@ -487,7 +486,7 @@ fn options(disk: &Disk, ground: Ground, clock: &Arc<FixedClock>, durability: Dur
     }
 }
 
-/// Has the session make a change; events by what blocks, or by futures.
+/// Makes a session dispatch a change, through blocking methods or futures.
 pub(super) fn dispatch(session: &Session, change: &Change, awaits: bool) -> Result<SequenceNumber> {
     fn event<E: Event>(session: &Session, event: E, awaits: bool) -> Result<SequenceNumber> {
         if awaits { block_on(session.dispatch_async(event)) } else { session.dispatch(event) }
@@ -518,7 +517,7 @@ pub(super) fn dispatch(session: &Session, change: &Change, awaits: bool) -> Resu
     }
 }
 
-/// The slices of a state as the model writes them.
+/// Converts the slices of a state to the values of the model.
 pub(super) fn values(state: &State) -> Slices {
     let slices = state.slices.iter().map(|(name, slice)| {
         let items = slice.items.iter().map(|item| serde_json::to_value(item.value().unwrap()).unwrap());
@@ -527,7 +526,7 @@ pub(super) fn values(state: &State) -> Slices {
     slices.collect()
 }
 
-/// The STATE slices that have items, in stored bytes, so that positions' own names do not count.
+/// Returns the non-empty STATE slices in stored bytes, without the names of positions.
 pub(super) fn state_bytes(state: &State) -> BTreeMap<String, Vec<(u32, Vec<u8>)>> {
     let full = state.slices.iter().filter(|(_, s)| s.policy == Policy::State && !s.items.is_empty());
     full.map(|(name, slice)| {
@@ -537,7 +536,7 @@ pub(super) fn state_bytes(state: &State) -> BTreeMap<String, Vec<(u32, Vec<u8>)>
     .collect()
 }
 
-/// The slices as the host reads them.
+/// Checks the slices through the host's types.
 fn check_typed(session: &Session, slices: &Slices) {
     check_view::<Plan>(session, slices);
     check_view::<CurrentStep>(session, slices);
@@ -551,7 +550,7 @@ fn check_typed(session: &Session, slices: &Slices) {
     check_log::<GoodOnes>(session, slices);
 }
 
-/// The slices as values, by their names.
+/// Checks the slices as values, by their names.
 fn check_values(session: &Session, slices: &Slices) {
     for (name, (policy, wanted)) in slices {
         let items: Vec<serde_json::Value> = match *policy {
@@ -588,7 +587,6 @@ fn check_log<S: Slice>(session: &Session, slices: &Slices) {
     assert_eq!(tail, items[items.len().saturating_sub(2)..]);
 }
 
-/// The records of some ranges.
 pub(super) fn flat(ranges: &[std::ops::RangeInclusive<SequenceNumber>]) -> BTreeSet<u64> {
     ranges.iter().flat_map(|range| range.start().get()..=range.end().get()).collect()
 }
