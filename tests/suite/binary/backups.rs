@@ -1,4 +1,4 @@
-//! What a person does who copies sessions with the binary.
+//! Copies of sessions that a person makes with the binary.
 
 use std::fs;
 use std::path::Path;
@@ -55,7 +55,7 @@ fn a_session_is_copied_gone_on_with_and_restored_by_opening_the_copy() {
     let slices = |session: &foldlog::Session| session.state().unwrap().slices;
     assert_eq!(slices(&restored), slices(&store.open_read_only(id.parse().unwrap(), &types()).unwrap()));
 
-    // Whoever goes on with the copy has another session, and no backup overwrites it.
+    // After it is continued, the copy is another session, which no backup overwrites.
     let open = run(&["backup", "_", "--to", "_"], &[&fixture.session, &to]);
     assert!(open.code == 2 && open.stderr.contains("already open for writing"), "{open:?}");
     restored.dispatch(step("of the copy", 2)).unwrap();
@@ -92,7 +92,7 @@ fn a_store_is_copied_whole_and_what_cannot_be_copied_stops_nothing_else() {
     assert!(ran.stdout.contains(&format!("session {damaged_id}: not copied: ")), "{}", ran.stdout);
     assert_eq!(ran.stdout.lines().count(), 3, "{}", ran.stdout);
     assert!(ran.stderr.contains("1 session could not be copied"), "{}", ran.stderr);
-    // The copy that was taken before the damage is what it was.
+    // The copy from before the damage is unchanged.
     let kept = Store::open(&to).unwrap().read_log(damaged_id).unwrap();
     assert!(kept.records_len() > 2);
 
@@ -133,7 +133,7 @@ fn a_store_is_copied_whole_and_what_cannot_be_copied_stops_nothing_else() {
     }
     assert_eq!(listed(), before, "nothing was made");
     assert!(!fixture.session.join("copies").exists() && !store.join("sessions/copies").exists());
-    // A session that stands in no store is no directory for its own copy either.
+    // A session outside of any store cannot be copied into itself either.
     let alone = elsewhere.path().join("alone");
     let status =
         std::process::Command::new("cp").arg("-r").args([&fixture.session, &alone]).status().unwrap();

@@ -1,4 +1,5 @@
-//! How much memory a verb may take for what a log asks for. What verbs really take is measured in `tests/memory/verbs.rs`.
+//! The memory limit of a verb for the requirements of a log. `tests/memory/verbs.rs` measures the
+//! actual use.
 
 use foldlog::inspect::{LogReader, ReadOptions};
 use foldlog::{Error, SessionOptions, Store};
@@ -8,7 +9,8 @@ use foldlog_tests::verbs::foldlog;
 
 use super::{options, step};
 
-/// One session whose names alone took more memory than there was ended `sessions`, and nobody saw the others.
+/// One session whose names alone took more memory than available ended `sessions`, and the others
+/// were not shown.
 #[test]
 fn a_session_over_its_budget_is_a_row_that_says_so_and_the_others_follow() {
     let directory = tempfile::tempdir().unwrap();
@@ -37,7 +39,7 @@ fn a_session_over_its_budget_is_a_row_that_says_so_and_the_others_follow() {
     assert!(for_people.stdout.contains("cannot be read"), "{}", for_people.stdout);
     assert_eq!(foldlog(["sessions".as_ref(), root]).code, 0);
 
-    // A verb that asks for slices is refused by name, and told how to go on.
+    // A verb that needs slices refuses, names the reason, and suggests how to continue.
     let dir = store.session_dir(store.session_ids().unwrap()[0]);
     let options = ReadOptions { memory_bytes: Some(100), ..ReadOptions::default() };
     let storage = std::sync::Arc::new(foldlog::storage::FileStorage::new());
@@ -60,7 +62,8 @@ fn a_session_over_its_budget_is_a_row_that_says_so_and_the_others_follow() {
     }
 }
 
-/// Two items of a million small values each were decoded whole to be compared, at 32 bytes and more for each byte stored.
+/// Two items of a million small values each were decoded as a whole for the comparison, at 32 bytes
+/// or more for each stored byte.
 #[test]
 fn items_of_many_small_values_are_compared_in_as_much_memory_as_there_is() {
     let directory = tempfile::tempdir().unwrap();
@@ -80,7 +83,7 @@ fn items_of_many_small_values_are_compared_in_as_much_memory_as_there_is() {
     assert!(told.code == 0 && told.stdout.contains("many"), "{}", told.stderr);
 }
 
-/// An item of nothing but small values.
+/// An item that contains only small values.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Many(Vec<u8>);
 

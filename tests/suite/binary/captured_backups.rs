@@ -1,4 +1,5 @@
-//! Backups of sessions with a workspace by the binary: damaged captures are reported by name and by the exit code, until they are sound.
+//! Backups of sessions with a workspace by the binary: the message and the exit code report damaged
+//! captures until they are repaired.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,13 +13,11 @@ use foldlog_test_support::host::{StepAdded, types};
 use foldlog_test_support::room::{Room, store_in};
 use foldlog_tests::verbs::{Ran, foldlog};
 
-/// Backs the session up to a store next to its own.
 fn back_up(room: &Room, to: &str) -> Ran {
     let (session, to) = (room.session().dir().to_owned(), room.directory.path().join(to));
     foldlog(["backup", session.to_str().unwrap(), "--to", to.to_str().unwrap()])
 }
 
-/// Returns the directory of the session's captures in a copy.
 fn captures_of_copy(room: &Room, to: &str) -> PathBuf {
     room.directory.path().join(to).join("sessions").join(room.id.to_string()).join("files")
 }
@@ -42,7 +41,7 @@ fn each_backup_reports_a_damaged_capture_until_the_session_has_a_sound_one() {
     for (number, object) in all.iter().enumerate() {
         let to = format!("copy-{number}");
         flip(&captures.join(object));
-        // The second one copies nothing.
+        // The second run copies nothing.
         for _ in 0..2 {
             let ran = back_up(&room, &to);
             assert!(ran.code == 1 && ran.stdout.contains("damaged capture: "), "{ran:?}");
@@ -116,7 +115,7 @@ fn verify_reports_bytes_behind_an_object_and_how_to_copy_the_rest() {
         let verify = || foldlog(["verify", room.session().dir().to_str().unwrap(), "--captures"]);
         let ran = verify();
         assert!(ran.code == 1 && ran.stdout.contains("other bytes follow on its content"), "{ran:?}");
-        // It advised `salvage`, which copies no captures.
+        // The advice was `salvage`, which copies no captures.
         let advice = " --to STORE` copies the session with all captures that are sound";
         assert!(ran.stderr.contains(advice) && !ran.stderr.contains("salvage"), "{}", ran.stderr);
         fs::write(&path, &sound).unwrap();

@@ -1,4 +1,5 @@
-//! `foldlog checkpoints`, `restore` and `recover --strategy`: what was kept of a session, and going back to it without its host.
+//! `foldlog checkpoints`, `restore` and `recover --strategy`: the checkpoints of a session, and a
+//! restore without its host.
 
 use std::fs;
 use std::path::Path;
@@ -44,7 +45,7 @@ fn checkpoints_are_listed_and_a_session_is_restored_or_recovered_without_its_hos
     manager.create(Some("designed \u{1b}[31m")).unwrap();
     create("build");
     let (id, dir) = (session.id(), session.dir().to_str().unwrap().to_owned());
-    // While it is open elsewhere, nothing is restored.
+    // While another process has the session open, nothing is restored.
     let words = ["restore", &dir, "1", "--by", "ada", "--reason", "it went wrong"];
     let ran = foldlog(words);
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{ran:?}");
@@ -87,7 +88,7 @@ fn checkpoints_are_listed_and_a_session_is_restored_or_recovered_without_its_hos
     session.close().unwrap();
     let ran = foldlog(["restore", &dir, "checkpoint_002", "--by", "ada", "--reason", "it did not", "--json"]);
     assert_eq!(ran.code, 0, "{ran:?}");
-    // The host opens it again with all that is its own.
+    // The host opens the session again with all of its own types.
     let session = store.open_session(id, &types).unwrap();
     assert_eq!(
         (session.view::<Notes>().unwrap().len(), TaskTreeState::from_session(&session).unwrap().tasks.len()),
@@ -107,7 +108,8 @@ fn checkpoints_are_listed_and_a_session_is_restored_or_recovered_without_its_hos
     assert_eq!(Store::open(to).unwrap().session_ids().unwrap().len(), 2);
 }
 
-/// Neither `restore` nor a strategy could bring workspaces back; they only said that the host does.
+/// Neither `restore` nor a strategy could restore workspaces; they only reported that the host
+/// does.
 #[test]
 fn a_checkpoint_brings_back_the_workspaces_whose_directories_are_given() {
     let directory = tempfile::tempdir().unwrap();
@@ -191,7 +193,7 @@ fn the_sound_files_of_a_damaged_tree_become_a_session_once_somebody_is_named() {
     let file = Path::new(tree).join(".aca/sessions").join(&id).join("logs/execution/task_design.json");
     fs::write(file, "{}").unwrap();
 
-    // The tree is looked at beside the log.
+    // Both the tree and the log are examined.
     let ran = foldlog(["recover", &dir, "--strategies", "--tree", tree]);
     assert!(ran.code == 0 && ran.stdout.contains("task_design.json: "), "{ran:?}");
     let ran = foldlog(["import", "aca", tree, "--store", to]);

@@ -1,4 +1,4 @@
-//! Sessions of sub-agents: what the ledgers of parent and child say of each other.
+//! Sessions of sub-agents: how the ledgers of parent and child refer to each other.
 
 use foldlog::inspect::LogReader;
 use foldlog::tools::{DynTool, ExecuteOptions, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
@@ -8,7 +8,6 @@ use foldlog_tests::verbs::foldlog;
 use serde_json::json;
 use uuid::Uuid;
 
-/// A tool that has two sub-agents commit a call each, and then fails.
 fn drive() -> DynTool {
     DynTool::new("drive", json!({"type": "object"}), |_, context| -> Result<ToolResult<()>, ToolError> {
         for number in 0..2 {

@@ -1,5 +1,5 @@
-//! Transcripts of Claude Code: each rule of their import over a transcript made for it, and files that come out as they
-//! went in.
+//! Transcripts of Claude Code: each rule of their import, shown with a transcript made for it, and
+//! exported files that equal the imported ones.
 
 mod files;
 mod graphs;
@@ -12,18 +12,17 @@ use std::path::{Path, PathBuf};
 use foldlog_tests::verbs::{Ran, foldlog};
 use serde_json::{Value, json};
 
-/// A directory with transcripts, and a store.
 struct Place {
     directory: tempfile::TempDir,
 }
 
-/// What an import printed.
+/// The output of an import.
 struct Imported {
     document: Value,
 }
 
 impl Imported {
-    /// The kinds of what was found, with the file and the line.
+    /// Returns the kinds of the findings, with file and line.
     fn found(&self) -> Vec<(&str, &str, u64)> {
         let findings = self.document["findings"].as_array().unwrap().iter();
         let parts = |it: &'_ Value| it["line"].as_u64().unwrap();
@@ -44,7 +43,6 @@ impl Place {
         self.directory.path().join(name)
     }
 
-    /// Writes a file below the directory of transcripts.
     fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path("in").join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -65,13 +63,12 @@ impl Place {
         Imported { document: serde_json::from_str(&ran.stdout).unwrap() }
     }
 
-    /// Imports one transcript of these lines.
     fn lines(&self, lines: &[Value]) -> Imported {
         let file = self.write("s.jsonl", text(lines));
         self.import(&[file])
     }
 
-    /// The sessions that the store holds, those of sub-agents after the others.
+    /// Returns the sessions in the store, those of sub-agents last.
     fn sessions(&self) -> Vec<PathBuf> {
         let listed = foldlog(["sessions", self.path("store").to_str().unwrap(), "--json"]).stdout;
         let listed = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -89,14 +86,14 @@ impl Place {
         self.sessions().remove(0)
     }
 
-    /// The one session of a sub-agent.
+    /// Returns the only session of a sub-agent.
     fn child(&self) -> PathBuf {
         let sessions = self.sessions();
         assert_eq!(sessions.len(), 2);
         sessions[1].clone()
     }
 
-    /// Checks that the store holds, and that the sessions' files come out as they went in.
+    /// Checks that the store is valid, and that the exported files equal the imported ones.
     fn comes_out(&self) {
         let ran = foldlog(["verify", self.path("store").to_str().unwrap()]);
         assert_eq!(ran.code, 0, "{}", ran.stdout);
@@ -125,7 +122,6 @@ fn export(session: &Path, out: &Path) {
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
 }
 
-/// All files below a directory, with their bytes.
 fn tree(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = Vec::new();
     let mut directories = vec![directory.to_owned()];
@@ -148,7 +144,7 @@ fn text(lines: &[Value]) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// The texts of a session's only conversation as it was recorded.
+/// Returns the texts of a session's only conversation as recorded.
 fn said(session: &Path) -> Vec<String> {
     let messages = messages(session, &["--as-recorded"]);
     messages.iter().map(|message| message["content"].as_str().unwrap_or("-").to_owned()).collect()
@@ -166,12 +162,12 @@ fn ledger(session: &Path) -> Vec<Value> {
     ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A time of the transcript, by its second.
+/// Returns a time in the transcript by its second.
 fn time(second: u32) -> String {
     format!("2026-01-01T{:02}:{:02}:{:02}.000Z", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// A line of the transcript; its `parent` may be none.
+/// Returns a line of the transcript; an empty `parent` means none.
 fn line(kind: &str, uuid: &str, parent: &str, second: u32, message: Value) -> Value {
     let parent = Some(parent).filter(|parent| !parent.is_empty());
     json!({
@@ -205,14 +201,14 @@ fn result(uuid: &str, parent: &str, second: u32, id: &str, content: impl Into<Va
     user(uuid, parent, second, json!([{"type": "tool_result", "tool_use_id": id, "content": content}]))
 }
 
-/// The same line of a sub-agent.
+/// Turns a line into one of a sub-agent.
 fn of_agent(agent: &str, mut line: Value) -> Value {
     line["isSidechain"] = true.into();
     line["agentId"] = agent.into();
     line
 }
 
-/// A question, two calls of one answer in two lines, their results, and an answer.
+/// Returns a question, two calls of one answer in two lines, their results, and an answer.
 fn parallel() -> Vec<Value> {
     vec![
         user("u1", "", 1, "Oslo and Rome?"),
@@ -242,7 +238,7 @@ fn lines_of_one_message_are_one_answer_whose_usage_counts_once() {
     assert_eq!(said(&session), ["Oslo and Rome?", "-", "snow", "sun", "Snow and sun."]);
     let state: Value = serde_json::from_str(&state(&session)).unwrap();
     let conversation = &state["conversations"][0];
-    // Two answers; of the first one the usage of its last line.
+    // Two answers; the first one has the usage of its last line.
     assert_eq!((&conversation["input_tokens"], &conversation["output_tokens"]), (&json!(20), &json!(9)));
     place.comes_out();
 }
@@ -275,7 +271,7 @@ fn a_parent_that_no_file_has_is_reported_and_its_part_stands_where_its_time_says
     ]);
     assert_eq!(imported.found(), [("dangling_parent", "s.jsonl", 5)]);
     assert_eq!(imported.document["findings"][0]["id"], "gone");
-    // Nothing is abandoned for it.
+    // Nothing is abandoned because of the missing parent.
     assert_eq!(imported.count("rewinds"), 0);
     assert_eq!(said(&place.session()), ["one", "two", "three", "four", "five", "six"]);
     place.comes_out();
@@ -344,7 +340,7 @@ fn ids_of_the_file_history_are_no_ids_of_lines() {
         snapshot("u2", json!({})),
         assistant("a1", "u1", 2, "m1", says("two")),
     ]);
-    // The message is no repeated line, and no child of a snapshot.
+    // The message is neither a repeated line nor the child of a snapshot.
     assert_eq!(imported.found(), []);
     assert_eq!(said(&place.session()), ["one", "two"]);
     let state: Value = serde_json::from_str(&state(&place.session())).unwrap();
@@ -352,7 +348,7 @@ fn ids_of_the_file_history_are_no_ids_of_lines() {
     assert!(slices.contains("claude_code_backups"), "{slices}");
     let shown =
         foldlog(["state", place.session().to_str().unwrap(), "--slice", "claude_code_backups", "--json"]);
-    // `null` says that the file did not exist, which is another thing than a file without a backup.
+    // `null` means that the file did not exist, unlike a file without a backup.
     assert!(
         shown.stdout.contains(r#""path":"src/new.rs","existed":false,"backup":null"#),
         "{}",
@@ -380,7 +376,7 @@ fn a_compaction_does_not_cut_the_conversation() {
         user("u1", "", 1, "one"),
         assistant("a1", "u1", 2, "m1", says("two")),
         boundary,
-        // At its time the conversation would go on elsewhere, if its parent were not known.
+        // By time alone the conversation would continue elsewhere; its parent decides.
         user("u2", "b", 5, "three"),
         assistant("a2", "u2", 6, "m2", says("four")),
         lost,
@@ -408,13 +404,13 @@ fn a_rewind_is_a_rollback_and_the_last_line_says_which_branch_is_live() {
     assert_eq!((imported.count("rewinds"), imported.found()), (1, vec![]));
     let session = place.session();
     assert_eq!(said(&session), ["one", "two", "second try", "better"]);
-    // What was abandoned is in the log all the same.
+    // The log also contains the abandoned messages.
     assert_eq!(ledger(&session)[0]["outcome"], "abandoned");
     let rollbacks = foldlog(["show", session.to_str().unwrap(), "--kind", "rollback", "--json"]).stdout;
     assert_eq!(rollbacks.lines().count(), 1);
     place.comes_out();
 
-    // The first branch goes on: it is live, and is recorded last.
+    // The first branch continues: it is live, and is recorded last.
     let place = Place::new();
     lines.push(assistant("a4", "r2", 8, "m4", says("done")));
     let imported = place.lines(&lines);
@@ -478,7 +474,7 @@ fn lines_that_are_replayed_count_once_and_files_that_replay_are_one_session() {
     assert_eq!(state["conversations"][0]["input_tokens"], 20);
     place.comes_out();
 
-    // A file that goes on where another one ended, as a resumed or compacted session does.
+    // One file continues where another one ended, as in a resumed or compacted session.
     let place = Place::new();
     let mut boundary = line("system", "b", "", 8, Value::Null);
     boundary["logicalParentUuid"] = "u9".into();
@@ -492,7 +488,8 @@ fn lines_that_are_replayed_count_once_and_files_that_replay_are_one_session() {
     assert_eq!(said(&place.session())[4..], ["Snow and sun.", "And Bern?", "And Graz?"]);
     place.comes_out();
 
-    // A resumed session that begins in the middle of another is a rewind of it, in whichever order they are given.
+    // A resumed session that starts in the middle of another is a rewind of it, in any order of the
+    // files.
     for names in [["a.jsonl", "b.jsonl"], ["b.jsonl", "a.jsonl"]] {
         let place = Place::new();
         place.write("a.jsonl", text(&first));
@@ -503,7 +500,8 @@ fn lines_that_are_replayed_count_once_and_files_that_replay_are_one_session() {
         place.comes_out();
     }
 
-    // A line of the same uuid that says something else is not dropped; other files are sessions of their own.
+    // A line with the same uuid and other content is not dropped; other files are their own
+    // sessions.
     let place = Place::new();
     let files = [
         place.write("s.jsonl", text(&[user("u1", "", 1, "one"), user("u1", "", 2, "two")])),

@@ -1,4 +1,4 @@
-//! Collections by the binary: what it says would go, what it removes, and what it leaves alone.
+//! Collections by the binary: preview, removal, and the files that it leaves alone.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use foldlog_test_support::host::{DraftEdited, types};
 use foldlog_test_support::room::{Room, root, store_in};
 use foldlog_tests::verbs::foldlog;
 
-/// Writes a draft over and over that is an object each time, and notes that are objects and stay.
+/// Writes a draft repeatedly, as an object each time, and notes that are objects and remain.
 fn write(session: &Session, edits: u64) {
     for n in 0..edits {
         let line = format!("{n} of {}: {}", session.id(), "a long story ".repeat(80));
@@ -84,8 +84,9 @@ fn the_binary_collects_captures() {
     assert!(back.code != 0 && back.stderr.contains("was collected"), "{}{}", back.stdout, back.stderr);
 }
 
-/// Protects: a pool that is a link leads a collection nowhere, and one that is a file keeps nobody from collecting the rest. Once all was
-/// collected, the binary ended as if it could not read the store.
+/// The binary ended as if it could not read the store, although everything had been collected. A
+/// pool that is a link must not be followed, and one that is a file must not prevent the collection
+/// of the rest.
 #[test]
 fn a_pool_that_is_no_directory_is_left_alone_and_told_of_without_its_control_characters() {
     for is_link in [true, false] {

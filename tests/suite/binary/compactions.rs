@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::demo;
 
-/// Writes a line of the draft over and over, and other things now and then.
+/// Writes one line of the draft repeatedly, and other events now and then.
 fn write(session: &Session, edits: u64) {
     for n in 0..edits {
         let line = format!("line {n} of {}", "a long story ".repeat(8));
@@ -43,7 +43,6 @@ fn the_log_of_the_demonstration_does_not_get_longer() {
     }
 }
 
-/// The directories of sessions in the stores below a directory.
 fn walk(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let mut found = Vec::new();

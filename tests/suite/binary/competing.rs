@@ -16,7 +16,7 @@ fn part_of_a_child_that_competes() {
     take_turns(&argument);
 }
 
-/// Verifies the session and folds it, again and again, until nobody writes any more.
+/// Verifies and folds the session repeatedly until the writers end.
 fn read_on(dir: &Path, writing: &AtomicBool) -> u64 {
     let mut looks = 0;
     loop {
@@ -32,7 +32,8 @@ fn read_on(dir: &Path, writing: &AtomicBool) -> u64 {
     }
 }
 
-/// Has processes compete for a session while it is read; so many times one of them is killed, and another takes its place.
+/// Makes processes compete for a session while it is read. `kills` times one of them is killed, and
+/// another replaces it.
 fn compete(processes: u64, openings: u64, kills: u64) {
     let directory = tempfile::tempdir().unwrap();
     let session = store_at(directory.path(), Durability::Boundary).create(&types()).unwrap();

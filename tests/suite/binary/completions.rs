@@ -1,4 +1,4 @@
-//! Completions in a shell: what `candidates` lists, and what bash makes of it when somebody types.
+//! Shell completions: the output of `candidates`, and the commands that bash completes.
 
 use std::fs;
 use std::io::Write as _;
@@ -13,7 +13,8 @@ use foldlog_tests::verbs::foldlog;
 use super::terminal::{BEGIN, has_terminals};
 use super::{options, step};
 
-/// Tags that a shell would run, split, expand or take for an option, each with the beginning that somebody types.
+/// Tags that a shell would run, split, expand or take for an option, each with the prefix that is
+/// typed.
 const HOSTILE: [(&str, &str); 9] = [
     ("a$(touch PWNED)", "a"),
     ("b`touch PWNED`", "b"),
@@ -31,7 +32,6 @@ struct Place {
     session: PathBuf,
 }
 
-/// A store with a session whose tags and snapshots' tags are hostile.
 fn place() -> Place {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open_with(directory.path().join("runs"), options()).unwrap();
@@ -69,7 +69,7 @@ fn candidates_are_listed_as_they_stand_and_nothing_is_said_of_errors() {
     tags.sort_unstable();
     assert_eq!(candidates("tags", session, ""), tags);
     assert_eq!(candidates("tags", session, "g:"), ["g:one=two"]);
-    // What is no store, is not there, or is damaged from its beginning on, has no candidates.
+    // A path that is no store, is missing, or is damaged from its start has no candidates.
     let nothing = place.directory.path().join("nothing");
     let damaged = tempfile::tempdir().unwrap();
     fs::write(damaged.path().join("0000000000.seg"), "no log").unwrap();
@@ -82,7 +82,8 @@ fn candidates_are_listed_as_they_stand_and_nothing_is_said_of_errors() {
     assert!(!help.contains("candidates"), "{help}");
 }
 
-/// Writes what an interactive bash reads first: the completions, and a `foldlog` that writes its arguments down.
+/// Writes the startup file of an interactive bash: the completions, and a `foldlog` that records
+/// its arguments.
 fn begin(directory: &Path) -> PathBuf {
     let this = std::env::current_exe().unwrap();
     let binary = directory.join("foldlog");
@@ -101,7 +102,6 @@ fn begin(directory: &Path) -> PathBuf {
     begin
 }
 
-/// Types lines at an interactive bash, and returns the arguments of all commands that it ran.
 fn typed(directory: &Path, lines: &str) -> Vec<String> {
     let begin = begin(directory);
     let bash = format!("bash --noprofile --rcfile '{}' -i", begin.to_str().unwrap());
@@ -147,7 +147,7 @@ fn bash_completes_ids_and_tags_and_runs_none_of_them() {
         "--tag",
         "task=$(touch PWNED) x",
     ]);
-    // Verbs and options are completed as ever.
+    // Verbs and options are still completed.
     lines.push_str(&format!("foldlog sho\t{session} --payl\t\n"));
     expected.extend(["show", &session, "--payload"]);
     assert_eq!(typed(place.directory.path(), &lines), expected);
@@ -163,7 +163,7 @@ fn each_shell_asks_for_what_there_is() {
             ran.stdout.contains("candidates sessions") || ran.stdout.contains("candidates \"$kind\""),
             "{shell}"
         );
-        // A shell that is here reads the script, and finds nothing wrong with it.
+        // Each installed shell reads the script without errors.
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), &ran.stdout).unwrap();
         let Ok(checked) = Command::new(shell).arg("-n").arg(file.path()).output() else { continue };

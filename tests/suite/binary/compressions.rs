@@ -1,4 +1,4 @@
-//! Compressed sessions: the binary's verbs print what they print of plain ones.
+//! Compressed sessions: the binary's verbs print the same as for uncompressed ones.
 
 use std::ffi::OsString;
 
@@ -8,7 +8,7 @@ use foldlog_test_support::crash::{Chance, large_note};
 use foldlog_test_support::host::{DraftEdited, LinesPasted, Noted, StepAdded, types};
 use foldlog_tests::verbs::{foldlog, foldlog_following};
 
-/// Dispatches what is partly said again and partly not, as conversations are.
+/// Dispatches partly repetitive text, as in conversations.
 fn write(session: &Session, seed: u64, events: u64) {
     let mut chance = Chance::new(seed);
     for n in 0..events {
@@ -27,7 +27,6 @@ fn write(session: &Session, seed: u64, events: u64) {
     }
 }
 
-/// Each verb that reads prints the same of a session before and after it was compressed.
 #[test]
 fn the_verbs_of_the_binary_say_the_same_of_a_compressed_session() {
     let directory = tempfile::tempdir().unwrap();
@@ -51,7 +50,7 @@ fn the_verbs_of_the_binary_say_the_same_of_a_compressed_session() {
         ran
     };
     let compact = |codec: &str| run(&["compact", "DIR", "--keep", "all", "--compress", codec]);
-    // Finishes the last segment, whose reason is recorded once.
+    // This finishes the last segment, and that record appears only once.
     compact("zstd");
     let again = compact("none");
     assert!(again.stdout.contains("made plain"), "{}", again.stdout);

@@ -1,4 +1,5 @@
-//! A conversation in the listings: each record is named by what it says, so that a person can follow it line by line.
+//! A conversation in the listings: each record is shown with its content, so that a person can
+//! follow it line by line.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,8 @@ fn string(text: &str) -> Payload<'static> {
     Payload::new(Value::from(text).encode().leak())
 }
 
-/// A conversation whose first request fails, with its call's result and all that a host may decide about it.
+/// Returns a conversation whose first request fails, with a call's result and every kind of
+/// decision by a host.
 fn records() -> Vec<(RecordKind, Vec<u8>)> {
     let opened = SessionOpening { session: Uuid::from_u128(9), seed: 1, tags: BTreeMap::new(), parent: None };
     let call = |id: &'static str| AnsweredCall {
@@ -116,7 +118,7 @@ fn each_record_of_a_conversation_is_named_by_what_it_says() {
     }
 }
 
-/// A person who asks what a log consists of is told each kind by its name.
+/// Every kind must have a name, for people who look into the content of a log.
 #[test]
 fn stats_count_the_records_of_a_conversation_by_their_kinds() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Copies of a session that were taken while it was written.
+//! Copies of a session that were made while it was written.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,6 @@ fn write(session: &Session, steps: u8) {
     }
 }
 
-/// The session's segments, the oldest first.
 fn segments(dir: &Path) -> Vec<PathBuf> {
     let mut segments: Vec<PathBuf> = fs::read_dir(dir)
         .unwrap()
@@ -38,8 +37,8 @@ fn copy(segment: &Path, into: &Path) {
     fs::copy(segment, into.join(segment.file_name().unwrap())).unwrap();
 }
 
-/// Copies the segments that are there now in this order, while the session goes on between one and the next; how often a
-/// copy of it opens is up to the order.
+/// Copies the present segments in the given order, and writes to the session between one and the
+/// next. The order determines how often such a copy opens.
 fn copied(session: &Session, into: &Path, newest_first: bool, between: u8) -> PathBuf {
     let copy_dir = into.join(session.id().to_string());
     fs::create_dir_all(&copy_dir).unwrap();
@@ -50,11 +49,11 @@ fn copied(session: &Session, into: &Path, newest_first: bool, between: u8) -> Pa
     let newest = there.iter().max().cloned();
     for segment in there {
         copy(&segment, &copy_dir);
-        // Behind the newest so many that another one is begun.
+        // Enough records after the newest segment to start another one.
         write(session, if Some(&segment) == newest.as_ref() { 20 } else { between });
     }
     if !newest_first {
-        // As `cp -r` does where the directory grew while it was listed.
+        // Like `cp -r` when the directory grew during its listing.
         segments(session.dir())
             .iter()
             .filter(|path| !copy_dir.join(path.file_name().unwrap()).exists())
@@ -65,14 +64,16 @@ fn copied(session: &Session, into: &Path, newest_first: bool, between: u8) -> Pa
     copy_dir
 }
 
-/// `cp -r` of a live session was called damaged in 16 of 45 copies: the copy of a segment was older than that of the next.
+/// In 16 of 45 cases, a copy of a live session made by `cp -r` was reported as damaged: the copy of
+/// a segment was older than the copy of the next one.
 #[test]
 fn a_copy_that_was_taken_while_the_session_was_written_is_told_from_damage() {
     let (directory, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = Store::open_with(directory.path(), small()).unwrap();
     let mut told = 0;
     for round in 0..45_u8 {
-        // Each round has a session of its own: every segment copied is followed by records, and these by segments.
+        // Each round has its own session: every copied segment is followed by more records, and
+        // these by segments.
         let session = store.create(&types()).unwrap();
         write(&session, 20 + round);
         let into = copies.path().join(round.to_string());
@@ -90,7 +91,7 @@ fn a_copy_that_was_taken_while_the_session_was_written_is_told_from_damage() {
     }
     assert!(told >= 10, "{told} of 45 copies were too old in part");
 
-    // What a person is told, and a program.
+    // The output for people, and for programs.
     let session = store.create(&types()).unwrap();
     write(&session, 20);
     let stale = copied(&session, &copies.path().join("last"), false, 1);
@@ -113,7 +114,7 @@ fn a_copy_that_was_taken_while_the_session_was_written_is_told_from_damage() {
     assert_eq!(damage.get("sequence"), Some(&Json::Scalar(sequence.get().into())));
     assert_eq!(damage.get("segment"), Some(&Json::text(segment.to_str().unwrap())));
 
-    // Damage before the end of a segment, or in its last frame, is damage still.
+    // Damage before the end of a segment, or in its last frame, is still damage.
     session.close().unwrap();
     let first = &segments(directory.path().join("sessions").join(stale.file_name().unwrap()).as_path())[0];
     let whole = fs::read(first).unwrap();
@@ -130,8 +131,9 @@ fn a_copy_that_was_taken_while_the_session_was_written_is_told_from_damage() {
     assert!(matches!(LogReader::open(first.parent().unwrap()), Err(Error::Corrupt(_))));
 }
 
-/// `cp -r` copies the directory `objects` before the segments, whose last records then name what the copy lacks; and it reads
-/// a page while it is written, and the pages behind it later.
+/// `cp -r` copies the directory `objects` before the segments, whose last records then name objects
+/// that the copy lacks. It may also read a page during its write, and later pages after their
+/// writes.
 #[test]
 fn a_copy_of_a_live_session_is_incomplete_and_not_corrupt() {
     let (directory, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -164,19 +166,19 @@ fn a_copy_of_a_live_session_is_incomplete_and_not_corrupt() {
     assert!(!said.contains("corrupt") && said.contains("2 places are incomplete"), "{said}");
     assert!(said.contains("`foldlog salvage"), "{said}");
 
-    // The session as it was before what is lacking.
+    // The salvaged session ends before the missing parts.
     let salvaged = copies.path().join("salvaged");
     let ran = foldlog(["salvage".as_ref(), copy_dir.as_os_str(), "--to".as_ref(), salvaged.as_os_str()]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert_eq!(counts(&salvaged), (0, 0, 0));
 
-    // An object that is missing before one that is there was there once.
+    // An object that is missing before an existing one must have existed.
     let first = fs::read_dir(&objects).unwrap().next().unwrap().unwrap().path();
     fs::remove_file(first).unwrap();
     let (code, corrupt, incomplete) = counts(&copy_dir);
     assert!(code == 1 && corrupt + incomplete == 3 && incomplete >= 2, "{corrupt} and {incomplete}");
 
-    // A page of which its writer had written a part when it was read.
+    // A page that was read while it was partly written.
     let whole = copies.path().join("whole");
     fs::create_dir(&whole).unwrap();
     let page_dir = whole.join(session.id().to_string());
@@ -197,6 +199,6 @@ fn a_copy_of_a_live_session_is_incomplete_and_not_corrupt() {
     };
     assert_eq!(torn_from(3000, 4096), (1, 0, 1));
     assert_eq!(torn_from(4096, 8192), (1, 0, 1));
-    // Zeros that end within a page are no page that was read too early.
+    // Zeros that end within a page cannot be a page that was read too early.
     assert_eq!(torn_from(3000, 4000), (1, 1, 0));
 }

@@ -1,4 +1,4 @@
-//! What the verbs say of damaged, torn and forged logs.
+//! The verbs' reports of damaged, torn and forged logs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ pub(super) fn segment(session: &Path) -> PathBuf {
     session.join("0000000000.seg")
 }
 
-/// Where the record's frame stands.
+/// Returns the offset and length of the record's frame.
 pub(super) fn place(session: &Path, sequence: u64) -> (u64, u64) {
     let mut place = None;
     foldlog::inspect::walk(session, &mut |frame| {
@@ -68,8 +68,8 @@ fn an_attested_wrong_byte_is_corrupt_and_named() {
     }
 }
 
-/// A copy of the session's log as a kill would leave it, so that nothing is attested, with a wrong byte in its last
-/// record; that record, and where it stands and how long it is.
+/// Copies the session's log as a kill would leave it, without attestation, with a wrong byte in its
+/// last record. Returns the copy, that record, and its offset and length.
 pub(super) fn torn_copy(session: &Session, into: &Path) -> (PathBuf, u64, (u64, u64)) {
     let copy = into.join(session.id().to_string());
     fs::create_dir(&copy).unwrap();
@@ -130,12 +130,12 @@ fn missing_exchanged_and_foreign_files_are_told_apart() {
     let ran = fixture.run("verify SESSION --json");
     assert_eq!(named(&ran, "segment"), Json::text(second.to_str().unwrap()));
     assert_eq!(fixture.run("show SESSION").code, 1);
-    // Another one in its place.
+    // Another segment in its place.
     fs::copy(segment(&dir), &second).unwrap();
     let ran = fixture.run("verify SESSION --json");
     assert_eq!(named(&ran, "segment"), Json::text(second.to_str().unwrap()));
     fs::rename(&aside, &second).unwrap();
-    // An object that is not what its name says.
+    // An object whose content does not match its name.
     let objects: Vec<PathBuf> =
         fs::read_dir(dir.join("objects")).unwrap().map(|entry| entry.unwrap().path()).collect();
     flip(&objects[0], 20);
@@ -146,11 +146,11 @@ fn missing_exchanged_and_foreign_files_are_told_apart() {
     let last = shown.lines().last().unwrap();
     assert!(last.contains("$object"), "{last}");
     assert_eq!(Some(&sequence), Json::parse(last).get("sequence"));
-    // A header that does not check, with records behind it.
+    // A header with a wrong checksum, before valid records.
     flip(&segment(&dir), 10);
     assert_eq!(fixture.run("verify SESSION").code, 1);
     flip(&segment(&dir), 10);
-    // A session under another's name.
+    // A session under another session's id.
     let other = dir.with_file_name(Uuid::from_u128(5).to_string());
     fs::rename(&dir, &other).unwrap();
     let fixture = Fixture { fork: other.clone(), session: other.clone(), ..fixture };
@@ -175,14 +175,14 @@ fn what_a_crash_leaves_of_a_session_that_nobody_knows_is_passed_over() {
     let ran = fixture.run("verify STORE");
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stderr.contains("passed over"), "{}", ran.stderr);
-    // The listing called it an error, and then `verify` said that all holds.
+    // The listing reported it as an error, and then `verify` reported the store as valid.
     let listed = fixture.run("sessions STORE");
     assert_eq!(listed.code, 0, "{}{}", listed.stdout, listed.stderr);
     assert!(listed.stderr.contains("passed over"), "{}", listed.stderr);
-    // Asked for by name it is no session.
+    // A command that names the directory fails: it is no session.
     assert_eq!(foldlog(["verify".as_ref(), begun.as_os_str()]).code, 2);
 
-    // One that was ended right before its first record was called damaged.
+    // A session that ended right before its first record was reported as damaged.
     fs::remove_dir_all(&begun).unwrap();
     let begin = || {
         let id = Some(Uuid::from_u128(6));
@@ -198,7 +198,7 @@ fn what_a_crash_leaves_of_a_session_that_nobody_knows_is_passed_over() {
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stderr.contains("passed over"), "{}", ran.stderr);
     assert_eq!(foldlog(["verify".as_ref(), begun.as_os_str()]).code, 2);
-    // Begun again it is a session like any other, whatever stands beside its log.
+    // Created again it is a normal session, whatever else is in its directory.
     begin().unwrap().close().unwrap();
     assert!(begun.join("0000000001.seg").exists());
     let ran = fixture.run("verify STORE");
@@ -206,12 +206,12 @@ fn what_a_crash_leaves_of_a_session_that_nobody_knows_is_passed_over() {
     assert_eq!(foldlog(["verify".as_ref(), begun.as_os_str()]).code, 0);
 }
 
-/// A session whose only segment file was removed was passed over, and all was said to hold.
+/// A session whose only segment file was removed was skipped, and the store was reported as valid.
 #[test]
 fn a_session_that_has_lost_its_segments_is_damaged_and_named() {
     let fixture = fixture();
     let (lost, id) = (&fixture.session, fixture.session.file_name().unwrap().to_str().unwrap());
-    // The fork shares no file by name, so it can be read on.
+    // The fork does not share any file by name, so it remains readable.
     fs::remove_dir_all(lost).unwrap();
     let is_lost = |left: &str| {
         let said = format!("its segments are missing: it holds `{left}`, which only records bring");
@@ -241,7 +241,7 @@ fn a_session_that_has_lost_its_segments_is_damaged_and_named() {
         fs::remove_dir_all(lost).unwrap();
     }
 
-    // What proves nothing is named, and the others are what is said to hold.
+    // A directory without any evidence of a session is named, and the others are reported as valid.
     fs::create_dir(lost).unwrap();
     fs::write(lost.join("notes"), "of somebody").unwrap();
     let word = fixture.directory.path().join(format!("writers/{id}.json"));
@@ -257,7 +257,7 @@ fn a_session_that_has_lost_its_segments_is_damaged_and_named() {
     assert!(verified.code == 0 && verified.stdout.contains("nothing was checked"), "{}", verified.stdout);
 }
 
-/// Writes a log of these records, sound frame for sound frame, whatever they say.
+/// Writes a log of these records in intact frames, whatever their content.
 pub(super) fn forge(dir: &Path, records: &[(RecordKind, Vec<u8>)]) {
     let (mut forge, mut bytes) = (Forge::default(), Forge::head());
     for (kind, body) in records {
@@ -265,12 +265,13 @@ pub(super) fn forge(dir: &Path, records: &[(RecordKind, Vec<u8>)]) {
     }
     bytes.resize(bytes.len() + 256, 0);
     fs::create_dir_all(dir).unwrap();
-    // As a session's directory is: what is in it is nobody else's to read.
+    // As for a session's directory: only its owner may read it.
     fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     fs::write(segment(dir), bytes).unwrap();
 }
 
-/// A session that appends to a LOG slice and to a STATE slice, and then writes `last`.
+/// Creates a session that appends to a LOG slice and a STATE slice, and then writes the given
+/// record.
 pub(super) fn forged(kind: RecordKind, body: Vec<u8>) -> Fixture {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("sessions").join(Uuid::from_u128(9).to_string());
@@ -311,7 +312,7 @@ pub(super) fn forged(kind: RecordKind, body: Vec<u8>) -> Fixture {
 #[test]
 fn a_log_that_shrinks_diverges_and_says_where() {
     let fixture = forged(RecordKind::ROLLBACK, Rollback { to: 2.into(), preserve_logs: false }.encode());
-    // Every frame and body is sound; only the fold shows that LOG went back.
+    // Every frame and body is intact; only the fold shows that LOG went back.
     insta::assert_snapshot!(fixture.transcript(&["verify STORE", "replay SESSION", "replay SESSION --json"]));
 }
 
@@ -325,13 +326,14 @@ fn records_that_contradict_the_log_are_corrupt() {
     let effects = Some(vec![Effect { slice: 1, removed, added, before: None }]);
     let fixture = forged(RecordKind::DISPATCH, Dispatch { action: Action::Clear, effects }.encode());
     insta::assert_snapshot!(fixture.transcript(&["verify STORE", "show SESSION"]));
-    // A body that is no map at all is found before anything is folded.
+    // A body that is no map is found before the fold.
     let fixture = forged(RecordKind::DISPATCH, vec![0xc1]);
     let ran = fixture.run("verify SESSION --json");
     assert_eq!(ran.code, 1);
     let verified = Json::parse(&ran.stdout);
     assert_eq!(verified.get("corrupt").unwrap().elements()[0].get("sequence"), Some(&Json::Scalar(4.into())));
-    // What a segment repeats at its head is not folded, so only a look at every body finds this.
+    // The declarations at the head of a segment are not folded, so only a check of every body finds
+    // this.
     let fixture = forged(RecordKind::DECLARED, vec![0xc1]);
     assert_eq!(fixture.run("replay SESSION").code, 0);
     assert_eq!(fixture.run("verify SESSION").code, 1);
@@ -347,8 +349,9 @@ fn kinds_of_a_later_version_are_shown_as_they_are() {
     ]));
 }
 
-/// A later version may end a call, and let one be run again, in ways that this version does not know. Whoever only reads
-/// is shown the call by the names that stand there; nobody writes, since nobody knows whether the call may run again.
+/// A later version may end a call, and allow another run, in ways that this version does not know.
+/// Readers see the names in the record; writers are refused, since the call might not be allowed to
+/// run again.
 #[test]
 fn a_call_that_ended_as_only_a_later_version_knows_is_shown_and_not_written_behind() {
     let arguments = foldlog::Value::from("{}").encode();

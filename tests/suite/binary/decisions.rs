@@ -1,4 +1,5 @@
-//! `foldlog settle` where another process has the session open: the decision is left for that process.
+//! `foldlog settle` while another process has the session open: the decision is left for that
+//! process.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use foldlog_tests::verbs::{Ran, foldlog};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Longest time that a wait in these tests takes if something is wrong.
+/// The limit of a wait in these tests if a fault occurs.
 const LONG: Duration = Duration::from_secs(120);
 
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -44,7 +45,7 @@ fn store(directory: &Path) -> Store {
     Store::open_with(directory, options).unwrap()
 }
 
-/// The host: asks, and does with its open session what its argument says.
+/// The host: asks, and then uses its open session as its argument demands.
 #[test]
 #[ignore = "a part of other tests, which run it in a process of its own"]
 fn part_of_an_open_host() {
@@ -77,7 +78,8 @@ fn part_of_an_open_host() {
     session.close().unwrap();
 }
 
-/// Starts a host, and returns it with the words of the command that `pending` lists for its question.
+/// Starts a host, and returns it with the words of the command that `pending` lists for its
+/// question.
 fn host(what: &str, directory: &Path) -> (child::Started, Vec<String>) {
     let argument = format!("{what} {}", directory.display());
     let mut host = child::start("binary::decisions::part_of_an_open_host", &argument);
@@ -94,7 +96,7 @@ fn run(words: &[String], more: &[&str]) -> Ran {
     foldlog(words.iter().map(String::as_str).chain(more.iter().copied()))
 }
 
-/// The command was refused as locked, and the host had to be stopped before anybody could approve anything.
+/// The command was refused as locked, and the host had to be stopped before any approval.
 #[test]
 fn a_host_that_waits_is_approved_from_another_process() {
     let directory = tempfile::tempdir().unwrap();
@@ -141,7 +143,7 @@ fn a_decision_that_the_host_refuses_is_reported_with_its_reason() {
     let fate = left.wait(LONG).unwrap();
     assert!(matches!(&fate, LeftFate::Refused(reason) if reason.contains("by bob")), "{fate:?}");
     assert!(host.passed());
-    // By now nobody holds the session, and the command records a decision itself, or says why it does not.
+    // Now the session is free: the command itself records a decision, or explains why not.
     let ran = run(&words, &[]);
     assert!(ran.code == 2 && ran.stderr.contains("asks for nothing"), "{}{}", ran.stdout, ran.stderr);
     assert!(matches!(

@@ -1,5 +1,5 @@
-//! Control characters, format characters and bytes that are no text, in every place that a host or a file system fills,
-//! through every verb.
+//! Control characters, format characters and invalid text, in every place that a host or a file
+//! system fills, through every verb.
 
 mod conversation;
 
@@ -33,9 +33,9 @@ fn is_raw(character: char) -> bool {
     )
 }
 
-/// Text that holds every such character, and says which place it stands in.
+/// Returns a text that contains every such character and the name of its place.
 fn hostile(place: &str) -> String {
-    // There are a million characters to be asked, and the text is made hundreds of times.
+    // All million characters have to be checked, and the text is used hundreds of times.
     static ALL: LazyLock<String> =
         LazyLock::new(|| ('\0'..=char::MAX).filter(|character| is_raw(*character)).collect());
     format!("{place}{}end", *ALL)
@@ -70,8 +70,8 @@ fn end(begin: u64, result: &[u8]) -> Vec<u8> {
     end.encode()
 }
 
-/// A session whose every name, tag, reason and payload holds every such character. The last record takes LOG back, which
-/// only a replay finds wrong.
+/// Returns a session in which every name, tag, reason and payload contains every such character.
+/// The last record takes LOG back, which only a replay finds wrong.
 fn records() -> Vec<(RecordKind, Vec<u8>)> {
     let session = Uuid::from_u128(9);
     let slice = |id, policy| SliceDeclaration {
@@ -152,12 +152,13 @@ struct World {
     session: PathBuf,
 }
 
-/// A store whose own directory bears such a name, with bytes that are no text in it; and such files beside the log.
+/// Creates a store whose own directory has such a name, with invalid text in it, and such files
+/// next to the log.
 fn world(records: &[(RecordKind, Vec<u8>)]) -> World {
     let directory = tempfile::tempdir().unwrap();
     let name = |place: &str| {
         let text: String = hostile(place).chars().filter(|character| *character != '\0').collect();
-        // A name has 255 bytes at most.
+        // A name has at most 255 bytes.
         let mut name: Vec<u8> =
             text.char_indices().take_while(|(at, _)| *at < 200).map(|(_, c)| c).collect::<String>().into();
         name.extend_from_slice("\u{202e}\u{9b}".as_bytes());
@@ -189,20 +190,19 @@ impl World {
     }
 }
 
-/// Nothing raw on either stream, but newlines; and no line that begins in the middle of a text from outside passes for one
-/// of the program's.
+/// Checks that neither stream contains raw characters except newlines, and that no line that starts
+/// within an external text can pass for a line of the program.
 fn check(words: &[&str], ran: &Ran) {
     for text in [&ran.stdout, &ran.stderr] {
         let raw = text.chars().find(|character| *character != '\n' && is_raw(*character));
         assert_eq!(raw.map(u32::from), None, "{words:?}");
         for line in text.lines() {
-            // What follows a newline in the hostile texts is U+000B.
+            // In the hostile texts U+000B follows each newline.
             assert!(!line.starts_with(r"\u{b}"), "{words:?}");
         }
     }
 }
 
-/// All texts of a JSON value, keys included.
 fn texts(value: &serde_json::Value, into: &mut BTreeSet<String>) {
     match value {
         serde_json::Value::String(text) => drop(into.insert(text.clone())),
@@ -223,8 +223,9 @@ fn parsed(stdout: &str) -> BTreeSet<String> {
     found
 }
 
-/// An agent had read a page that held an escape sequence, and named a step after it: `show`, `tail`, `state`, `diff`,
-/// `stats`, `ledger`, `sessions` and the notes sent it to the terminal, and JSON held DEL, C1 and bidirectional marks raw.
+/// An agent had read a page with an escape sequence, and named a step after it. `show`, `tail`,
+/// `state`, `diff`, `stats`, `ledger`, `sessions` and the notes sent it to the terminal, and JSON
+/// contained raw DEL, C1 and bidirectional marks.
 #[test]
 fn no_control_character_from_outside_reaches_the_terminal_by_any_verb() {
     let world = world(&records());
@@ -323,7 +324,8 @@ fn no_control_character_from_outside_reaches_the_terminal_by_any_verb() {
     }
 }
 
-/// The same, of what is said of damage: files with such names, and records that contradict the log in such slices.
+/// Like the test above, for reports of damage: files with such names, and records that contradict
+/// the log in such slices.
 #[test]
 fn nor_by_what_is_said_of_damage() {
     let mut contradicting = records();

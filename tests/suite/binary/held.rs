@@ -1,4 +1,4 @@
-//! Sessions that a place holds, read there.
+//! Replicated sessions, read from their bucket.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ use uuid::Uuid;
 use super::replicated::worker;
 use super::{noted, step};
 
-/// A place in a directory, and the store of a worker whose sessions it holds.
+/// A bucket in a directory, and the store of a worker whose sessions it contains.
 struct Held {
     directory: tempfile::TempDir,
     store: Store,
@@ -37,7 +37,7 @@ impl Held {
         Held { directory, store, url }
     }
 
-    /// A session with a rollback, and with a payload that is held as an object.
+    /// Creates a session with a rollback, and with a payload that is stored as an object.
     fn session(&self) -> Session {
         let session = self.store.create(&types()).unwrap();
         for part in 0..3 {
@@ -49,12 +49,11 @@ impl Held {
         session
     }
 
-    /// Runs a verb. `URL` stands for the place.
+    /// Runs a verb. `URL` is a placeholder for the bucket.
     fn run(&self, words: &str) -> Ran {
         foldlog(words.replace("URL", &self.url).split(' ').map(PathBuf::from))
     }
 
-    /// Every file of the place with its bytes.
     fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = BTreeMap::new();
         let mut directories = vec![self.directory.path().join("bucket")];
@@ -97,7 +96,7 @@ fn a_session_is_read_in_its_place_as_it_is_read_in_its_directory() {
     assert!(one_word.stdout.contains("every frame, body, seal and object holds"), "{}", one_word.stdout);
     let stats: Value = serde_json::from_str(&held.run(&format!("stats URL {id} --json")).stdout).unwrap();
     assert_eq!(stats["session"], id.to_string());
-    // What names the copy names the place.
+    // The output names the bucket and not the copy.
     let walked = held.run(&format!("verify URL/sessions/{id} --json"));
     assert!(!walked.stdout.contains("/foldlog-"), "{}", walked.stdout);
     assert_eq!(held.files(), before, "reading claims nothing and puts nothing");
@@ -195,7 +194,7 @@ fn the_sessions_of_a_place_are_listed_with_who_holds_each() {
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("`foldlog pull URL --to STORE`"), "{}", refused.stderr);
 
-    // A log that is damaged is a row, and keeps nobody from the others.
+    // A damaged log is a row, and the others are shown.
     let chunk = held.chunk(second_id, 1);
     let mut bytes = fs::read(&chunk).unwrap();
     bytes[100] ^= 1;
@@ -230,7 +229,7 @@ fn the_chunks_of_a_place_are_collected_once_their_volumes_are_a_day_old() {
     let before = texts(&held.run(&format!("show URL {id}")));
     let nothing = held.run("gc URL").stdout;
     assert!(nothing.starts_with("nothing to remove\n7"), "{nothing}");
-    // The worker puts the volume behind its appends; where it has not come to that yet, this does.
+    // The worker writes the volume after its appends; this collection completes it if necessary.
     held.run("gc URL --yes");
     let volume = held.directory.path().join(format!("bucket/team/sessions/{id}/volumes/64/{:020}", 0));
     let day = Duration::from_secs(24 * 60 * 60 + 60);
@@ -253,7 +252,7 @@ fn the_chunks_of_a_place_are_collected_once_their_volumes_are_a_day_old() {
     assert_eq!((&row["chunks"], &row["session"]), (&json!(64), &json!(id.to_string())));
     assert!(!held.chunk(id, 63).exists() && held.chunk(id, 64).exists());
     assert_eq!(texts(&held.run(&format!("show URL {id}"))), before);
-    // The worker goes on, and another one takes the session over.
+    // The worker continues, and another one takes the session over.
     session.dispatch(step("on", 70)).unwrap();
     session.sync().unwrap();
     assert!(held.run("gc URL").stdout.starts_with("nothing to remove\n"));
@@ -267,7 +266,8 @@ fn the_chunks_of_a_place_are_collected_once_their_volumes_are_a_day_old() {
     assert!(damaged.stderr.contains("the volume of chunks 0 to 63"), "{}", damaged.stderr);
 }
 
-/// A worker died between a payload and the record that was to name it, and a collection behind its probe.
+/// A worker died between a payload and the record that was to name it, and a collection died after
+/// its probe.
 #[test]
 fn what_nothing_names_is_told_of_a_place_and_removed_a_day_later() {
     let held = Held::new();
@@ -286,7 +286,7 @@ fn what_nothing_names_is_told_of_a_place_and_removed_a_day_later() {
     let pass_a_day = || {
         let day = Duration::from_secs(24 * 60 * 60 + 60);
         if let Ok(file) = File::options().write(true).open(&probe) {
-            // Nobody is in the middle of it for a week.
+            // The probe has been unused for a week.
             file.set_modified(SystemTime::now() - 7 * day).unwrap();
         }
         let withdrawal = directory.join(format!("withdrawn/{:020}", 1));
@@ -343,7 +343,7 @@ fn a_place_without_sessions_says_so_and_one_session_is_listed_alone() {
         assert!(ran.stderr.contains("no session is held there"), "{verb}: {}", ran.stderr);
         assert!(ran.stderr.contains("with its prefix"), "{verb}: {}", ran.stderr);
     }
-    // The directory of a bucket is no store, whichever of its directories is given.
+    // The directory of a bucket is no store, and neither are its subdirectories.
     let bucket = held.directory.path().join("bucket").canonicalize().unwrap();
     let team = format!("file://{}", bucket.join("team").display());
     for (words, url) in [
@@ -357,7 +357,7 @@ fn a_place_without_sessions_says_so_and_one_session_is_listed_alone() {
         assert!(ran.stderr.contains("a bucket is in that directory"), "{words}: {}", ran.stderr);
         assert!(ran.stderr.contains(&format!("give its URL: {url}\n")), "{words}: {}", ran.stderr);
     }
-    // A store is one.
+    // The worker's directory is a store.
     assert_eq!(foldlog(["sessions".into(), held.directory.path().join("one")]).code, 0);
 }
 
@@ -436,7 +436,8 @@ fn part_of_a_child_that_shows() {
     std::process::exit(code.into());
 }
 
-/// Makes a session of which more is to be shown than a pipe holds: whoever shows it is still writing when its reader has read some of it.
+/// Creates a session with more output than a pipe takes: its reader can read a part while the verb
+/// is still writing.
 fn long_session(held: &Held) -> Session {
     let session = held.session();
     for _ in 0..5_000 {
@@ -497,7 +498,7 @@ fn bodies_that_a_compaction_dropped_go_from_a_place_and_who_reads_there_is_told(
     }
     let told = foldlog(format!("compact {} --unreplicated", dir.display()).split(' '));
     assert!(told.stdout.contains("dropped the bodies of 4"), "{}{}", told.stdout, told.stderr);
-    // The place is told when the worker opens the session again.
+    // The bucket learns of the compaction when the worker opens the session again.
     let would = held.run("gc URL").stdout;
     assert!(!would.contains("bodies"), "{would}");
     held.store.open_session(id, &types()).unwrap().close().unwrap();
@@ -523,7 +524,7 @@ fn bodies_that_a_compaction_dropped_go_from_a_place_and_who_reads_there_is_told(
 
     let ran = held.run("verify URL");
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
-    // What stood at a rollback in a range of which nothing is known was compared with what stood where it went back to.
+    // The state at a rollback within a dropped range was compared with the state at its target.
     for session in [format!("URL {id}"), dir.display().to_string()] {
         let ran = held.run(&format!("replay {session} --thorough"));
         assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
@@ -543,14 +544,14 @@ fn bodies_that_a_compaction_dropped_go_from_a_place_and_who_reads_there_is_told(
     assert!(gone.code != 0 && gone.stderr.contains("compact"), "{}{}", gone.stdout, gone.stderr);
 }
 
-/// What a killed reader leaves holds a whole conversation, and nobody knew where.
+/// The remains of a killed reader contain a whole conversation, in an unknown place.
 #[test]
 fn what_a_killed_reader_left_is_removed_by_the_next_one() {
     let held = Held::new();
     let session = long_session(&held);
     let url = format!("{}/sessions/{}", held.url, session.id());
     let temporary = held.directory.path().join("tmp");
-    // One that somebody is about to lock, one that others may enter, and one that is something else.
+    // A directory that is about to be locked, one that others may enter, and an unrelated one.
     fs::create_dir_all(temporary.join("foldlog-held-new")).unwrap();
     fs::create_dir_all(temporary.join("foldlog-held-open/one")).unwrap();
     fs::create_dir_all(temporary.join("another/one")).unwrap();
@@ -574,7 +575,7 @@ fn what_a_killed_reader_left_is_removed_by_the_next_one() {
     let copies =
         fs::read_dir(&temporary).unwrap().map(|entry| entry.unwrap().metadata().unwrap().mode() & 0o7777);
     assert_eq!(copies.filter(|mode| *mode == 0o700).count(), 2, "the copy is this user's alone");
-    // One that lives keeps its copy, whoever reads beside it.
+    // A live reader keeps its copy, whatever other readers do.
     assert!(reads(Stdio::null()).wait().unwrap().success());
     assert_eq!(left(), 1);
     killed.kill().unwrap();

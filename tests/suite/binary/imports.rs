@@ -1,4 +1,4 @@
-//! Exports that become sessions again.
+//! Imports of exported sessions.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 use super::fixture;
 
-/// Runs the binary with these words, in which `_` stands for the paths in their order.
+/// Runs the binary with these words, in which each `_` is replaced by the next path.
 pub(super) fn run(words: &[&str], paths: &[&Path]) -> Ran {
     let mut paths = paths.iter();
     let words = words.iter().map(|word| match *word {
@@ -48,7 +48,7 @@ fn an_export_becomes_a_session_again() {
     }
     assert_eq!(imported.tags(), was.tags);
     imported.close().unwrap();
-    // What was exported again says the same, but for when, and of which session.
+    // A second export differs only in its time and its session.
     let path = to.join("sessions").join(id);
     let again = run(&["export", "_", "--format", "snapshot-json"], &[&path]);
     let slices = |text: &str| serde_json::from_str::<Json>(text).unwrap()["slices"].clone();
@@ -59,7 +59,7 @@ fn an_export_becomes_a_session_again() {
     assert_eq!(told["slices"], now.slices.len());
     assert_eq!(Store::open(&to).unwrap().session_ids().unwrap().len(), 2);
 
-    // A file that is none makes no store.
+    // A file that is no export creates no store.
     fs::write(&file, exported.stdout.replace("exact", "rounded")).unwrap();
     let bad = run(&["import", "snapshot-json", "_", "--store", "_"], &[&file, &to.join("other")]);
     assert!(bad.code == 2 && bad.stderr.contains("not a snapshot export"), "{bad:?}");

@@ -1,4 +1,5 @@
-//! What the verbs tell of an incident: every damaged place, what damage leaves to be read, who runs and who was cut short.
+//! The verbs during an incident: every damaged place, the readable rest, and which sessions run or
+//! were interrupted.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -21,7 +22,7 @@ use super::damaged::flip;
 use super::imports::run;
 use super::{Fixture, noted, options, step, write};
 
-/// A session of several segments, whose last record names an object.
+/// Creates a session of several segments, whose last record names an object.
 fn segmented() -> Fixture {
     let directory = tempfile::tempdir().unwrap();
     let segments = SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 };
@@ -38,7 +39,7 @@ fn segmented() -> Fixture {
     Fixture { fork: dir.clone(), session: dir, directory }
 }
 
-/// Where each record of a session stands: its file, its place there, and its length.
+/// Returns the file, offset and length of each record of a session.
 fn places(session: &Path) -> BTreeMap<u64, (PathBuf, u64, u64)> {
     let mut places = BTreeMap::new();
     foldlog::inspect::walk(session, &mut |frame| {
@@ -65,7 +66,8 @@ fn number(of: &Json, field: &str) -> u64 {
     }
 }
 
-/// `verify` ended at the first damage of a session: of two flipped bytes in two segments it named one.
+/// `verify` ended at the first damage of a session: of two flipped bytes in two segments it named
+/// one.
 #[test]
 fn verify_lists_every_damaged_place_once_and_says_what_follows() {
     let fixture = segmented();
@@ -93,7 +95,7 @@ fn verify_lists_every_damaged_place_once_and_says_what_follows() {
     }
     assert_eq!(number(found[0].get("follows").unwrap(), "records"), 3, "records 6 to 8");
     let last = *places.keys().next_back().unwrap();
-    // Nothing that came later is there, so that the directory may be a copy that is older than the record.
+    // No later object exists, so the directory may be a copy that is older than the record.
     let lacking = verified.get("incomplete").unwrap().elements();
     assert_eq!((lacking.len(), number(&lacking[0], "sequence")), (1, last), "{lacking:?}");
     let reason = lacking[0].get("reason").unwrap().as_str().unwrap();
@@ -104,7 +106,7 @@ fn verify_lists_every_damaged_place_once_and_says_what_follows() {
     assert_eq!((of("corrupt "), of("incomplete ")), (3, 1), "{text}");
     assert!(text.contains("sound records 6 to 8 follow from byte "), "{text}");
 
-    // A segment that is gone and a header that does not check are places too, each once.
+    // A missing segment and a header with a wrong checksum are places too, each once.
     let files: Vec<PathBuf> =
         (0..3).map(|ordinal| fixture.session.join(format!("{ordinal:010}.seg"))).collect();
     fs::remove_file(&files[2]).unwrap();
@@ -119,7 +121,8 @@ fn verify_lists_every_damaged_place_once_and_says_what_follows() {
     assert!(of_file(&files[1]) >= 1, "{found:?}");
 }
 
-/// Writes another hash into the seal of a segment, as somebody does who exchanges records and sums them up anew.
+/// Writes another hash into the seal of a segment, like an attacker who exchanges records and
+/// recomputes checksums.
 fn forge_seal(segment: &Path) {
     let mut bytes = fs::read(segment).unwrap();
     let header = SegmentHeader::decode(&bytes).unwrap();
@@ -138,7 +141,8 @@ fn forge_seal(segment: &Path) {
     }
 }
 
-/// Seals were checked only of a log that folds: a wrong byte elsewhere hid that records were exchanged.
+/// Seals were checked only if the log could be folded: one wrong byte elsewhere hid that records
+/// were exchanged.
 #[test]
 fn verify_checks_the_seals_of_a_log_that_is_damaged_elsewhere_too() {
     let fixture = segmented();
@@ -147,12 +151,13 @@ fn verify_checks_the_seals_of_a_log_that_is_damaged_elsewhere_too() {
     let sealed = |stdout: &str| stdout.contains("are not those that it seals");
     let alone = fixture.run("verify SESSION");
     assert!(alone.code == 1 && sealed(&alone.stdout), "{}", alone.stdout);
-    // Nor is such a log copied over a sound one.
+    // Such a log is not copied over an intact one either.
     let to = tempfile::tempdir().unwrap();
     let copied = fixture.run(&format!("backup SESSION --to {}", to.path().display()));
     assert!(copied.code == 1 && sealed(&copied.stderr), "{} {}", copied.stdout, copied.stderr);
     assert!(Store::open(to.path()).unwrap().session_ids().unwrap().is_empty(), "no copy is left");
-    // A record, and the object that the last record names: a log that cannot be walked, and one that cannot be folded.
+    // A record, and the object of the last record: one log cannot be walked, the other cannot be
+    // folded.
     let object = fs::read_dir(fixture.session.join("objects")).unwrap().next().unwrap().unwrap().path();
     fs::remove_file(&object).unwrap();
     let unfolded = fixture.run("verify SESSION");
@@ -167,7 +172,7 @@ fn verify_checks_the_seals_of_a_log_that_is_damaged_elsewhere_too() {
     assert_eq!(unwalked.stdout.matches("are not those that it seals").count(), 1, "{}", unwalked.stdout);
 }
 
-/// A path that leads to nothing kept `verify` from the others that were named with it.
+/// A path that did not exist kept `verify` from checking the other given paths.
 #[test]
 fn verify_checks_what_it_can_of_several_paths() {
     let fixture = segmented();
@@ -178,7 +183,7 @@ fn verify_checks_what_it_can_of_several_paths() {
     assert!(ran.stdout.starts_with("2 sessions, ") && !ran.stdout.contains("holds"), "{ran:?}");
     let unread = format!("unread   {}: ", nothing.display());
     assert_eq!(ran.stdout.matches(&unread).count(), 1, "{ran:?}");
-    // Damage outranks what is missing.
+    // Damage outranks a missing path.
     damage(&places(&fixture.session), 40);
     let ran = verify(&[&nothing, &fixture.session]);
     assert!(ran.code == 1 && ran.stdout.contains(&unread) && ran.stdout.contains("record 40"), "{ran:?}");
@@ -219,7 +224,7 @@ fn damage_hides_only_what_is_damaged() {
     assert_eq!(number(&Json::parse(&read("stats SESSION --json")), "records"), 40);
     assert!(read("ledger SESSION").contains("0 operations"));
 
-    // What the damage took is said to be damaged, and not to be missing from the log.
+    // Records lost to damage are reported as damaged, not as missing from the log.
     for command in
         ["state SESSION --at 40", "diff SESSION 1 45", "show SESSION --from 41", "tail SESSION --from 41"]
     {
@@ -228,7 +233,7 @@ fn damage_hides_only_what_is_damaged() {
         assert!(ran.stderr.contains("checksum does not match"), "{command}: {}", ran.stderr);
     }
 
-    // Behind the damage stand sound records, which follow nothing that is known.
+    // After the damage there are intact records, but their predecessor is unknown.
     let shown = fixture.run("show SESSION --beyond-damage --json");
     assert_eq!(shown.code, 1);
     let expected: Vec<u64> = (0..=last).filter(|sequence| *sequence != 40).collect();
@@ -248,7 +253,7 @@ fn damage_hides_only_what_is_damaged() {
     assert!(one.stdout.lines().count() == 2 && one.stdout.ends_with("  unattached\n"), "{}", one.stdout);
 }
 
-/// A record whose object is gone cannot be folded; what stands before it can.
+/// A record without its object cannot be folded; the records before it can.
 #[test]
 fn an_object_that_is_missing_hides_no_state_before_it() {
     let fixture = segmented();
@@ -258,12 +263,13 @@ fn an_object_that_is_missing_hides_no_state_before_it() {
     assert_eq!(ran.code, 1);
     assert!(ran.stdout.starts_with(&format!("position {0} of {0}\n", last - 1)), "{}", ran.stdout);
     assert!(ran.stderr.contains(&format!("before record {last}, at byte ")), "{}", ran.stderr);
-    // The record itself is sound, and needs no object to be listed.
+    // The record itself is intact, and can be listed without the object.
     let ran = fixture.run("show SESSION");
     assert_eq!((ran.code, ran.stdout.lines().count() as u64), (0, last + 2), "{}", ran.stderr);
 }
 
-/// A header that does not check, or another segment in a segment's place, leaves what stands before.
+/// A header with a wrong checksum, or another segment in a segment's place, leaves the earlier
+/// records readable.
 #[test]
 fn segments_that_are_lost_hide_only_what_follows() {
     for wrong in ["removed", "exchanged", "header"] {
@@ -282,18 +288,18 @@ fn segments_that_are_lost_hide_only_what_follows() {
         assert_eq!(ran.stdout.lines().count(), of_first, "{wrong}: {}", ran.stderr);
         let all = fixture.run("show SESSION --json --beyond-damage").stdout.lines().count();
         let of_second = places.values().filter(|(path, ..)| *path == second).count();
-        // Without its header the segment follows the first one by its first frame.
+        // Without its header, the segment can be placed by its first frame.
         let lost = if wrong == "header" { 0 } else { of_second };
         assert_eq!(all, places.len() - lost, "{wrong}");
     }
 }
 
-/// A store in which something is wrong with nearly every session.
+/// A store in which nearly every session has a problem.
 struct Night {
     directory: tempfile::TempDir,
-    /// What each session is there for.
+    /// The purpose of each session.
     ids: BTreeMap<&'static str, Uuid>,
-    /// The session that runs.
+    /// The running session.
     running: Session,
 }
 
@@ -354,7 +360,7 @@ impl Night {
         foldlog(words.iter().map(directory))
     }
 
-    /// Rows of `sessions` with these options, by what the session is there for.
+    /// Returns the rows of `sessions` with these options, by the purpose of the session.
     fn rows(&self, words: &[&str]) -> Vec<(&'static str, Json)> {
         let words: Vec<&str> = ["sessions", "STORE", "--json"].iter().chain(words).copied().collect();
         let named = |row: &Json| {
@@ -372,7 +378,7 @@ impl Night {
     }
 }
 
-/// `sessions` told ids and sizes: who runs, who was cut short and who is damaged, nobody could see.
+/// `sessions` listed only ids and sizes: running, interrupted and damaged sessions looked the same.
 #[test]
 fn sessions_tells_how_each_session_stands() {
     let night = Night::begin();
@@ -397,7 +403,7 @@ fn sessions_tells_how_each_session_stands() {
         assert!(row(which).contains(&told), "{which}: {}", row(which));
     }
 
-    // The same as data, a damaged session included.
+    // The same as JSON, including a damaged session.
     let rows: BTreeMap<&str, Json> = night.rows(&[]).into_iter().collect();
     for (which, row) in &rows {
         assert_eq!(row.get("status").unwrap().as_str(), Some(*which));
@@ -417,7 +423,7 @@ fn sessions_tells_how_each_session_stands() {
     // Filters and orders.
     assert_eq!(night.listed(&["--status", "running"]), ["running"]);
     assert_eq!(night.listed(&["--status", "unsettled", "--status", "damaged"]), ["damaged", "unsettled"]);
-    // A session of which nobody knows all is never filtered away by what it may have been.
+    // A session that is only partly known is never filtered out by its unknown part.
     assert_eq!(night.listed(&["--tag", "team=red"]), ["closed", "damaged", "interrupted"]);
     assert_eq!(night.listed(&["--tag", "team"]), ["closed", "damaged", "interrupted", "unsettled"]);
     let since = rows["running"].get("created_at").unwrap().as_str().unwrap();
@@ -431,7 +437,7 @@ fn sessions_tells_how_each_session_stands() {
     assert_eq!(night.run(&["sessions", "STORE", "--since", "soon"]).code, 2);
     assert_eq!(night.run(&["sessions", "STORE", "--status", "closed"]).code, 0, "what is listed holds");
 
-    // A session that has ended runs no more.
+    // A session that has ended is no longer running.
     let id = night.running.id().to_string();
     night.running.close().unwrap();
     let ran = foldlog(["sessions".as_ref(), night.directory.path().as_os_str()]);
@@ -439,7 +445,8 @@ fn sessions_tells_how_each_session_stands() {
     assert_eq!(row.split_whitespace().nth(1), Some("closed"), "{row}");
 }
 
-/// Where the record `sequence` of a damaged session begins, which is where its sound part ends.
+/// Returns the file, offset and length of the record `sequence` of a damaged session, before which
+/// its intact part ends.
 fn places_below(session: &Path, sequence: u64) -> (PathBuf, u64, u64) {
     let mut end = (PathBuf::new(), 0, 0);
     let _ = foldlog::inspect::walk(session, &mut |frame| {
@@ -450,7 +457,8 @@ fn places_below(session: &Path, sequence: u64) -> (PathBuf, u64, u64) {
     end
 }
 
-/// A session of which an image holds the beginning is listed from that on, and tells the same.
+/// If an image covers the start of a session, the listing reads only the rest, with the same
+/// result.
 #[test]
 fn sessions_begins_behind_an_image() {
     let directory = tempfile::tempdir().unwrap();
@@ -472,19 +480,19 @@ fn sessions_begins_behind_an_image() {
     let behind = row();
     assert!(behind.contains(&id.to_string()) && behind.contains(r#""status":"interrupted""#), "{behind}");
 
-    // A record that the image covers is not read: only then is damage of it not noticed.
+    // A record that the image covers is not read: only then is its damage not noticed.
     let (path, offset, bytes) = places(&dir)[&20].clone();
     flip(&path, offset + bytes - 1);
     assert_eq!(row(), behind);
     flip(&path, offset + bytes - 1);
-    // Without the image, and with one that is none, all of the log says the same.
+    // Without an image, and with an invalid one, the whole log gives the same result.
     fs::write(&image, "no image").unwrap();
     assert_eq!(row(), behind);
     fs::remove_dir_all(dir.join("snapshots")).unwrap();
     assert_eq!(row(), behind);
 }
 
-/// Who had to decide about a call had to gather from the records what it was about.
+/// A person who had to decide about a call had to gather its facts from the records.
 #[test]
 fn the_ledger_of_an_operation_tells_what_a_person_needs_to_decide() {
     let night = Night::begin();
@@ -505,7 +513,7 @@ fn the_ledger_of_an_operation_tells_what_a_person_needs_to_decide() {
     let account = Json::parse(&night.run(&["ledger", "unsettled", "2", "--json"]).stdout);
     let choices = account.get("decide").unwrap().elements();
     assert_eq!(choices.len(), 3, "{account:?}");
-    // Each of the commands, pasted as it is, does what it says.
+    // Each of the commands works as printed.
     let failed = choices[1].get("command").unwrap().as_str().unwrap().replace("\"$USER\"", "me");
     assert!(ran.stdout.contains(&failed.replace("me", "\"$USER\"")), "{}", ran.stdout);
     let words: Vec<&str> = failed.split(' ').collect();
@@ -515,7 +523,7 @@ fn the_ledger_of_an_operation_tells_what_a_person_needs_to_decide() {
     let after = night.run(&["ledger", "unsettled", "2"]).stdout;
     assert!(after.contains("settled      failed by me, record ") && !after.contains("decide"), "{after}");
 
-    // What is still open cannot be decided about: its session has to be recovered, or waited for.
+    // An open call cannot be decided yet: its session has to be recovered, or waited for.
     let open = night.run(&["ledger", "interrupted", "2"]).stdout;
     assert!(open.contains("its process is gone") && open.contains("foldlog recover "), "{open}");
     assert!(!open.contains("foldlog settle"), "{open}");
@@ -524,7 +532,8 @@ fn the_ledger_of_an_operation_tells_what_a_person_needs_to_decide() {
     assert!(missing.stderr.contains("there is no operation 7"), "{}", missing.stderr);
 }
 
-/// The values of events could be read as JSON only, and an abandoned record looked as if nothing of it had stayed.
+/// The values of events could only be read as JSON, and an abandoned record looked as if none of
+/// its data had remained.
 #[test]
 fn show_tells_payloads_and_which_abandoned_records_stay_in_a_log() {
     let directory = tempfile::tempdir().unwrap();
@@ -554,7 +563,7 @@ fn show_tells_payloads_and_which_abandoned_records_stay_in_a_log() {
     assert_eq!(payloads[0], r#"data  {"title":"kept","part":1}"#);
     assert_eq!(payloads[1], r#"data  {"title":"\u001b[31mgone","part":2}"#);
     assert!(payloads[3].len() < 1100 && payloads[3].ends_with('…'), "{}", payloads[3]);
-    // As data the value is whole, also where it stands in an object.
+    // In JSON the value is whole, even if it is stored in an object.
     let last =
         show(&["--kind", "dispatch", "--payload", "--json"]).lines().next_back().map(Json::parse).unwrap();
     assert_eq!(last.get("path").unwrap().as_str(), Some("log-only"));
@@ -564,7 +573,8 @@ fn show_tells_payloads_and_which_abandoned_records_stay_in_a_log() {
 }
 
 impl Night {
-    /// Returns the path of the running session's note, what it would say if its writer were a process that is gone, and that one's id.
+    /// Returns the path of the running session's note, the note's content with the process id of an
+    /// ended writer, and that id.
     fn note_of_gone(&self) -> (PathBuf, String, u32) {
         let mut gone = std::process::Command::new("true").spawn().unwrap();
         gone.wait().unwrap();
@@ -576,8 +586,8 @@ impl Night {
     }
 }
 
-/// A run that was killed while it started a program was refused to whoever resumed it at once: the part of it that was about to become
-/// that program shared its lock.
+/// A run that was killed while it started a program could not be resumed at once: its fork, just
+/// before it became that program, still shared the lock.
 #[test]
 fn a_lock_that_outlives_its_process_for_a_moment_is_waited_for() {
     let night = Night::begin();
@@ -599,7 +609,7 @@ fn a_lock_that_outlives_its_process_for_a_moment_is_waited_for() {
     });
 }
 
-/// A process that is gone was told as one that runs, where one that it forked still holds the lock.
+/// An ended process was reported as running while a process that it had forked still held the lock.
 #[test]
 fn a_lock_that_outlives_its_process_is_told() {
     let night = Night::begin();
@@ -620,7 +630,7 @@ fn a_lock_that_outlives_its_process_is_told() {
     );
 }
 
-/// The rows were wider than any terminal, and each took three lines of one.
+/// The rows were wider than any terminal, and each took three lines.
 #[test]
 fn sessions_fit_a_terminal_and_are_whole_in_pipes() {
     let night = Night::begin();
@@ -633,7 +643,7 @@ fn sessions_fit_a_terminal_and_are_whole_in_pipes() {
         for line in shown.stdout.lines() {
             assert!(line.chars().count() <= usize::from(columns), "{columns}: {line}");
         }
-        // The id stays whole: it is what the next command needs.
+        // The id is whole, since the next command needs it.
         for id in night.ids.values() {
             assert!(shown.stdout.contains(&id.to_string()), "{columns}: {}", shown.stdout);
         }
@@ -649,7 +659,8 @@ fn sessions_fit_a_terminal_and_are_whole_in_pipes() {
     );
     assert!(row("running").contains(&format!("pid {}", std::process::id())), "{shown}");
     assert!(row("damaged").ends_with('…'), "{shown}");
-    // Where the id does not fit beside the status, its first digits stand there, and what is to be known stays.
+    // If the id does not fit next to the status, only its first digits are shown, and the important
+    // facts remain.
     let shown = foldlog_on(40, ["sessions", store]).stdout;
     for (which, id) in &night.ids {
         let begin = format!("{}  {which}", &id.to_string()[..8]);
@@ -676,7 +687,7 @@ fn wide_characters_count_for_the_columns_that_they_take() {
         let session = store.create_with(&types(), SessionOptions::default().tag("t", tag)).unwrap();
         session.close().unwrap();
     }
-    // As a terminal that knows nothing of sequences draws them.
+    // A terminal without support for sequences draws each character.
     let columns_of = |line: &str| -> usize {
         let wide =
             |one: char| !matches!(one, '…' | '\u{2764}') && u32::from(one) > 0x2e80 && one != '\u{fe0f}';
@@ -695,7 +706,8 @@ fn wide_characters_count_for_the_columns_that_they_take() {
     }
 }
 
-/// A hint once held a path as it stands, and whoever pasted it ran what the path said.
+/// A hint once contained an unquoted path, and a shell into which it was pasted ran parts of the
+/// path.
 #[test]
 fn a_hint_holds_the_path_of_a_store_as_a_shell_reads_it() {
     let directory = tempfile::tempdir().unwrap();

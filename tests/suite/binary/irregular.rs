@@ -1,4 +1,4 @@
-//! Links, pipes, sockets and devices in the places of a session's files, put there by somebody else.
+//! Links, pipes, sockets and devices that others put in place of a session's files.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,10 +20,10 @@ use nix::unistd::mkfifo;
 
 use super::{options, step};
 
-/// How long a verb may take that should not wait for anything.
+/// The time limit of a verb that should not wait for anything.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// Runs a verb that might wait for ever.
+/// Runs a verb that might wait forever.
 fn bounded(arguments: Vec<OsString>) -> Ran {
     let (send, receive) = mpsc::channel();
     let shown = format!("{arguments:?}");
@@ -31,7 +31,8 @@ fn bounded(arguments: Vec<OsString>) -> Ran {
     receive.recv_timeout(WITHIN).unwrap_or_else(|_| panic!("{shown} did not end"))
 }
 
-/// A store with a session whose directory holds a segment and an object, and another session.
+/// Creates a store with a session whose directory contains a segment and an object, and another
+/// session.
 fn made(root: &Path) -> (Store, PathBuf) {
     let store = Store::open_with(root.join("store"), options()).unwrap();
     let session = store.create(&types()).unwrap();
@@ -43,14 +44,14 @@ fn made(root: &Path) -> (Store, PathBuf) {
     (store, dir)
 }
 
-/// All that can stand in a file's place, with what it is told to be.
+/// Puts an entry of this kind at the path.
 fn put(path: &Path, what: EntryKind, elsewhere: &Path) {
     match what {
         EntryKind::Link => symlink(elsewhere, path).unwrap(),
         EntryKind::Pipe => mkfifo(path, Mode::S_IRWXU).unwrap(),
-        // It stays when its listener goes.
+        // The socket remains after its listener ends.
         EntryKind::Socket => {
-            // No socket is bound at a long path.
+            // A socket cannot be bound at a long path.
             let made = tempfile::tempdir().unwrap();
             drop(UnixListener::bind(made.path().join("socket")).unwrap());
             fs::rename(made.path().join("socket"), path).unwrap();
@@ -64,8 +65,8 @@ fn words(words: &[&dyn AsRef<std::ffi::OsStr>]) -> Vec<OsString> {
     words.iter().map(|word| word.as_ref().to_owned()).collect()
 }
 
-/// `verify` of a store waited for ever for a pipe that had a segment's name, and `sessions` read half a gibibyte of an
-/// endless file to which one was a link.
+/// `verify` of a store waited forever for a pipe with a segment's name, and `sessions` read half a
+/// gibibyte through a link to an endless file.
 #[test]
 fn what_is_no_file_is_named_and_neither_read_nor_waited_for() {
     let endless = Path::new("/dev/zero");
@@ -102,7 +103,7 @@ fn what_is_no_file_is_named_and_neither_read_nor_waited_for() {
             assert_eq!(ran.code, 2, "{}{}", ran.stdout, ran.stderr);
             assert!(ran.stderr.contains(&said), "{}", ran.stderr);
         }
-        // The other session is listed and verified all the same, and this one is a row that says why it is not.
+        // The other session is still listed and verified, and the row of this one gives the reason.
         let root = store.path();
         let listed = bounded(words(&[&"sessions", &root]));
         assert_eq!((listed.code, listed.stdout.lines().count()), (2, 3), "{}", listed.stdout);
@@ -113,7 +114,7 @@ fn what_is_no_file_is_named_and_neither_read_nor_waited_for() {
     }
 }
 
-/// A reader went through a link in place of an object's directory, to files of somebody else's.
+/// A reader followed a link in place of an object's directory, to another user's files.
 #[test]
 fn objects_are_read_through_no_link_and_no_pipe() {
     let object = |dir: &Path| fs::read_dir(dir.join("objects")).unwrap().next().unwrap().unwrap().path();
@@ -140,7 +141,7 @@ fn objects_are_read_through_no_link_and_no_pipe() {
     assert!(ran.stdout.contains("objects: it is a symbolic link"), "{}", ran.stdout);
 }
 
-/// A session with a workspace of which a call has left captures.
+/// Adds a workspace to a session and makes a call that leaves captures.
 fn with_captures(root: &Path, session: &Session) -> ToolRunner {
     let work = root.join("work");
     fs::create_dir_all(&work).unwrap();
@@ -153,7 +154,6 @@ fn with_captures(root: &Path, session: &Session) -> ToolRunner {
     runner
 }
 
-/// The first file of an object in a directory of captures.
 fn object_in(captures: &Path) -> PathBuf {
     let directories = fs::read_dir(captures.join("objects")).unwrap().map(|entry| entry.unwrap().path());
     let mut directories: Vec<PathBuf> =
@@ -162,7 +162,7 @@ fn object_in(captures: &Path) -> PathBuf {
     fs::read_dir(&directories[0]).unwrap().next().unwrap().unwrap().path()
 }
 
-/// A pipe in the place of a file of the captures had `rewind` and `recover` wait for ever.
+/// A pipe in place of a file of the captures made `rewind` and `recover` wait forever.
 #[test]
 fn a_store_of_captures_with_something_else_in_a_files_place_holds_nobody_up() {
     let by = ["--by", "ada", "--reason", "it went wrong"];
@@ -179,7 +179,7 @@ fn a_store_of_captures_with_something_else_in_a_files_place_holds_nobody_up() {
             let to = session.position().unwrap();
             let call = runner.begin(&ToolCall::new("edit", "{}"), &ExecuteOptions::default()).unwrap();
             fs::write(root.join("work/page"), "two").unwrap();
-            // What a killed process leaves: a log without the end of its call.
+            // As a killed process leaves it: a log without the end of its call.
             session.sync().unwrap();
             let copy = root.join("killed/sessions").join(id.to_string());
             fs::create_dir_all(copy.parent().unwrap()).unwrap();
@@ -206,7 +206,7 @@ fn a_store_of_captures_with_something_else_in_a_files_place_holds_nobody_up() {
                 }
                 let ran = bounded(asked);
                 let said = format!("{}{}", ran.stdout, ran.stderr);
-                // Of these two nothing is needed, and the other objects may do.
+                // These two are not needed, and the other objects may suffice.
                 let is_needed = ["config", "HEAD", "objects", "refs"].contains(&place);
                 let told =
                     said.contains(&format!("is {what}, where ")) && said.contains(&*path.to_string_lossy());
@@ -219,7 +219,7 @@ fn a_store_of_captures_with_something_else_in_a_files_place_holds_nobody_up() {
     }
 }
 
-/// What stands beside a session's records is no reason to wait either.
+/// Other entries in a session's directory are no reason to wait either.
 #[test]
 fn a_lock_an_image_or_a_spare_that_is_no_file_holds_nobody_up() {
     for what in [EntryKind::Link, EntryKind::Pipe] {

@@ -15,7 +15,7 @@ fn man(words: &[&str]) -> Ran {
     foldlog([&["man"], words].concat())
 }
 
-/// The text that `man` makes of a page, or `None` where there is no `man`.
+/// Returns the text that `man` makes of a page, or `None` if there is no `man`.
 fn rendered(page: &str) -> Option<String> {
     let mut command = Command::new("man");
     command.args(["--warnings", "-E", "UTF-8", "-l", "-"]).env("MANPAGER", "cat").env("MANWIDTH", "200");
@@ -36,7 +36,6 @@ fn rendered(page: &str) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// The files of a directory by their names.
 fn files(dir: &Path) -> BTreeMap<String, String> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let named = |path: std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -55,7 +54,7 @@ fn each_verb_has_a_page() {
     assert_eq!(ledger.code, 0);
     let help = foldlog(["ledger", "--help"]).stdout;
     if let Some(text) = rendered(&ledger.stdout) {
-        // The table of fields stands in the page as it stands in the help.
+        // The page contains the table of fields as in the help.
         let (_, fields) = help.split_once("With --json one object a line").unwrap();
         for line in fields.lines().skip(1) {
             assert!(text.contains(line.trim_start()), "{line:?} is not in the page:\n{text}");
@@ -89,14 +88,14 @@ fn pages_are_written_where_none_is_replaced() {
     assert_eq!(written["foldlog-show.1"], man(&["show"]).stdout);
     assert_eq!(written["foldlog-import-aca.1"], man(&["import", "aca"]).stdout);
     assert!(written.len() > 30 && !written.contains_key("foldlog-demo-child.1"), "{listed:?}");
-    // Pages that name one another are there.
+    // Pages refer only to existing pages.
     for (name, page) in &written {
         for named in page.split_whitespace().filter_map(|word| word.strip_suffix("(1)")) {
             let named = named.replace("\\-", "-").replace("\\fB", "");
             assert!(written.contains_key(&format!("{named}.1")), "{name} names {named}, which is no page");
         }
     }
-    // One page that is there keeps all others from being written.
+    // One existing page prevents the writing of all others.
     fs::write(dir.join("foldlog-show.1"), "mine").unwrap();
     fs::remove_file(dir.join("foldlog.1")).unwrap();
     let refused = man(&["--out", out]);
@@ -104,7 +103,7 @@ fn pages_are_written_where_none_is_replaced() {
     assert!(refused.stderr.contains("foldlog-"), "{}", refused.stderr);
     assert_eq!(fs::read_to_string(dir.join("foldlog-show.1")).unwrap(), "mine");
     assert!(!dir.join("foldlog.1").exists());
-    // With --force a link is replaced, and not what it leads to.
+    // With --force a link is replaced, and its target is unchanged.
     let other = directory.path().join("other");
     fs::write(&other, "mine").unwrap();
     symlink(&other, dir.join("foldlog.1")).unwrap();

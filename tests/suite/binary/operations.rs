@@ -1,4 +1,5 @@
-//! What the verbs say of tool calls: those that ended, those that a process left open, those that wait for a person.
+//! Tool calls in the verbs' output: ended ones, ones that a process left open, and ones that wait
+//! for a person.
 
 use foldlog::tools::{
     ExecuteOptions, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
@@ -9,8 +10,8 @@ use foldlog_tests::verbs::foldlog;
 
 use super::{Fixture, options, step};
 
-/// A session of four calls: one that holds, one that failed, one that held and was rolled back, and one that its
-/// process never ended. The store is dropped as a killed process would leave it.
+/// Creates a session of four calls: committed, failed, committed and rolled back, and open without
+/// an end record. The store is dropped as a killed process would leave it.
 pub(super) fn fixture() -> Fixture {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open_with(directory.path(), options()).unwrap();
@@ -31,7 +32,7 @@ pub(super) fn fixture() -> Fixture {
     session.rollback_to(held.end).unwrap();
     let open = begin("send_mail", "call_3");
     write(open.context());
-    // Its end is never written, since the session is closed under it.
+    // The session is closed under the call, so its end record is never written.
     session.close().unwrap();
     drop(open);
     Fixture { directory, session: dir.clone(), fork: dir }
@@ -75,7 +76,7 @@ fn an_interrupted_call_is_settled_once_the_host_has_recovered_it() {
     ]));
 }
 
-/// Whoever came upon such a session could tell which session it was begun for, and not by which call.
+/// The output named the session for which a session was created, but not the call.
 #[test]
 fn a_session_that_was_begun_by_a_call_names_the_call() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `foldlog pending`: what waits for somebody, in all sessions of a store.
+//! `foldlog pending`: everything that waits for a person, in all sessions of a store.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::options;
 
-/// Asks what it is told to ask, before it does anything.
+/// Asks the question in its arguments before it changes anything.
 struct Asks;
 
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -34,7 +34,7 @@ impl Tool for Asks {
     }
 }
 
-/// Has a new session of the store ask each of these questions, and returns its directory.
+/// Makes a new session of the store ask each of these questions, and returns its directory.
 fn ask(store: &Store, questions: &[&str]) -> std::path::PathBuf {
     let session = store.create(&SessionTypes::builder().build().unwrap()).unwrap();
     let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build().unwrap());
@@ -78,7 +78,8 @@ fn questions_of_all_sessions_are_listed_until_somebody_answers_them() {
     assert!(!ran.stdout.contains("Delete it?") && ran.stdout.contains("Send it?"), "{}", ran.stdout);
 }
 
-/// What a model asks is from outside: it must not move the cursor of whoever decides about it, nor pass for another line.
+/// A model's question is external text: it must not move the cursor of the person who decides, nor
+/// pass for another line.
 #[test]
 fn a_question_cannot_pass_for_what_the_program_says() {
     let directory = tempfile::tempdir().unwrap();
@@ -118,7 +119,7 @@ fn a_damaged_session_is_reported_and_the_questions_of_the_others_are_listed() {
     assert_eq!((missing.code, &*missing.stdout), (2, ""), "{}", missing.stderr);
 }
 
-/// An approval was recorded and shown as `run-again`, and nothing said which arguments somebody had approved.
+/// An approval was recorded and shown as `run-again`, without the approved arguments.
 #[test]
 fn an_approval_is_shown_with_who_approved_which_arguments() {
     let directory = tempfile::tempdir().unwrap();
@@ -151,13 +152,14 @@ fn an_approval_is_shown_with_who_approved_which_arguments() {
     assert_eq!((&json["decision"], &json["arguments"]), (&"approved".into(), &digest.into()));
 }
 
-/// Interrupted calls that only a person can judge were not listed, although nothing goes on without that person.
+/// Interrupted calls that only a person can judge were not listed, although the session waits for
+/// that person.
 #[test]
 fn an_interrupted_call_that_a_person_has_to_judge_is_listed_with_the_commands_that_settle_it() {
     let fixture = super::operations::fixture();
     let store = Store::open_with(fixture.directory.path(), options()).unwrap();
     let id = store.session_ids().unwrap()[0];
-    // Nobody can decide before the session is recovered, which waits for somebody too.
+    // No decision is possible before the session is recovered, which waits for a person too.
     let row: serde_json::Value = serde_json::from_str(pending(&store, true).stdout.trim()).unwrap();
     assert_eq!((&row["operation"], &row["waits_for"]), (&12.into(), &"recovery".into()));
     let recover = row["decide"][0]["command"].as_str().unwrap().to_owned();
@@ -177,14 +179,14 @@ fn an_interrupted_call_that_a_person_has_to_judge_is_listed_with_the_commands_th
     let text = pending(&store, false).stdout;
     assert!(commands.iter().all(|command| text.contains(command)), "{text}");
 
-    // A command that is listed does what it says.
+    // A listed command works.
     let failed = commands.iter().find(|command| command.contains(" failed ")).unwrap();
     let words = failed.replace("\"$USER\"", "Ada");
     assert_eq!(foldlog(words.split(' ').skip(1)).code, 0, "{words}");
     assert_eq!(pending(&store, false).stdout, "no call waits for a person\n");
 }
 
-/// A conversation whose process ended before its answer came stood among those that were complete.
+/// A conversation whose process ended before its answer was listed among the complete ones.
 #[test]
 fn a_conversation_that_must_be_resumed_is_listed_as_such_until_it_is_complete() {
     let directory = tempfile::tempdir().unwrap();
@@ -217,7 +219,7 @@ fn a_conversation_that_must_be_resumed_is_listed_as_such_until_it_is_complete() 
     );
     assert!(listed(&["--status", "closed"]).contains(&id.to_string()), "it was closed too");
 
-    // While a process has the session open, that goes on with it.
+    // A process that has the session open will continue the conversation.
     let session = store.open_session(id, &types).unwrap();
     assert!(!listed(&["--status", "resumable"]).contains(&id.to_string()));
     let request = session.record_request(&request()).unwrap();

@@ -1,4 +1,4 @@
-//! A position is named by its number, or by the tag of a snapshot.
+//! Positions as arguments: a number, or the tag of a snapshot.
 
 use foldlog::{Session, SnapshotOptions, Store};
 use foldlog_test_support::host::types;
@@ -6,7 +6,8 @@ use foldlog_tests::verbs::foldlog;
 
 use super::{options, step};
 
-/// A session with two snapshots of one tag, one of a number, and steps between them.
+/// Creates a session with two snapshots of one tag, one with a number as its tag, and steps between
+/// them.
 fn session(store: &Store) -> Session {
     let session = store.create(&types()).unwrap();
     let snapshot = |tag: &str| session.snapshot(SnapshotOptions::with_tag(tag)).unwrap().position;
@@ -34,7 +35,7 @@ fn a_tag_stands_for_the_latest_snapshot_that_has_it_wherever_a_position_does() {
         assert_eq!(tagged.code, 0, "{tagged:?}");
         assert_eq!(tagged.stdout, run(&latest).stdout, "{verb}");
         assert_ne!(tagged.stdout, run(&snapshots[0].position.to_string()).stdout, "{verb}");
-        // A number is a number, unless it is said to be a tag.
+        // A number is a position, unless it is marked as a tag.
         assert_eq!(run("tag:5").stdout, run(&snapshots[2].position.to_string()).stdout, "{verb}");
         assert_ne!(run("tag:5").stdout, run("5").stdout, "{verb}");
     }

@@ -1,4 +1,4 @@
-//! `foldlog recover`: what a killed process left half done, restored without its host.
+//! `foldlog recover`: restores the half-done work of a killed process without its host.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 use super::step;
 
-/// Writes half of what it has to, and is killed with its process.
+/// Writes half of its output, and is killed with its process.
 struct Dies;
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -67,7 +67,8 @@ struct Killed {
 }
 
 impl Killed {
-    /// A session that was killed within its call; its snapshots are within its own directory, or beside it.
+    /// A session that was killed within its call; its snapshots are in its own directory, or
+    /// outside.
     fn with_snapshots(place: &str) -> Killed {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("workspace")).unwrap();
@@ -93,7 +94,6 @@ impl Killed {
         LogReader::open(&self.session).unwrap().ledger().unwrap()[0].outcome
     }
 
-    /// `foldlog recover` of the session.
     fn recover(&self, options: &[&str]) -> Ran {
         let words = ["recover", self.session.to_str().unwrap()];
         foldlog(words.iter().chain(options).map(|word| (*word).to_owned()))
@@ -110,7 +110,8 @@ impl Killed {
     }
 }
 
-/// Nothing but the host could bring the files back, and a host that is gone, or fails while it opens, could not either.
+/// Only the host could restore the files, and a missing host, or one that fails while it opens,
+/// could not.
 #[test]
 fn what_a_killed_host_left_half_done_is_restored_without_it() {
     let killed = Killed::with_snapshots("within");
@@ -123,13 +124,13 @@ fn what_a_killed_host_left_half_done_is_restored_without_it() {
         ran.stdout
     );
     killed.is_recovered();
-    // Nothing is left to be done, and a person decides about the call.
+    // Nothing remains to be restored, and a person decides about the call.
     let again = killed.recover(&[]);
     assert_eq!(again.code, 0, "{again:?}");
     assert!(again.stdout.contains("has no open calls"), "{}", again.stdout);
     let session = killed.session.to_str().unwrap();
     let operation = LogReader::open(&killed.session).unwrap().ledger().unwrap()[0].operation.to_string();
-    // Somebody decides, for a reason.
+    // A decision needs a person and a reason.
     for (by, reason, blank) in [("", "unsent", "--by <WHO>"), ("me", " ", "--reason <WHY>")] {
         let ran = foldlog(["settle", session, &operation, "failed", "--by", by, "--reason", reason]);
         assert!(ran.code == 2 && ran.stderr.contains(blank) && ran.stderr.contains("it is blank"), "{ran:?}");
@@ -155,7 +156,7 @@ fn a_workspace_that_nobody_names_is_asked_for_and_nothing_is_changed() {
         assert!(ran.code == 2 && ran.stderr.contains(&said), "{ran:?}");
         assert_eq!((killed.page().as_str(), killed.fate()), ("half done", OperationStatus::Open));
     }
-    // Of the only one the name may be left out.
+    // The name of a single workspace may be left out.
     let (root, snapshots) = (killed.root(), killed.directory.path().join("snapshots"));
     let options =
         ["--workspace", root.to_str().unwrap(), "--snapshots", snapshots.to_str().unwrap(), "--json"];
@@ -173,7 +174,7 @@ fn a_workspace_that_nobody_names_is_asked_for_and_nothing_is_changed() {
     killed.is_recovered();
 }
 
-/// A repair by hand between a crash and the recovery disappeared without a message.
+/// A manual repair between a crash and the recovery disappeared without a message.
 #[test]
 fn a_repair_by_hand_before_a_recovery_is_named_and_an_undo_brings_it_back() {
     let killed = Killed::with_snapshots("within");
@@ -206,8 +207,8 @@ fn a_repair_by_hand_before_a_recovery_is_named_and_an_undo_brings_it_back() {
     assert_eq!(foldlog(["replay", session, "--thorough"]).code, 0);
 }
 
-/// A tool that wrote into its workspace's mark, and whose process was killed then, kept its own session from being
-/// recovered, and nothing said by what.
+/// A tool that wrote into its workspace's mark, and whose process was killed then, blocked the
+/// recovery of its own session, and no message named the mark.
 #[test]
 fn a_mark_that_a_tool_forged_is_named_and_removed_by_force_alone() {
     let killed = Killed::with_snapshots("within");
@@ -228,7 +229,7 @@ fn a_mark_that_a_tool_forged_is_named_and_removed_by_force_alone() {
     killed.is_recovered();
 }
 
-/// Whatever directory stood at the path by then was emptied, and the snapshot written into it.
+/// Any directory at the old path was emptied, and the snapshot was written into it.
 #[test]
 fn a_workspace_that_was_replaced_is_restored_into_the_directory_that_a_person_names() {
     let killed = Killed::with_snapshots("within");
@@ -272,7 +273,7 @@ fn a_workspace_that_was_replaced_is_restored_into_the_directory_that_a_person_na
         killed.root().display()
     );
     assert!(ran.stdout.contains(&said), "{}", ran.stdout);
-    // The command that is told brings back what was removed: with --workspace it was refused.
+    // The printed command brings the removed files back: with --workspace it was refused.
     assert!(ran.stdout.contains("--rebind NAME=DIR` brings back what was there"), "{}", ran.stdout);
     let session = killed.session.to_str().unwrap();
     let words = ["rewind", session, "--undo", "--by", "me", "--reason", "it was mine", "--rebind"];
@@ -281,7 +282,8 @@ fn a_workspace_that_was_replaced_is_restored_into_the_directory_that_a_person_na
     assert_eq!(fs::read_to_string(killed.root().join("more")).unwrap(), "of no worth");
 }
 
-/// A session without an open call was kept away by the mark of another one, and `--force` said nothing and did nothing.
+/// A session without an open call was blocked by the mark of another one, and `--force` silently
+/// did nothing.
 #[test]
 fn a_mark_is_removed_by_force_also_for_a_session_that_has_no_open_call() {
     const MARK: &str = "user.foldlog.work";
@@ -317,14 +319,14 @@ fn a_mark_is_removed_by_force_also_for_a_session_that_has_no_open_call() {
     assert!(!bears_mark());
     let ran = recover(&["--workspace", &killed.root().display().to_string(), "--force"]);
     assert!(ran.stderr.contains("has no mark"), "{}", ran.stderr);
-    // Nothing else was touched, and the one that left it half done is recovered as before.
+    // Nothing else was changed, and the session whose work is half done is recovered as before.
     assert_eq!((killed.page().as_str(), killed.fate()), ("half done", OperationStatus::Open));
     assert_eq!(killed.recover(&["--workspace", &killed.workspace()]).code, 0);
     killed.is_recovered();
 }
 
-/// The mark of a directory that was named by mistake was removed before that was found out, and others went on working on what
-/// its own session had left half done.
+/// The mark of a directory that was named by mistake was removed before the mistake was found. Then
+/// other sessions worked on files that the mark's own session had left half done.
 #[test]
 fn the_mark_of_another_workspace_is_kept_where_that_is_named_by_mistake() {
     let (killed, other) = (Killed::with_snapshots("within"), Killed::with_snapshots("within"));
@@ -354,7 +356,7 @@ fn a_path_that_is_no_text_is_told_in_json_as_well() {
     assert_eq!(fs::read_to_string(odd.join("page")).unwrap(), "as it was");
 }
 
-/// Nothing said where the workspace of an interrupted session was.
+/// No message named the path of an interrupted session's workspace.
 #[test]
 fn the_path_of_the_workspace_is_told_to_whoever_recovers() {
     let killed = Killed::with_snapshots("within");
@@ -369,7 +371,7 @@ fn the_path_of_the_workspace_is_told_to_whoever_recovers() {
     let listed = Json::parse(&listed.stdout);
     let workspaces = listed.get("open").unwrap().elements()[0].get("workspaces").cloned();
     assert_eq!(workspaces.unwrap().get("workspace"), Some(&Json::text(&root)));
-    // What is printed is the command.
+    // The output contains the complete command.
     let next = refused.stderr.split("give its directory: ").nth(1).unwrap().trim().to_owned();
     let options: Vec<&str> = next.split(' ').collect();
     assert_eq!(killed.recover(&options).code, 0);

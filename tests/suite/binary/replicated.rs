@@ -1,5 +1,5 @@
-//! Sessions that a replica holds: how they are listed, what a person may write into them, and the verbs that bring them to a bucket and
-//! back.
+//! Replicated sessions: how they are listed, which writes by a person they accept, and the verbs
+//! that push them to a bucket and pull them back.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn runner(session: &Session) -> ToolRunner {
     ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new())
 }
 
-/// Runs a verb. `S` stands for the session's directory.
+/// Runs a verb. `S` is a placeholder for the session's directory.
 fn run(session: &Path, words: &str) -> Ran {
     foldlog(words.split(' ').map(|word| match word {
         "S" => session.to_owned(),
@@ -38,7 +38,7 @@ fn json(ran: &Ran) -> Value {
     serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}{}", ran.stdout, ran.stderr))
 }
 
-/// A session that a replica holds, in which a call was left open, and that call.
+/// Creates a replicated session with an open call, and returns its directory and that call.
 fn interrupted(directory: &Path, replica: &MemoryReplica) -> (PathBuf, OperationId) {
     let session = store(directory, replica).create(&types()).unwrap();
     let open = runner(&session).begin(&ToolCall::new("send", "{}"), &ExecuteOptions::default()).unwrap();
@@ -85,11 +85,11 @@ fn a_person_settles_no_call_of_a_held_session_unawares() {
     }
     let preview = run(&dir, "rewind S 1 --preview");
     assert_eq!(preview.code, 0, "a preview writes nothing");
-    // What is printed to be run is what runs.
+    // The printed command works as printed.
     let recovers = format!("foldlog recover {} --unreplicated`", dir.display());
     assert!(preview.stdout.contains(&recovers), "{}", preview.stdout);
 
-    // Whoever says so may, and the next opening with the replicator brings it.
+    // With the option the write is allowed, and the next opening with the replicator replicates it.
     let recovered = run(&dir, "recover S --unreplicated");
     assert_eq!(recovered.code, 0, "{}", recovered.stderr);
     let account = json(&run(&dir, &format!("ledger S {operation} --json")));
@@ -149,7 +149,7 @@ fn what_a_fenced_log_has_beyond_what_was_acknowledged_is_said_to_count_nowhere()
     assert!(json(&foldlog(["sessions", store_dir, "--json"]))["fenced"].is_null());
     let from = replica.records_len(id);
     let other = store(elsewhere.path(), &replica.named("t\u{1b}wo")).take_over(id, &types()).unwrap();
-    // At this durability nothing waits for anybody.
+    // At this durability no write waits.
     session.dispatch(noted("too late")).unwrap();
     assert!(matches!(session.sync(), Err(Error::Fenced { .. })));
     drop(session);
@@ -167,13 +167,13 @@ fn what_a_fenced_log_has_beyond_what_was_acknowledged_is_said_to_count_nowhere()
     let listed = foldlog(["sessions", store_dir]).stdout;
     assert!(listed.contains(&format!("fenced: records from {from} on")), "{listed}");
 
-    // With the session goes what was said of it.
+    // The note about a session is removed with it.
     Store::open(directory.path()).unwrap().delete(id).unwrap();
     assert!(!directory.path().join(format!("writers/{id}.fenced")).exists());
     assert!(elsewhere.path().join("writers").exists());
 }
 
-/// Begins a call that is to be held, which another worker's claim refuses.
+/// Starts a call that another worker's claim refuses.
 trait Begins {
     fn sync_with_begin(&self) -> Error;
 }
@@ -183,7 +183,7 @@ impl Begins for Session {
         let begun = runner(self).begin(&ToolCall::new("send", "{}"), &ExecuteOptions::default());
         match begun {
             Err(error) => error,
-            // At this durability the begin waits for nobody, and the next sync tells.
+            // At this durability the start record does not wait; the next sync reports the refusal.
             Ok(open) => {
                 let error = self.sync().unwrap_err();
                 drop(open);
@@ -193,7 +193,7 @@ impl Begins for Session {
     }
 }
 
-/// A worker over a bucket in a directory, which keeps no lease.
+/// Creates a worker with a bucket in a directory, without leases.
 pub(super) fn worker(directory: &Path, bucket: &Path, name: &str) -> Store {
     worker_with(directory, bucket, name, None)
 }
@@ -238,7 +238,7 @@ fn sessions_go_to_a_bucket_and_back_and_are_taken_over_from_there() {
     let verified = foldlog(["verify", place("copies").to_str().unwrap()]);
     assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
     assert!(foldlog(["sessions", place("copies").to_str().unwrap()]).stdout.contains("held by a replica"));
-    // The worker goes on under the name that its log has, and the copy follows.
+    // The worker continues under the name in its log, and the copy follows.
     let session = worker(&place("one"), &place("bucket"), "one").open_session(id, &types()).unwrap();
     session.dispatch(noted("went on")).unwrap();
     session.sync().unwrap();
@@ -263,7 +263,7 @@ fn sessions_go_to_a_bucket_and_back_and_are_taken_over_from_there() {
     session.close().unwrap();
     assert_eq!(json(&words(&format!("pull URL --to @copies --session {id} --json")))["new"], 2);
 
-    // What cannot be done says so.
+    // Impossible actions are refused with a reason.
     let superseded = words(&format!("push @one URL --session {id}"));
     assert_eq!(superseded.code, 2);
     assert!(superseded.stderr.contains("superseded"), "{}", superseded.stderr);
@@ -298,7 +298,7 @@ fn a_session_whose_worker_lives_is_taken_over_by_whoever_says_so_and_one_whose_w
     };
     let takes = |to: &str, bucket| words(&format!("takeover URL --to @{to} --by Ada --reason gone"), bucket);
 
-    // It renews its lease while the verb watches.
+    // The worker renews its lease while the verb watches.
     let refused = takes("two", "bucket");
     assert_eq!(refused.code, 2, "{}{}", refused.stdout, refused.stderr);
     let said = "is written by the worker `on\\u{1b}e`, epoch 1, which renewed its lease of 0.5 s";
@@ -314,13 +314,13 @@ fn a_session_whose_worker_lives_is_taken_over_by_whoever_says_so_and_one_whose_w
     assert!(renewed_at.starts_with("20") && listed["lease"]["left_ms"].is_null(), "{listed}");
     assert!(words("sessions URL", "bucket").stdout.contains("lease_renewed"));
 
-    // In a copy of the bucket nobody renews anything.
+    // In a copy of the bucket no lease is renewed.
     copy(&place("bucket"), &place("copy"));
     assert_eq!(json(&words("sessions URL --json --wait", "copy"))["worker"], "ran_out");
     let taken = takes("three", "copy");
     assert_eq!(taken.code, 0, "{}{}", taken.stdout, taken.stderr);
     assert!(taken.stderr.contains("watching for 0.5 s"), "{}", taken.stderr);
-    // Closed by the verb, it is nobody's.
+    // After the verb has closed the session, nobody owns it.
     let closed = json(&words("sessions URL --json --wait", "copy"));
     assert!(closed["lease"].is_null() && closed["worker"] == "closed", "{closed}");
     let again = takes("four", "copy");
@@ -332,7 +332,7 @@ fn a_session_whose_worker_lives_is_taken_over_by_whoever_says_so_and_one_whose_w
     assert!(matches!(session.sync(), Err(Error::Fenced { epoch: 2, .. })));
 }
 
-/// Copies a directory. What is removed meanwhile is not in the copy.
+/// Copies a directory. Files that are removed meanwhile are not in the copy.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {

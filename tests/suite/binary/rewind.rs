@@ -1,4 +1,4 @@
-//! `foldlog rewind`: a session and its files go back together without their host, and come again.
+//! `foldlog rewind`: rewinds a session and its files together without their host, and undoes that.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use foldlog_tests::verbs::{Ran, foldlog};
 
 use super::options;
 
-/// A session with a workspace, whose host is gone.
+/// A session with a workspace, whose host has ended.
 struct Left {
     directory: tempfile::TempDir,
     session: PathBuf,
@@ -30,7 +30,7 @@ fn write(directory: &Path, files: &[(&str, &[u8])]) {
     files.iter().for_each(|(name, text)| fs::write(directory.join("work").join(name), text).unwrap());
 }
 
-/// Has a call write files and add a step to the plan.
+/// Makes a call that writes files and adds a step to the plan.
 fn call(directory: &Path, runner: &ToolRunner, title: &str, files: &[(&str, &[u8])]) {
     let operation = runner.begin(&ToolCall::new("edit\u{1b}[31m", "{}"), &ExecuteOptions::default()).unwrap();
     operation.context().session().dispatch(StepAdded { title: title.to_owned(), part: 0 }).unwrap();
@@ -77,7 +77,7 @@ impl Left {
         fs::read_to_string(self.directory.path().join("work").join(name)).ok()
     }
 
-    /// The bytes of the log.
+    /// Returns the bytes of the log.
     fn log(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let paths = fs::read_dir(&self.session).unwrap().map(|entry| entry.unwrap().path());
         let mut segments: Vec<_> =
@@ -164,12 +164,12 @@ fn a_rewind_is_refused_where_it_cannot_be() {
     let dir = left.session.to_str().unwrap();
     let ran = foldlog(["rewind", dir, "then", "--preview"]);
     assert!(ran.code == 2 && ran.stderr.contains("give its directory: --workspace workspace=/"), "{ran:?}");
-    // Another directory than that of the captures.
+    // A directory other than the one of the captures.
     let other = left.directory.path().join("other");
     fs::create_dir(&other).unwrap();
     let ran = foldlog(["rewind", dir, "then", "--preview", "--workspace", other.to_str().unwrap()]);
     assert!(ran.code == 2 && ran.stderr.contains("error: "), "{ran:?}");
-    // While the session runs elsewhere, and once it was interrupted there.
+    // While the session is open elsewhere, and after an interruption there.
     let at = left.directory.path();
     let id = left.session.file_name().unwrap().to_str().unwrap().parse().unwrap();
     let session = Store::open_with(at.join("store"), options()).unwrap().open_session(id, &types()).unwrap();
@@ -178,7 +178,7 @@ fn a_rewind_is_refused_where_it_cannot_be() {
     let runner = runner(at, &session);
     let call = runner.begin(&ToolCall::new("cut short", "{}"), &ExecuteOptions::default()).unwrap();
     session.sync().unwrap();
-    // What a killed process leaves: a log without the end of its call.
+    // As a killed process leaves it: a log without the end of its call.
     let copy = at.join("copy");
     fs::create_dir_all(copy.join("sessions")).unwrap();
     let copied = copy.join("sessions").join(left.session.file_name().unwrap());
@@ -192,7 +192,7 @@ fn a_rewind_is_refused_where_it_cannot_be() {
     let ran = foldlog(words.map(str::to_owned));
     let recovery = format!("`foldlog recover {} --workspace {work}`", copied.display());
     assert!(ran.code == 2 && ran.stderr.contains(&recovery), "{ran:?}");
-    // And a log that does not hold goes nowhere.
+    // A damaged log cannot be rewound.
     let (segment, mut bytes) = left.log().remove(0);
     bytes[200] ^= 1;
     fs::write(segment, bytes).unwrap();
@@ -201,7 +201,8 @@ fn a_rewind_is_refused_where_it_cannot_be() {
     assert_eq!(left.file("page").as_deref(), Some("two\u{1b}[31m\n"));
 }
 
-/// A preview of an interrupted session was refused: whoever wanted to know what a rewind would bring had to recover first.
+/// A preview of an interrupted session was refused: a person who wanted to see the effect of a
+/// rewind had to recover first.
 #[test]
 fn a_preview_of_an_interrupted_session_tells_what_comes_behind_its_recovery() {
     let left = Left::new();
@@ -214,7 +215,7 @@ fn a_preview_of_an_interrupted_session_tells_what_comes_behind_its_recovery() {
     open.context().session().dispatch(StepAdded { title: "half done".to_owned(), part: 0 }).unwrap();
     session.close().unwrap();
     drop((open, runner));
-    // What a process that was killed leaves.
+    // As a killed process leaves it.
     write(at, &[("page", b"half done\n"), ("another", b"half done\n")]);
 
     let log = left.log();
@@ -233,7 +234,7 @@ fn a_preview_of_an_interrupted_session_tells_what_comes_behind_its_recovery() {
     ] {
         assert!(ran.stdout.contains(&line), "{line:?} in {}", ran.stdout);
     }
-    // What the call left half done is the recovery's to undo.
+    // The recovery undoes the call's half-done work.
     assert!(!ran.stdout.contains("another") && !ran.stdout.contains("half done"), "{ran:?}");
     let json = left.rewind(&["then", "--preview", "--json"]);
     let told: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
@@ -242,7 +243,7 @@ fn a_preview_of_an_interrupted_session_tells_what_comes_behind_its_recovery() {
     assert!(within.code == 2 && within.stderr.contains("lies within operation"), "{within:?}");
     assert_eq!((left.log(), left.file("page").as_deref()), (log, Some("half done\n")), "nothing was written");
 
-    // The recovery and the rewind do what was told.
+    // The recovery and the rewind do what the preview showed.
     let dir = left.session.to_str().unwrap();
     assert_eq!(foldlog(["recover", dir, "--workspace", &work]).code, 0);
     let after = left.rewind(&["then", "--preview"]);
@@ -252,7 +253,8 @@ fn a_preview_of_an_interrupted_session_tells_what_comes_behind_its_recovery() {
     assert_eq!((left.file("page").as_deref(), left.file("another")), (Some("one\n"), None));
 }
 
-/// The captures of a workspace were sought in calls that had ended, so a session whose first call was the interrupted one had none.
+/// The captures of a workspace were only looked up in ended calls, so a session whose first call
+/// was interrupted had none.
 #[test]
 fn a_preview_knows_the_workspace_of_a_first_call_that_was_interrupted() {
     let directory = tempfile::tempdir().unwrap();
@@ -276,13 +278,13 @@ fn a_preview_knows_the_workspace_of_a_first_call_that_was_interrupted() {
         "{ran:?}"
     );
     assert!(ran.stdout.contains("  no file changes\n"), "{ran:?}");
-    // Without a preview, it says what comes first.
+    // Without a preview, the verb names the required first step.
     let ran = left.rewind(&with(&[&position.to_string()]));
     assert!(ran.code == 2 && ran.stderr.contains("foldlog recover "), "{ran:?}");
 }
 
-/// What was in the directory that takes the place of the session's own, and what the rewind had put there, was nobody's: an undo kept all
-/// of it, and brought nothing back.
+/// With another directory in place of the session's own, the origin of the existing files and of
+/// those from the rewind was unknown: an undo kept all of them, and restored nothing.
 #[test]
 fn a_rewind_of_a_copy_on_a_directory_of_its_own_is_undone_and_done_again() {
     let left = Left::new();
@@ -322,7 +324,8 @@ fn a_rewind_of_a_copy_on_a_directory_of_its_own_is_undone_and_done_again() {
         let (files, said) = rewind(&["--undo", "--workspace", &directory]);
         assert_eq!(files, later, "{said}");
     }
-    // What the rewinds put there is known, so it goes back as in any directory; what somebody writes is kept.
+    // Files from the rewinds are known, so they are undone as in any directory; files that others
+    // wrote stay.
     fs::write(fresh.join("mine"), "by hand\n").unwrap();
     let mine = |files: &[(String, Vec<u8>)]| {
         let mut files = files.to_vec();
@@ -335,7 +338,7 @@ fn a_rewind_of_a_copy_on_a_directory_of_its_own_is_undone_and_done_again() {
     assert!(said.contains("kept mine: created by hand"), "{said}");
     assert_eq!(rewind(&["--undo", "--workspace", &directory]).0, mine(&later));
     assert_eq!(rewind(&["--undo", "--workspace", &directory]).0, mine(&then));
-    // A directory in which nothing has worked is another matter.
+    // A directory without earlier work is treated differently.
     let other = at.join("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("page"), "one\n").unwrap();

@@ -1,4 +1,5 @@
-//! `foldlog run`: a program of an agent over a workspace, killed, interrupted and resumed. A stand-in plays the program.
+//! `foldlog run`: an agent's program over a workspace, killed, interrupted and resumed. A stand-in
+//! plays the program.
 
 mod words;
 
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use uuid::Uuid;
 
-/// Longest wait for what another process does.
+/// The limit of a wait for another process.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A directory with a workspace, a prompt and a script of the stand-in.
@@ -41,7 +42,7 @@ impl Place {
         fs::write(self.path("script"), lines).unwrap();
     }
 
-    /// The words of a run, and others.
+    /// Returns the words of a run, and the others.
     fn words(&self, others: &[&str]) -> Vec<String> {
         let path = |name: &str| self.path(name).to_str().unwrap().to_owned();
         let mut words = ["run", "--adapter", "claude", "--program", env!("CARGO_BIN_EXE_claude-stand-in")]
@@ -61,7 +62,6 @@ impl Place {
         })
     }
 
-    /// Starts a run in a process of its own.
     fn start(&self, others: &[&str]) -> Binary {
         self.start_with(&self.words(others))
     }
@@ -71,7 +71,7 @@ impl Place {
         Binary(Some(start(command.stdin(Stdio::null()).current_dir(self.0.path()))))
     }
 
-    /// The words of a run with another value of an option that is among them.
+    /// Returns the words of a run with another value for one of its options.
     fn words_with(&self, name: &str, value: &str) -> Vec<String> {
         let mut words = self.words(&[]);
         let at = words.iter().position(|word| word == name).unwrap();
@@ -79,7 +79,6 @@ impl Place {
         words
     }
 
-    /// Returns the directory of the only session.
     fn session(&self) -> PathBuf {
         let mut sessions = fs::read_dir(self.path("store/sessions")).unwrap();
         let session = sessions.next().unwrap().unwrap().path();
@@ -87,7 +86,6 @@ impl Place {
         session
     }
 
-    /// Returns the id of the only session.
     fn id(&self) -> String {
         self.session().file_name().unwrap().to_str().unwrap().to_owned()
     }
@@ -104,7 +102,6 @@ impl Place {
         rows.map(|row| (text(&row, "tool"), text(&row, "outcome"))).collect()
     }
 
-    /// Returns how each stand-in was started.
     fn starts(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path("script.starts")).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -123,7 +120,7 @@ fn start(command: &mut Command) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// A process that is killed if it is left.
+/// A process that is killed when it is dropped.
 struct Binary(Option<Child>);
 
 impl Binary {
@@ -132,7 +129,7 @@ impl Binary {
         kill(Pid::from_raw(id.try_into().unwrap()), signal).unwrap();
     }
 
-    /// Waits for the end, and returns the exit code, if there is one, and what was written to standard error.
+    /// Waits for the end, and returns the exit code, if there is one, and standard error.
     fn ended(mut self) -> (Option<i32>, String) {
         let output = self.0.take().unwrap().wait_with_output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -162,7 +159,7 @@ fn ok(ran: &Ran) -> &str {
     &ran.stdout
 }
 
-/// A script whose program writes a file by a tool, and answers.
+/// Returns a script whose program writes a file with a tool, and answers.
 fn writing() -> Value {
     json!([
         {"turn": true},
@@ -172,7 +169,8 @@ fn writing() -> Value {
     ])
 }
 
-/// A script whose program is within a call of a tool that has changed the workspace, and says so by the file `began`.
+/// Returns a script whose program is within a tool call that has changed the workspace; the file
+/// `began` shows that.
 fn within(tool: &str) -> Value {
     let call = json!({"type": "tool_use", "id": "t1", "name": tool, "input": {"file_path": "notes"}});
     let hook = json!({"subtype": "hook_callback", "callback_id": "PreToolUse", "tool_use_id": "t1", "input":
@@ -203,7 +201,8 @@ fn a_run_works_in_its_directory_and_prints_the_answer() {
     assert!(ran.stderr.contains("1 tool call, ") && ran.stderr.contains("$0.2500"), "{}", ran.stderr);
     let transcript = foldlog(["transcript".as_ref(), place.session().as_os_str()]);
     assert!(ok(&transcript).contains("Add a greeting."), "{}", transcript.stdout);
-    // The captures lie in the session's directory, and what is left out of the environment did not reach the program.
+    // The session's directory contains the captures, and excluded variables did not reach the
+    // program.
     assert!(place.session().join("files").is_dir());
     let starts = place.starts();
     let environment = starts[0]["environment"].as_object().unwrap();
@@ -226,17 +225,18 @@ fn a_complete_run_is_answered_by_its_session_without_a_program() {
     assert_eq!((&json["recorded"], &json["cost_usd"]), (&json!(true), &json!(0.25)), "{json}");
     assert_eq!((&json["session"], &json["tool_calls"]), (&json!(id), &json!(1)), "{json}");
     assert_eq!(place.starts().len(), 1);
-    // Another text goes on with the same conversation.
+    // Another text continues the same conversation.
     fs::write(place.path("task.md"), "And now?").unwrap();
     place.play(&json!([{"turn": true}, {"text": "$history"}, {"result": "$history"}]));
     assert_eq!(ok(&place.run(&["--resume", &id])), "Add a greeting.|And now?\n");
-    // Without `--resume`, a session of its own begins.
+    // Without `--resume`, a new session is created.
     let other = Uuid::new_v4().to_string();
     assert_eq!(ok(&place.run(&["--session", &other])), "And now?\n");
     assert!(place.path("store/sessions").join(other).is_dir());
 }
 
-/// A failing test suite lost what was built before it, and the end of the call did not say how the command exited.
+/// A failing test suite lost the earlier build, and the end of the call did not contain the exit
+/// code of the command.
 #[test]
 fn a_command_that_ends_keeps_its_changes_and_its_exit_code_is_shown() {
     let fails = json!({"native": "Bash", "input": {"command": "c"}, "write": {"notes": "built"}, "fails": "Exit code 3\nred"});
@@ -262,7 +262,7 @@ fn a_command_that_ends_keeps_its_changes_and_its_exit_code_is_shown() {
     assert!(shown.contains("committed: exit code 3"), "{shown}");
     let transcript = tell(&["transcript", "SESSION"]);
     assert!(transcript.contains("failed: Exit code 3"), "{transcript}");
-    // It can be undone like any other call.
+    // The call can be undone like any other.
     let work = place.path("work");
     let (before, by) = ((row["begin"].as_u64().unwrap() - 1).to_string(), ["--by", "me", "--reason", "red"]);
     let words =
@@ -271,7 +271,7 @@ fn a_command_that_ends_keeps_its_changes_and_its_exit_code_is_shown() {
     assert_eq!((ok(&undone).is_empty(), place.work("notes")), (false, "before".to_owned()));
 }
 
-/// The run said so, and the ledger showed a call like any other.
+/// The run reported it, but the ledger showed a normal call.
 #[test]
 fn a_run_and_the_ledger_say_that_the_ending_of_a_command_is_unclear() {
     let unclear = json!({"native": "Bash", "input": {"command": "c"}, "write": {"notes": "built"}, "fails": "spawn ENOENT"});
@@ -297,7 +297,7 @@ fn a_run_and_the_ledger_say_that_the_ending_of_a_command_is_unclear() {
     assert_eq!(account["each_run"][0]["ended"], "unknown", "{account}");
 }
 
-/// A long result is a file of its own, which nobody reads who lists calls.
+/// A long result is a separate file, which a listing of calls does not read.
 #[test]
 fn an_ending_that_is_unclear_is_shown_however_much_the_program_says() {
     let long = "\u{e9}".repeat(80_000);
@@ -310,7 +310,8 @@ fn an_ending_that_is_unclear_is_shown_however_much_the_program_says() {
     assert_eq!([&rows[0]["ended"], &rows[1]["ended"]], [&json!("unknown"), &Value::Null], "{rows:?}");
 }
 
-/// The whole of a short time was kept for the program's end: a run was interrupted before it began.
+/// A short deadline was entirely reserved for the program's end: a run was interrupted before it
+/// started.
 #[test]
 fn a_run_has_most_of_the_time_that_a_short_deadline_gives() {
     let place = Place::new(&answering("done"));
@@ -319,8 +320,8 @@ fn a_run_has_most_of_the_time_that_a_short_deadline_gives() {
     assert!(ok(&help).contains("2 seconds before it is over"), "{}", help.stdout);
 }
 
-/// A file that may not be read was found by the first call, when the model had been asked: by its path below the workspace, and
-/// without what to do.
+/// The first call found an unreadable file only after the model had been asked. The message had
+/// only its path below the workspace, and no advice.
 #[test]
 fn a_file_that_may_not_be_read_is_named_with_what_to_do_before_anybody_is_asked() {
     let place = Place::new(&writing());
@@ -352,7 +353,7 @@ fn a_file_that_may_not_be_read_is_named_with_what_to_do_before_anybody_is_asked(
     let named = format!("{} in the workspace may not be read by this user", secret.display());
     assert!(code == 2 && said.contains(&named) && said.contains("--leave-out /secret"), "{code}: {said}");
     assert!(!place.path("store").exists() && place.starts().is_empty(), "the model was not asked");
-    // Made unreadable once the run has begun, it is named by the call that cannot begin.
+    // If it becomes unreadable during the run, the call that cannot start names it.
     let mut steps = writing();
     steps.as_array_mut().unwrap().splice(1..1, [json!({"touch": "began"}), json!({"gate": "go"})]);
     place.play(&steps);
@@ -368,14 +369,14 @@ fn a_file_that_may_not_be_read_is_named_with_what_to_do_before_anybody_is_asked(
             [&whole, "denied", "--leave-out /secret", "--resume"].iter().all(|part| said.contains(*part));
         assert!(code == 2 && is_told, "{code}: {said}");
     });
-    // As it says, the run goes on without that file.
+    // With the printed option, the run continues without that file.
     place.play(&writing());
     let id = place.id();
     let (code, said) = run(&words, &["--tool", "Write", "--leave-out", "/secret", "--resume", &id]);
     assert_eq!((code, place.work("greeting")), (0, "good morning".to_owned()), "{said}");
 }
 
-/// Exit code of a part that cannot be run here.
+/// The exit code of a part that cannot run on this machine.
 const SKIPPED: i32 = 77;
 
 #[test]
@@ -393,7 +394,8 @@ fn part_without_rights() {
     part_that_is_the_binary();
 }
 
-/// The file went with the directories of the run, and a later run read of a path that was not there.
+/// The file was removed with the directories of the run, and a later run referred to a missing
+/// path.
 #[test]
 fn an_output_that_the_program_saved_to_a_file_is_there_as_long_as_the_session() {
     let reads = json!({"native": "Bash", "input": {"command": "c"}, "saves": "all of it"});
@@ -412,7 +414,7 @@ fn an_output_that_the_program_saved_to_a_file_is_there_as_long_as_the_session() 
     place.play(&json!([{"turn": true}, {"text": "$results"}, {"result": "$results"}]));
     let (text, again) = saved(ok(&place.run(&[&tools[..], &["--resume"]].concat())));
     assert_eq!((text.as_str(), &again), ("all of it", &path));
-    // Nothing else of the program stays: the log holds its transcript.
+    // No other file of the program remains: the log contains its transcript.
     let program = place.session().join("program");
     let mut left = Vec::new();
     let mut directories = vec![program];
@@ -444,7 +446,7 @@ fn a_tool_that_fails_leaves_no_trace_and_one_that_is_not_named_does_not_run() {
     assert!(place.ledger().iter().all(|(_, outcome)| outcome != "committed"), "{:?}", place.ledger());
 }
 
-/// The command of a killed run went on, and wrote into the workspace that `recover` had restored.
+/// The command of a killed run continued, and wrote into the workspace that `recover` had restored.
 #[test]
 fn a_recovery_ends_what_a_killed_run_left_running() {
     let mut script = within("Bash");
@@ -484,7 +486,7 @@ fn a_run_that_is_killed_within_a_call_is_recovered_and_goes_on() {
     assert_eq!(place.starts().len(), 2);
 }
 
-/// What was neither captured nor moved aside was lost with the rollback.
+/// Files that could neither be captured nor moved aside were lost with the rollback.
 #[test]
 fn what_can_neither_be_captured_nor_moved_aside_is_given_up_only_if_that_is_asked_for() {
     for resumes in [false, true] {
@@ -520,7 +522,7 @@ fn what_a_failed_call_left_ends_the_run_only_if_that_is_asked_for() {
     let fails = json!({"native": "Bash", "input": {"command": "c"}, "write": {".git/HEAD": "elsewhere"}, "fails": "Exit code 1"});
     for (asked, code) in [(&[][..], 0), (&["--on-leftover", "stop"][..], 2)] {
         let place = Place::new(&json!([{"turn": true}, fails, {"text": "done"}, {"result": "done"}]));
-        // Without objects no capture can bring it back.
+        // Without objects no capture can restore it.
         fs::create_dir(place.path("work/.git")).unwrap();
         fs::write(place.path("work/.git/HEAD"), "ref: refs/heads/main").unwrap();
         let ran = place.run(&[&["--tool", "Bash", "--roll-back-failed"], asked].concat());
@@ -542,16 +544,17 @@ fn an_interrupted_run_ends_by_itself_and_says_how_it_goes_on() {
     assert!(stderr.contains("--model 'a model'") && stderr.contains(&format!("--resume {id}`")), "{stderr}");
     assert!(!stderr.contains("STAND_IN_SCRIPT="), "a variable's value is printed: {stderr}");
     assert!(stderr.contains("error: the run was interrupted\n"), "{stderr}");
-    // Nothing is left to be recovered.
+    // Nothing remains to be recovered.
     assert!(!place.path("work/half").exists());
     place.play(&answering("done"));
     assert_eq!(ok(&place.run(&["--resume", &id])), "done\n");
 }
 
-/// Bug: a terminal that was closed killed the run, and its call was left to be recovered. It sends SIGHUP twice.
+/// Bug: closing the terminal killed the run, and its call was left to be recovered. A terminal
+/// sends SIGHUP twice.
 #[test]
 fn a_closed_terminal_ends_a_run_as_an_interrupt_does() {
-    // A process that was started so passes that on to those that it starts, and they go on too.
+    // A process that ignores SIGHUP passes that on to its children, and they continue too.
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     if u64::from_str_radix(ignored, 16).unwrap() & 1 == 1 {
@@ -582,7 +585,7 @@ fn while_a_run_goes_on_another_process_is_refused() {
     let told =
         [format!("a process works on session {id}: process {pid} on "), format!("end it by `kill {pid}`")];
     assert!(told.iter().all(|told| ran.stderr.contains(told)), "{}", ran.stderr);
-    // Without an id too: another run beside this one is not what the user is advised to begin.
+    // The same without an id: the advice must not be to start another run in parallel.
     let ran = place.run(&["--resume"]);
     assert_eq!(ran.code, 2);
     assert!(told.iter().all(|told| ran.stderr.contains(told)), "{}", ran.stderr);
@@ -628,7 +631,7 @@ fn what_goes_wrong_is_named_with_what_to_do() {
     );
 }
 
-/// The program runs in the workspace, from where its path would lead elsewhere.
+/// The program runs in the workspace, where a relative path would lead elsewhere.
 #[test]
 fn paths_are_those_of_the_directory_in_which_the_command_is_run() {
     let place = Place::new(&writing());

@@ -1,5 +1,5 @@
-//! The verb that makes a new session of what is sound in a damaged one: what it prints and exits with, and where it
-//! writes nothing.
+//! The verb that creates a new session from the intact part of a damaged one: its output, its exit
+//! codes, and where it writes nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,7 +35,7 @@ fn run(verb: &str, path: &Path) -> Ran {
     foldlog([verb.as_ref(), path.as_os_str()])
 }
 
-/// Everything in a directory, with what it holds.
+/// Returns everything in a directory, with its content.
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -55,7 +55,7 @@ fn damaged() -> (Fixture, u64) {
     (fixture, offset)
 }
 
-/// What it was to salvage: the session verifies, shows what the damaged one held, and a host goes on in it.
+/// The salvaged session verifies, shows the records of the damaged one, and a host continues it.
 #[test]
 fn a_damaged_session_is_salvaged_into_a_new_store_and_says_what_was_left() {
     let (fixture, offset) = damaged();
@@ -72,7 +72,7 @@ fn a_damaged_session_is_salvaged_into_a_new_store_and_says_what_was_left() {
     assert_eq!(salvaged.get("offset"), Some(&Json::Scalar(offset.into())));
     assert!(text("damage").contains("record 4"), "{}", text("damage"));
     let left = &salvaged.get("left").unwrap().elements()[0];
-    // Of the twelve records behind it one is damaged, and the others follow nobody knows what.
+    // One of the twelve later records is damaged; the predecessor of the others is unknown.
     assert!(
         matches!(left.get("records"), Some(Json::Scalar(records)) if records.as_u64() > Some(5)),
         "{left:?}"
@@ -84,7 +84,7 @@ fn a_damaged_session_is_salvaged_into_a_new_store_and_says_what_was_left() {
     assert_eq!(run("replay", &dir).code, 0);
     let shown = run("show", &dir).stdout;
     assert!(shown.contains("foldlog.salvaged") && shown.contains("fork of"), "{shown}");
-    // The first records are shown as they were.
+    // The first records are shown unchanged.
     let (was, is) = (run("show", &fixture.session).stdout, shown);
     let head = |text: &str| text.lines().take(4).map(str::to_owned).collect::<Vec<_>>();
     assert!(was.is_empty() || head(&was) == head(&is));
@@ -93,10 +93,10 @@ fn a_damaged_session_is_salvaged_into_a_new_store_and_says_what_was_left() {
     let session = store.open_session(text("session").parse().unwrap(), &types()).unwrap();
     session.dispatch(super::step("goes on", 1)).unwrap();
     session.close().unwrap();
-    // Salvaged once more it is another new session beside the first.
+    // A second salvage creates another new session next to the first.
     assert_eq!(salvage(&fixture.session, &to).code, 0);
     assert_eq!(store.session_ids().unwrap().len(), 2);
-    // So it is in the damaged session's own store.
+    // The same is true in the damaged session's own store.
     assert_eq!(salvage(&fixture.session, fixture.directory.path()).code, 0);
     assert!(before == files(&fixture.session));
 }
@@ -112,7 +112,7 @@ fn a_person_is_told_what_was_taken_and_what_was_left() {
     assert!(lines[1].starts_with(&format!("copied   4 records and 0 objects, up to byte {offset} of ")));
     assert!(lines.iter().any(|line| line.starts_with("damage ") && line.contains("record 4")));
     assert!(lines.iter().any(|line| line.starts_with("left ") && line.contains("sound records (5 to ")));
-    // Of a sound session there is nothing to say.
+    // For an intact session nothing is reported.
     let sound = self::fixture();
     let ran = salvage(&sound.session, &to);
     assert!(ran.code == 0 && ran.stdout.ends_with("every record was copied\n"), "{}", ran.stdout);
@@ -124,14 +124,15 @@ fn a_directory_that_must_not_be_written_is_refused_before_anything_is() {
     let before = files(fixture.directory.path());
     let outside = tempfile::tempdir().unwrap();
     let at = |name: &str| outside.path().join(name);
-    // A link to a directory, a link into the session, a link to nothing, a store whose `sessions` is a link.
+    // A link to a directory, a link into the session, a dangling link, a store whose `sessions` is
+    // a link.
     fs::create_dir(at("folder")).unwrap();
     symlink(at("folder"), at("link")).unwrap();
     symlink(&fixture.session, at("into")).unwrap();
     symlink(at("nowhere"), at("dangling")).unwrap();
     fs::create_dir(at("half")).unwrap();
     symlink(&fixture.session, at("half/sessions")).unwrap();
-    // A file, and a directory of something else.
+    // A file, and a directory with other content.
     fs::write(at("file"), "text").unwrap();
     fs::create_dir(at("home")).unwrap();
     fs::write(at("home/letter"), "text").unwrap();
@@ -158,7 +159,7 @@ fn a_directory_that_must_not_be_written_is_refused_before_anything_is() {
     }
     assert!(before == files(fixture.directory.path()) && was == files(outside.path()));
     assert!(!at("missing").exists() && !at("nowhere").exists());
-    // A directory that is there and empty will do.
+    // An empty directory is accepted.
     assert_eq!(salvage(&fixture.session, &at("folder")).code, 0);
 }
 
@@ -171,21 +172,21 @@ fn what_holds_nothing_sound_or_is_in_use_makes_no_session_and_no_store() {
     assert_eq!(salvage(&segment(&fixture.session), &to).code, 2);
     assert_eq!(salvage(fixture.directory.path(), &to).code, 2);
     assert!(!to.exists());
-    // The writer lives.
+    // The writer is alive.
     let store = Store::open_with(fixture.directory.path(), options()).unwrap();
     let session = store.create(&types()).unwrap();
     let ran = salvage(session.dir(), &to);
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("open for writing") && !to.exists(), "{}", ran.stderr);
     session.close().unwrap();
-    // Not one record is sound.
+    // No record is intact.
     flip(&segment(&fixture.session), offset + 30);
     let ran = salvage(&fixture.session, &to);
     assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stderr.contains("damaged") && !to.exists(), "{}", ran.stderr);
 }
 
-/// Each frame checks, and still the last record contradicts the others.
+/// All frames are valid, but the last record contradicts the others.
 #[test]
 fn a_record_that_contradicts_the_log_is_left() {
     let fixture = forged(RecordKind::ROLLBACK, Rollback { to: 7.into(), preserve_logs: true }.encode());
@@ -194,14 +195,14 @@ fn a_record_that_contradicts_the_log_is_left() {
     assert_eq!(salvaged.get("records"), Some(&Json::Scalar(4.into())));
     assert_eq!(salvaged.get("left").unwrap().elements().len(), 1);
     assert_eq!(run("verify", &to).code, 0);
-    // A body that is no map at all, in a record and in what a segment repeats at its head.
+    // A body that is no map, in a record and in the declarations at a segment's head.
     for kind in [RecordKind::DISPATCH, RecordKind::DECLARED] {
         let fixture = forged(kind, vec![0xc1]);
         let to = fixture.directory.path().join("other");
         assert_eq!(salvage_json(&fixture.session, &to).get("records"), Some(&Json::Scalar(4.into())));
         assert_eq!(run("verify", &to).code, 0);
     }
-    // A kind of a later version is kept as it is.
+    // A kind of a later version is copied unchanged.
     let fixture = forged(RecordKind::from_byte(99).unwrap(), foldlog::Value::from("later").encode());
     let to = fixture.directory.path().join("other");
     assert_eq!(salvage_json(&fixture.session, &to).get("records"), Some(&Json::Scalar(5.into())));

@@ -1,4 +1,4 @@
-//! `foldlog stats`: what it counts is there, and adds up.
+//! `foldlog stats`: its counts match the log, and add up.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,13 +32,13 @@ fn sum(json: &Json, list: &str, field: &str) -> u64 {
     json.get(list).unwrap().elements().iter().map(|element| number(element, field)).sum()
 }
 
-/// The numbers by name of one list.
+/// Returns the numbers of one list by name.
 fn by_name(json: &Json, list: &str, name: &str, field: &str) -> BTreeMap<String, u64> {
     let elements = json.get(list).unwrap().elements().iter();
     elements.map(|element| (text(element, name), number(element, field))).collect()
 }
 
-/// The stats of a session, whose sums hold and agree with what other verbs say.
+/// Returns the stats of a session, after a check that they add up and agree with other verbs.
 fn stats(session: &Path) -> Json {
     let run = |verb: &str| {
         let ran = foldlog([verb.as_ref(), session.as_os_str(), "--json".as_ref()]);
@@ -114,7 +114,8 @@ fn stats(session: &Path) -> Json {
     stats
 }
 
-/// What is spent: tokens sent and answered, read from the cache and written into it, and the cost if there is one.
+/// Returns the usage: tokens sent and answered, read from and written to the cache, and the cost if
+/// there is one.
 fn spent(json: &Json) -> (Vec<u64>, Option<u64>) {
     let fields = ["input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"];
     let cost = json.get("cost_micros").map(|_| number(json, "cost_micros"));
@@ -135,27 +136,29 @@ fn what_a_session_has_spent_is_told_by_model_by_tool_and_over_its_records() {
     assert_eq!(
         models,
         [
-            // Nobody says which model gave the answer that no record holds.
+            // The model of the answer that no record contains is unknown.
             (None, 0, (vec![30, 3, 0, 0], None)),
             (some("large"), 1, (vec![50, 0, 0, 0], None)),
             (some("large-2"), 1, (vec![200, 20, 0, 0], Some(12_500))),
-            // The first answer names none: its request does.
+            // The first answer names no model, but its request does.
             (some("small"), 3, (vec![1007, 103, 5, 1], None)),
         ]
     );
     let tools = list("tools");
     let of_tool = |name: &str| tools.iter().find(|tool| text(tool, "tool") == name).unwrap();
     assert_eq!(spent(of_tool("lookup")), (vec![7, 3, 0, 0], Some(700)));
-    // What is spent within a call is spent within those around it too.
+    // The usage of a call also counts for the calls around it.
     assert_eq!(spent(of_tool("research")), (vec![907, 93, 0, 0], Some(3200)));
     assert_eq!(of_tool("read").get("input_tokens"), None, "nothing says that it spent anything");
     for (tool, calls) in [("lookup", 1), ("research", 2), ("read", 1)] {
-        // The arguments are a text, whose head takes a byte; results are a small number and a text of four letters.
+        // The arguments are a text with a head of one byte; results are a small number and a text
+        // of four letters.
         assert_eq!(number(of_tool(tool), "argument_bytes"), 13 * calls, "{tool}");
     }
     assert_eq!(number(of_tool("research"), "result_bytes"), 2 * (1 + 5));
     let over_time = list("spent");
-    // The same tokens are told by answers and by the tracker, and a cost by the tracker and by an event: each counts once.
+    // Both answers and the tracker report the same tokens, and both the tracker and an event report
+    // a cost: each counts once.
     assert_eq!(spent(over_time.last().unwrap()), (vec![1287, 126, 5, 1], Some(15_700)));
     assert_eq!(spent(&over_time[0]), (vec![100, 10, 5, 1], None), "nobody has said a cost yet");
     let records = show(&session);
@@ -171,7 +174,7 @@ fn what_a_session_has_spent_is_told_by_model_by_tool_and_over_its_records() {
     insta::assert_snapshot!(format!("model {behind}"));
 }
 
-/// The records of a session, as `show` prints them.
+/// Returns the records of a session as `show` prints them.
 fn show(session: &Path) -> Vec<Json> {
     let ran = foldlog(["show".as_ref(), session.as_os_str(), "--json".as_ref()]);
     ran.stdout.lines().map(Json::parse).collect()
@@ -199,7 +202,7 @@ fn a_session_whose_cost_nobody_has_said_has_none_and_a_long_one_is_told_in_parts
     assert_eq!(rows.lines().count(), 11, "{rows}");
     assert!(!ran.stdout.contains("cost"), "{}", ran.stdout);
 
-    // Of a session that has spent nothing nothing is said.
+    // Without any usage, the output does not mention it.
     let silent = shown::long(&store, 20);
     let ran = foldlog(["stats".as_ref(), silent.as_os_str()]);
     for word in ["cost", "spent", "answered", "model"] {
@@ -220,7 +223,7 @@ fn stats_are_printed_for_people_and_programs() {
     ]));
     for session in [&fixture.session, &fixture.fork] {
         let stats = stats(session);
-        // Both take every step, whatever became of them.
+        // Both record every step, abandoned or not.
         let payloads = by_name(&stats, "events", "event", "payload_bytes");
         let ever = by_name(&stats, "slices", "slice", "ever_bytes");
         for slice in ["plan", "preview", "current_step", "step_of_part"] {
@@ -248,7 +251,7 @@ fn the_numbers_of_a_long_session_with_rollbacks_objects_kills_and_a_fork_add_up(
     // The same object twice.
     session.dispatch(noted(&"large ".repeat(57))).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
-    // As a kill leaves it, and as the next process goes on.
+    // As a kill leaves it, and as the next process continues.
     let copy = directory.path().join("copy/sessions").join(id.to_string());
     fs::create_dir_all(copy.join("objects")).unwrap();
     for entry in fs::read_dir(&dir).unwrap().chain(fs::read_dir(dir.join("objects")).unwrap()) {
@@ -297,7 +300,8 @@ fn the_numbers_of_a_long_session_with_rollbacks_objects_kills_and_a_fork_add_up(
     assert_eq!(images, Json::parse(r#"[{"name": "0000000030.img", "bytes": 500}]"#));
 }
 
-/// The items that tools' ends make stand in no effect, and were not counted as put in: a slice held more than ever came.
+/// The items that the ends of tool calls add are in no effect, and were not counted: a slice
+/// contained more items than were ever added.
 #[test]
 fn what_the_ends_of_tools_put_into_a_slice_is_counted() {
     let fixture = operations::fixture();
@@ -332,12 +336,12 @@ fn forged_logs_are_counted_as_they_are_or_refused() {
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let counted = stats(&later.session);
     assert_eq!(by_name(&counted, "kinds", "kind", "frames")["unknown-99"], 1);
-    // An object that is not there is as large as its record pleases to say.
+    // A record may claim any size for a missing object.
     let huge = ObjectId { hash: [7; 32], len: u64::MAX }.reference();
     let slices = vec![ImportedSlice { slice: 0, items: vec![(Payload::new(&huge), 1); 3] }];
     let import = Import { from: None, exported_at_us: None, tags: BTreeMap::new(), slices };
     let lying = forged(RecordKind::IMPORT, import.encode());
-    // Nobody was told that it is durable, so it is left out, and with it what it claims.
+    // The record is not attested, so it is left out together with its claim.
     let ran = lying.run("stats SESSION --json");
     assert!(ran.code == 0 && ran.stderr.contains("torn: record 4"), "{}", ran.stderr);
     let counted = Json::parse(&ran.stdout);
@@ -345,7 +349,7 @@ fn forged_logs_are_counted_as_they_are_or_refused() {
     assert_eq!(number(counted.get("objects").unwrap(), "named_bytes"), 0);
     let headers = number(&counted, "segment_header_bytes");
     assert_eq!(sum(&counted, "kinds", "bytes") + headers, number(&counted, "used_bytes"));
-    // A rollback to what is not before it.
+    // A rollback to a position that is not before it.
     let ahead = forged(
         RecordKind::ROLLBACK,
         foldlog_codec::body::Rollback { to: 7.into(), preserve_logs: true }.encode(),

@@ -1,4 +1,4 @@
-//! `foldlog tail`: what `show` prints, and what comes while another writes.
+//! `foldlog tail`: prints the same as `show`, and then new records while another process writes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn segments(dir: &Path) -> usize {
     names.filter(|path| path.extension().is_some_and(|extension| extension == "seg")).count()
 }
 
-/// The lines that `show` prints of a session, without its headings.
+/// Returns the lines that `show` prints of a session, without its headings.
 fn shown(dir: &Path) -> Vec<String> {
     let ran = foldlog(["show".as_ref(), dir.as_os_str()]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
@@ -101,7 +101,7 @@ fn follow_prints_what_is_written_later_over_turns_and_closings() {
     });
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
     assert!(segments(&dir) > 4);
-    // What was written in the last pause of all is no longer printed.
+    // Records from the very last pause are no longer printed.
     let all = shown(&dir);
     let printed: Vec<&str> = ran.stdout.lines().skip(1).collect();
     let first = 32 - 10;
@@ -135,7 +135,7 @@ fn an_attested_record_that_is_damaged_ends_following_with_1() {
         told.contains("record 7 (checksum [crc], expected [crc])") && told.contains("  next: "),
         "{told}"
     );
-    // Without following it is the same.
+    // The output without following is the same.
     let again = foldlog(["tail".as_ref(), dir.as_os_str()]);
     assert_eq!((again.code, normal(&again.stderr, directory.path())), (1, told));
 }
@@ -168,7 +168,7 @@ fn copied(from: &Path, to: &Path) {
     }
 }
 
-/// Two lives of one log: the follower saw the one, and the disk kept the other.
+/// Two lives of one log: the follower saw one, and the disk kept the other.
 #[test]
 fn a_recovery_that_put_other_records_in_place_is_said_on_one_line() {
     let directory = tempfile::tempdir().unwrap();
@@ -221,11 +221,11 @@ fn part_of_a_child_that_follows() {
         foldlog_cli::run(arguments.map(Into::into), output)
     });
     fs::write(code_file, code.to_string()).unwrap();
-    // The test runner would have something to say, and nobody may be left to hear it.
+    // The test runner would print more output, possibly into a closed pipe.
     std::process::exit(0);
 }
 
-/// The child's part: writes a session until it is killed, with small segments.
+/// The child's part: writes a session with small segments until it is killed.
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_writes_small_segments() {
@@ -246,11 +246,12 @@ fn follower(directory: &Path, dir: &Path) -> (Started, PathBuf) {
     (child::start("binary::tail::part_of_a_child_that_follows", &argument), code)
 }
 
-/// Reads what a follower prints up to and with a record; each has to be the next.
+/// Reads a follower's output through a record; each line has to be the next record.
 fn read_through(following: &mut Started, next: &mut u64, last: u64) {
     while *next <= last {
         let line = following.line().expect("the follower goes on");
-        // What the test runner prints is no record, and the first one stands behind it.
+        // The test runner's output comes first, and the first record may follow it on the same
+        // line.
         let Some(at) = line.find('{') else { continue };
         let sequence = Json::parse(&line[at..]).get("sequence").cloned();
         assert_eq!(sequence, Some(Json::Scalar((*next).into())));
@@ -276,7 +277,8 @@ fn another_process_is_followed_over_turns_a_kill_and_a_recovery_until_a_signal()
             kept = position.parse().unwrap();
         }
         read_through(&mut following, &mut next, kept);
-        // The next process recovers what nobody had attested, if a sync did not come just before, and goes on.
+        // The next process recovers the unattested records, if a sync did not come just before, and
+        // continues.
         let store =
             Store::open_with(&path, StoreOptions { durability: Durability::Boundary, ..small() }).unwrap();
         let session = store.open_session(id, &types()).unwrap();

@@ -1,4 +1,4 @@
-//! What a terminal is shown: colours, and the pager. A terminal is one that `script` makes, of util-linux.
+//! Output on a terminal: colours, and the pager. `script` of util-linux makes the terminal.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use foldlog_tests::verbs::{Ran, foldlog};
 
 use super::{Fixture, operations, options, step, write};
 
-/// Line behind which the output of the binary begins: the runner of tests writes lines of its own before.
+/// The line before the output of the binary: the test runner prints lines of its own first.
 pub(super) const BEGIN: &str = "--- the binary begins";
 
 /// Variables that the binary reads, which the tests set themselves.
@@ -28,7 +28,7 @@ pub(super) fn has_terminals() -> bool {
     has
 }
 
-/// Returns the command that runs the binary, with these variables and no others of those that it reads.
+/// Returns the command that runs the binary with only these of the variables in [`READ`].
 fn binary(words: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = child::command("binary::terminal::part_that_is_the_binary", &words.join("\n"));
     READ.iter().for_each(|name| {
@@ -38,7 +38,7 @@ fn binary(words: &[&str], variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// Runs the binary on a terminal, and returns what that was shown, and the exit code.
+/// Runs the binary on a terminal, and returns the terminal's content and the exit code.
 fn shown(words: &[&str], variables: &[(&str, &str)]) -> (String, i32) {
     let binary = binary(words, variables);
     let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.to_str().unwrap());
@@ -68,7 +68,7 @@ fn part_that_is_the_binary() {
     std::process::exit(code.into());
 }
 
-/// The text without sequences that set a style.
+/// Returns the text without sequences that set a style.
 fn plain(text: &str) -> String {
     let mut parts = text.split("\u{1b}[");
     let mut plain = parts.next().unwrap().to_owned();
@@ -85,7 +85,7 @@ fn ok(ran: &Ran) -> &str {
     &ran.stdout
 }
 
-/// The session of the demo of calls, one of slices, one of a conversation, and the store of one that is damaged.
+/// The demo session of calls, one of slices, one of a conversation, and the store of a damaged one.
 struct Sessions {
     calls: Fixture,
     slices: Fixture,
@@ -110,7 +110,7 @@ fn sessions() -> Sessions {
 }
 
 impl Sessions {
-    /// Commands whose results are coloured, each with a piece that it is to hold, coloured.
+    /// Returns commands with coloured output, each with an expected coloured piece.
     fn commands(&self) -> Vec<(Vec<&str>, &'static str)> {
         let calls = self.calls.session.to_str().unwrap();
         let (slices, store) =
@@ -170,7 +170,7 @@ fn a_terminal_is_coloured_unless_somebody_says_otherwise() {
         assert_eq!(always, colored, "{variables:?}");
     }
     assert_eq!(shown(&["show", session, "--color", "never"], &[none]), (expected.clone(), 0));
-    // What is no terminal is coloured only if somebody forces it.
+    // Output to other targets is coloured only on request.
     let piped = |variables: &[(&str, &str)]| {
         let output = binary(&["show", session], variables).stdin(Stdio::null()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -183,7 +183,8 @@ fn a_terminal_is_coloured_unless_somebody_says_otherwise() {
     assert!(help.contains('\u{1b}'), "{help}");
 }
 
-/// A script that stands for a pager: it says that it is one, what it was told, and does what `end` says.
+/// Returns a script that acts as a pager: it prints a marker and its environment, and then acts as
+/// `end` states.
 fn pager(directory: &Path, name: &str, end: &str) -> String {
     let path = directory.join(name);
     fs::write(&path, format!("#!/bin/sh\necho \"{name} $# $1 $LESS\"\n{end}\n")).unwrap();
@@ -224,7 +225,7 @@ fn long_results_are_shown_by_a_pager() {
     }
     let unpaged = shown(&[&words[..], &["--no-pager"]].concat(), &[("PAGER", &second)]);
     assert_eq!(unpaged, (expected.clone(), 0));
-    // One that cannot be started is told, and shows nothing.
+    // A pager that cannot be started is reported, and the output is printed without it.
     for (wrong, reason) in [("/nothing/here -x", "No such file"), ("less 'open", "a quote in it has no end")]
     {
         let (text, code) = through(&[("PAGER", wrong)]);
@@ -235,7 +236,7 @@ fn long_results_are_shown_by_a_pager() {
         );
         assert!(note.contains(reason) && code == 0, "{note}");
     }
-    // Without a result no pager is started, and what is said on standard error comes once it has ended.
+    // Without a result no pager is started, and standard error is printed directly.
     let (text, code) = shown(&["show", "/nothing"], &[("PAGER", &second), ("NO_COLOR", "1")]);
     assert!(text.starts_with("error: ") && code == 2, "{text}");
 }
@@ -269,7 +270,7 @@ fn a_pager_that_is_quit_early_ends_the_verb_quietly() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open_with(directory.path(), options()).unwrap();
     let session = write(&store);
-    // More than a pipe holds, whatever the pager reads.
+    // More than a pipe takes, however much the pager reads.
     for part in 0..2_000_u32 {
         session.dispatch(step("a step of many", part as u8)).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Conversations that come in and go out: files of OpenAI's messages, and what is printed of a conversation.
+//! Import and output of conversations: files of OpenAI's messages, and the printed transcripts.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,6 @@ impl Place {
         self.directory.path().join("store")
     }
 
-    /// Imports a file of this content.
     fn import(&self, content: impl AsRef<[u8]>) -> Ran {
         let file = self.directory.path().join("chat.json");
         std::fs::write(&file, content).unwrap();
@@ -29,7 +28,6 @@ impl Place {
         ran
     }
 
-    /// The session of the last import.
     fn session(&self) -> PathBuf {
         let listed = foldlog(["sessions", self.store().to_str().unwrap(), "--json"]).stdout;
         let last = Json::parse(listed.lines().last().unwrap());
@@ -42,7 +40,6 @@ impl Place {
         self.session()
     }
 
-    /// How many sessions the store holds.
     fn sessions(&self) -> usize {
         std::fs::read_dir(self.store().join("sessions")).map_or(0, Iterator::count)
     }
@@ -201,7 +198,8 @@ fn a_history_that_no_provider_accepts_is_printed_as_recorded_alone() {
     assert_eq!(array(&session, &["--format", "openai", "--as-recorded"]), broken);
 }
 
-/// A conversation that was killed within a call, or whose beginning is lost, could not be printed for any provider.
+/// A conversation that was killed within a call, or without its start, could not be printed for any
+/// provider.
 #[test]
 fn open_calls_and_results_without_a_call_are_closed_on_request() {
     let place = Place::new();
@@ -236,7 +234,7 @@ fn open_calls_and_results_without_a_call_are_closed_on_request() {
     let missing = "There is no result: the call was not run, or its result was not recorded.";
     let expected = ["-", "whose?", "hi", "-", "first", missing, "-", "whose too?", "Once more.", missing];
     assert_eq!(contents, expected);
-    // Each call has its result directly behind its answer.
+    // Each call has its result directly after its answer.
     let mut open = Vec::new();
     for message in &openai {
         let named = message["tool_call_id"].as_str();
@@ -251,12 +249,12 @@ fn open_calls_and_results_without_a_call_are_closed_on_request() {
     let roles: Vec<Value> = closed("anthropic").iter().map(|message| message["role"].clone()).collect();
     assert_eq!(roles.len(), 9);
     assert!(roles.iter().step_by(2).all(|role| role == "user"), "{roles:?}");
-    // A person can be shown the same; what was recorded stays as it is.
+    // The option also works for the text output; the records stay unchanged.
     let text = transcript(&session, &["--close-open"]);
     assert_eq!((text.code, text.stderr.as_str()), (0, notes));
     let ran = transcript(&session, &["--close-open", "--as-recorded"]);
     assert!(ran.code == 2 && ran.stderr.contains("cannot be used with"), "{}", ran.stderr);
-    // A valid history is printed as it is without the option.
+    // A valid history is printed as without the option.
     let place = Place::new();
     let valid = place.imported(parallel().to_string());
     let [without, with] = [&[][..], &["--close-open"]]
@@ -460,7 +458,7 @@ fn state_diff_and_ledger_tell_of_conversations_too() {
     assert!(messages.clone().all(|difference| difference["change"] == "removed"));
     assert_eq!(messages.count(), 2);
 
-    // The call that was never run has no result, and a provider would refuse what there is.
+    // The call that never ran has no result, so a provider would refuse the conversation.
     let ran = transcript(Path::new(session), &["--format", "openai"]);
     assert!(
         ran.stderr.contains("message 1: the call `x` has no result directly behind its answer"),
@@ -469,7 +467,7 @@ fn state_diff_and_ledger_tell_of_conversations_too() {
     );
 }
 
-/// A short record may name a large object, and many may name the same one.
+/// A short record may name a large object, and many records may name the same one.
 #[test]
 fn a_conversation_that_takes_more_memory_than_it_may_is_refused() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! `foldlog diff --with` and `--parent`: a run that went wrong beside one that worked.
+//! `foldlog diff --with` and `--parent`: comparison of a run that went wrong with one that worked.
 
 use foldlog::{Session, SessionOptions, Store, StoreOptions};
 use foldlog_test_support::host::types;
@@ -37,7 +37,7 @@ fn two_runs_are_compared_from_where_they_part() {
     assert!(of_plan[0].starts_with("  ~ items[1].title"), "{}", ran.stdout);
     assert!(of_plan[1].starts_with("  - items[3]"), "only what is more is told: {}", ran.stdout);
 
-    // The same as values, and from the other side.
+    // The same as JSON, and with the sides exchanged.
     let ran = foldlog(["diff", &works, "--with", &fails, "--json"]);
     let values: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let parting = &values[0]["parting"];
@@ -45,7 +45,7 @@ fn two_runs_are_compared_from_where_they_part() {
     assert_eq!(parting["difference"]["recorded"], "plan", "{parting}");
     assert!(values[1..].iter().any(|one| one["slice"] == "plan" && one["change"] == "added"), "{values:#?}");
 
-    // Where only the first steps are looked at, nothing differs but what is to come.
+    // If only the first steps are compared, nothing differs but the rest.
     let early = values[0]["parting"]["alike"].as_u64().unwrap() - 1;
     let ran = foldlog(["diff", &fails, &early.to_string(), &early.to_string(), "--with", &works]);
     assert!(ran.stdout.ends_with("no difference in slices, tags and conversations\n"), "{}", ran.stdout);
@@ -74,11 +74,11 @@ fn a_fork_is_compared_with_its_parent_and_one_that_has_none_is_told_so() {
     let gone = foldlog(["diff", &fork, "--parent"]);
     assert_eq!(gone.code, 2, "{gone:?}");
     assert!(gone.stderr.contains("is not beside") && gone.stderr.contains("--with OTHER"), "{gone:?}");
-    // One session has two positions.
+    // For one session two positions are required.
     assert_eq!(foldlog(["diff", &fork]).code, 2);
 }
 
-/// Two runs that part where each has said something large, which stands in an object.
+/// Creates two runs that diverge, each at a large text that is stored in an object.
 fn large(directory: &std::path::Path) -> [String; 2] {
     let store = Store::open_with(directory, StoreOptions { object_bytes_min: 256, ..options() }).unwrap();
     ["here \u{1b}[31m", "there"].map(|end| {
@@ -88,7 +88,6 @@ fn large(directory: &std::path::Path) -> [String; 2] {
     })
 }
 
-/// The path of the only object of a session.
 fn object(session: &str) -> std::path::PathBuf {
     let objects = std::fs::read_dir(std::path::Path::new(session).join("objects")).unwrap();
     let [object] = objects.map(|entry| entry.unwrap().path()).collect::<Vec<_>>().try_into().unwrap();
@@ -104,7 +103,7 @@ fn what_objects_hold_is_told_where_two_runs_part() {
     let ran = foldlog(["diff", &here, "--with", &there]);
     assert_eq!(ran.code, 0, "{ran:?}");
     let lines: Vec<&str> = ran.stdout.lines().collect();
-    // What both begin with is left out, up to a few words before they differ.
+    // The common start is left out, except for a few words before the difference.
     let said = r#"  ~ $.event.text  …say, what both say, here \u001b[31m" -> …say, what both say, there""#;
     assert_eq!(lines[3], said);
     for (line, (side, name)) in lines[4..].iter().zip([("here", &names[0]), ("there", &names[1])]) {
@@ -145,7 +144,8 @@ fn an_object_that_is_large_or_damaged_is_named_where_two_runs_part() {
     assert!(held["error"].as_str().unwrap().contains("1048576 bytes"), "{held}");
     assert_eq!(held.get("value"), None, "{held}");
 
-    // A record whose object is damaged is damaged: what is sound ends before it, and which object it is is said.
+    // A record with a damaged object is damaged: the intact part ends before it, and the object is
+    // named.
     let mut bytes = std::fs::read(object(&there)).unwrap();
     bytes[40] ^= 1;
     std::fs::write(object(&there), bytes).unwrap();
@@ -153,7 +153,7 @@ fn an_object_that_is_large_or_damaged_is_named_where_two_runs_part() {
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(ran.stdout.contains("  there  it ends"), "{}", ran.stdout);
     assert!(ran.stderr.contains(object(&there).to_str().unwrap()), "{}", ran.stderr);
-    // What is told to be done next is to be done with the damaged session.
+    // The suggested next command is for the damaged session.
     assert!(ran.stderr.contains(&format!("foldlog show {there} --beyond-damage")), "{}", ran.stderr);
 }
 

@@ -1,4 +1,4 @@
-//! `foldlog validate`: whether the state of a session holds, and its repair.
+//! `foldlog validate`: checks and repairs the state of a session.
 
 use foldlog::{Event, SessionTypes, Slice, SliceOp, Store};
 use foldlog_tasks::{
@@ -18,7 +18,7 @@ fn what_does_not_hold_is_told_with_its_repair_and_repaired_on_request() {
         session.dispatch(TaskCreated { task: NewTask::new(id(name), "A task") }).unwrap();
     }
     let sound = session.position().unwrap();
-    // As an import does, which asks no reducer.
+    // Like an import, which calls no reducer.
     let mut tasks: Vec<Task> = TaskTreeState::from_session(&session).unwrap().tasks.into_values().collect();
     tasks.iter_mut().filter(|task| task.id == id("pages")).for_each(|task| task.parent = Some(id("lost")));
     let broken = session.seed::<Tasks>(tasks).unwrap();
@@ -38,7 +38,7 @@ fn what_does_not_hold_is_told_with_its_repair_and_repaired_on_request() {
     assert_eq!((ran.code, &json["is_valid"], &json["position"]), (1, &false.into(), &broken.get().into()));
     assert_eq!(json["issues"][0]["error"]["error"], "orphaned_task");
     assert_eq!(json["repair_plan"]["steps"][0]["step"], "task_modified");
-    // Nobody repairs without saying who it is.
+    // A repair requires a name.
     assert_eq!(foldlog(["validate", &dir, "--repair"]).code, 2);
     assert_eq!(foldlog(["validate", &dir, "--by", "ada"]).code, 2);
 
@@ -53,7 +53,7 @@ fn what_does_not_hold_is_told_with_its_repair_and_repaired_on_request() {
     assert!(ran.stdout.contains("lost in an import") && ran.stdout.contains("repair_begun"), "{ran:?}");
 }
 
-/// Says that a task is this one, whatever that breaks: an event of a host's own.
+/// Sets a task to this value, valid or not: an event of a host's own.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Imported(Task);
 
@@ -68,8 +68,8 @@ impl Slice for Audit {
     type Item = TaskModified;
 }
 
-/// `--repair` opened a session with the types of long-running work alone, and failed where the host had events of its own on
-/// these slices.
+/// `--repair` opened a session with only the types of long-running work, and failed if the host had
+/// events of its own on these slices.
 #[test]
 fn a_session_whose_host_is_elsewhere_is_repaired_unless_its_host_takes_the_repairs_events_too() {
     let directory = tempfile::tempdir().unwrap();
@@ -94,7 +94,7 @@ fn a_session_whose_host_is_elsewhere_is_repaired_unless_its_host_takes_the_repai
     let dir = broken(host().build().unwrap());
     let ran = foldlog(["validate", &dir, "--repair", "--by", "ada"]);
     assert!(ran.code == 0 && ran.stdout.ends_with(")\nnow valid\n"), "{ran:?}");
-    // The host goes on with what was repaired.
+    // The host continues with the repaired state.
     let session = store.session_ids().unwrap()[0];
     let session = store.open_session(session, &host().build().unwrap()).unwrap();
     assert_eq!(TaskTreeState::from_session(&session).unwrap().root_tasks, [id("pages")]);
@@ -111,7 +111,8 @@ fn a_session_whose_host_is_elsewhere_is_repaired_unless_its_host_takes_the_repai
     assert_eq!(foldlog(["show", &dir]), before);
 }
 
-/// The demo calls tools over a workspace, talks to a model, fails, and is killed: its state holds all the same.
+/// The demo calls tools over a workspace, talks to a model, fails, and is killed: its state is
+/// valid nevertheless.
 #[test]
 fn sessions_with_tools_and_conversations_hold() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Sessions whose beginning was cut short, and which are begun again under the same id.
+//! Sessions whose creation was cut short, and which are created again under the same id.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use uuid::Uuid;
 const LEVELS: [Durability; 3] = [Durability::Process, Durability::Boundary, Durability::Every];
 const ID: Uuid = Uuid::from_u128(77);
 
-/// The seed is the last of what a first record holds.
+/// The seed is the last field of a first record.
 const SEED_THAT_ENDS_WITH_0: u64 = 1 << 32;
 
 fn begin(store: &Store) -> Result<Session> {
@@ -29,23 +29,22 @@ fn begin_with(store: &Store, seed: u64) -> Result<Session> {
     store.create_with(&types(), options)
 }
 
-/// What stands in the session's directory.
 fn files_of(machine: &Machine) -> BTreeMap<PathBuf, Vec<u8>> {
     machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(machine.dir(ID))).collect()
 }
 
-/// What became of a session that was begun again.
+/// The outcome of creating a session again.
 #[derive(Debug, PartialEq)]
 enum Again {
     Begun,
-    /// There is one with so many records.
+    /// The session exists and has this many records.
     There(u64),
-    /// There is none, and none can be begun.
+    /// No session exists, and creation is refused.
     Refused,
 }
 
-/// Begins the session again in a new process, whose durability this is. Whatever comes of it is a session that works, and
-/// what was found stays as it was, byte for byte.
+/// Creates the session again in a new process with this durability. Checks that the resulting
+/// session works, and that the existing files stay unchanged, byte for byte.
 fn begin_again(machine: &Machine, durability: Durability) -> Again {
     let found = files_of(machine);
     let there = machine.audit(ID).map(|audit| audit.records_len());
@@ -66,14 +65,14 @@ fn begin_again(machine: &Machine, durability: Durability) -> Again {
     };
     let steps = session.view::<Plan>().unwrap().len();
     session.dispatch(step(1)).unwrap();
-    // An object, and more than one segment.
+    // The session needs an object and more than one segment.
     session.dispatch(large_note(1)).unwrap();
     (2..20).try_for_each(|n| session.dispatch(step(n)).map(|_| ())).unwrap();
     let records = count(&session);
     session.close().unwrap();
     let now = files_of(machine);
     if again == Again::Begun {
-        // An object of which a part was lost makes way for the same one whole.
+        // A partly lost object is replaced by the whole one.
         let mut segments = found.iter().filter(|(path, _)| path.parent() == Some(&machine.dir(ID)));
         assert!(segments.all(|(path, bytes)| now.get(path) == Some(bytes)), "nothing is written over");
     }
@@ -92,8 +91,8 @@ fn begin_again(machine: &Machine, durability: Durability) -> Again {
     again
 }
 
-/// A session whose process was killed after its directory was made and before its first record was written could be
-/// neither opened nor begun until somebody deleted it.
+/// The process was killed after it had made a session's directory and before it had written the
+/// first record. Until someone deleted it, the session could be neither opened nor created again.
 #[test]
 fn a_session_whose_beginning_was_cut_short_at_any_step_can_be_begun_again() {
     let mut seen = (0, 0);
@@ -122,7 +121,7 @@ fn a_session_whose_beginning_was_cut_short_at_any_step_can_be_begun_again() {
     assert!(seen.0 > 30 && seen.1 > 10, "{seen:?}");
 }
 
-/// Each attempt stands behind the one before, and the last one counts.
+/// Each attempt follows the files of the one before, and the last one counts.
 #[test]
 fn a_session_can_be_begun_again_after_any_number_of_attempts() {
     for (first, second) in (1..9).flat_map(|first| (1..9).map(move |second| (first, second))) {
@@ -138,8 +137,8 @@ fn a_session_can_be_begun_again_after_any_number_of_attempts() {
     }
 }
 
-/// Where the power is cut, bytes may be left behind others that are gone. Nobody can say what they were, so they are
-/// left alone; where none are, and no record, the session is begun again.
+/// A power cut may lose bytes and leave later ones. The lost bytes are unknown, so such files are
+/// left alone. If no bytes are left, and no record, the session is created again.
 #[test]
 fn after_a_power_cut_what_is_no_session_is_begun_again_or_left_alone() {
     let mut seen = (0, 0, 0);
@@ -163,14 +162,14 @@ fn after_a_power_cut_what_is_no_session_is_begun_again_or_left_alone() {
     assert!(seen.0 > 100 && seen.1 > 20 && seen.2 < 60, "{seen:?}");
 }
 
-/// A session with its first record alone, and its frames.
+/// Returns a session with only its first record, and its frames.
 fn of_one_record(seed: u64) -> (Machine, PathBuf, Vec<u8>, Vec<FrameAt>) {
     let machine = Machine::default();
     let session = begin_with(&machine.process(Durability::Process), seed).unwrap();
     machine.crash(CrashKind::Process);
     drop(session);
     let frames = machine.frames(ID).unwrap();
-    // What was made ahead is a file more.
+    // The segment made ahead is a second file.
     let [segment, ahead] = machine.segments(ID).try_into().unwrap();
     machine.disk.remove_file(&ahead).unwrap();
     let bytes = machine.disk.read_file(&segment).unwrap();
@@ -196,11 +195,11 @@ fn a_first_segment_that_ends_anywhere_before_its_first_record_does_is_a_leftover
     }
 }
 
-/// As [`begin_again`], of what is to be refused, also after the machine was restarted.
+/// Like [`begin_again`], for files that are refused, also after a restart of the machine.
 fn is_left_alone(what: &str, machine: &Machine) {
     for boot in [BOOT, OTHER_BOOT] {
         let copy = machine.copied(boot);
-        // Directories without files are not copied.
+        // The copy omits directories without files.
         let dir = machine.dir(ID);
         let names = machine.disk.list(&dir).map(|entries| entries.into_iter().map(|entry| entry.name));
         let directories = names.into_iter().flatten().map(|name| dir.join(name));
@@ -252,19 +251,19 @@ fn a_directory_that_holds_anything_else_is_left_alone() {
         SegmentHeader { previous, ..own },
     ] {
         is_left_alone(&format!("{header:?}"), &unbegun("0000000000.seg", &header.encode()));
-        // Unfinished, it is still another's.
+        // An incomplete header still identifies another session.
         is_left_alone(&format!("{header:?}"), &unbegun("0000000000.seg", &header.encode()[..80]));
     }
     let mut later = own.encode();
     later[8] = 9;
     is_left_alone("a later format", &unbegun("0000000000.seg", &later));
-    // Damage: each byte of the first record and of what is before it.
+    // Damage: each byte of the first record and of the frames before it.
     for at in 0..opened.end {
         let machine = whole.copied(BOOT);
         machine.disk.mutate_file(&segment, |bytes| bytes[at] ^= 0x41).unwrap();
         is_left_alone(&format!("a wrong byte at {at}"), &machine);
     }
-    // Objects whose segments are gone.
+    // Objects without their segments.
     let machine = Machine::default();
     let session = begin(&machine.process(Durability::Every)).unwrap();
     session.dispatch(large_note(1)).unwrap();
@@ -272,19 +271,20 @@ fn a_directory_that_holds_anything_else_is_left_alone() {
     is_left_alone("a closed session", &machine);
     machine.segments(ID).iter().for_each(|segment| machine.disk.remove_file(segment).unwrap());
     is_left_alone("objects without segments", &machine);
-    // What is no directory.
+    // A file in place of the directory.
     let machine = Machine::default();
     drop(machine.process(Durability::Every));
     machine.disk.write_file(&dir, b"").unwrap();
     is_left_alone("a file", &machine);
 }
 
-/// The segment's bytes up to there.
+/// Returns the segment's bytes up to `end`.
 fn bytes_until(segment: &PathBuf, machine: &Machine, end: usize) -> Vec<u8> {
     machine.disk.read_file(segment).unwrap()[..end].to_vec()
 }
 
-/// A beginning that fails leaves a leftover as it was, to be begun in once what failed is mended.
+/// A failing creation leaves earlier leftovers unchanged. Once the fault is repaired, the session
+/// can be created there.
 #[test]
 fn a_beginning_that_fails_behind_a_leftover_takes_back_its_own_files_alone() {
     let (whole, segment, _, frames) = of_one_record(77);
@@ -315,7 +315,7 @@ fn a_beginning_that_fails_behind_a_leftover_takes_back_its_own_files_alone() {
     assert!(failed > 5, "{failed}");
 }
 
-/// A clock by which something happens at one of its readings.
+/// A clock that runs an action at one of its readings.
 struct Happening {
     clock: FixedClock,
     readings: AtomicU32,
@@ -339,8 +339,8 @@ impl Clock for Happening {
     }
 }
 
-/// Two processes that take the same directory for a leftover do not both begin there: a look without the lock is no more
-/// than a look.
+/// Two processes that find the same leftover directory must not both create a session there: a
+/// check without the lock is no more than a hint.
 #[test]
 fn of_two_processes_that_begin_the_same_session_at_once_one_does() {
     let mut seen = (0, 0, 0);

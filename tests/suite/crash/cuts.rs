@@ -1,4 +1,4 @@
-//! Logs that end too early: cut at any byte, or short of whole segments.
+//! Logs that end too early: cut at any byte, or missing whole segments.
 
 use std::path::Path;
 
@@ -10,9 +10,8 @@ use uuid::Uuid;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
-    /// The file ends there.
     Truncated,
-    /// From there on there are zeros.
+    /// The bytes from there on are zeros.
     Zeroed,
 }
 
@@ -26,8 +25,8 @@ impl Cut {
     }
 }
 
-/// A session of several segments. Closed, all is attested; else the last records are those of a process that
-/// was killed at the durability that syncs nothing.
+/// Creates a session of several segments. If closed, all of it is attested; otherwise a killed
+/// process wrote its last records at the durability without syncs.
 fn session_of_segments(closed: bool) -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = machine.process(Durability::Every).create(&types()).unwrap();
@@ -51,7 +50,7 @@ fn records_below(frames: &[FrameAt], segment: &Path, at: usize) -> u64 {
     frames.iter().filter(before).filter(|frame| !frame.kind.is_envelope()).count() as u64
 }
 
-/// Nothing behind the cut is left to speak of what was there, so what was sound before it is the log.
+/// Nothing after the cut proves that more existed, so the intact records before it are the log.
 #[test]
 fn a_log_cut_at_any_byte_of_its_last_records_is_what_stands_before_the_cut() {
     for closed in [true, false] {
@@ -114,7 +113,8 @@ fn a_log_short_of_whole_segments_is_missing_them_and_nothing_else() {
     }
 }
 
-/// A crash in the middle of a turn leaves the next segment empty or without a header: a leftover, no damage.
+/// A crash during the switch to a new segment leaves that segment empty or without a header: a
+/// leftover, not damage.
 #[test]
 fn a_last_segment_that_a_crash_left_without_a_header_is_reported_and_left_alone() {
     let (whole, id) = session_of_segments(true);

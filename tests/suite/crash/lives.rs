@@ -1,4 +1,5 @@
-//! Many short lives of one session, each ended by a kill: what they leave on the disk, and what it is worth.
+//! Many short lives of one session, each ended by a kill: how much of the disk they take, and how
+//! much of it survives.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,20 +12,21 @@ use foldlog_test_support::crash::{BOOT, Machine, Mortal, OTHER_BOOT, count, writ
 use foldlog_test_support::host::{Plan, types};
 use uuid::Uuid;
 
-/// How many lives there are in a normal run.
+/// Lives in a normal run.
 const LIVES: u64 = 60;
 
-/// What each life dispatches.
+/// Dispatches in each life.
 const RECORDS: u64 = 20;
 
-/// What a life may cost on the disk beside its records twice, as they were first written and as the recovery wrote them:
-/// the pages that two segments end in, and what each of them begins with.
+/// The limit on a life's disk space besides its records, which count twice: as first written and as
+/// the recovery rewrote them. It covers the last pages of two segments and their first frames.
 const LIFE_BYTES_MAX: u64 = 16 << 10;
 
-/// What an opening may read besides: the pages that the last writer brought in ahead of itself and left empty.
+/// The limit on additional reads of an opening: pages that the last writer allocated ahead and left
+/// empty.
 const AHEAD_BYTES_MAX: u64 = 512 << 10;
 
-/// How many files a life may leave: the recovery's segment, and the one after it.
+/// The limit on the files of a life: the recovery's segment and the next one.
 const LIFE_FILES_MAX: u64 = 2;
 
 const LEVELS: [Durability; 3] = [Durability::Process, Durability::Boundary, Durability::Every];
@@ -42,7 +44,7 @@ impl Life {
             storage: Arc::new(process.clone()),
             durability,
             seed: Some(7),
-            // What is asked for here is what the log itself does.
+            // Only the log itself is measured, so no images are written.
             image_bytes_min: u64::MAX,
             background: BackgroundSync::Inline,
             ..StoreOptions::default()
@@ -55,14 +57,14 @@ impl Life {
         Life { process, session }
     }
 
-    /// The process is killed: what it leaves is dropped and can do nothing any more.
+    /// Kills the process: its handles are dropped and can no longer change the disk.
     fn end(self) {
         self.process.kill();
         drop(self.session);
     }
 }
 
-/// What a session takes: bytes of the disk, and files.
+/// Returns the disk space and the number of files that a session takes.
 fn size(dir: &Path) -> (u64, u64) {
     let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
     files
@@ -70,10 +72,11 @@ fn size(dir: &Path) -> (u64, u64) {
         .fold((0, 0), |(bytes, files), file| (bytes + 512 * file.blocks(), files + 1))
 }
 
-/// Each recovery wrote the whole unattested tail anew and attested none of it, so the next one wrote it once more: 1,000
-/// lives of 20 records took 8.9 GB for a log of 8.7 MB, and each opening read all of it.
+/// Each recovery rewrote the whole unattested tail and attested none of it, so the next one rewrote
+/// it again: 1,000 lives of 20 records took 8.9 GB for a log of 8.7 MB, and each opening read all
+/// of it.
 ///
-/// `FOLDLOG_LIVES=n` runs so many lives at each durability.
+/// `FOLDLOG_LIVES=n` runs that many lives at each durability.
 #[test]
 fn many_short_lives_take_no_more_than_their_records() {
     let lives = super::number_from("FOLDLOG_LIVES").unwrap_or(LIVES);
@@ -112,7 +115,7 @@ fn many_short_lives(durability: Durability, lives: u64) {
         read <= 2 * records + AHEAD_BYTES_MAX,
         "{durability:?}: {read} bytes were read to open {log_bytes}"
     );
-    // The second half of the lives leaves about what the first did.
+    // The second half of the lives leaves about as much as the first.
     let half = sizes[sizes.len() / 2];
     assert!(bytes - half.0 <= half.0 + 4 * LIFE_BYTES_MAX, "{durability:?}: {half:?}, then {bytes}");
     assert!(files - half.1 <= half.1 + 4, "{durability:?}: {half:?}, then {files}");
@@ -121,8 +124,8 @@ fn many_short_lives(durability: Durability, lives: u64) {
     last.end();
 }
 
-/// Of six lives' records one wrong byte left 407 of 12,000, and an audit found nothing wrong: five recoveries had synced
-/// them, and nobody had written down that they had.
+/// Six lives wrote 12,000 records; after one wrong byte 407 were left, and an audit found nothing
+/// wrong. Five recoveries had synced the records, but no frame had recorded that.
 #[test]
 fn what_a_recovery_made_durable_is_damaged_and_never_torn_however_the_machine_restarts() {
     for durability in [Durability::Process, Durability::Boundary] {
@@ -134,7 +137,7 @@ fn what_a_recovery_made_durable_is_damaged_and_never_torn_however_the_machine_re
         for _ in 1..6 {
             machine.crash(CrashKind::Process);
             let session = machine.open(id, durability).unwrap();
-            // The first append is what makes the tail durable.
+            // The first append makes the tail durable.
             recovered = count(&session);
             write_steps(&session, RECORDS);
             assert!(
@@ -153,7 +156,7 @@ fn what_a_recovery_made_durable_is_damaged_and_never_torn_however_the_machine_re
             match machine.open(id, durability) {
                 Err(Error::Corrupt(_)) => damaged += 1,
                 Err(error) => panic!("{durability:?}, record {}: {error}", frame.sequence),
-                // What no recovery has seen yet is the one batch of which nobody can tell.
+                // Only the last batch, which no recovery has seen, is undetermined.
                 Ok(session) => {
                     let left = count(&session);
                     assert!(
@@ -172,8 +175,9 @@ fn what_a_recovery_made_durable_is_damaged_and_never_torn_however_the_machine_re
     }
 }
 
-/// A recovery attests its segment before the segment has its name. Killed before that name was durable, the next process
-/// took all for durable, and its `sync` promised what a power cut then took.
+/// A recovery attests its segment before the segment has its name. If it was killed before that
+/// name was durable, the next process assumed that everything was durable, and its `sync` promised
+/// records that a power cut then took.
 #[test]
 fn what_a_recovery_attests_is_promised_only_once_its_name_is_durable() {
     let mut deaths = 0;
@@ -211,7 +215,7 @@ fn what_a_recovery_attests_is_promised_only_once_its_name_is_durable() {
     assert!(deaths > 5, "{deaths}");
 }
 
-/// Processes that are killed within their recovery, one after the other, each left a copy of the tail.
+/// Successive processes that were killed during recovery each left a copy of the tail.
 #[test]
 fn recoveries_that_come_to_no_end_leave_no_more_than_one_copy() {
     let machine = Machine::default();

@@ -1,5 +1,5 @@
-//! In which order a disk is told of things: what is relied on is durable before what relies on it. The simulator shows
-//! what follows where it is not; here the calls themselves are looked at.
+//! The order of calls to the disk: data is durable before anything that relies on it. The simulator
+//! shows the consequences of a wrong order; these tests check the calls themselves.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 type Trace = Vec<(Op, PathBuf)>;
 
-/// Finds calls one behind the other; each is named by its kind and by a part of its path.
+/// Asserts that calls occur in this order; each is named by its kind and a part of its path.
 fn assert_in_order(trace: &Trace, calls: &[(Op, &str)]) {
     let mut rest = trace.iter();
     for (op, part) in calls {
@@ -25,7 +25,7 @@ fn assert_in_order(trace: &Trace, calls: &[(Op, &str)]) {
     }
 }
 
-/// The trace of one call.
+/// Returns the result of a call and its trace.
 fn traced<T>(disk: &MemoryStorage, call: impl FnOnce() -> foldlog::Result<T>) -> (T, Trace) {
     disk.take_trace();
     let done = call().expect("nothing is broken");
@@ -44,7 +44,7 @@ fn a_sessions_directories_are_durable_before_it_is_there() {
             (Op::Write, "0000000000.seg"),
             (Op::SyncDir, "/sessions"),
             (Op::SyncData, "0000000000.seg"),
-            // Only then does a frame say that it is.
+            // Only after the sync may a frame attest it.
             (Op::Write, "0000000000.seg"),
         ],
     );
@@ -64,7 +64,7 @@ fn an_object_and_its_name_are_durable_before_the_record_that_refers_to_it() {
             (Op::SyncData, ".seg"),
         ],
     );
-    // The record was written before it was synced, and nothing was written before the sync that says that it was.
+    // The record is written before its sync, and its attestation after it.
     let sync = trace.iter().rposition(|(op, path)| *op == Op::SyncData && path.extension().unwrap() == "seg");
     let behind = trace[sync.unwrap() + 1..].iter().filter(|(op, _)| *op == Op::Write).count();
     assert_eq!(behind, 1, "the frame that attests it: {trace:#?}");
@@ -87,7 +87,7 @@ fn a_segment_and_its_name_are_durable_before_what_is_in_it_and_the_one_before_it
                 (Op::SyncData, "0000000000.seg"),
                 (Op::SyncData, "0000000001.seg"),
                 (Op::Write, "0000000001.seg"),
-                // The log before its image, and the image whole before it bears its name.
+                // The log is written before its image, and the image is complete before its rename.
                 (Op::Write, ".image.new"),
                 (Op::SyncData, ".image.new"),
                 (Op::Rename, ".image"),
@@ -98,8 +98,8 @@ fn a_segment_and_its_name_are_durable_before_what_is_in_it_and_the_one_before_it
     panic!("no segment was begun");
 }
 
-/// Nothing of the log is synced for its own sake at this durability: an image that was written first would be of a log that
-/// a power cut can still take away.
+/// At this durability the log is not synced for its own sake: an image written first would describe
+/// records that a power cut can still take.
 #[test]
 fn an_image_is_written_once_the_log_is_durable_up_to_it() {
     let machine = Machine::default().with_images();
@@ -155,7 +155,7 @@ fn a_snapshot_is_durable_when_it_is_returned_with_all_before_it_at_the_level_of_
 #[derive(Serialize, Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// Takes down what the disk was told before its handler ran.
+/// Records the calls to the disk before its handler runs.
 struct Watches {
     disk: MemoryStorage,
     seen: Arc<Mutex<Trace>>,

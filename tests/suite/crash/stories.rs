@@ -1,4 +1,4 @@
-//! Crashes one at a time: each story is of something that was lost once, or would be lost most easily.
+//! Single crashes: each test is about data that was once lost, or that is most at risk.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ fn fails(op: Op, nth: u64) -> Fault {
     Fault::FailNth { op, nth, error: ErrorKind::Other }
 }
 
-/// A session that was closed with some records, all durable.
+/// Creates a closed session with some records, all durable.
 fn closed_session(machine: &Machine, steps: u64) -> Uuid {
     let session = machine.process(Durability::Every).create(&types()).unwrap();
     write_steps(&session, steps);
@@ -28,7 +28,7 @@ fn closed_session(machine: &Machine, steps: u64) -> Uuid {
     id
 }
 
-/// Opens the store again and again, with segments of 16 KiB of which none is made ahead.
+/// Returns a function that opens the store with segments of 16 KiB, of which none is made ahead.
 fn opens_with_small_segments(machine: &Machine) -> impl Fn() -> Store {
     let segments = SegmentSizes { first_bytes: 16384, max_bytes: 16384, ahead_bytes_min: u64::MAX };
     move || {
@@ -37,12 +37,11 @@ fn opens_with_small_segments(machine: &Machine) -> impl Fn() -> Store {
     }
 }
 
-/// What stands in a session's directory.
 fn files_of(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
     machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(machine.dir(id))).collect()
 }
 
-/// The name of the store's own directory was never synced, so a power cut soon after its making took everything.
+/// The name of the store's own directory was never synced, so an early power cut took everything.
 #[test]
 fn a_new_store_is_as_durable_as_its_first_record() {
     let machine = Machine::default();
@@ -51,11 +50,11 @@ fn a_new_store_is_as_durable_as_its_first_record() {
     assert_eq!(count(&machine.open(session.id(), Durability::Every).unwrap()), 1);
 }
 
-/// Recovery made the names of segments durable, and not that of the session's directory.
+/// Recovery made the names of segments durable, but not the name of the session's directory.
 #[test]
 fn a_session_begun_by_a_killed_process_is_kept_once_the_next_one_is_told_so() {
     let machine = Machine::default();
-    // Held until its process is killed: one that is let go of is closed, and then nothing is to be recovered.
+    // Dropping the session would close it, and nothing would be left to recover.
     let killed = machine.process(Durability::Process).create(&types()).unwrap();
     let id = killed.id();
     machine.crash(CrashKind::Process);
@@ -64,7 +63,8 @@ fn a_session_begun_by_a_killed_process_is_kept_once_the_next_one_is_told_so() {
     assert_eq!(machine.open(id, Durability::Every).unwrap().view::<Plan>().unwrap().len(), 1);
 }
 
-/// The sync found nothing of its own to sync, and promised what only the dead process's files held.
+/// The sync found nothing of its own to sync, and promised data that only the dead process's files
+/// contained.
 #[test]
 fn a_sync_after_a_kill_covers_what_the_killed_process_wrote() {
     let machine = Machine::default();
@@ -81,7 +81,7 @@ fn a_sync_after_a_kill_covers_what_the_killed_process_wrote() {
     assert_eq!(count(&machine.open(id, Durability::Process).unwrap()), all);
 }
 
-/// One that may not write cannot make the tail durable, and says so instead of promising it.
+/// A read-only handle cannot make the tail durable, and reports that instead of promising it.
 #[test]
 fn a_handle_for_reading_does_not_promise_what_it_cannot_sync() {
     let machine = Machine::default();
@@ -93,11 +93,12 @@ fn a_handle_for_reading_does_not_promise_what_it_cannot_sync() {
     assert_eq!(reader.synced_end(), 0);
 }
 
-/// Killed inside a turn, the log passed for closed, since its last frame was a `Synced` frame; but that stood
-/// in the old segment, unsynced, and whoever went on in the new one never synced it.
+/// After a kill during the switch to a new segment, the log passed for closed, since its last frame
+/// was a `Synced` frame. But that frame was in the old segment, unsynced, and the next writer, in
+/// the new segment, never synced it.
 #[test]
 fn whichever_call_is_a_processes_last_the_next_one_goes_on_durably() {
-    // With a sync behind each record every turn follows a `Synced` frame.
+    // With a sync after each record, every switch follows a `Synced` frame.
     for durability in [Durability::Process, Durability::Every] {
         die_at_each_call(durability);
     }
@@ -139,8 +140,8 @@ fn die_at_each_call(durability: Durability) {
     assert!(deaths > 40, "{deaths}");
 }
 
-/// In the first turn of a session whose names were not yet durable, the second segment could be kept and the
-/// first lost, and then the session was called damaged.
+/// During the first switch of a session whose names were not yet durable, a power cut could keep
+/// the second segment and lose the first. Then the session was reported as damaged.
 #[test]
 fn a_session_of_which_nothing_was_promised_is_never_called_damaged() {
     let mut gone = 0;
@@ -168,7 +169,7 @@ fn a_session_of_which_nothing_was_promised_is_never_called_damaged() {
     assert!(gone > 0);
 }
 
-/// Recovery itself may be cut short, at any call, by either kind of crash. What was there before stays, byte
+/// Either kind of crash may cut a recovery short, at any call. Earlier files stay unchanged, byte
 /// for byte, and the next recovery ends the same way.
 #[test]
 fn a_recovery_cut_short_at_any_call_costs_nothing() {
@@ -192,7 +193,7 @@ fn a_recovery_cut_short_at_any_call_costs_nothing() {
     ];
     let mut deaths = 0;
     for (nth, kind) in (1..60).flat_map(|nth| kinds.map(|kind| (nth, kind))) {
-        // The files are durable here, as after a power cut that took nothing.
+        // The files are durable here, as after a power cut without losses.
         let machine = torn.copied(BOOT);
         let session = machine.open(id, Durability::Every).unwrap();
         machine.disk.inject(Fault::Die { nth, bytes: 100 });
@@ -214,7 +215,8 @@ fn a_recovery_cut_short_at_any_call_costs_nothing() {
     assert!(deaths > 40, "{deaths}");
 }
 
-/// A recovery that a crash left half-built made every opening after it a recovery, each with a new segment.
+/// After a crash left a recovery half-built, every later opening was a recovery too, each with a
+/// new segment.
 #[test]
 fn what_a_crash_left_half_built_is_reported_and_does_not_matter() {
     let machine = Machine::default();
@@ -229,8 +231,9 @@ fn what_a_crash_left_half_built_is_reported_and_does_not_matter() {
     assert_eq!(machine.disk.read_file(&leftover).unwrap(), b"half");
 }
 
-/// After a failed sync the system takes the object's pages for clean. The next process synced the object
-/// "again", which wrote nothing, and acknowledged a record whose object the disk had never got.
+/// After a failed sync the system considers the object's pages clean. The next process synced the
+/// object "again", which wrote nothing, and acknowledged a record whose object never reached the
+/// disk.
 #[test]
 fn an_object_whose_sync_failed_is_really_written_by_the_next_process() {
     let machine = Machine::default();
@@ -246,9 +249,10 @@ fn an_object_whose_sync_failed_is_really_written_by_the_next_process() {
     assert_eq!(Slices::of(&machine.open(id, Durability::Every).unwrap()).unwrap(), slices);
 }
 
-/// An object that could not be written once more was put there anew, in the place of one that was durable, and the new
-/// one was not: its record was never written, so nobody synced it. The next sync of the directory made its name durable,
-/// and a power cut left nothing behind that name, of which an acknowledged record spoke.
+/// An object that could not be rewritten in place was replaced by a new file, although the old one
+/// was durable and the new one was not. Its record was never written, so the new file was never
+/// synced. The next sync of the directory made its name durable. After a power cut that name had no
+/// content, although an acknowledged record referred to it.
 #[test]
 fn an_object_that_is_there_is_not_replaced_where_it_cannot_be_written_once_more() {
     let machine = Machine::default();
@@ -257,7 +261,8 @@ fn an_object_that_is_there_is_not_replaced_where_it_cannot_be_written_once_more(
     session.dispatch(large_note(1)).unwrap();
     session.close().unwrap();
     let session = machine.open(id, Durability::Process).unwrap();
-    // The object in its place; then one beside it, which is renamed; then the record.
+    // The write of the object in place fails, then the write of its record; the write of the
+    // renamed copy between them succeeds.
     [1, 3].into_iter().for_each(|nth| machine.disk.inject(fails(Op::Write, nth)));
     session.dispatch(large_note(1)).unwrap_err();
     machine.disk.clear_faults();
@@ -269,7 +274,8 @@ fn an_object_that_is_there_is_not_replaced_where_it_cannot_be_written_once_more(
     assert_eq!(kept, [1, 2].map(|n| large_note(n).text));
 }
 
-/// The log's own pages after a failed sync look as clean; that is why recovery rewrites what is unattested.
+/// After a failed sync the log's own pages look clean as well. Therefore recovery rewrites the
+/// unattested tail.
 #[test]
 fn records_whose_sync_failed_are_really_written_by_the_next_process() {
     let machine = Machine::default();
@@ -288,7 +294,8 @@ fn records_whose_sync_failed_are_really_written_by_the_next_process() {
     assert_eq!(machine.open(id, Durability::Every).unwrap().position(), Some(at));
 }
 
-/// A fork linked segments and objects of a parent whose sync had failed; to sync them once more wrote nothing.
+/// A fork linked segments and objects of a parent whose sync had failed; syncing them again wrote
+/// nothing.
 #[test]
 fn a_fork_of_a_parent_whose_sync_failed_is_whole_after_a_power_cut() {
     // The object is synced first, then the segment.
@@ -311,9 +318,9 @@ fn a_fork_of_a_parent_whose_sync_failed_is_whole_after_a_power_cut() {
     }
 }
 
-/// A writer that went on after a close left its `Resumed` in the old segment and its first record in a new one, and
-/// its process was killed. A fork copied the new segment, in which the record was unattested, and linked the old
-/// one, all of whose records were durable; but the frame behind them was not.
+/// A writer that continued after a close left its `Resumed` in the old segment and its first record
+/// in a new one, and its process was killed. A fork copied the new segment, in which the record was
+/// unattested. It linked the old one, whose records were durable, but the frame after them was not.
 #[test]
 fn a_fork_behind_a_kill_within_a_turn_is_whole_after_a_power_cut() {
     let mut turned = 0;
@@ -336,7 +343,7 @@ fn a_fork_behind_a_kill_within_a_turn_is_whole_after_a_power_cut() {
     assert!(turned > 0, "no record was the first of a segment");
 }
 
-/// The parent's own writer syncs what a fork shares, and where it cannot, there is no fork.
+/// The parent's own writer syncs the files that a fork shares. If it cannot, the fork fails.
 #[test]
 fn a_fork_of_a_session_that_is_open_waits_for_its_writer() {
     let machine = Machine::default();
@@ -351,8 +358,8 @@ fn a_fork_of_a_session_that_is_open_waits_for_its_writer() {
     assert!(matches!(refused, Err(Error::DurabilityUnknown { .. })), "{refused:?}");
 }
 
-/// A fork said in its log that it was durable before its directory had its name. Killed in between it passed for
-/// closed, and whoever went on with it never saw to the name.
+/// A fork recorded in its log that it was durable before its directory had its name. If it was
+/// killed in between, it passed for closed, and its next writer never synced the name.
 #[test]
 fn a_fork_cut_short_at_any_call_is_not_there_or_whole_and_can_be_gone_on_with() {
     let (mut absent, mut whole) = (0, 0);
@@ -389,14 +396,14 @@ fn a_fork_cut_short_at_any_call_is_not_there_or_whole_and_can_be_gone_on_with() 
         }
         let parent = machine.open(id, Durability::Every).unwrap();
         assert_eq!(Slices::of(&parent).unwrap(), slices, "call {nth}, {kind:?}: the parent");
-        // What a crash left of a fork is in nobody's way.
+        // The remains of a fork block no later one.
         machine.process(Durability::Every).fork(id, 1, &types(), SessionOptions::default()).unwrap();
     }
     assert!(absent > 20 && whole > 20, "{absent} absent, {whole} whole");
 }
 
-/// Whichever call of a fork fails, what was built of it is taken away again, and its parent is as it was. Behind the
-/// rename the session is there whole, although its maker was told of an error.
+/// If any call of a fork fails, all that was built is removed, and the parent is unchanged. After
+/// the rename the session exists as a whole, although its creator got an error.
 #[test]
 fn a_fork_of_which_any_call_fails_leaves_nothing_half_built_and_can_be_made_again() {
     let whole = Machine::default().with_images();
@@ -405,7 +412,7 @@ fn a_fork_of_which_any_call_fails_leaves_nothing_half_built_and_can_be_made_agai
     let at = session.dispatch(large_note(1)).unwrap();
     let slices = Slices::of(&session).unwrap();
     session.close().unwrap();
-    // A tail that nobody attested is copied, and all before it linked.
+    // An unattested tail is copied; everything before it is linked.
     let session = whole.open(id, Durability::Process).unwrap();
     write_steps(&session, 12);
     session.dispatch(large_note(2)).unwrap();
@@ -464,7 +471,7 @@ fn a_fork_of_which_any_call_fails_leaves_nothing_half_built_and_can_be_made_agai
     assert!(refusing.iter().all(|op| absent.contains_key(op)) && there > 0, "{absent:?}, {there} whole");
 }
 
-/// A deleted session is there as it was or not at all, whichever call is the last.
+/// After a crash at any call, a deleted session exists unchanged or not at all.
 #[test]
 fn a_deletion_cut_short_at_any_call_leaves_all_or_nothing() {
     for nth in 1..12 {
@@ -483,8 +490,8 @@ fn a_deletion_cut_short_at_any_call_leaves_all_or_nothing() {
     }
 }
 
-/// A deletion failed at its sync, and a collection removed what was in the directory. A power cut gave the session its name back, without
-/// what had been removed: it was damaged then, and never said to be deleted.
+/// A deletion failed at its sync, and a collection removed files in the directory. A power cut gave
+/// the session its name back without those files: it was damaged, and never reported as deleted.
 #[test]
 fn a_collection_behind_a_deletion_that_failed_leaves_all_or_nothing() {
     let mut whole = 0;
@@ -496,7 +503,8 @@ fn a_collection_behind_a_deletion_that_failed_leaves_all_or_nothing() {
         machine.disk.inject(fails(Op::SyncDir, 1));
         assert!(store.delete(id).is_err());
         if seed % 2 == 0 {
-            // Nothing of the directory is removed where its name cannot be made durable.
+            // While the name of the directory cannot be made durable, none of its files are
+            // removed.
             assert!(store.collect(&CollectOptions::default()).is_ok());
         } else {
             machine.disk.inject(fails(Op::SyncDir, 1));
@@ -515,8 +523,8 @@ fn a_collection_behind_a_deletion_that_failed_leaves_all_or_nothing() {
     assert!(whole > 0, "a power cut brings some back");
 }
 
-/// Opening a session for reading took the writer's place with the background thread, and closing the reader
-/// forgot them both: nobody synced any more what the writer wrote.
+/// Opening a session for reading took over the writer's entry in the background thread, and closing
+/// the reader removed it: the writer's records were no longer synced.
 #[test]
 fn a_reader_that_comes_and_goes_leaves_the_writer_its_background_syncs() {
     let machine = Machine::default();
@@ -534,7 +542,7 @@ fn a_reader_that_comes_and_goes_leaves_the_writer_its_background_syncs() {
     for _ in 0..5 {
         last = (session.dispatch(foldlog_test_support::host::Noted { text: text.clone() }).unwrap()).get();
     }
-    // Over 4 MiB are synced at once by the thread; all that is waited for here is that it gets to run.
+    // The thread syncs more than 4 MiB at once; the test only waits until the thread runs.
     let begun = std::time::Instant::now();
     while session.synced_end() < last.into() {
         assert!(begun.elapsed().as_secs() < 60, "nobody syncs what the writer wrote");
@@ -542,7 +550,7 @@ fn a_reader_that_comes_and_goes_leaves_the_writer_its_background_syncs() {
     }
 }
 
-/// Sizes that contradict each other made the writer panic.
+/// Contradictory sizes made the writer panic.
 #[test]
 fn no_segment_sizes_make_the_writer_panic() {
     for (first_bytes, max_bytes) in
@@ -566,9 +574,9 @@ fn no_segment_sizes_make_the_writer_panic() {
     }
 }
 
-/// The frame with which a writer attests what closing made durable is not synced itself. The next writer took it for
-/// durable, and where its first record went into a new segment, which names that frame, a power cut could take the
-/// frame and leave the segment.
+/// The frame with which a writer attests the records of a close is not synced itself. The next
+/// writer assumed that it was durable. If its first record started a new segment, which names that
+/// frame, a power cut could take the frame and leave the segment.
 #[test]
 fn what_the_last_writer_attested_is_durable_before_what_the_next_one_builds_on_it() {
     for records in 0..40 {
@@ -589,8 +597,9 @@ fn what_the_last_writer_attested_is_durable_before_what_the_next_one_builds_on_i
     }
 }
 
-/// A session was to rest, and the sync of the frame that attests its last record failed. The next writer synced that frame "again", which
-/// wrote nothing, and began a segment behind it that names it: a power cut took the frame, and the session was called damaged.
+/// While a session came to rest, the sync of the frame that attests its last record failed. The
+/// next writer synced that frame "again", which wrote nothing, and started a segment that names it.
+/// A power cut took the frame, and the session was reported as damaged.
 #[test]
 fn what_a_session_that_could_not_rest_attested_is_durable_before_what_the_next_writer_builds_on_it() {
     for len in 0..40 {
@@ -606,7 +615,7 @@ fn what_a_session_that_could_not_rest_attested_is_durable_before_what_the_next_w
         drop(session);
 
         let session = open().open_session(id, &types()).unwrap();
-        // It takes a segment of its own.
+        // The record takes a segment of its own.
         let at = session.set_tag("t", "y".repeat(20_000)).unwrap();
         drop(session);
         machine.crash(CrashKind::PowerLosingAll);
@@ -615,9 +624,10 @@ fn what_a_session_that_could_not_rest_attested_is_durable_before_what_the_next_w
     }
 }
 
-/// Two threads synced one after the other, and the first came to attest it only when the sync of the second had been
-/// planned: then neither frame was synced, and the next writer synced the last one alone. Where the other ended with a
-/// page, a power cut took it from below records that had been acknowledged, and that was damage.
+/// Two threads synced one after the other, and the first attested its records only after the sync
+/// of the second had been planned. Neither frame was synced, and the next writer synced only the
+/// last one. If the other frame ended at a page boundary, a power cut took it from before
+/// acknowledged records, and that was damage.
 #[test]
 fn whatever_attested_at_the_end_is_durable_before_what_the_next_writer_builds_on_it() {
     let mut apart = 0;
@@ -633,7 +643,7 @@ fn whatever_attested_at_the_end_is_durable_before_what_the_next_writer_builds_on
             .set_tag("t", "z".repeat(3950 - machine.frames(id).unwrap().last().unwrap().end + len))
             .unwrap();
         session.close().unwrap();
-        // The frame of the thread that came second, as it attests the same once more.
+        // The frame of the slower thread, which attests the same records again.
         let last = machine.frames(id).unwrap().pop().unwrap();
         let bytes = machine.disk.read_file(&last.segment).unwrap();
         let segment = SegmentHeader::decode(&bytes).unwrap();
@@ -657,8 +667,9 @@ fn whatever_attested_at_the_end_is_durable_before_what_the_next_writer_builds_on
     assert!(apart > 0, "both always stood in one page");
 }
 
-/// A segment that was turned to and holds no record yet: whoever went on in it would sync nothing of it, nor of what
-/// stands behind the last record in the one before. So it does not pass for closed, whatever its last frame says.
+/// A new segment without a record must not pass for closed, whatever its last frame states. A
+/// writer that continued there would sync nothing of it, nor the frames after the last record of
+/// the segment before.
 #[test]
 fn a_segment_without_a_record_does_not_pass_for_closed() {
     let machine = Machine::default();

@@ -1,4 +1,4 @@
-//! One byte at a time.
+//! Damage to single bytes.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use super::{attested, corruption, flip, frame_at, judge, unattested, used};
 
 pub(super) const SEGMENT_HEADER: usize = 84;
 
-/// Each byte of the used part of each segment, on a machine of its own with that byte inverted.
+/// Inverts each byte of the used part of each segment in turn, on a copy of the machine.
 pub(super) fn with_each_byte_inverted(
     whole: &Machine,
     id: Uuid,
@@ -28,8 +28,9 @@ pub(super) fn with_each_byte_inverted(
     }
 }
 
-/// In a log that was closed every byte that counts is attested, but for the frame that attests the last ones:
-/// with that gone, nothing is. Damage is named with its place, in this boot and in any other.
+/// In a closed log every byte that matters is attested, except the frame that attests the last
+/// records; without that frame, those are unattested. Damage is reported with its place, in this
+/// boot and in any other.
 #[test]
 fn no_attested_byte_is_ever_wrong_unnoticed_or_taken_for_a_torn_tail() {
     let (whole, id) = attested();
@@ -47,7 +48,7 @@ fn no_attested_byte_is_ever_wrong_unnoticed_or_taken_for_a_torn_tail() {
                 None if at < SEGMENT_HEADER => {
                     (0, frames.iter().find(|frame| frame.segment == *path).unwrap().sequence)
                 }
-                // A seal is of no chain, so it takes nothing with it.
+                // A seal is outside the chain, so nothing is lost with it.
                 None => {
                     assert_eq!(judged.unwrap_or_else(|error| panic!("{told}: {error}")), all);
                     assert_eq!(machine.audit(id).unwrap().state().unwrap(), state, "{told}");
@@ -74,8 +75,9 @@ fn no_attested_byte_is_ever_wrong_unnoticed_or_taken_for_a_torn_tail() {
     assert!(found > 8_000, "{found}");
 }
 
-/// What nobody was told is durable may be torn by a power cut in any way. After one, a wrong byte there costs
-/// the records from there on, which are reported. In the same boot nothing can be torn out of order.
+/// A power cut may tear unacknowledged records in any way. After one, a wrong byte there loses the
+/// records from that place on, which is reported. Within the same boot nothing can be torn out of
+/// order.
 #[test]
 fn a_wrong_byte_of_the_unattested_tail_is_a_tear_after_a_power_cut_and_damage_in_the_same_boot() {
     let (whole, id) = unattested();
@@ -98,8 +100,8 @@ fn a_wrong_byte_of_the_unattested_tail_is_a_tear_after_a_power_cut_and_damage_in
                 Ok(records) if in_tail => {
                     let report = machine.audit(id).unwrap().report().clone();
                     let torn = report.torn.unwrap_or_else(|| panic!("{told}: nothing is reported"));
-                    // The frame that closed the process before is the first of the tail; nothing is lost with it
-                    // but its word, and a tail in which it is wrong begins there.
+                    // The tail starts with the frame of the last close. If that frame is wrong, the
+                    // tail starts there, and only its attestation is lost.
                     assert!(records >= attested && records < all, "{told}: {records}");
                     assert_eq!((torn.offset, torn.sequence), (start as u64, records.into()), "{told}");
                     assert_eq!(torn.segment, *path, "{told}");
@@ -107,7 +109,7 @@ fn a_wrong_byte_of_the_unattested_tail_is_a_tear_after_a_power_cut_and_damage_in
                     torn_bytes += 1;
                 }
                 Ok(records) => {
-                    // The seal of the first segment, of no chain.
+                    // The seal of the first segment, outside the chain.
                     assert!(frame.is_none() && at >= SEGMENT_HEADER, "{told}: {records}");
                     assert_eq!(records, all, "{told}");
                 }
@@ -123,7 +125,7 @@ fn a_wrong_byte_of_the_unattested_tail_is_a_tear_after_a_power_cut_and_damage_in
     assert!(torn_bytes > 1_500 && damaged_bytes > 1_500, "{torn_bytes} torn, {damaged_bytes} damaged");
 }
 
-/// An object's bytes are checked against its name whenever they are read.
+/// An object's bytes are checked against its name at every read.
 #[test]
 fn a_wrong_byte_of_an_object_is_found_and_the_object_named() {
     let machine = Machine::default();

@@ -1,5 +1,5 @@
-//! A log with every kind of record that is written today, over several segments of a session and of the one that it was
-//! forked from: each byte, each bit of a header, each frame, each segment.
+//! A log with every current kind of record, over several segments of a session and of its parent.
+//! Each byte, each header bit, each frame and each segment is damaged in turn.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ fn wrote(title: &str) -> StepAdded {
     StepAdded { title: title.to_owned(), part: 1 }
 }
 
-/// A tool that holds and starts a program, one that fails, and one that its process never ends.
+/// Calls a tool that succeeds and starts a program, one that fails, and one without an end record.
 fn call_tools(session: &Session) {
     let runner = runner(session);
     let begin = |name| runner.begin(&call(name), &ExecuteOptions::default()).unwrap();
@@ -50,13 +50,13 @@ fn call_tools(session: &Session) {
     failed.fail(ToolError::failed("no such directory")).unwrap();
     let open = begin("send_mail");
     open.context().session().dispatch(wrote("open")).unwrap();
-    // Its end is never written, since the session is closed under it.
+    // The session is closed under the call, so its end record is never written.
     session.clone().close().unwrap();
     drop(open);
 }
 
-/// A turn of a conversation with a request that fails first, and what a host decides about it. What is said to the model
-/// is large enough for an object.
+/// Writes a turn of a conversation whose first request fails, with a host's decision about it. The
+/// message to the model is large enough for an object.
 fn converse(session: &Session) {
     let prompt = |digest| PromptIdentity {
         namespace: "agents".to_owned(),
@@ -101,9 +101,9 @@ fn converse(session: &Session) {
     session.accept_prompt("ev", &prompt(1), &prompt(2), "a person", "a word").unwrap();
 }
 
-/// Calls that wait for somebody, or did: one that was approved and ran, one that was approved and has not run, one that was
-/// refused, one whose result was brought, one that still asks, and one that waits for a call within it. What is decided is
-/// decided in a lane of its own.
+/// Makes calls that wait or waited: approved and run, approved and not run, refused, with a
+/// delivered result, still asking, and waiting for a nested call. The decisions are made in their
+/// own lane.
 pub(super) fn suspend(session: &Session) {
     let (runner, mailbox) = (runner(session), session.lane("mailbox"));
     let answer = session.dispatch(Noted { text: "an answer".to_owned() }).unwrap();
@@ -137,7 +137,8 @@ pub(super) fn suspend(session: &Session) {
     suspended(outer.fail(ToolError::Engine(asks)));
 }
 
-/// The session, which was forked, and the one that it was forked from. Both are closed, so that all of them is attested.
+/// Returns the machine, the session, which is a fork, and its parent. Both are closed, so that all
+/// records are attested.
 pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
     let machine = Machine::default();
     let store = machine.process(Durability::Boundary);
@@ -167,7 +168,7 @@ pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
     session.settle(operation, &Settlement::failed(), "a person", "unsent").unwrap();
     converse(&session);
     write_steps(&session, 2);
-    // Killed, so that the next process recovers: it writes the last records once more, into a segment of its own.
+    // After this kill the next process recovers: it rewrites the last records into a new segment.
     machine.crash(CrashKind::Process);
     let session = machine.open(parent, Durability::Boundary).unwrap();
     write_steps(&session, 2);
@@ -196,14 +197,13 @@ pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
     (machine, id, parent)
 }
 
-/// What may become of two neighbouring frames.
+/// Damage to two neighbouring frames.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Meddling {
-    /// They change places.
     Swapped,
-    /// The first stands twice.
+    /// The first frame occurs twice.
     Repeated,
-    /// The first is gone, and what follows has moved up.
+    /// The first frame is removed, and the following ones have moved up.
     Removed,
 }
 
@@ -221,25 +221,26 @@ impl Meddling {
         }
     }
 
-    /// The frame that is missed, and so where that is found.
+    /// Returns the missing frame, and so the place of the reported damage.
     pub(super) fn found_at<'a>(self, first: &'a FrameAt, second: &'a FrameAt) -> &'a FrameAt {
         if self == Meddling::Repeated { second } else { first }
     }
 }
 
-/// Frames of one segment that stand side by side.
+/// Returns pairs of adjacent frames of one segment.
 pub(super) fn neighbours(frames: &[FrameAt]) -> impl Iterator<Item = (&FrameAt, &FrameAt)> {
     let pairs = frames.iter().zip(frames.iter().skip(1));
     pairs.filter(|(first, second)| first.end == second.start && first.segment == second.segment)
 }
 
-/// The first frame of a segment, where any of it is of the chain: what a recovery cut off counts for nothing.
+/// Returns the first frame of a segment, if any of it is in the chain: segments that a recovery cut
+/// off do not count.
 fn first_of<'a>(frames: &'a [FrameAt], path: &PathBuf) -> Option<&'a FrameAt> {
     frames.iter().find(|frame| frame.segment == *path)
 }
 
-/// The record that is missed where a segment's header is lost: the next behind all that the segment before holds. A
-/// recovery's segment begins with records that stand there too.
+/// Returns the missing record after the loss of a segment's header: the next one after all records
+/// of the segment before. A recovery's segment starts with records that are there too.
 fn after_the_one_before(frames: &[FrameAt], path: &PathBuf) -> u64 {
     let first = first_of(frames, path).unwrap();
     (first.sequence + if path.ends_with("0000000002.seg") { 2 } else { 0 }).get()
@@ -307,8 +308,8 @@ fn the_log_holds_every_kind_in_several_segments_of_both_sessions() {
     assert!(judge(&machine, id).unwrap() > 40);
 }
 
-/// What holds of the small log above holds of each kind of record, of what a recovery rewrote, and of what a fork
-/// shares with its parent.
+/// The property of the small log above, for each kind of record, for the segments of a recovery,
+/// and for those shared with a parent.
 #[test]
 fn each_byte_of_every_kind_of_record_is_found_and_named() {
     let (whole, id, _) = everything();
@@ -325,7 +326,7 @@ fn each_byte_of_every_kind_of_record_is_found_and_named() {
             (Some(frame), _) => (frame.start, frame.sequence),
             (None, Some(_)) if at < SEGMENT_HEADER => (0, after_the_one_before(&frames, path).into()),
             _ => {
-                // A seal, what a recovery cut off, or a segment that it left out.
+                // A seal, or a segment that a recovery cut off or left out.
                 assert_eq!(judged.unwrap_or_else(|error| panic!("{told}: {error}")), all);
                 of_no_chain += 1;
                 return;
@@ -374,7 +375,7 @@ fn each_bit_of_each_header_is_found_and_named() {
     assert!(judge(&machine, id).is_ok());
 }
 
-/// Envelope frames too: no frame can be taken for another's neighbour.
+/// This includes envelope frames: no frame can pass for another's neighbour.
 #[test]
 fn frames_of_every_kind_that_are_swapped_repeated_or_removed_are_damage() {
     let (whole, id, _) = everything();
@@ -391,7 +392,8 @@ fn frames_of_every_kind_that_are_swapped_repeated_or_removed_are_damage() {
                     format!("{} at {} of {} {what:?}", first.kind, first.start, first.segment.display());
                 let judged = judge(&machine, id);
                 if second == closing && what == Meddling::Repeated && boot == OTHER_BOOT {
-                    // All records are there, and then what a power cut may have torn: the frame that attests them.
+                    // All records are present. Only the frame that attests them may have been torn
+                    // by a power cut.
                     assert_eq!(judged.unwrap(), whole.audit(id).unwrap().records_len());
                     continue;
                 }
@@ -406,14 +408,14 @@ fn frames_of_every_kind_that_are_swapped_repeated_or_removed_are_damage() {
         }
     }
     assert!(tried > 300, "{tried}");
-    // Of the closing frame there is no telling: with it removed, nothing is attested that was not before.
+    // A removed closing frame is undetectable: it alone attests the last records.
     let machine = whole.copied(OTHER_BOOT);
     machine.disk.mutate_file(&closing.segment, |bytes| bytes[closing.start..].fill(0)).unwrap();
     assert_eq!(judge(&machine, id).unwrap(), whole.audit(id).unwrap().records_len());
 }
 
-/// A disk that shows old pages behind a tear, whichever these are: each frame is sound in itself, and none is taken for
-/// the one that is missing.
+/// A disk may show any old pages after a tear. Each frame there is intact in itself, and none
+/// passes for the missing one.
 #[test]
 fn a_sound_frame_from_anywhere_behind_a_tear_is_never_taken_in() {
     let machine = Machine::default();
@@ -444,7 +446,7 @@ fn a_sound_frame_from_anywhere_behind_a_tear_is_never_taken_in() {
             };
             copy.disk.mutate_file(&segment, patch).unwrap();
             let judged = judge(&copy, id);
-            // A later frame proves that something is missing, as long as no power was cut.
+            // A later frame proves that one is missing, unless a power cut occurred.
             if boot == BOOT && stale.sequence > torn.sequence {
                 let found = corruption(judged.unwrap_err());
                 assert_eq!((found.offset, found.sequence), (torn.start as u64, torn.sequence), "{found}");
@@ -459,7 +461,7 @@ fn a_sound_frame_from_anywhere_behind_a_tear_is_never_taken_in() {
     assert!(tried > 20, "{tried}");
 }
 
-/// Two sessions of one host, alike but for their ids: each pair of their segments changes places.
+/// Two sessions of one host differ only in their ids: each pair of their segments changes places.
 #[test]
 fn segments_that_changed_places_between_two_sessions_are_found_in_both() {
     let machine = Machine::default();

@@ -1,4 +1,4 @@
-//! Whole frames: swapped, repeated, removed, and stale ones behind a tear.
+//! Damage to whole frames: swapped, repeated, removed, and stale ones after a tear.
 
 use foldlog::Durability;
 use foldlog::SequenceNumber;
@@ -9,7 +9,6 @@ use uuid::Uuid;
 
 use super::{attested, corruption, judge, unattested};
 
-/// Pairs of neighbouring records of one segment.
 fn neighbours(machine: &Machine, id: Uuid) -> Vec<(FrameAt, FrameAt)> {
     let frames = machine.frames(id).unwrap();
     let pairs = frames.windows(2).map(|pair| (pair[0].clone(), pair[1].clone()));
@@ -62,8 +61,9 @@ fn a_frame_that_is_repeated_or_removed_is_damage() {
     }
 }
 
-/// Two lives of one log wrote records of the same numbers and lengths into the same segment; a disk kept one
-/// of each. Each frame is sound in itself, and only its predecessor's checksum says that it does not follow.
+/// Two lives of one log wrote records of the same numbers and lengths into the same segment; the
+/// disk kept one frame of each. Each frame is intact in itself; only its predecessor's checksum
+/// shows that it does not follow.
 #[test]
 fn a_stale_frame_of_another_life_never_follows_a_new_one() {
     let (before, id) = attested();
@@ -89,7 +89,7 @@ fn a_stale_frame_of_another_life_never_follows_a_new_one() {
         };
         machine.disk.mutate_file(&patched.segment, patch).unwrap();
         match judge(&machine, id) {
-            // Whatever it is, it is sound, and no power was cut.
+            // The frame is intact in any case, and no power cut occurred.
             Err(error) => {
                 let found = corruption(error);
                 assert!(boot == BOOT && found.reason.contains("predecessor"), "{found}");
@@ -104,14 +104,14 @@ fn a_stale_frame_of_another_life_never_follows_a_new_one() {
     }
 }
 
-/// A frame that a disk kept of another segment, behind a tear, would say by its watermark that what was torn had been
-/// durable, if it passed for one of this segment.
+/// After a tear the disk showed a frame of another segment. If it passed for a frame of this
+/// segment, its watermark would attest the torn records.
 #[test]
 fn a_frame_of_another_segment_says_nothing() {
     let whole = Machine::default();
     let session = whole.process(Durability::Every).create(&types()).unwrap();
     let id = session.id();
-    // The next segment's file may be made ahead of its turn.
+    // The file of the next segment may exist before its turn.
     let first = whole.segments(id)[0].clone();
     while whole.frames(id).unwrap().last().unwrap().segment == first {
         write_steps(&session, 1);
@@ -122,7 +122,7 @@ fn a_frame_of_another_segment_says_nothing() {
     let frames = whole.frames(id).unwrap();
     let last = frames.last().unwrap();
     let first = frames.iter().find(|frame| frame.segment == last.segment).unwrap();
-    // As many records from its segment's first one as would put it behind the torn one here.
+    // Its distance from its segment's first record would put it after the torn record here.
     let stale = frames
         .iter()
         .find(|frame| frame.sequence > SequenceNumber::new(last.sequence - first.sequence + 1))
@@ -142,8 +142,8 @@ fn a_frame_of_another_segment_says_nothing() {
     }
 }
 
-/// After an unclean end nothing is ever written into an old segment again: what a tear left there stays for
-/// inspection, and the sound records of the tail are written once more.
+/// After an unclean end old segments are never written again. Torn bytes stay there for inspection,
+/// and the intact records of the tail are rewritten.
 #[test]
 fn recovery_leaves_every_old_byte_and_rewrites_what_nobody_had_attested() {
     let (whole, id) = unattested();
@@ -166,12 +166,13 @@ fn recovery_leaves_every_old_byte_and_rewrites_what_nobody_had_attested() {
     let sequences: Vec<u64> = rewritten.map(|frame| frame.sequence.get()).collect();
     assert_eq!(sequences, (sound - unattested..=sound).collect::<Vec<_>>());
     assert!(!unsound.contains(&fresh));
-    // They are durable although this durability promises nothing: only the new record may go.
+    // The rewritten records are durable although this durability promises nothing: only the new
+    // record may be lost.
     machine.crash(CrashKind::PowerLosingAll);
     assert!(judge(&machine, id).unwrap() >= sound);
 }
 
-/// A torn tail, judged once, must not come back as damage when the log has gone on behind it.
+/// A torn tail that was judged once must not be reported as damage after the log has continued.
 #[test]
 fn a_log_that_went_on_behind_a_tear_is_sound_in_this_boot_and_the_next() {
     let (machine, id) = unattested();

@@ -1,4 +1,5 @@
-//! What may stand in a real directory where an image should: opening passes it over, and leaves it as it is.
+//! Unexpected entries in place of images, in a real directory: opening skips them and leaves them
+//! unchanged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +26,8 @@ fn store(directory: &Path) -> Store {
     Store::open_with(directory, options).unwrap()
 }
 
-/// A session of several segments, closed with an image of its end; the directory of its images.
+/// Returns a session of several segments, closed with an image of its end, and the directory of its
+/// images.
 fn imaged(store: &Store) -> (Uuid, State, PathBuf) {
     let session = store.create(&types()).unwrap();
     session.dispatch(step(1)).unwrap();
@@ -46,7 +48,7 @@ fn image_of(position: u64) -> String {
     format!("{position:020}.image")
 }
 
-/// The names in a directory with what stands behind them; links and long files by their length.
+/// Returns the entries of a directory with their content; links and long files by their length.
 fn listed(directory: &Path) -> BTreeMap<PathBuf, (bool, u64)> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| {
         let path = entry.unwrap().path();
@@ -63,8 +65,8 @@ fn whatever_bears_an_images_name_is_passed_over_and_left_alone() {
     let (id, state, images) = imaged(&store);
     let newest = listed(&images).into_keys().next_back().unwrap();
     let position: u64 = newest.file_stem().unwrap().to_str().unwrap().parse().unwrap();
-    // In front of the image: a directory, a link to the image itself, a link to nowhere, a tebibyte of nothing, a
-    // mebibyte of nothing, an empty file; and names that are no image's.
+    // Entries before the image: a directory, a link to the image itself, a dangling link, a
+    // tebibyte of zeros, a mebibyte of zeros, an empty file; and names that are not an image's.
     fs::create_dir(images.join(image_of(position + 1))).unwrap();
     symlink(&newest, images.join(image_of(position + 2))).unwrap();
     symlink("/nowhere", images.join(image_of(position + 3))).unwrap();
@@ -93,7 +95,8 @@ fn whatever_bears_an_images_name_is_passed_over_and_left_alone() {
     );
 }
 
-/// Whatever byte of an image is wrong, nobody is asked twice, or not at all, and no decision is forgotten.
+/// Whichever byte of an image is wrong, no question is repeated or dropped, and no decision is
+/// forgotten.
 #[test]
 fn each_byte_of_an_image_is_found_and_costs_no_question() {
     let machine = Machine::default().with_images();
@@ -125,7 +128,7 @@ fn each_byte_of_an_image_is_found_and_costs_no_question() {
     assert_eq!((whole.recovery().dropped_images.len(), whole.pending_questions().unwrap()), (0, asked));
 }
 
-/// The engine makes and reads files in a directory of its own only.
+/// The engine creates and reads files only in a real directory of its own.
 #[test]
 fn a_directory_of_images_that_is_a_link_or_a_file_is_done_without() {
     let directory = tempfile::tempdir().unwrap();
@@ -150,8 +153,8 @@ fn a_directory_of_images_that_is_a_link_or_a_file_is_done_without() {
     }
 }
 
-/// Images of a log that was longer, as a restored backup leaves them, counted as the newest: each one that was
-/// written beside them was let go of at once, and no opening ever began behind one again.
+/// A restored backup has images of a longer log, and these counted as the newest. Each new image
+/// was removed at once, and no opening used one again.
 #[test]
 fn images_ahead_of_a_restored_log_make_way_for_its_own() {
     let directory = tempfile::tempdir().unwrap();
@@ -161,7 +164,7 @@ fn images_ahead_of_a_restored_log_make_way_for_its_own() {
     for position in [1_000_000, 2_000_000] {
         fs::copy(&newest, images.join(image_of(position))).unwrap();
     }
-    // The same log, from its beginning to where it was before there was any image.
+    // The same log up to a position before its first image.
     let bytes = fs::read(&newest).unwrap();
     for image in listed(&images).into_keys() {
         let mut damaged = bytes.clone();

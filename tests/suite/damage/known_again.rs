@@ -1,4 +1,4 @@
-//! Frames that hold no record: what a salvage knows again of them, and where it ends since it does not.
+//! Frames that are not records: how a salvage reconstructs them, and where it ends if it cannot.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use super::everything::everything;
 use super::salvage::{holds, salvage};
 use super::{flip, unattested};
 
-/// A log of these frames, each sound and behind the one before: kind, how much it attests, body.
+/// Writes a log of the given intact frames, each linked to the one before: kind, watermark, body.
 fn forge(machine: &Machine, id: Uuid, frames: &[(RecordKind, u64, Vec<u8>)]) {
     let (salt, mut sequence, mut predecessor_crc) = (11, 0, 0);
     let header = SegmentHeader {
@@ -46,7 +46,8 @@ fn forge(machine: &Machine, id: Uuid, frames: &[(RecordKind, u64, Vec<u8>)]) {
     machine.disk.write_file(machine.dir(id).join("0000000000.seg"), bytes).unwrap();
 }
 
-/// A log in which a writer that was ahead of its syncs attested less than it had written; and the place of that frame.
+/// Returns a log in which a writer ahead of its syncs attested less than it had written, and the
+/// place of that frame.
 fn attesting_less() -> (Machine, Uuid, FrameAt) {
     let (machine, id) = (Machine::default(), Uuid::from_u128(9));
     let opened = SessionOpening { session: id, seed: 1, tags: BTreeMap::new(), parent: None }.encode();
@@ -65,8 +66,9 @@ fn attesting_less() -> (Machine, Uuid, FrameAt) {
     (machine, id, less)
 }
 
-/// How much such a frame attests nothing else says: one wrong byte of it is known by the checksum, which the next frame
-/// names too, and where that is lost as well, or more of it, the frame is not made up.
+/// Only the frame itself contains its watermark. One wrong byte of it is repaired by the checksum,
+/// which the next frame names too. If that is lost as well, or more bytes are wrong, the frame is
+/// not reconstructed.
 #[test]
 fn what_a_lost_frame_attested_is_known_only_as_long_as_something_says_it() {
     let (machine, id, less) = attesting_less();
@@ -85,8 +87,8 @@ fn what_a_lost_frame_attested_is_known_only_as_long_as_something_says_it() {
     }
 }
 
-/// The frames by which an opening and a segment begin hold no record. One with a wrong byte, or with its header gone,
-/// used to cost all that was ever written behind it.
+/// The frames at the start of an opening and of a segment are not records. One with a wrong byte,
+/// or without its header, used to cost all later records.
 #[test]
 fn a_frame_that_is_no_record_is_known_again_by_what_follows_it() {
     let (whole, id, _) = everything();
@@ -95,11 +97,13 @@ fn a_frame_that_is_no_record_is_known_again_by_what_follows_it() {
     let mut tried = BTreeMap::<RecordKind, usize>::new();
     for kind in [RecordKind::RESUMED, RecordKind::DECLARED] {
         let of_kind: Vec<&FrameAt> = frames.iter().filter(|frame| frame.kind == kind).collect();
-        // Every byte of the one that is the last, behind records of all kinds, and the headers of the others.
+        // Every byte of the last one, which follows records of all kinds, and the headers of the
+        // others.
         for (frame, is_last) in of_kind.iter().map(|frame| (*frame, Some(frame) == of_kind.last())) {
             let lost: Vec<Range<usize>> = match is_last {
                 true => (frame.start..frame.end).map(|at| at..at + 1).collect(),
-                // All but the time, which in a fork's first frames is that of the record before it too.
+                // All header fields except the time, which a fork's first frames share with the
+                // record before.
                 false => vec![frame.start..frame.start + 4, frame.start + 4..frame.start + 20],
             };
             for lost in lost {
@@ -110,7 +114,7 @@ fn a_frame_that_is_no_record_is_known_again_by_what_follows_it() {
                 holds(&machine, &reader, &salvaged, all, &told);
                 assert_eq!(salvaged.mended, [(frame.segment.clone(), frame.start as u64)], "{told}");
                 assert!(salvaged.left.is_empty() && salvaged.damage.is_some(), "{told}: {salvaged:?}");
-                // It stands there again as it was written.
+                // The copy contains the frame as it was written.
                 let copy = salvaged.dir.join(frame.segment.file_name().unwrap());
                 let (copy, before) = (machine.disk.read_file(copy), whole.disk.read_file(&frame.segment));
                 let frame = frame.start..frame.end;
@@ -122,8 +126,8 @@ fn a_frame_that_is_no_record_is_known_again_by_what_follows_it() {
     assert!(tried.len() == 2 && tried.values().all(|tried| *tried > 50), "{tried:?}");
 }
 
-/// Where more of such a frame is wrong than can be known again, or the frame behind it is another's or not the next,
-/// what is taken ends before it.
+/// A salvage ends before a frame that is too damaged for reconstruction, or whose next frame
+/// belongs to another log or is not the next one.
 #[test]
 fn nothing_is_taken_behind_a_frame_that_cannot_be_known_again() {
     let (whole, id) = unattested();
@@ -149,7 +153,8 @@ fn nothing_is_taken_behind_a_frame_that_cannot_be_known_again() {
             (bytes[at], bytes[resumed.start]) = (0xc1, 0xc1)
         });
     }
-    // The record behind it is gone, and the one behind that has moved up: it is sound, and not the next.
+    // The next record is removed, and the one after it has moved up: it is intact, but not the next
+    // one.
     ends("a hole", &|bytes| {
         bytes[body] ^= 1;
         drop(bytes.drain(next.start..next.end));
@@ -158,7 +163,8 @@ fn nothing_is_taken_behind_a_frame_that_cannot_be_known_again() {
         bytes[body] ^= 1;
         bytes[next.start..next.end].fill(0);
     });
-    // Another life of the same session wrote on from the same record, in a file of the same salt.
+    // Another life of the same session continued from the same record, in a file with the same
+    // salt.
     let other = Machine::default();
     let later = |path: &PathBuf| path.extension() == resumed.segment.extension() && *path > resumed.segment;
     for (path, bytes) in whole.disk.dump().into_iter().filter(|(path, _)| !later(path)) {

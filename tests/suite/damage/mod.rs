@@ -1,5 +1,6 @@
-//! Bad input in the log's files: whatever is damaged is found and named, or was never promised, and then
-//! it is left out and reported. Nothing is ever taken for other content than was written.
+//! Bad input in the log's files: damage is either found and named, or it affects only
+//! unacknowledged records, which are left out and reported. No other content than the written one
+//! is ever accepted.
 
 mod bytes;
 pub(crate) mod everything;
@@ -21,7 +22,7 @@ use foldlog_test_support::crash::{FrameAt, Machine, write_steps};
 use foldlog_test_support::host::types;
 use uuid::Uuid;
 
-/// A session of three segments that was closed, so that all of it is attested.
+/// Returns a closed session of three segments, all of them attested.
 fn attested() -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
@@ -41,7 +42,7 @@ fn attested() -> (Machine, Uuid) {
     (machine, id)
 }
 
-/// A session whose last segments were written at the durability that syncs nothing, by a process that was killed.
+/// Returns a session whose last segments a killed process wrote at the durability without syncs.
 fn unattested() -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = machine.process(Durability::Every).create(&types()).unwrap();
@@ -55,7 +56,7 @@ fn unattested() -> (Machine, Uuid) {
     (machine, id)
 }
 
-/// What opening and auditing say; they have to say the same, and neither changes a byte.
+/// Returns the result of both opening and auditing, which must agree; neither changes a byte.
 fn judge(machine: &Machine, id: Uuid) -> Result<u64, Error> {
     let dir = machine.dir(id);
     let files =
@@ -68,7 +69,7 @@ fn judge(machine: &Machine, id: Uuid) -> Result<u64, Error> {
         (Ok(audit), Ok(session)) => {
             assert_eq!(audit.state().unwrap(), session.state().unwrap());
             assert_eq!(audit.report(), session.recovery());
-            // No question of these logs expires on a clock that began before 2024.
+            // Before 2024 no question of these logs expires.
             assert_eq!(
                 audit.pending_questions(Default::default()).unwrap(),
                 session.pending_questions().unwrap()
@@ -94,13 +95,13 @@ fn flip(machine: &Machine, path: &Path, at: usize) {
     machine.disk.mutate_file(path, |bytes| bytes[at] = !bytes[at]).unwrap();
 }
 
-/// Where the used part of a file ends.
+/// Returns the end of a file's used part.
 fn used(machine: &Machine, path: &Path) -> usize {
     let bytes = machine.disk.read_file(path).unwrap();
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
-/// The frame that holds a byte of a segment.
+/// Returns the frame that contains a byte of a segment.
 fn frame_at<'a>(frames: &'a [FrameAt], path: &Path, at: usize) -> Option<&'a FrameAt> {
     frames.iter().find(|frame| frame.segment == path && frame.start <= at && at < frame.end)
 }

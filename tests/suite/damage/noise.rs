@@ -1,4 +1,4 @@
-//! Bytes behind the end of a log that are nobody's frames, however many they are.
+//! Arbitrary bytes after the end of a log, in any amount.
 
 use foldlog::SequenceNumber;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -18,19 +18,20 @@ use super::{corruption, unattested, used};
 
 const NOISE_BYTES: usize = 1 << 20;
 
-/// What may stand behind the end: chance, and what looks like the header of a long frame at every other byte.
+/// Returns kinds of noise: random bytes, and bytes that look like the header of a long frame at
+/// every other offset.
 fn noises() -> Vec<(&'static str, Vec<u8>)> {
     let mut chance = Chance::new(11);
     let chance: Vec<u8> =
         (0..NOISE_BYTES / 8).flat_map(|_| (chance.number() | 1 << 63).to_le_bytes()).collect();
-    // As a length each of these says between 1 and 9 MiB.
+    // As lengths, these values are between 1 and 9 MiB.
     let mut headers: Vec<u8> = [0x81, 0x10, 0x91, 0x00].into_iter().cycle().take(NOISE_BYTES).collect();
     headers[NOISE_BYTES - 1] = 1;
     vec![("chance", chance), ("headers", headers)]
 }
 
-/// The search for evidence gave up after so many checksums, and giving up counted as damage: a mebibyte of chance behind
-/// an end that nobody had attested made the session unreadable.
+/// The search for evidence gave up after a number of checksums, and that counted as damage: a
+/// mebibyte of random bytes after an unattested end made the session unreadable.
 #[test]
 fn noise_behind_an_unattested_end_is_a_torn_tail_however_much_it_is() {
     for (name, noise) in noises() {
@@ -58,7 +59,7 @@ fn noise_behind_an_unattested_end_is_a_torn_tail_however_much_it_is() {
     }
 }
 
-/// And where a frame stands in the middle of it that attests what should be before it, that is found.
+/// A frame in the middle of noise that attests earlier records must be found.
 #[test]
 fn a_frame_in_the_middle_of_noise_is_evidence_all_the_same() {
     for (name, noise) in noises() {
@@ -99,7 +100,7 @@ fn a_frame_in_the_middle_of_noise_is_evidence_all_the_same() {
     }
 }
 
-/// A file of 8 KiB that said it was long kept an audit busy for 39 s: each byte of what was not there was looked at.
+/// An audit of an 8 KiB file with a large claimed length took 39 s: it examined every missing byte.
 #[test]
 fn a_byte_far_into_a_sparse_segment_is_found_at_once() {
     let directory = tempfile::tempdir().unwrap();

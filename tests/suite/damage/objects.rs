@@ -7,7 +7,7 @@ use foldlog::inspect::LogReader;
 use foldlog::{Error, Store, StoreOptions};
 use foldlog_test_support::host::{StepAdded, types};
 
-/// An auditor who was handed a session with a link in it read whatever the link led to, and opening did too.
+/// If a session contained a link, auditing and opening it read the link's target.
 #[test]
 fn a_directory_of_objects_that_is_a_link_is_followed_by_nobody() {
     let directory = tempfile::tempdir().unwrap();
@@ -28,7 +28,7 @@ fn a_directory_of_objects_that_is_a_link_is_followed_by_nobody() {
     match store.open_session(id, &types()) {
         Err(error) => is_refused(error),
         Ok(session) => {
-            // Nothing is written behind it either.
+            // Nothing is written through the link either.
             let before = fs::read_dir(&elsewhere).unwrap().count();
             is_refused(session.dispatch(StepAdded { title: "other ".repeat(1 << 20), part: 0 }).unwrap_err());
             assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), before);

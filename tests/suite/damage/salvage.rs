@@ -1,5 +1,5 @@
-//! What a salvage makes of each kind of damage: a session that opens, holds what was sound as it was, and says what was
-//! left; and a damaged one that stays as it is.
+//! Salvage of each kind of damage: the new session opens, contains the intact records unchanged,
+//! and reports the others; the damaged session stays as it is.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use super::bytes::SEGMENT_HEADER;
 use super::everything::{Meddling, everything, neighbours, runner};
 use super::{flip, frame_at, unattested, used};
 
-/// A store of its own, on the same disk.
+/// Opens a separate store on the same disk.
 fn elsewhere(machine: &Machine) -> Store {
     Store::open_with("/home/salvaged", machine.options(Durability::Boundary)).unwrap()
 }
@@ -27,7 +27,7 @@ fn files(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
     machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(machine.dir(id))).collect()
 }
 
-/// Salvages a session, and checks that it was not changed.
+/// Salvages a session, and checks that the session was not changed.
 pub(super) fn salvage(machine: &Machine, id: Uuid) -> Result<SalvageReport, Error> {
     let before = files(machine, id);
     let salvaged = elsewhere(machine).salvage(machine.dir(id), SessionOptions::default());
@@ -53,7 +53,8 @@ fn content(reader: &LogReader, records: u64) -> Content {
     content
 }
 
-/// Checks that what was salvaged is the first `records` of the whole log as they were, and amounts to the same.
+/// Checks that the salvaged session has the first `records` of the whole log unchanged, and the
+/// same state.
 pub(super) fn holds(
     machine: &Machine,
     whole: &LogReader,
@@ -73,7 +74,7 @@ pub(super) fn holds(
     let expected = whole.state_at(records - 1).unwrap();
     assert_eq!(reader.state_at(records - 1).unwrap(), expected, "{told}");
     assert_eq!(reader.state().unwrap().slices, expected.slices, "{told}");
-    // Its own records say where it comes from.
+    // Its own records name its origin.
     assert_eq!(reader.records_len(), records + 2, "{told}");
     assert_eq!(
         (reader.opening_record().session, reader.opened_sequence()),
@@ -94,7 +95,7 @@ pub(super) fn holds(
     assert_eq!(kinds, [RecordKind::OPENED, RecordKind::OBSERVED], "{told}");
     let open: Vec<_> = salvaged.open.iter().map(|open| open.operation).collect();
     assert_eq!(open, expected.open_operations, "{told}");
-    // A host opens it, and goes on where nothing is to be recovered first.
+    // A host can open it, and continue if nothing is to be recovered first.
     let session = elsewhere(machine).open_session(salvaged.session, &types()).unwrap();
     match open.as_slice() {
         [] => {
@@ -106,8 +107,8 @@ pub(super) fn holds(
     session.close().unwrap();
 }
 
-/// The bytes that are inverted: all of the headers, the first and the last of each frame, the kind, and one in the
-/// middle, and some of what is of no chain; with `FOLDLOG_EVERY_BYTE` all of them.
+/// Returns the bytes to invert: all header bytes, the first, the kind, a middle and the last byte
+/// of each frame, and some outside the chain; with `FOLDLOG_EVERY_BYTE` all of them.
 fn places(machine: &Machine, id: Uuid, frames: &[FrameAt]) -> Vec<(PathBuf, usize)> {
     let every = std::env::var_os("FOLDLOG_EVERY_BYTE").is_some();
     let mut places = Vec::new();
@@ -127,8 +128,9 @@ fn places(machine: &Machine, id: Uuid, frames: &[FrameAt]) -> Vec<(PathBuf, usiz
     places
 }
 
-/// A wrong byte in a record costs that record and those behind it, which are counted. One in a header, or in a frame that
-/// is no record, costs nothing: what follows says what stood there.
+/// A wrong byte in a record costs that record and the later ones, which are counted. A wrong byte
+/// in a header, or in a frame that is no record, costs nothing: the following frames determine its
+/// content.
 #[test]
 fn a_wrong_byte_costs_what_cannot_be_known_and_nothing_else() {
     let (whole, id, parent) = everything();
@@ -159,7 +161,7 @@ fn a_wrong_byte_costs_what_cannot_be_known_and_nothing_else() {
             Some((kind, _)) if kind.is_envelope() => {
                 holds(&machine, &reader, &salvaged, all, &told);
                 assert_eq!(left, 0, "{told}: {salvaged:?}");
-                // The last one of all is not missed by anything.
+                // No later frame notices the loss of the last one.
                 let mended = (path, frame.unwrap().start as u64);
                 assert!(salvaged.mended == [mended] || frame == frames.last(), "{told}: {salvaged:?}");
                 *costs.entry("nothing: a frame that is no record").or_default() += 1;
@@ -174,7 +176,7 @@ fn a_wrong_byte_costs_what_cannot_be_known_and_nothing_else() {
                     salvaged.damage.is_some() && salvaged.left[0].segment == path,
                     "{told}: {salvaged:?}"
                 );
-                // Of a fork's own part nothing is taken without its first record.
+                // Without its first record, none of a fork's own part is taken.
                 let forked = sequence == reader.opened_sequence();
                 let start = if forked { SEGMENT_HEADER } else { frame.unwrap().start };
                 assert_eq!(salvaged.left[0].offset, start as u64, "{told}");
@@ -235,13 +237,13 @@ fn a_segment_that_is_gone_costs_what_stood_in_it_and_behind_it() {
         Storage::remove_file(&machine.disk, path).unwrap();
         let told = path.display().to_string();
         let first = frames.iter().find(|frame| frame.segment == *path).unwrap();
-        // What a recovery wrote once more still stands where it stood before.
+        // The original copies of records that a recovery rewrote are still in place.
         let records = first.sequence + if path.ends_with("0000000002.seg") { 2 } else { 0 };
         if place == segments.len() - 1 {
             continue;
         }
         if path.ends_with("0000000003.seg") {
-            // With its first segment the fork's own word is gone that it shares what stands before.
+            // With its first segment, the fork loses the record that it shares the earlier ones.
             let error = salvage(&machine, id).unwrap_err();
             assert!(matches!(error, Error::WrongSession { found, .. } if found == parent), "{error}");
             continue;
@@ -254,7 +256,7 @@ fn a_segment_that_is_gone_costs_what_stood_in_it_and_behind_it() {
         );
         let left: Vec<&PathBuf> = salvaged.left.iter().map(|left| &left.segment).collect();
         assert_eq!(left, segments[place + 1..].iter().collect::<Vec<_>>(), "{told}");
-        // What was shared is the parent's, and the new session is a fork of that.
+        // The shared part belongs to the parent, and the new session is a fork of the parent.
         let opened = LogReader::open_on(std::sync::Arc::new(machine.disk.clone()), &salvaged.dir).unwrap();
         let own = salvaged.records > 35;
         let of = opened.opening_record().parent.unwrap().session();
@@ -262,7 +264,7 @@ fn a_segment_that_is_gone_costs_what_stood_in_it_and_behind_it() {
     }
 }
 
-/// The headers say which segment is which, whatever the files are called.
+/// The headers state the order of the segments, whatever the names of the files.
 #[test]
 fn segments_that_changed_places_are_put_right() {
     let (whole, id, _) = everything();
@@ -280,7 +282,8 @@ fn segments_that_changed_places_are_put_right() {
     }
 }
 
-/// A segment of another session is left, and what stood before it taken; in the first one's place it is refused.
+/// A segment of another session is left out, and the part before it is taken. In place of the first
+/// segment it is refused.
 #[test]
 fn a_segment_of_another_session_is_never_taken_for_ones_own() {
     let (whole, id, parent) = everything();
@@ -321,7 +324,7 @@ fn a_segment_of_another_session_is_never_taken_for_ones_own() {
     }
 }
 
-/// A record whose object is gone cannot be folded by anyone; all that are gone are named.
+/// A record without its object cannot be folded; all missing objects are named.
 #[test]
 fn a_record_whose_object_is_missing_or_damaged_ends_what_is_taken() {
     let (whole, id, _) = everything();
@@ -354,7 +357,7 @@ fn a_record_whose_object_is_missing_or_damaged_ends_what_is_taken() {
             assert_eq!(left, reader.records_len() - sequence);
         }
     }
-    // All of them at once: the first decides, and each is named.
+    // All objects together: the first one decides, and each is named.
     let machine = whole.copied(OTHER_BOOT);
     for name in naming.keys() {
         let path = machine.dir(id).join("objects").join(name);
@@ -391,8 +394,8 @@ fn a_sound_session_is_taken_whole_and_a_torn_tail_is_named() {
     assert_eq!(salvaged.beside, ["notes.txt"]);
 }
 
-/// A call whose end is lost is open where the sound part ends. The new session's host recovers it, as it would have
-/// recovered a killed process's.
+/// A call that lost its end record is open at the end of the intact part. The new session's host
+/// recovers it like a call of a killed process.
 #[test]
 fn a_call_that_was_open_where_the_sound_part_ends_is_reported_and_recovered() {
     let (whole, id, _) = everything();
@@ -405,7 +408,7 @@ fn a_call_that_was_open_where_the_sound_part_ends_is_reported_and_recovered() {
         flip(&machine, &end.segment, end.end - 1);
         let salvaged = salvage(&machine, id).unwrap();
         holds(&machine, &reader, &salvaged, end.sequence.get(), "an open call");
-        // The end of a call within another one is lost with that one's.
+        // With the end record of a call, the end of its nested call is lost too.
         let open = salvaged.open.first().unwrap();
         assert!(salvaged.open[1..].iter().all(|inner| inner.parent == Some(open.operation)), "{salvaged:?}");
         let session = elsewhere(&machine).open_session(salvaged.session, &types()).unwrap();
@@ -423,7 +426,7 @@ fn a_call_that_was_open_where_the_sound_part_ends_is_reported_and_recovered() {
     }
 }
 
-/// What was salvaged is a session like any other, and can be salvaged itself.
+/// A salvaged session is a normal session, and can be salvaged itself.
 #[test]
 fn what_was_salvaged_can_be_salvaged() {
     let (whole, id, _) = everything();
@@ -443,38 +446,38 @@ fn what_was_salvaged_can_be_salvaged() {
 #[test]
 fn what_cannot_be_salvaged_is_refused_and_leaves_nothing() {
     let (whole, id, parent) = everything();
-    // Nothing in it is sound.
+    // The session has no intact part.
     let machine = whole.copied(BOOT);
     for path in machine.segments(id) {
         machine.disk.mutate_file(&path, |bytes| bytes.iter_mut().for_each(|byte| *byte ^= 0x5a)).unwrap();
     }
     assert!(matches!(salvage(&machine, id), Err(Error::NotASession { .. } | Error::Corrupt(_))));
-    // It is not there, or no session.
+    // The session does not exist, or the directory is none.
     assert!(matches!(salvage(&machine, Uuid::from_u128(5)), Err(Error::NotASession { .. })));
     machine.disk.write_file(machine.dir(Uuid::from_u128(5)).join("notes.txt"), "no segment").unwrap();
     assert!(matches!(salvage(&machine, Uuid::from_u128(5)), Err(Error::NotASession { .. })));
-    // It is of a later format.
+    // The session has a later format.
     let machine = whole.copied(BOOT);
     machine.disk.mutate_file(&machine.segments(id)[1], |bytes| bytes[8..84].fill(0x5a)).unwrap();
     assert!(matches!(salvage(&machine, id), Err(Error::FutureFormat { .. })));
-    // It is being written.
+    // The session is being written.
     let session = whole.open(parent, Durability::Boundary).unwrap();
     assert!(matches!(salvage(&whole, parent), Err(Error::Locked { session, .. }) if session == parent));
     assert!(salvage(&whole, id).is_ok(), "and its fork is not");
     session.close().unwrap();
     assert!(salvage(&whole, parent).is_ok());
-    // The store stands within it.
+    // The target store is within the session.
     let within =
         Store::open_with(whole.dir(id).join("objects/store"), whole.options(Durability::Boundary)).unwrap();
     let refused = within.salvage(whole.dir(id), SessionOptions::default());
     assert!(matches!(refused, Err(Error::WithinSession { .. })), "{refused:?}");
-    // The new session is there already.
+    // The new session exists already.
     let options = SessionOptions { id: Some(parent), ..Default::default() };
     let store = whole.process(Durability::Boundary);
     assert!(matches!(store.salvage(whole.dir(id), options), Err(Error::SessionExists { .. })));
 }
 
-/// A link, or a directory, in a segment's place is never opened, and named.
+/// A link or a directory in place of a segment is never opened, and is named.
 #[test]
 fn what_only_has_a_segments_name_is_left_and_named() {
     let (whole, id, _) = everything();
@@ -488,7 +491,8 @@ fn what_only_has_a_segments_name_is_left_and_named() {
     assert!(left.more && left.reason.contains("no regular file"), "{left:?}");
 }
 
-/// A disk that refuses, or a process that dies, at any step: there is a whole new session or none.
+/// If the disk fails or the process dies at any step, the new session is either whole or does not
+/// exist.
 #[test]
 fn a_salvage_that_fails_at_any_step_leaves_a_whole_session_or_none() {
     let (whole, id, _) = everything();

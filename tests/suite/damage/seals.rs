@@ -1,4 +1,5 @@
-//! Seals, and images above them: what opening takes on trust, what it looks at again, and what is left to an audit.
+//! Seals, and images at later positions: what opening trusts, what it checks again, and what only
+//! an audit checks.
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +12,16 @@ use uuid::Uuid;
 
 use super::{corruption, used};
 
-/// Notes of one length, so that the same places in two logs hold frames of the same length.
+/// Writes notes of one length, so that the same places in two logs contain frames of the same
+/// length.
 fn write_notes(session: &Session, letter: &str, notes: u64) {
     for n in 0..notes {
         session.dispatch(Noted { text: format!("{n:04} {}", letter.repeat(300)) }).unwrap();
     }
 }
 
-/// A session of three segments, the first two sealed, with an image above them.
+/// Returns a session of three segments, of which the first two are sealed, with an image after
+/// them.
 fn sealed() -> (Machine, Uuid) {
     let machine = Machine::default().with_images();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
@@ -42,7 +45,7 @@ fn without_images(machine: &Machine, id: Uuid) -> Machine {
     copy
 }
 
-/// Where the seal of a segment stands.
+/// Returns the byte range of a segment's seal.
 fn seal_of(machine: &Machine, id: Uuid, segment: &Path) -> std::ops::Range<usize> {
     let frames = machine.frames(id).unwrap();
     let of_chain = |frame: &&_| {
@@ -58,7 +61,7 @@ fn notes(session: &Session) -> Vec<String> {
     session.log::<Notes>().unwrap().iter().map(|note| note.unwrap().text.clone()).collect()
 }
 
-/// What becomes of a segment's bytes.
+/// A change to a segment's bytes.
 type Meddle<'a> = dyn Fn(&mut Vec<u8>) + 'a;
 
 #[test]
@@ -69,7 +72,7 @@ fn a_seal_that_is_missing_damaged_or_of_another_segment_changes_no_answer() {
     let (first, second) = (seal_of(&whole, id, &segments[0]), seal_of(&whole, id, &segments[1]));
     let of_second = whole.disk.read_file(&segments[1]).unwrap()[second].to_vec();
     let meddle: [&Meddle<'_>; 4] = [
-        // A crash came before the seal, or in the middle of it.
+        // The crash occurred before the seal, or in the middle of it.
         &|bytes| bytes[first.start..].fill(0),
         &|bytes| bytes[first.start + 30..].fill(0),
         &|bytes| bytes[first.end - 1] ^= 1,
@@ -96,7 +99,8 @@ fn a_seal_that_is_missing_damaged_or_of_another_segment_changes_no_answer() {
     }
 }
 
-/// A seal is written only once its successor's name is durable, and an image does not speak for a segment.
+/// A seal is written only once its successor's name is durable. An image does not replace a missing
+/// segment.
 #[test]
 fn a_seal_whose_successor_is_gone_tells_of_a_missing_segment_with_images_and_without() {
     let (whole, id) = sealed();
@@ -113,7 +117,7 @@ fn a_seal_whose_successor_is_gone_tells_of_a_missing_segment_with_images_and_wit
     }
 }
 
-/// Opening does not read again what a seal and an image hold; an audit does.
+/// Opening does not read the bodies that a seal and an image cover; an audit does.
 #[test]
 fn a_damaged_body_below_a_sound_seal_and_image_is_for_the_audit_and_for_opening_once_the_seal_is_gone() {
     let whole = Machine::default().with_images();
@@ -159,8 +163,9 @@ fn a_damaged_body_below_a_sound_seal_and_image_is_for_the_audit_and_for_opening_
     assert_eq!(corruption(with).segment, first);
 }
 
-/// A seal said which segment comes next and how many records it holds, and so did the seal of a copy that had gone
-/// its own way: a session opened from its image with a segment of that copy below, and showed its LOG items.
+/// A seal named the next segment and counted the records of its own, and so did the seal of a
+/// diverged copy. A session opened from its image with a segment of that copy before it, and showed
+/// the copy's LOG items.
 #[test]
 fn a_segment_of_a_copy_that_went_its_own_way_is_found_behind_a_seal_of_its_own() {
     let base = Machine::default().with_images();
@@ -184,7 +189,7 @@ fn a_segment_of_a_copy_that_went_its_own_way_is_found_behind_a_seal_of_its_own()
         assert_eq!(with.to_string(), without.to_string());
         corruption(with);
     }
-    // Whole, each copy opens from its own image, and not from the other's.
+    // Without mixing, each copy opens from its own image, and not from the other's.
     for (machine, stranger, letter) in [(&one, &other, "a"), (&other, &one, "b")] {
         let mixed = without_images(machine, id);
         for image in images(stranger, id) {
@@ -198,7 +203,8 @@ fn a_segment_of_a_copy_that_went_its_own_way_is_found_behind_a_seal_of_its_own()
     }
 }
 
-/// Whether the tail was written under this boot says a frame that an image may stand in front of.
+/// The frame that states whether the tail was written under this boot may come before an image's
+/// position.
 #[test]
 fn a_bad_frame_behind_an_image_is_judged_as_without_it() {
     let whole = Machine::default().with_images();
@@ -231,8 +237,8 @@ fn a_bad_frame_behind_an_image_is_judged_as_without_it() {
     }
 }
 
-/// A name that no sync made durable may go with the power, and what followed with it. Where anything attests the
-/// segment, or no power was cut, somebody took it away.
+/// A power cut may take a name that no sync made durable, and everything after it. If a frame
+/// attests the segment, or no power cut occurred, then it was removed.
 #[test]
 fn a_segment_whose_name_a_power_cut_took_is_a_tear_unless_something_attests_it() {
     for (durability, attested) in [(Durability::Process, false), (Durability::Every, true)] {
@@ -243,7 +249,7 @@ fn a_segment_whose_name_a_power_cut_took_is_a_tear_unless_something_attests_it()
         machine.crash(CrashKind::Process);
         let segments = machine.segments(id);
         assert!(segments.len() >= 3);
-        // Nothing is sealed before the next segment's name is durable.
+        // A segment is sealed only after the next segment's name is durable.
         let seal = attested.then(|| seal_of(&machine, id, &segments[0]));
         let second = machine.frames(id).unwrap().into_iter().find(|f| f.segment == segments[1]).unwrap();
         for (boot, sealed) in [(BOOT, true), (BOOT, false), (OTHER_BOOT, true), (OTHER_BOOT, false)] {

@@ -1,4 +1,5 @@
-//! Whole segments and directories: of another session, of the future, headless, links, and far too large.
+//! Damage to whole segments and directories: segments of other sessions, of a later format, without
+//! headers, links, and far too large ones.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -32,7 +33,7 @@ fn segments_that_changed_places_are_damage() {
     }
 }
 
-/// The other session has as many segments, of the same ordinals and first records.
+/// The other session has as many segments, with the same ordinals and first records.
 #[test]
 fn a_segment_of_another_session_is_not_taken_in() {
     let (whole, id) = attested();
@@ -51,7 +52,8 @@ fn a_segment_of_another_session_is_not_taken_in() {
             machine.disk.write_file(&whole.segments(id)[place], stranger).unwrap();
             match judge(&machine, id).unwrap_err() {
                 Error::WrongSession { .. } => {}
-                // Where its header names an end for the segment before, the chain breaks there already.
+                // If its header names another end of the segment before, the chain breaks there
+                // already.
                 Error::Corrupt(found) => assert!(whole.segments(id).contains(&found.segment), "{found}"),
                 error => panic!("{error}"),
             }
@@ -70,7 +72,7 @@ fn a_directory_of_another_sessions_name_says_whose_it_is() {
         Error::WrongSession { expected, found, .. } => assert_eq!((expected, found), (other, id)),
         error => panic!("{error}"),
     }
-    // Copied out of a store, under a name that is no session's, the log is read all the same.
+    // Copied out of a store, under a name that is no session's, the log can still be read.
     let path = Path::new("/mail/from the field");
     for segment in whole.segments(id) {
         copy(&whole, &segment, &path.join(segment.file_name().unwrap()));
@@ -79,7 +81,7 @@ fn a_directory_of_another_sessions_name_says_whose_it_is() {
     assert_eq!(mailed.state().unwrap(), whole.audit(id).unwrap().state().unwrap());
 }
 
-/// A header of which only a part is there: of an attested segment that is damage, and never a new beginning.
+/// A partial header of an attested segment is damage, and never a new creation.
 #[test]
 fn a_truncated_header_is_found() {
     let (whole, id) = attested();
@@ -92,7 +94,7 @@ fn a_truncated_header_is_found() {
                     let found = corruption(error);
                     assert_eq!((&found.segment, found.offset), (&path, 0), "{found}");
                 }
-                // Of the last one nothing is left but its name, as a crash in the middle of a turn leaves it.
+                // A crash during the switch of segments leaves only the name of the last one.
                 Ok(_) => {
                     assert_eq!(path, *whole.segments(id).last().unwrap(), "{len}");
                     let audit = machine.audit(id).unwrap();
@@ -109,7 +111,7 @@ fn a_segment_of_a_later_format_is_named_with_both_versions() {
     for path in whole.segments(id) {
         let machine = whole.copied(BOOT);
         let later = |bytes: &mut Vec<u8>| {
-            // A later format may lay its header out otherwise, and so may its checksum.
+            // A later format may have another header layout, and another checksum.
             bytes[8..10].copy_from_slice(&2_u16.to_le_bytes());
             bytes[10..84].iter_mut().for_each(|byte| *byte ^= 0x5a);
         };
@@ -140,8 +142,8 @@ fn what_only_has_a_segments_name_is_no_session() {
     assert!(matches!(judge(&empty, id).unwrap_err(), Error::NotASession { .. }));
 }
 
-/// A file's length is a claim like any other: a sparse file of a tebibyte costs neither its memory nor the
-/// time to read it, nor the room when somebody goes on in it.
+/// A file's length is an unverified claim: a sparse file of a tebibyte costs neither its memory nor
+/// the time to read it, nor its disk space when a writer continues it.
 #[test]
 fn a_file_of_a_tebibyte_of_nothing_is_not_read_whole() {
     let directory = tempfile::tempdir().unwrap();

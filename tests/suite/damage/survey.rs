@@ -1,4 +1,5 @@
-//! What is read of a damaged log: all places, the records before the first of them, and the sound ones behind it.
+//! The survey of a damaged log: all damaged places, the records before the first of them, and the
+//! intact ones after it.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::bytes::SEGMENT_HEADER;
 use super::everything::everything;
 use super::{corruption, flip, frame_at};
 
-/// Number of bytes between two that are damaged in turn: a prime, so that every part of a frame has its turn.
+/// The step between damaged bytes: a prime, so that every part of a frame is damaged at some point.
 const BYTES_BETWEEN: usize = 13;
 
 fn places(machine: &Machine, id: Uuid) -> Vec<DamagedPlace> {
@@ -21,8 +22,8 @@ fn sound(machine: &Machine, id: Uuid) -> foldlog::Result<LogReader> {
     LogReader::open_sound(Arc::new(machine.disk.clone()), machine.dir(id), ReadOptions::default())
 }
 
-/// One wrong byte anywhere is one place, which is the one that opening names. What stands before it is read as it was, and
-/// behind it every record is found but the damaged one.
+/// One wrong byte is one place, the same that opening names. The records before it are unchanged,
+/// and all later ones but the damaged one are found.
 #[test]
 fn one_wrong_byte_is_one_place_and_hides_one_record() {
     let (whole, id, _) = everything();
@@ -63,8 +64,8 @@ fn one_wrong_byte_is_one_place_and_hides_one_record() {
                         let mut expected: Vec<u64> =
                             (named.sequence.get()..all).filter(|sequence| Some(*sequence) != lost).collect();
                         if at < SEGMENT_HEADER {
-                            // Where a segment does not follow the one before it at once, as a recovery's, its records cannot
-                            // be numbered without its header.
+                            // A recovery's segment does not directly follow the one before it:
+                            // without its header, its records cannot be numbered.
                             expected.retain(|sequence| behind.contains(sequence));
                         }
                         assert_eq!(behind, expected, "{told}");
@@ -72,7 +73,7 @@ fn one_wrong_byte_is_one_place_and_hides_one_record() {
                 }
                 if at < SEGMENT_HEADER { of_headers += 1 } else { of_frames += 1 }
             } else {
-                // What is torn, or of no chain, ends nothing.
+                // Bytes that are torn, or outside the chain, end nothing.
                 assert!(sound(&machine, id).unwrap().sound_end().is_none(), "{told}");
             }
             flip(&machine, &path, at);
@@ -82,7 +83,8 @@ fn one_wrong_byte_is_one_place_and_hides_one_record() {
     assert_eq!(places(&machine, id), [], "a whole log has no damaged place");
 }
 
-/// Wrong bytes in several frames are as many places, however they lie, and of neighbours the first alone can be told.
+/// Wrong bytes in several frames are as many places. Of adjacent damaged frames only the first is
+/// recognized.
 #[test]
 fn several_wrong_bytes_are_as_many_places() {
     let (whole, id, _) = everything();

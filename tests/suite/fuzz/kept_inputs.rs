@@ -1,4 +1,5 @@
-//! How the kept inputs were made: from the codec's golden files, and from small logs with every kind of record.
+//! Creation of the kept inputs: from the codec's golden files, and from small logs with every kind
+//! of record.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +25,8 @@ fn write(target: &str, name: &str, input: &[u8]) {
     fs::write(directory(target).join(name), input).unwrap();
 }
 
-/// The golden files, by their names without endings: a frame each, or a segment's header.
+/// Returns the golden files by their names without extensions: each contains a frame, a segment's
+/// header, or an image.
 fn golden() -> BTreeMap<String, Vec<u8>> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../codec/tests/golden");
     let files = fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
@@ -34,7 +36,6 @@ fn golden() -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// Whether a golden file is a frame, and not a segment's header or an image.
 fn is_frame(name: &str) -> bool {
     !name.starts_with("segment") && !name.starts_with("image")
 }
@@ -45,7 +46,8 @@ fn files(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
     files.filter_map(|(path, bytes)| Some((path.strip_prefix(&dir).ok()?.to_owned(), bytes))).collect()
 }
 
-/// The records of a log as an input that makes a log of them again, up to where that can have them.
+/// Returns records of a log as an input from which a log can be built, up to the limit of such
+/// inputs.
 fn records(machine: &Machine, id: Uuid, from: usize, len: usize) -> Vec<u8> {
     let mut records: Vec<(RecordKind, Vec<u8>)> = Vec::new();
     let take = |record: &Record<'_>| {
@@ -53,12 +55,12 @@ fn records(machine: &Machine, id: Uuid, from: usize, len: usize) -> Vec<u8> {
         Ok(())
     };
     machine.audit(id).unwrap().records(0, u64::MAX, take).unwrap();
-    // Each begins as a session does, with what opened it.
+    // Each starts like a session, with its opening record.
     let opened = records[..1].iter().chain(records.iter().skip(from.max(1)).take(len));
     Set::input_of_records(opened.map(|(kind, body)| (*kind, body.as_slice())))
 }
 
-/// A log of two segments, small enough to be kept many times over.
+/// Returns a log of two segments, small enough for many copies.
 fn small() -> (Machine, Uuid) {
     let machine = Machine::default().with_images();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
@@ -70,7 +72,7 @@ fn small() -> (Machine, Uuid) {
     (machine, id)
 }
 
-/// A log of two segments, the first of which is compressed although it is short.
+/// Returns a log of two segments, of which the first is compressed although it is short.
 fn compressed(codec: Compression) -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
@@ -129,7 +131,8 @@ fn write_segments() {
     let mut envelopes = vec![BUILT];
     for (name, frame) in golden() {
         if let Some(kind) = frame.get(20).copied().filter(|_| is_frame(&name)) {
-            // Records that come from nowhere, one behind the other: what each of them says is of no other log.
+            // Records without context, one after the other: they refer to no other records of this
+            // log.
             envelopes.extend([kind, 1]);
             envelopes.extend(((frame.len() - HEADER_LEN) as u16).to_le_bytes());
             envelopes.extend(&frame[HEADER_LEN..]);
@@ -145,7 +148,7 @@ fn write_exports() {
         let machine = if name == "small" { &small } else { &machine };
         let session = machine.process(Durability::Boundary).open_read_only(id, &types()).unwrap();
         let text = session.export().unwrap().to_json().unwrap();
-        // On one line: fewer bytes that mean nothing.
+        // One line has fewer meaningless bytes.
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         write("snapshot_json", name, value.to_string().as_bytes());
     }
@@ -223,7 +226,8 @@ fn write_transcripts() {
     write("claude_code", "torn", &lines.as_bytes()[..lines.len() - 5]);
 }
 
-/// Objects of a place of sessions, without the hashes at their ends, which a fuzzer would not find.
+/// Writes objects of a bucket of sessions, without the hashes at their ends, which a fuzzer would
+/// not find.
 fn write_chunks() {
     let session = Uuid::from_u128(7);
     let head = |number: u64, note: &str| ChunkHead {
@@ -302,7 +306,7 @@ fn write_known_positions() {
     }
 }
 
-/// Writes the kept inputs anew where it is asked to. Those that a fuzzer found bear other names and stay.
+/// Rewrites the kept inputs if requested. Inputs that a fuzzer found have other names and stay.
 #[test]
 fn the_kept_inputs_are_written_anew_where_that_is_asked_for() {
     if std::env::var_os("FOLDLOG_BLESS").is_none() {
@@ -312,7 +316,7 @@ fn the_kept_inputs_are_written_anew_where_that_is_asked_for() {
     for (name, frame) in golden.iter().filter(|(name, _)| is_frame(name)) {
         write("record", name, &[&frame[20..21], &frame[HEADER_LEN..]].concat());
     }
-    // The frames of the golden files are of one context, but for who follows whom.
+    // The golden frames share one context, but do not follow each other.
     for header in ["segment-first", "segment-later"] {
         let frames = golden.iter().filter(|(name, _)| is_frame(name)).flat_map(|(_, frame)| frame);
         let input: Vec<u8> = golden[header].iter().chain(frames).copied().collect();

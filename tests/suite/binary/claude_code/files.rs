@@ -1,8 +1,8 @@
-//! Sub-agents and the files of a transcript: what is a child of which call, and what comes out again.
+//! Sub-agents and the files of a transcript: which call a child belongs to, and the exported files.
 
 use super::*;
 
-/// A transcript whose call starts a sub-agent, and the sub-agent's own lines.
+/// Returns a transcript whose call starts a sub-agent, and the sub-agent's own lines.
 fn delegating() -> (Vec<Value>, Vec<Value>) {
     let mut finished = result("r1", "a1", 9, "c1", says("the files are fine"));
     finished["toolUseResult"] = json!({"status": "completed", "agentId": "x1", "prompt": "look"});
@@ -138,7 +138,7 @@ fn a_sub_agent_without_a_call_or_a_result_is_reported_and_kept() {
     assert_eq!(messages.len(), 4);
     place.comes_out();
 
-    // The call is there, and the transcript ends before its result.
+    // The call is recorded, and the transcript ends before its result.
     let place = Place::new();
     let file = place.write("s.jsonl", text(&main[..2]));
     place.write("s/subagents/agent-x1.jsonl", text(&agent));
@@ -284,7 +284,7 @@ fn nothing_is_written_out_of_the_directory_or_over_a_file() {
             ran.stderr
         );
         assert!(!ran.stderr.contains('\u{1b}'));
-        // Not even the file with a good name.
+        // Not even the file with a valid name is written.
         assert!(!place.path("out").exists() && !outside.exists(), "{name:?}");
     }
     fs::remove_dir_all(place.path("store")).unwrap();
@@ -304,14 +304,14 @@ fn nothing_is_written_out_of_the_directory_or_over_a_file() {
     fs::write(out.join("s.jsonl"), "mine").unwrap();
     assert!(refused(&out).contains("s.jsonl"));
     assert_eq!(fs::read_to_string(out.join("s.jsonl")).unwrap(), "mine");
-    // A link in the place of a directory leads nowhere.
+    // A link in place of a directory is not followed.
     let (out, elsewhere) = (place.path("linked"), place.path("elsewhere"));
     fs::create_dir(&out).unwrap();
     fs::create_dir_all(elsewhere.join("subagents")).unwrap();
     std::os::unix::fs::symlink(&elsewhere, out.join("s")).unwrap();
     refused(&out);
     assert_eq!(fs::read_dir(elsewhere.join("subagents")).unwrap().count(), 0);
-    // A link in the place of a file is not written through.
+    // A link in place of a file is not written through.
     let out = place.path("to a file");
     fs::create_dir(&out).unwrap();
     std::os::unix::fs::symlink(place.path("new"), out.join("s.jsonl")).unwrap();

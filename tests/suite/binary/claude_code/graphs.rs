@@ -1,4 +1,4 @@
-//! Generated transcripts beside an oracle of their branches.
+//! Generated transcripts, compared with an oracle of their branches.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use foldlog_test_support::crash::Chance;
 
 use super::*;
 
-/// A tree of messages, each later than its parent, and the texts of the path to the last one.
+/// Returns a tree of messages, each later than its parent, and the texts of the path to the last
+/// one.
 fn grown(chance: &mut Chance, messages: u32) -> (Vec<Value>, Vec<String>, u64) {
     let mut parents: BTreeMap<u32, u32> = BTreeMap::new();
     let mut lines = Vec::new();
@@ -14,7 +15,7 @@ fn grown(chance: &mut Chance, messages: u32) -> (Vec<Value>, Vec<String>, u64) {
     for number in 0..messages {
         let parent = match number {
             0 => None,
-            // Mostly on from the last message, sometimes from an earlier one.
+            // Mostly a child of the last message, sometimes of an earlier one.
             number if chance.percent(70) => Some(number - 1),
             number => Some(chance.below(number.into()) as u32),
         };
@@ -47,7 +48,7 @@ fn the_live_branch_of_any_tree_is_the_path_to_its_last_line() {
         let imported = place.lines(&lines);
         assert_eq!((imported.count("rewinds"), imported.found()), (rewinds, vec![]), "seed {seed}");
         assert_eq!(said(&place.session()), path, "seed {seed}");
-        // Nothing was said twice, and nothing is missing: what is not live is abandoned.
+        // No message is repeated or missing: all but the live ones are abandoned.
         let shown = foldlog(["show", place.session().to_str().unwrap(), "--json"]).stdout;
         let shown: Vec<Value> = shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let of =
@@ -62,7 +63,7 @@ fn loose_parts_of_any_tree_are_said_once_in_the_order_of_their_times() {
         let mut chance = Chance::new(seed);
         let place = Place::new();
         let messages = 3 + chance.below(20) as u32;
-        // By turns the first part and loose ones go on.
+        // The first part and the loose ones continue in random order.
         let (mut parts, mut first_goes_on, mut last_of_first) = (vec![Vec::new()], true, 0);
         for number in 0..messages {
             let text = format!("text {number}");

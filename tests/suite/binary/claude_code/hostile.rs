@@ -1,4 +1,4 @@
-//! Transcripts that were written to harm their reader, and files that are none.
+//! Transcripts written to harm their reader, and files that are no transcripts.
 
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ fn huge_ids_and_deep_nesting_are_kept_as_they_are() {
     let imported = place.import(std::slice::from_ref(&file));
     let kinds: Vec<&str> = imported.found().iter().map(|(kind, ..)| *kind).collect();
     assert_eq!(kinds, ["malformed_line", "dangling_parent", "dangling_parent"]);
-    // A person is shown the beginning of an id.
+    // The output for people shows the start of an id.
     let plain = place.run(&[file], &[]).stdout;
     assert!(plain.len() < 4000, "{}", plain.len());
     fs::remove_dir_all(place.path("store")).unwrap();
@@ -103,7 +103,8 @@ fn a_line_of_20_mb_is_one_message() {
 
 #[test]
 fn time_and_memory_grow_with_the_lines_and_not_with_their_square() {
-    // Many loose parts, children of one node, rewinds of one node, results of one call: each would take minutes.
+    // Many loose parts, children of one node, rewinds of one node, results of one call: quadratic
+    // work on any would take minutes.
     let place = Place::new();
     let count = 6_000;
     let id = |number: u32| format!("u{number}");
@@ -119,7 +120,7 @@ fn time_and_memory_grow_with_the_lines_and_not_with_their_square() {
     let mut rewinds: Vec<Value> = vec![user("u0", "", 0, "x")];
     rewinds.extend((1..count).map(|number| user(&id(number), &id(0), number, "x")));
     place.write("rewinds.jsonl", text(&rewinds));
-    // Calls of one answer, and between their results rewinds.
+    // Calls of one answer, with rewinds between their results.
     let calls = (0..count / 3).map(|number| call(&format!("c{number}"), "n", json!({}))[0].clone());
     let mut answered = vec![assistant("u0", "", 0, "m", calls.collect())];
     for number in 0..count / 3 {
@@ -160,7 +161,7 @@ fn what_is_no_transcript_is_refused_and_leaves_nothing_behind() {
     for path in [place.path("gone.jsonl"), place.path("in")] {
         assert_eq!(place.run(&[good.clone(), path], &[]).code, 2);
     }
-    // What is too large for a log is refused by name.
+    // Data too large for a log is refused by name.
     let id = "i".repeat(17 << 20);
     let lines = [assistant("a1", "", 1, "m1", call(&id, "n", json!({}))), result("r1", "a1", 2, &id, "x")];
     let store = place.path("store");

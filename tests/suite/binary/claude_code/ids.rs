@@ -1,18 +1,19 @@
-//! Ids of calls that name several calls, beside an oracle in which each call has an id of its own; and texts that were cut
-//! within a character.
+//! Ids that several calls share, compared with an oracle in which each call has its own id; and
+//! texts that were cut within a character.
 
 use foldlog_test_support::crash::Chance;
 
 use super::*;
 
-/// The calls of a session's operations, as answer and ordinal.
+/// Returns the calls of a session's operations, as answer and ordinal.
 fn asked_by(session: &Path) -> Vec<(u64, u64)> {
     let number = |value: &Value| value.as_u64().unwrap();
     let asked = |row: Value| (number(&row["asked_by"][0]), number(&row["asked_by"][1]));
     ledger(session).into_iter().map(asked).collect()
 }
 
-/// The messages that a provider is sent, after a check that each call has an id of its own, and a result directly behind it.
+/// Returns the messages for a provider, after a check that each call has its own id, and a result
+/// directly after it.
 fn sent(session: &Path) -> Vec<Value> {
     let format = |format: &str| {
         let ran = foldlog(["transcript", session.to_str().unwrap(), "--format", format]);
@@ -32,7 +33,7 @@ fn sent(session: &Path) -> Vec<Value> {
     format("openai")
 }
 
-/// Three calls of one id became two operations, and no provider's form could be printed.
+/// Three calls of one id became two operations, and could not be printed in any provider's format.
 #[test]
 fn calls_of_one_id_are_operations_of_their_own_and_their_results_are_paired_in_order() {
     let place = Place::new();
@@ -127,7 +128,7 @@ fn sub_agents_are_children_of_their_own_calls_where_these_have_one_id() {
     let agents = ["x", "y", "z"];
     for (number, agent) in (0..).zip(agents) {
         let second = 10 * number + 2;
-        // The first two are asked for by one answer.
+        // One answer requests the first two.
         let message = if number < 2 { "m1" } else { "m2" };
         let uuid = format!("a{agent}");
         let prompt = json!({"prompt": format!("look at {agent}")});
@@ -167,7 +168,8 @@ fn sub_agents_are_children_of_their_own_calls_where_these_have_one_id() {
     place.comes_out();
 }
 
-/// A conversation of answers with several calls each. `id` names a call by its number.
+/// Generates a conversation of answers with several calls each. `id` returns the id of a call by
+/// its number.
 fn generated(seed: u64, id: &dyn Fn(u64) -> String) -> Vec<Value> {
     let mut chance = Chance::new(seed);
     let (mut lines, mut last, mut second, mut number) =
@@ -190,7 +192,7 @@ fn generated(seed: u64, id: &dyn Fn(u64) -> String) -> Vec<Value> {
             last.clone_from(&uuid);
             uuids.push((*call_number, uuid));
         }
-        // Results follow each other, or the line of their call each and in any order.
+        // Results follow each other, or each follows the line of its call, in any order.
         let in_row = chance.percent(50);
         if !in_row && uuids.len() > 1 && chance.percent(50) {
             uuids.reverse();
@@ -280,6 +282,6 @@ fn a_text_that_was_cut_within_a_character_is_shown_and_sent_with_a_replacement()
     }
     let shown = foldlog(["show", session, "--payload"]).stdout;
     assert!(shown.contains("Cancelled: Bash(ls \u{fffd}) "), "{shown}");
-    // The record keeps what the file says.
+    // The record keeps the text of the file.
     place.comes_out();
 }

@@ -1,4 +1,4 @@
-//! A conversation whose every name and text is hostile.
+//! A conversation in which every name and text is hostile.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use foldlog_codec::body::{
 
 use super::{hostile, payload};
 
-/// Places of the texts, as `show` has them to hold.
+/// Places of the texts, which must appear in the output of `show`.
 pub(super) const PLACES: [&str; 37] = [
     "evaluation",
     "lane",
@@ -55,7 +55,7 @@ fn text(place: &str) -> Cow<'static, str> {
     hostile(place).into()
 }
 
-/// One MessagePack string, kept for as long as the test runs.
+/// Returns one MessagePack string, which lives as long as the test runs.
 fn string(place: &str) -> Payload<'static> {
     Payload::new(Value::from(hostile(place)).encode().leak())
 }
@@ -76,7 +76,7 @@ fn blocks(of: &str) -> Option<Blocks<'static>> {
     Some(Blocks { format: text(&format!("{of} format")), json: string(&format!("{of} blocks")) })
 }
 
-/// The records, of which the first has the sequence number `first`.
+/// Returns the records, of which the first has the sequence number `first`.
 pub(super) fn records(first: u64) -> Vec<(RecordKind, Vec<u8>)> {
     let input = |role, content| Input::new(scope(), role, string(content));
     let system = Input { prompt: Some(prompt()), ..input(Role::System, "system text") };

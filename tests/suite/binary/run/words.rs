@@ -1,5 +1,5 @@
-//! What `foldlog run` says: which options it refuses and in which words, what it finds before it makes a session, and the command
-//! that resumes.
+//! Messages of `foldlog run`: refused options and their texts, checks before a session is created,
+//! and the command that resumes.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{Binary, Place, answering, ok, start, within, writing};
 
-/// Runs these words, and asserts that the run ends with code 2 and says all of `told`.
+/// Runs these words, and asserts that the run ends with code 2 and prints all of `told`.
 fn refused(words: Vec<String>, told: &[&str]) {
     let ran = foldlog_following(words.clone(), || true);
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{words:?}: {}", ran.stderr);
@@ -22,8 +22,9 @@ fn refused(words: Vec<String>, told: &[&str]) {
     }
 }
 
-/// Bug: `--tool Bsh` was accepted, and the model had no tool to run commands with, which nobody was told. Then names were compared with
-/// those of one version: a tool that a newer one lacks was accepted, and one that only it offers was refused.
+/// Bug: `--tool Bsh` was accepted without a message, and the model had no tool to run commands
+/// with. Later, names were compared with those of one version: a tool that a newer version lacks
+/// was accepted, and one that only the newer version offers was refused.
 #[test]
 fn a_tool_that_the_program_does_not_offer_is_refused_and_those_that_it_offers_are_named() {
     let lacks = ["Bsh", "bash", "\u{1b}[2J", "TodoWrite"];
@@ -52,13 +53,13 @@ fn a_tool_that_the_program_does_not_offer_is_refused_and_those_that_it_offers_ar
     assert!(given().contains("--tools=Read,Bash,Agent\""), "{}", given());
     ok(&place.run(&["--tool", "none"]));
     assert!(given().contains("--tools=\""), "{}", given());
-    // One that is not in every version is asked for.
+    // A tool that not every version has is passed on.
     let before = place.starts().len();
     ok(&place.run(&["--tool", "Monitor"]));
     assert_eq!(place.starts().len(), before + 2);
 }
 
-/// What foldlog asks of the program is not in every version.
+/// foldlog needs features of the program that not every version has.
 #[test]
 fn a_version_older_than_what_is_needed_is_warned_about() {
     for (version, is_old) in [("2.1.247", true), ("2.1.248", false)] {
@@ -87,7 +88,7 @@ fn with_json_a_run_without_an_answer_is_an_object_too() {
         (text("error"), text("next"), told["session"].clone(), told["phase"].clone())
     };
     let none = (Value::Null, Value::Null);
-    // What the options' own parser refuses, what the verb refuses, and what the run meets.
+    // Errors of the options' own parser, of the verb, and of the run.
     let (error, next, session, phase) = told(&["--json", "--deadline", "3d"]);
     assert!(
         error.contains("'3d'") && error.contains("as 90s, 10m or 2h") && next.contains("--help"),
@@ -101,14 +102,14 @@ fn with_json_a_run_without_an_answer_is_an_object_too() {
     assert!(error.contains("bad\\u{1b}[2J"), "{error}");
     assert!(next.contains(" --json ") && next.contains(&format!("--resume {}`", place.id())), "{next}");
     assert_eq!((session, phase), (json!(place.id()), json!("request")));
-    // A verb that is not `run` says it to people alone, as before.
+    // Verbs other than `run` print this error for people alone, as before.
     let ran = foldlog(["--memory", "1M", "--json", "sessions"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
     let ran = foldlog(["--memory", "1M", "--json", "run"]);
     assert!(ran.code == 2 && ran.stdout.contains("--adapter"), "{}", ran.stdout);
 }
 
-/// Bug: a run whose program is missing left a session behind, in which nothing was said.
+/// Bug: a run whose program is missing left an empty session.
 #[test]
 fn what_is_wrong_before_the_run_leaves_no_session() {
     let place = Place::new(&answering("done"));
@@ -125,7 +126,7 @@ fn what_is_wrong_before_the_run_leaves_no_session() {
     ] {
         refused(place.words_with("--program", &program), &told);
     }
-    // The program is looked up where it is run: in the PATH that it is given.
+    // The program is looked up in the PATH that it is given.
     let mut words = place.words_with("--program", "claude-stand-in");
     words.extend(["--env".to_owned(), format!("PATH={}", text("folder"))]);
     refused(words.clone(), &["no program `claude-stand-in` in PATH"]);
@@ -138,7 +139,8 @@ fn what_is_wrong_before_the_run_leaves_no_session() {
     assert!(ran.stderr.contains("session "), "{}", ran.stderr);
 }
 
-/// Bug: a pipe or a socket in the workspace was told at the first call of a tool, which the model had been paid for by then.
+/// Bug: a pipe or a socket in the workspace was reported only at the first call of a tool, after
+/// the model had been paid for.
 #[test]
 fn what_cannot_be_captured_is_told_before_the_program_starts() {
     let place = Place::new(&writing());
@@ -150,7 +152,7 @@ fn what_cannot_be_captured_is_told_before_the_program_starts() {
     assert!(!place.path("store").exists() && place.starts().is_empty());
     fs::write(place.path("work/.gitignore"), "agent\npi*\n").unwrap();
     refused(place.words(&["--tool", "Read,Task"]), &["in the workspace is a socket"]);
-    // Left out, they are in nobody's way. Nor are they where no tool changes anything.
+    // Left out, they do not matter. Nor do they if no tool changes anything.
     ok(&place.run(&["--tool", "Read"]));
     ok(&place.run(&["--gitignore"]));
     fs::remove_file(place.path("work/greeting")).unwrap();
@@ -159,8 +161,9 @@ fn what_cannot_be_captured_is_told_before_the_program_starts() {
     drop(listening);
 }
 
-/// The printed option was a pattern: for a pipe `st*r` the file `stuvr` was left out of captures too, and was lost. Names with brackets,
-/// backslashes or a space at their end were not found by theirs.
+/// The printed option was a pattern: for a pipe `st*r` it also left the file `stuvr` out of
+/// captures, and that file was lost. Names with brackets, backslashes or a trailing space did not
+/// match their own option.
 #[test]
 fn the_options_that_leave_paths_out_leave_out_nothing_else() {
     let files = ["stuvr", "what", "a"];
@@ -182,7 +185,7 @@ fn the_options_that_leave_paths_out_leave_out_nothing_else() {
     assert_eq!(files.map(|name| place.work(name)), ["precious"; 3]);
 }
 
-/// What a call made that was cut short is rolled back before the workspace is looked at.
+/// The changes of an interrupted call are rolled back before the workspace is checked.
 #[test]
 fn a_pipe_of_an_interrupted_call_is_no_obstacle_to_going_on() {
     let place = Place::new(&within("Write"));
@@ -193,13 +196,14 @@ fn a_pipe_of_an_interrupted_call_is_no_obstacle_to_going_on() {
     place.play(&answering("done"));
     assert_eq!(ok(&place.run(&["--resume"])), "done\n");
     assert!(!place.path("work/pipe").exists());
-    // One that somebody made since is.
+    // A pipe that was created later is an obstacle.
     mkfifo(&place.path("work/pipe"), Mode::S_IRWXU).unwrap();
     fs::write(place.path("task.md"), "And now?").unwrap();
     refused(place.words(&["--resume", &place.id()]), &["pipe in the workspace is a pipe"]);
 }
 
-/// Bug: the command that a failed run printed left out most of its options, so that it did not resume that run.
+/// Bug: the command that a failed run printed left out most of its options, so that it did not
+/// resume that run.
 #[test]
 fn the_command_that_resumes_holds_all_options_and_no_value_of_a_variable() {
     let place = Place::new(&json!([{"turn": true}, {"exit": 3}]));
@@ -232,12 +236,12 @@ fn the_command_that_resumes_holds_all_options_and_no_value_of_a_variable() {
         assert!(words.windows(2).any(|words| words == pair), "{pair:?} is not in {words:?}");
     }
     assert!(["--leave-out=-x *", "--gitignore"].iter().all(|word| words.contains(word)), "{words:?}");
-    // What the session holds need not be said again.
+    // Options that the session contains need not be repeated.
     assert!(
         !words.iter().any(|word| word.starts_with("--prompt") || word.starts_with("--system")),
         "{words:?}"
     );
-    // The words contain a newline, so that they reach the part in a form of their own.
+    // The words contain a newline, so they are quoted in another way.
     let at = words.iter().position(|word| *word == "--model").unwrap();
     let words: Vec<&str> =
         words.iter().enumerate().map(|(n, word)| if n == at + 1 { "m" } else { *word }).collect();
@@ -251,10 +255,11 @@ fn the_command_that_resumes_holds_all_options_and_no_value_of_a_variable() {
     assert!(given.iter().all(|given| arguments.contains(given)), "{arguments}");
 }
 
-/// Bug: `--resume` without an id went on with a conversation that was complete, and told it what was meant for another one.
+/// Bug: `--resume` without an id continued a complete conversation, and sent it a prompt that was
+/// meant for another one.
 #[test]
 fn resume_without_an_id_takes_the_latest_run_that_is_not_complete() {
-    // Where its provider fails, the program writes an answer of its own, which completes nothing.
+    // If its provider fails, the program writes an answer of its own, which completes nothing.
     let text = "API Error: 529 overloaded";
     let result = json!({"result": text, "is_error": true, "api_error_status": 529});
     let place = Place::new(&json!([{"turn": true}, {"text": text}, result]));
@@ -266,11 +271,11 @@ fn resume_without_an_id_takes_the_latest_run_that_is_not_complete() {
     place.play(&answering("done"));
     fs::write(place.path("task.md"), "Another task.").unwrap();
     ok(&place.run(&[]));
-    // The later run is complete: the earlier one is taken.
+    // The later run is complete, so the earlier one is resumed.
     fs::write(place.path("task.md"), "Add a greeting.").unwrap();
     let ran = place.run(&["--resume"]);
     assert!(ok(&ran) == "done\n" && ran.stderr.contains(&cut_short), "{}", ran.stderr);
-    // All are complete: the latest answers what it was asked, and is told nothing new.
+    // All are complete: the output is the latest answer, and no new prompt is sent.
     fs::write(place.path("task.md"), "Another task.").unwrap();
     let ran = place.run(&["--resume"]);
     assert!(ok(&ran) == "done\n" && ran.stderr.contains("no program ran"), "{}", ran.stderr);
@@ -284,7 +289,7 @@ fn resume_without_an_id_takes_the_latest_run_that_is_not_complete() {
     assert_eq!(place.starts().len(), before);
 }
 
-/// Bug: of a prompt that is not UTF-8 only that was said, and nobody found the byte.
+/// Bug: for a prompt that is not UTF-8, the message did not contain the position of the bad byte.
 #[test]
 fn a_prompt_that_is_not_utf_8_is_told_with_the_place_of_its_first_bad_byte() {
     let place = Place::new(&answering("done"));
@@ -304,8 +309,8 @@ fn a_prompt_that_is_not_utf_8_is_told_with_the_place_of_its_first_bad_byte() {
     refused(place.words(&[]), &["holds no text"]);
 }
 
-/// Bug: an error named the part that failed twice (`response failed: response failed: ...`) behind a prompt that is none of the
-/// user's, and what the program had written stood in one line with `\n` in it.
+/// Bug: an error named the failing part twice (`response failed: response failed: ...`), after a
+/// prompt that is not the user's, and showed the program's output on one line with `\n` in it.
 #[test]
 fn an_error_names_what_failed_once_and_shows_what_the_program_wrote_line_by_line() {
     let error = |steps: &Value| {
@@ -367,7 +372,8 @@ fn each_option_that_is_misused_is_named_with_what_is_right() {
     refused(place.words(&["--resume", &other]), &[&format!("holds no session {other}"), "foldlog sessions "]);
 }
 
-/// Bug: a run without `--model` asked for a model that its provider had retired, and the command that was printed then failed again.
+/// Bug: a run without `--model` requested a model that its provider had retired, and the printed
+/// command then failed again.
 #[test]
 fn no_model_is_asked_for_unless_one_is_named_and_one_that_is_unknown_is_not_repeated() {
     let unknown = "There's an issue with the selected model (nope). It may not exist.";
@@ -384,7 +390,7 @@ fn no_model_is_asked_for_unless_one_is_named_and_one_that_is_unknown_is_not_repe
     assert!(next.contains("--resume "), "{next}");
 }
 
-/// Bug: an option that ended a run was not named, and the command that was printed ended in the same way.
+/// Bug: an option that ended a run was not named, and the printed command ended in the same way.
 #[test]
 fn an_option_that_ends_a_run_is_named_and_left_out_of_the_command_that_resumes() {
     let told = |place: &Place, others: &[&str]| {
@@ -421,7 +427,7 @@ fn an_option_that_ends_a_run_is_named_and_left_out_of_the_command_that_resumes()
     );
 }
 
-/// Bug: no option let the program read what a project says of itself.
+/// Bug: no option let the program read a project's own instructions.
 #[test]
 fn options_let_the_program_read_the_projects_own_files() {
     let place = Place::new(&answering("done"));
@@ -439,7 +445,7 @@ fn options_let_the_program_read_the_projects_own_files() {
     assert!(!servers.contains("--strict-mcp-config") && servers.contains("--tools=Read\""), "{servers}");
 }
 
-/// Bug: tokens and cost of a session whose run was killed were shown as if they were all.
+/// Bug: tokens and cost of a session whose run was killed were shown as if they were complete.
 #[test]
 fn tokens_and_cost_are_marked_as_partial_behind_a_kill() {
     let place = Place::new(&within("Write"));
@@ -452,7 +458,7 @@ fn tokens_and_cost_are_marked_as_partial_behind_a_kill() {
     assert!(ran.stderr.contains("at least $0.2500"), "{}", ran.stderr);
     let json: Value = serde_json::from_str(ok(&place.run(&["--resume", "--json"]))).unwrap();
     assert_eq!((&json["usage_partial"], &json["cost_partial"]), (&json!(true), &json!(true)), "{json}");
-    // A run that failed told its tokens, and its cost is not recorded.
+    // A failed run reported its tokens, but its cost is not recorded.
     let place = Place::new(&json!([{"turn": true}, {"result": "no", "is_error": true}]));
     assert_eq!(place.run(&[]).code, 2);
     place.play(&answering("done"));

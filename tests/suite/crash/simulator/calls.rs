@@ -1,4 +1,4 @@
-//! What the simulator does with tools: it calls them, and ends and recovers their calls.
+//! Steps of the simulator with tools: it calls them, and ends and recovers their calls.
 
 use foldlog::tools::{ExecuteOptions, Recovery, ToolReport, ToolResult};
 use foldlog::{Clock as _, Durability, Error, OperationId, RecordKind, SequenceNumber};
@@ -8,17 +8,17 @@ use uuid::Uuid;
 use super::World;
 use super::tools::as_called;
 
-/// What a caller hears of a call.
+/// The outcome of a call as its caller receives it.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// It is over, with this success; whether nothing ran.
+    /// The call is over, with this success, and whether its result was only read from the log.
     Over(OperationId, bool, bool),
-    /// It waits until somebody has decided about this operation.
+    /// The call waits until someone decides about this operation.
     Waits(OperationId),
 }
 
 impl Heard {
-    /// What a tool's report, or its refusal to give one, says.
+    /// Converts the report of a tool, or its refusal.
     pub(super) fn of(report: foldlog::Result<ToolReport>) -> foldlog::Result<Heard> {
         match report {
             Ok(report) => Ok(Heard::Over(report.operation, report.success, report.recorded)),
@@ -29,12 +29,13 @@ impl Heard {
 }
 
 impl World {
-    /// What a durability promises of a tool's begin and end, and of a decision.
+    /// Returns the promise of a durability for a tool's start record and end record, and for a
+    /// decision.
     pub(super) fn promise_of_call(&self, id: Uuid) -> Promise {
         if self.known[&id].durability == Durability::Process { Promise::Written } else { Promise::Durable }
     }
 
-    /// Notes what is about to be done.
+    /// Records the acts that are about to happen.
     pub(super) fn tries(&mut self, id: Uuid, acts: impl IntoIterator<Item = Act>) {
         let now_us = self.clock.steady_us();
         let memory = &mut self.known.get_mut(&id).expect("it is known").memory;
@@ -43,7 +44,7 @@ impl World {
         memory.look_ahead();
     }
 
-    /// Calls a tool, or goes on with a call of one that runs elsewhere.
+    /// Calls a tool, or continues a call of an external one.
     pub(super) fn call(&mut self, id: Uuid) {
         if self.known[&id].open.as_ref().expect("it is open").operation.is_some() {
             return self.end_call(id);
@@ -71,7 +72,8 @@ impl World {
         self.nothing_is_missing(id, is_done);
     }
 
-    /// A record that can pass for an answer which asks for a call: nothing has asked for one yet but this.
+    /// Returns a record that may serve as an answer that requests a call, and that no call has used
+    /// yet.
     fn new_answer(&mut self, id: Uuid) -> Option<SequenceNumber> {
         let memory = &self.known[&id].memory;
         let last = memory.records.iter().rposition(|record| record.kind == RecordKind::DISPATCH)?;
@@ -79,7 +81,7 @@ impl World {
         (self.chance.percent(60) && !memory.now().answers().contains(&last)).then_some(last)
     }
 
-    /// Has a tool of this process run, and hears what it should.
+    /// Runs a tool of this process, and checks the outcome.
     pub(super) fn execute(&mut self, id: Uuid, call: &Call, acts: Vec<Act>) {
         let promise = self.promise_of_call(id);
         self.tries(id, acts);
@@ -119,7 +121,7 @@ impl World {
         }
     }
 
-    /// Ends the call of a tool that runs elsewhere, where there is one.
+    /// Ends the call of an external tool, if one is open.
     pub(super) fn end_call(&mut self, id: Uuid) {
         let promise = self.promise_of_call(id);
         let known = self.known.get_mut(&id).expect("it is known");
@@ -137,7 +139,8 @@ impl World {
         self.nothing_is_missing(id, is_done);
     }
 
-    /// Ends what was interrupted, and runs again what may be. Writes nothing where there is nothing to do.
+    /// Ends interrupted calls, and runs those again that may be. Writes nothing if there is nothing
+    /// to do.
     pub(super) fn recover(&mut self, id: Uuid) {
         let opened = self.known[&id].open.as_ref().expect("it is open");
         if opened.operation.is_some() {
@@ -161,7 +164,7 @@ impl World {
         let before = opened.session.position();
         let done = opened.runner.recover(&ExecuteOptions::default()).and_then(|recovered| {
             let failed = recovered.into_iter().find_map(|one| match one.recovery {
-                // It asked somebody.
+                // A call that asks is no failure.
                 Recovery::Failed(Error::Suspended { .. }) => None,
                 Recovery::Failed(error) => Some(error),
                 _ => None,
@@ -174,8 +177,8 @@ impl World {
         self.nothing_is_missing(id, is_done);
     }
 
-    /// After a call that returned well everything that it was to write is there, the purse is as the log says, and so are
-    /// the questions.
+    /// After a successful call, checks that all its acts were recorded, and that the purse and the
+    /// questions agree with the log.
     pub(super) fn nothing_is_missing(&mut self, id: Uuid, is_done: bool) {
         let known = self.known.get_mut(&id).expect("it is known");
         let Some(opened) = known.open.as_ref().filter(|_| is_done) else { return };

@@ -1,4 +1,5 @@
-//! What the simulator does with compactions: it compacts sessions, and asks for what they have taken.
+//! Steps of the simulator with compactions: it compacts sessions, and reads the positions that they
+//! dropped.
 
 use foldlog::inspect::LogReader;
 use foldlog::{Clock as _, CollectOptions, CompactOptions, Error};
@@ -7,11 +8,12 @@ use uuid::Uuid;
 
 use super::World;
 
-/// How many records a session has at least that is compacted: one of a few has little to drop.
+/// The fewest records of a session that is compacted: short ones have little to drop.
 const RECORDS_MIN: u64 = 12;
 
 impl World {
-    /// Compacts a closed session, if it has more than a few records, of which none is unknown. Else opens it.
+    /// Compacts a closed session if it is long enough and none of its records is unknown. Otherwise
+    /// opens it.
     pub(super) fn compact(&mut self, id: Uuid) {
         let memory = &self.known[&id].memory;
         if !memory.pending.is_empty() || memory.len() < RECORDS_MIN {
@@ -19,7 +21,8 @@ impl World {
         }
         let (since_us, now_us) = (memory.records[0].time_us, self.clock.now_us());
         let options = draw_options(&mut self.chance, memory.len(), since_us, now_us);
-        // An age is another one by the time of the second run, which also writes anew what is not known to be durable.
+        // A limit by age moves until the second run. That run also rewrites records that are not
+        // known to be durable.
         let may_plan = self.chance.percent(30) && options.younger_than.is_none();
         let is_attested = || {
             let audit = LogReader::open_on(self.for_reading(), self.store.session_dir(id));
@@ -67,8 +70,8 @@ impl World {
         }
     }
 
-    /// Collects the store, which changes nothing that any session says; what it takes away that is needed, the looks at the
-    /// sessions find missing.
+    /// Collects the store. No session may change; later checks of the sessions find anything
+    /// missing.
     fn collect(&mut self, id: Uuid) {
         let done =
             self.store.collect(&CollectOptions { calls: self.chance.below(3), ..CollectOptions::default() });
@@ -84,7 +87,8 @@ impl World {
         }
     }
 
-    /// Compacts a session that is open: by its own handle, or by the store, which is not to be.
+    /// Tries to compact an open session: through its own handle, or through the store, which must
+    /// refuse.
     pub(super) fn compact_an_open_one(&mut self, id: Uuid) {
         if self.chance.percent(20) {
             let refused = self.store.compact(id, &CompactOptions::default());
@@ -141,7 +145,8 @@ impl World {
         }
     }
 
-    /// Hears that the slices at a position are gone, or why nothing is heard.
+    /// Checks that the slices at a position are reported as dropped, or that the read failed for
+    /// another valid reason.
     pub(super) fn is_gone(&mut self, id: Uuid, position: u64, refused: &Error) {
         self.say(|| format!("   {id}: {position} is gone: {refused}"));
         match refused {

@@ -1,8 +1,9 @@
-//! One life after another of a store on a disk in memory, all from one seed.
+//! Successive lives of a store on a disk in memory, all drawn from one seed.
 //!
-//! In each life a few sessions are created, written, synced, forked, closed, reopened and deleted, and tools are
-//! called, until the power or the process goes in the middle of some call to the storage. Then everything is opened
-//! again and compared with what was promised, what was interrupted is recovered, and the next life begins.
+//! Each life creates, writes, syncs, forks, closes, reopens and deletes a few sessions, and calls
+//! tools, until the power or the process fails during some call to the storage. Then everything is
+//! opened again and compared with the promises, interrupted calls are recovered, and the next life
+//! starts.
 
 mod calls;
 mod compacting;
@@ -31,16 +32,15 @@ use uuid::Uuid;
 
 use self::tools::{Opened, Told};
 
-/// How many lives each seed has before the last look.
+/// Lives of each seed before the last check.
 const LIVES: u64 = 5;
-/// How much is done in a life at most.
+/// The most steps in a life.
 const STEPS_MAX: u64 = 60;
 const SESSIONS_MAX: usize = 4;
 const OBJECT_BYTES_MIN: u64 = 600;
 const LARGE_BYTES: u64 = 3000;
 const LEVELS: [Durability; 3] = [Durability::Process, Durability::Boundary, Durability::Every];
 
-/// Runs one seed.
 pub(super) fn run(seed: u64, files: Files, aloud: bool) {
     let named = Named(seed, files);
     let mut world = World::new(seed, files, aloud);
@@ -52,16 +52,14 @@ pub(super) fn run(seed: u64, files: Files, aloud: bool) {
     drop(named);
 }
 
-/// What the store's files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Files {
-    /// In memory.
     InMemory,
-    /// Real ones, segments mapped, from which a crash cuts its image.
+    /// Real files with mapped segments, from which a crash cuts its image.
     Mapped,
 }
 
-/// Names the seed where a check fails.
+/// Prints the seed if a check fails.
 struct Named(u64, Files);
 
 impl Drop for Named {
@@ -76,14 +74,13 @@ impl Drop for Named {
     }
 }
 
-/// What is known of a session's being there at all.
+/// Whether a session is known to exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Being {
-    /// It is there.
     Sure,
-    /// It was being made when the process or the disk failed.
+    /// The process or the disk failed while it was being created.
     Begun,
-    /// It was being deleted then.
+    /// The process or the disk failed while it was being deleted.
     Ending,
 }
 
@@ -91,15 +88,15 @@ struct Known {
     memory: SessionMemory,
     being: Being,
     durability: Durability,
-    /// Forked: then it is whole or not there at all.
+    /// A forked session is whole or does not exist at all.
     forked: bool,
     /// Whether anything was written since it was opened.
     wrote: bool,
     open: Option<Opened>,
-    /// What its tools pay with; it outlives every process.
+    /// The coins that its tools pay with; they outlive every process.
     coins: Arc<Mutex<i64>>,
-    /// Whether each begin was durable before its tool ran, since the power last went: then no power cut parts the purse
-    /// from the log.
+    /// Whether, since the last power cut, each start record was durable before its tool ran. Then
+    /// no power cut makes the purse differ from the log.
     is_purse_sure: bool,
 }
 
@@ -115,7 +112,8 @@ impl Known {
         self.open = Some(Opened::new(session, &self.coins, disk.process()));
     }
 
-    /// What was open is rolled back by a recovery, unless it only reads; else the purse must be as the log says.
+    /// Checks that the purse agrees with the log, unless an open call other than a read-only one is
+    /// still to be rolled back by a recovery.
     fn check_purse(&mut self, lost: Lost) {
         let now = self.memory.now();
         let mut coins = self.coins.lock().unwrap();
@@ -140,21 +138,21 @@ struct World {
     chance: Chance,
     aloud: bool,
     disk: MemoryStorage,
-    /// Where the real files are, where there are any.
+    /// The directory of the real files, if any.
     real: Option<TempDir>,
     store: Store,
     clock: Arc<FixedClock>,
     known: BTreeMap<Uuid, Known>,
-    /// Sessions that were deleted for good.
+    /// Sessions that were deleted permanently.
     gone: Vec<Uuid>,
     ids: u128,
-    /// Whether most changes take the place of earlier ones, so that there is much to compact.
+    /// Whether most changes replace earlier ones, so that there is much to compact.
     edits: bool,
-    /// How many faults were injected in this life.
+    /// Faults injected in this life.
     broken: u32,
 }
 
-/// `images` says whether images are written as often as can be, or never.
+/// `images` states whether images are written as often as possible, or never.
 fn store_on(
     disk: &MemoryStorage,
     real: Option<&TempDir>,
@@ -182,11 +180,11 @@ impl World {
     fn new(seed: u64, files: Files, aloud: bool) -> World {
         let mut chance = Chance::new(seed);
         let disk = MemoryStorage::new();
-        // Slow clocks make calls that sync what is overdue.
+        // With slow clocks, calls sync overdue records.
         let clock = Arc::new(FixedClock::with_step(1_000_000, *chance.pick(&[10, 10_000, 150_000])));
         let real = (files == Files::Mapped).then(|| tempfile::tempdir().expect("there is room for files"));
         if let Some(real) = &real {
-            // The directories above are no part of the run.
+            // The parent directories are not part of the run.
             disk.write_file(real.path().join("made"), "").expect("the disk is sound");
             Twin::refill(real.path(), &disk).expect("there is room for files");
         }
@@ -214,7 +212,7 @@ impl World {
         }
     }
 
-    /// Whether the process of this life has died. Looking at the disk is not counted by any fault.
+    /// Whether the process of this life has died. No fault counts this read of the disk.
     fn is_dead(&self) -> bool {
         self.store.session_ids().is_err()
     }
@@ -238,7 +236,7 @@ impl World {
         let lost = match self.chance.below(10) {
             0..=3 => self.end(CrashKind::Process, Lost::Process),
             4 => self.end(CrashKind::PowerLosingAll, Lost::Power),
-            // The process may have been gone for a while when the power goes.
+            // The process may end some time before the power does.
             _ => {
                 let seed = self.chance.number();
                 self.end(CrashKind::Power { seed }, Lost::Power)
@@ -249,7 +247,7 @@ impl World {
         lost
     }
 
-    /// What an auditor reads, who lives through all crashes.
+    /// The storage as an auditor reads it; it survives all crashes.
     fn for_reading(&self) -> Arc<dyn Storage> {
         match self.real {
             Some(_) => Arc::new(FileStorage::new()),
@@ -266,7 +264,6 @@ impl World {
         lost
     }
 
-    /// Does one thing.
     fn step(&mut self) {
         let open: Vec<Uuid> = self.ids_where(|known| known.open.is_some());
         let closed: Vec<Uuid> = self.ids_where(|known| {
@@ -329,7 +326,7 @@ impl World {
         self.known.iter().filter(|(_, known)| wanted(known)).map(|(id, _)| *id).collect()
     }
 
-    /// A call failed, which has to have a reason; the session is given up until it is opened again.
+    /// Checks that a failed call has a reason; the session is dropped until it is opened again.
     fn failed(&mut self, id: Uuid, error: &Error) {
         self.say(|| format!("   {id}: {error}"));
         assert!(self.broken > 0 || self.is_dead(), "{id}: nothing was broken, and yet: {error}");
@@ -339,7 +336,7 @@ impl World {
         let session = &opened.session;
         let is_poisoned = matches!(error, Error::DurabilityUnknown { .. } | Error::Poisoned { .. });
         if opened.operation.is_some() && !is_poisoned && !is_dead {
-            // Nothing was written, and the call that is given up with the session is ended.
+            // Nothing was written, and dropping the session ends its open call.
             known.memory.pending = [Act::End(End::Failed)].into();
         }
         if matches!(error, Error::DurabilityUnknown { .. } | Error::Poisoned { .. }) {
@@ -348,7 +345,7 @@ impl World {
         }
     }
 
-    /// Time passes that nobody who waits has.
+    /// Lets more time pass than waiting calls have.
     fn let_days_pass(&mut self) {
         self.say(|| "   two days pass".to_owned());
         self.clock.advance_us(2 * DAY_US as i64);
@@ -475,7 +472,7 @@ impl World {
     fn close(&mut self, id: Uuid) {
         self.end_call(id);
         let known = self.known.get_mut(&id).expect("it is known");
-        // What could not be ended was given up.
+        // A call that could not be ended was dropped.
         let Some(opened) = known.open.take() else { return };
         let session = opened.session.clone();
         drop(opened);
@@ -484,7 +481,7 @@ impl World {
             drop(session);
             return;
         }
-        // A session that was only opened has nothing to sync when it closes.
+        // A session without writes has nothing to sync at its close.
         let wrote = std::mem::take(&mut known.wrote);
         let len = known.memory.len();
         self.say(|| format!("   {id}: closed"));
@@ -500,7 +497,7 @@ impl World {
 
     fn sync(&mut self, id: Uuid) {
         let known = self.known.get_mut(&id).expect("it is known");
-        // Every second time the file is closed too, and opened again by whatever is written next.
+        // Every second sync also closes the file; the next write opens it again.
         let rests = known.memory.len().is_multiple_of(2);
         let synced = match rests {
             true => known.session().rest().map(drop),
@@ -551,7 +548,8 @@ impl World {
         self.wrote(id, done.map(|sequence| Some((sequence, promise))));
     }
 
-    /// Takes in what a call wrote, and what it was told: the last record and what was promised of it, where there is one.
+    /// Takes in the records of a call, and the last acknowledged record with its promise, if there
+    /// is one.
     fn wrote(&mut self, id: Uuid, done: foldlog::Result<Option<(SequenceNumber, Promise)>>) {
         let known = self.known.get_mut(&id).expect("it is known");
         let Some(opened) = &known.open else { return };
@@ -569,7 +567,7 @@ impl World {
                 if let Some((sequence, promise)) = told {
                     known.memory.told(sequence, promise);
                 }
-                // Where a fault struck behind the acknowledgement nothing can be read any more.
+                // If a fault struck after the acknowledgement, no records can be read.
                 let read = known.memory.learn(&opened.session);
                 known.wrote |= read.is_err() || known.memory.len() > len;
                 known.memory.told_durable(opened.session.synced_end().get());
@@ -582,7 +580,7 @@ impl World {
         }
     }
 
-    /// Opens everything after a crash and compares it with what was promised.
+    /// Opens everything after a crash and compares it with the promises.
     fn look_again(&mut self, lost: Lost) {
         self.disk.take_trace();
         let images = self.chance.percent(50);
@@ -652,7 +650,7 @@ impl World {
         let audit = LogReader::open_on(storage, session.dir())
             .unwrap_or_else(|error| panic!("{id}: the auditor says {error}"));
         assert_eq!(audit.records_len(), known.memory.len(), "{id}: the auditor counts otherwise");
-        // An auditor shows an interrupted call's STATE as it is within it.
+        // For an interrupted call, an auditor shows STATE as of within that call.
         if !session.is_interrupted() {
             assert_eq!(audit.state().unwrap(), session.state().unwrap(), "{id}: the auditor folds otherwise");
         }
@@ -670,11 +668,11 @@ impl World {
         if matches!(error, Error::NoSuchSession { .. }) && self.chance.percent(50) {
             return;
         }
-        // What is left of a session that never came to be is no session for anyone.
+        // The remains of an incomplete creation are a session for no reader.
         assert!(self.store.summary(id).is_err(), "{id}: {error}, and yet it has a summary");
     }
 
-    /// All is closed, and then nothing is lost, however little had reached the disk by itself.
+    /// Closes all sessions; then nothing may be lost, however little had reached the disk before.
     fn last_look(&mut self) {
         for id in self.ids_where(|known| known.open.is_none()) {
             self.open(id);

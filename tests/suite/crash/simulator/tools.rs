@@ -12,7 +12,8 @@ use foldlog::tools::{
 use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Result, Session};
 use foldlog_test_support::crash::{Call, Errand, Found, Moment};
 
-/// Coins that a session's tools pay with. They outlive every process, as files do; a dead process changes nothing.
+/// Coins that a session's tools pay with. Like files, they outlive every process; a dead process
+/// changes nothing.
 #[derive(Clone)]
 pub(super) struct Purse {
     coins: Arc<Mutex<i64>>,
@@ -57,25 +58,24 @@ impl Snapshotable for Purse {
     }
 }
 
-/// What tools were told while they ran.
+/// Facts that tools learned while they ran.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
-    /// The begins that were acknowledged.
+    /// Acknowledged start records.
     pub(super) begins: Vec<u64>,
-    /// The dispatches that were.
+    /// Acknowledged dispatches.
     pub(super) dispatches: Vec<u64>,
 }
 
-/// What the tools of one process share.
+/// State that the tools of one process share.
 #[derive(Clone)]
 struct Shared {
     purse: Purse,
     told: Arc<Mutex<Told>>,
-    /// The runner itself, until its process is gone.
     runner: Arc<Mutex<Option<ToolRunner>>>,
 }
 
-/// Runs errands; declared as the one of [`Idempotency::ALL`] at that place.
+/// Runs errands. `PLACE` selects the tool's declaration from [`Idempotency::ALL`].
 struct Runs<const PLACE: usize>(Shared);
 
 const NAMES: [&str; 5] = ["natural", "keyed", "compensate", "manual", "verify"];
@@ -96,7 +96,8 @@ impl<const PLACE: usize> Tool for Runs<PLACE> {
 
     fn call(&self, errand: Errand, context: &ToolContext) -> std::result::Result<ToolResult<u8>, ToolError> {
         let Shared { purse, told, runner } = &self.0;
-        // Whoever runs knows that its begin was acknowledged; of one that is run again the first begin tells nothing.
+        // A running tool knows that its start record was acknowledged. For a resumed call the first
+        // start record proves nothing.
         if !context.is_resume() {
             told.lock().unwrap().begins.push(context.operation().get());
         }
@@ -154,7 +155,7 @@ fn question_of(errand: &Errand) -> Question {
     expires_us.map(Duration::from_micros).into_iter().fold(question, Question::expiring)
 }
 
-/// A call as a host makes it; one without an errand is of a tool that nobody knows.
+/// Returns a call as a host makes it; without an errand it names an unknown tool.
 pub(super) fn as_called(call: &Call) -> ToolCall {
     match &call.errand {
         Some(errand) => {
@@ -170,7 +171,7 @@ pub(super) fn as_called(call: &Call) -> ToolCall {
 pub(super) struct Opened {
     pub(super) session: Session,
     pub(super) runner: ToolRunner,
-    /// A call of a tool that runs elsewhere, which has begun and not ended.
+    /// The open call of an external tool.
     pub(super) operation: Option<Operation>,
     shared: Shared,
 }
@@ -178,7 +179,7 @@ pub(super) struct Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         self.shared.runner.lock().unwrap().take();
-        // Of a dead process this says no more than that it is dead.
+        // The process may be dead; then this fails without consequences.
         if let Some(operation) = self.operation.take() {
             let _ = operation.abort("its session is given up");
         }
@@ -202,12 +203,12 @@ impl Opened {
         Opened { session, runner, operation: None, shared }
     }
 
-    /// The handle through which changes are to be made: the open call's, where there is one.
+    /// Returns the handle for changes: the open call's, if there is one.
     pub(super) fn handle(&self) -> &Session {
         self.operation.as_ref().map_or(&self.session, |operation| operation.context().session())
     }
 
-    /// What the tools were told since this was last asked.
+    /// Returns the facts that tools learned since the last call of this function.
     pub(super) fn take_told(&self) -> Told {
         std::mem::take(&mut *self.shared.told.lock().unwrap())
     }

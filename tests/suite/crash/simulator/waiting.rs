@@ -1,4 +1,5 @@
-//! What the simulator does about calls that wait: it decides about them, whether that may be or not, and makes them again.
+//! Steps of the simulator with waiting calls: it decides about them, with valid and invalid
+//! decisions, and makes them again.
 
 use foldlog::{Clock as _, Error, Settlement, Value};
 use foldlog_test_support::crash::{Act, Again, Call, DAY_US, Next, Stands, Verdict};
@@ -8,7 +9,7 @@ use super::World;
 use super::tools::as_called;
 
 impl World {
-    /// Decides about a call that was interrupted or waits. `false` if there is none.
+    /// Decides about an interrupted or waiting call. `false` if there is none.
     pub(super) fn decide(&mut self, id: Uuid) -> bool {
         let now = self.known[&id].memory.now();
         let mut open = now.to_settle();
@@ -49,7 +50,7 @@ impl World {
         }
         self.wrote(id, done.map(|sequence| Some((sequence, promise))));
         self.nothing_is_missing(id, true);
-        // What is to run again waits for the call that runs, or for the next recovery.
+        // A call that is to run again waits for the running call, or for the next recovery.
         if self.known[&id].open.is_some() && self.chance.percent(50) {
             self.recover(id);
         }
@@ -84,13 +85,13 @@ impl World {
             }
             Verdict::Closed(false) => Settlement::failed(),
             Verdict::Closed(true) if self.chance.percent(50) => Settlement::committed(None),
-            // One that is too large for a record becomes an object.
+            // A value too large for a record becomes an object.
             Verdict::Closed(true) => Settlement::committed(Some(Value::from("x".repeat(900)))),
         };
         if self.chance.percent(30) { settlement.showing("Be it so.") } else { settlement }
     }
 
-    /// Makes a call again for which an answer asked. `false` if there is none.
+    /// Makes the call of an answer again. `false` if there is none.
     pub(super) fn call_again(&mut self, id: Uuid) -> bool {
         let known = &self.known[&id];
         let now = known.memory.now();
