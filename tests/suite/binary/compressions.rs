@@ -50,7 +50,7 @@ fn the_verbs_of_the_binary_say_the_same_of_a_compressed_session() {
         ran
     };
     let compact = |codec: &str| run(&["compact", "DIR", "--keep", "all", "--compress", codec]);
-    // This finishes the last segment, and that record appears only once.
+    // This finishes the last segment, whose reason is recorded only once.
     compact("zstd");
     let again = compact("none");
     assert!(again.stdout.contains("made plain"), "{}", again.stdout);

@@ -1,4 +1,4 @@
-//! What the program is started with.
+//! The arguments, environment and directories with which the program is started.
 
 use std::ffi::OsString;
 use std::fs;
@@ -178,7 +178,7 @@ fn initialize_names_the_hooks_and_what_was_chosen() {
     assert_eq!(chosen.initialize_request(), expected);
 }
 
-/// A key in the host's environment must not reach a program that runs commands of a model.
+/// A key in the host's environment must not reach a program that runs a model's commands.
 #[test]
 fn the_program_gets_no_variable_that_the_options_do_not_name() {
     let host = [("PATH", "/bin"), ("HOME", "/root"), ("SECRET", "key"), ("WANTED", "w"), ("CLAUDECODE", "1")];
@@ -250,7 +250,7 @@ fn a_system_prompt_beyond_an_argument_goes_by_a_private_file_that_is_removed() {
     assert!(fs::read_dir(stand_in.path("tmp")).unwrap().next().is_none(), "the file is removed");
 }
 
-/// The program says so on its standard error only, after it was started.
+/// The program reports this only on standard error, after its start.
 #[test]
 fn bypassing_permissions_as_root_is_refused_before_the_program_starts() {
     let stand_in = StandIn::new(&json!([]));

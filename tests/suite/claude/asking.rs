@@ -1,4 +1,4 @@
-//! What the program asks of its host, and the host of the program.
+//! Requests of the program to its host, and of the host to the program.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::stand_in::{StandIn, call_results, late, result_text, turn, up_to_result};
 
-/// Longest wait for what another thread does.
+/// The limit of a wait for another thread.
 const LONG: Duration = Duration::from_secs(60);
 
 fn tool(name: &str) -> BridgedTool {
@@ -24,7 +24,7 @@ type OnTool = Box<dyn Fn(ToolCall) -> ToolReply + Send + Sync>;
 type OnHook = Box<dyn Fn(HookCall) -> HookReply + Send + Sync>;
 type OnPermission = Box<dyn Fn(PermissionRequest) -> PermissionReply + Send + Sync>;
 
-/// Answers by closures.
+/// Callbacks made from closures.
 struct Host {
     tools: Vec<BridgedTool>,
     on_tool: OnTool,
@@ -79,13 +79,13 @@ fn start_guarded(stand_in: &StandIn, host: Host) -> Client {
     Client::start(&options, Arc::new(host)).unwrap()
 }
 
-/// Returns both ends of a channel that threads share.
 fn shared<T>() -> (Mutex<Sender<T>>, Receiver<T>) {
     let (sender, receiver) = channel();
     (Mutex::new(sender), receiver)
 }
 
-/// The program answers `initialize` only after its own was answered: the stand-in would wait for ever otherwise.
+/// The program answers `initialize` only after its own request was answered: the stand-in would
+/// wait forever otherwise.
 #[test]
 fn the_bridge_is_served_while_initialize_is_pending_and_lists_the_tools() {
     let stand_in = StandIn::new(&json!([
@@ -137,7 +137,8 @@ fn a_prompt_is_marked_as_composed_by_the_host() {
     assert_eq!(prompts[1]["message"]["content"], json!([{"type": "text", "text": "blocks"}]));
 }
 
-/// An older version took a prompt that begins with `/` for a command: it asked the model nothing, and ended well.
+/// An older version took a prompt that starts with `/` for a command: it ended successfully without
+/// asking the model.
 #[test]
 fn a_prompt_that_begins_with_a_slash_is_sent_as_text_to_an_older_version() {
     let mut steps = vec![json!({"initialize": "older"})];
@@ -152,12 +153,13 @@ fn a_prompt_that_begins_with_a_slash_is_sent_as_text_to_an_older_version() {
     client.query(blocks).unwrap();
     let sent = result_text(&up_to_result(&client));
     assert!(sent.contains(r#""/one""#) && sent.contains(r#"" /two""#), "{sent}");
-    // A command that is meant as one.
+    // A prompt that is meant as a command.
     client.query(UserInput { client_composed: false, ..UserInput::new("/clear") }).unwrap();
     assert_eq!(result_text(&up_to_result(&client)), "/clear");
 }
 
-/// Each call waits for all others: they return only if all of them run at the same time, while messages are read.
+/// Each call waits for all others: they return only if all of them run at the same time, while
+/// messages are read.
 #[test]
 fn fifty_calls_of_one_answer_run_together() {
     let call = |number: u32| json!({"tool": "search", "input": {"n": number}});
@@ -263,7 +265,7 @@ fn permissions_are_asked_and_may_change_or_refuse_a_call() {
     assert_eq!(messages.last().unwrap().result().unwrap().permission_denials.len(), 1);
 }
 
-/// A hook that fails counts for the program as if it were not there, and the call would run unguarded.
+/// The program ignores a hook that fails, and the call would run unguarded.
 #[test]
 fn a_panic_fails_the_call_that_it_was_about_and_nothing_else() {
     let stand_in = StandIn::new(&json!([
@@ -300,8 +302,8 @@ fn a_panic_fails_the_call_that_it_was_about_and_nothing_else() {
     assert_eq!(fine, "fine");
 }
 
-/// The stand-in dies if an answer comes after it cancelled the request. So it is kept until the tool has returned, and
-/// then until the host has answered others.
+/// The stand-in dies if an answer arrives after it cancelled the request. It therefore runs until
+/// the tool has returned, and until the host has answered later requests.
 #[test]
 fn a_cancelled_call_learns_of_it_and_gets_no_answer() {
     let call = json!({"subtype": "mcp_message", "server_name": "wink", "message":
@@ -445,7 +447,8 @@ fn what_the_program_asks_beyond_that_is_refused_and_does_no_harm() {
     assert_eq!([&answers[5]["subtype"], &answers[6]["subtype"]], ["error", "error"]);
 }
 
-/// An answer of the model is recorded before a tool of it runs: by a host that records in its loop over messages.
+/// A host that records in its loop over messages records an answer of the model before any tool of
+/// that answer runs.
 #[test]
 fn a_tool_runs_after_the_host_has_dealt_with_the_messages_before_it() {
     let stand_in =
@@ -464,7 +467,7 @@ fn a_tool_runs_after_the_host_has_dealt_with_the_messages_before_it() {
     client.query("go").unwrap();
     loop {
         let message = client.next_message(late()).unwrap().unwrap();
-        // A slow host: the call is asked for long before it has recorded this.
+        // A slow host: the request for the call arrives long before this is recorded.
         std::thread::sleep(Duration::from_millis(20));
         recorded.lock().push(message.index);
         if message.result().is_some() {
@@ -498,7 +501,7 @@ fn unread_messages_keep_the_program_waiting_and_are_all_there() {
     let client = Client::start(&options, Arc::new(foldlog_claude::NoCallbacks)).unwrap();
     client.query("go").unwrap();
     while client.next_message(late()).unwrap().unwrap().index < 1 {}
-    // Time in which a program that nobody holds back would write the rest.
+    // Enough time for an unblocked program to write the rest.
     std::thread::sleep(Duration::from_millis(200));
     assert!(!stand_in.path("all").exists());
     let messages = up_to_result(&client);

@@ -1,4 +1,4 @@
-//! A program that does not do what it should.
+//! Faulty behaviour of the program.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ fn an_exit_without_a_result_is_told_with_its_code_and_the_end_of_the_standard_er
     assert!(!error.is_retryable());
 }
 
-/// An end in good order that leaves a prompt without a result is no good end.
+/// A regular exit without a result for the prompt is an error.
 #[test]
 fn an_exit_with_success_and_no_result_is_an_error_too() {
     let (_, error) = fails(&json!([{"turn": true}, {"exit": 0}]));
@@ -68,7 +68,7 @@ fn a_program_killed_within_a_line_leaves_the_lines_before_it() {
     assert_eq!(answers.count(), 1);
 }
 
-/// Nobody hears the program any more, so it must not go on and call the model.
+/// The client reads no further output, so the program must not continue to call the model.
 #[test]
 fn a_line_that_is_no_object_ends_the_program() {
     let stand_in = StandIn::new(&json!([{"turn": true}, {"raw": "{\"type\":"}, {"hold": true}]));
@@ -108,7 +108,7 @@ fn a_line_of_thirty_megabytes_arrives_whole_unless_the_limit_is_lower() {
     assert!(matches!(error.kind(), ErrorKind::LineTooLong { .. }), "{error}");
 }
 
-/// Its pipe takes 64 KiB: without a reader, the program would wait for ever.
+/// The pipe takes 64 KiB: without a reader, the program would wait forever.
 #[test]
 fn a_flood_on_the_standard_error_blocks_nobody_and_its_end_is_kept() {
     let steps = json!([{"turn": true}, {"stderr": "0123456789", "times": 100_000}, {"stderr": "the end"},
@@ -123,7 +123,7 @@ fn a_flood_on_the_standard_error_blocks_nobody_and_its_end_is_kept() {
     assert!(kept.ends_with("0123456789\nthe end\n"), "{kept}");
 }
 
-/// The host's input has a pipe as well, and the program reads none of it.
+/// The host's output is a pipe too, and the program reads nothing from it.
 #[test]
 fn a_program_that_does_not_read_keeps_the_host_from_nothing() {
     let script = "exec sleep 600";

@@ -1,4 +1,4 @@
-//! Lines of the program, read without a program.
+//! Parsing of the program's lines, without a program.
 
 use std::io::{self, BufReader, Read};
 
@@ -56,7 +56,7 @@ fn a_line_beyond_the_limit_ends_the_stream_before_it_is_held() {
     assert!(taken < 100_000, "{taken} bytes were taken");
 }
 
-/// The program cuts texts by UTF-16 units, and writes the half of a pair that is left as an escape.
+/// The program cuts texts by UTF-16 units, and writes the remaining half of a pair as an escape.
 #[test]
 fn half_a_surrogate_pair_is_read_as_a_replacement_and_kept_in_the_line() {
     let line = r#"{"type":"result","result":"\\ud83d a\ud83d\u0041 \ud83d\ude00 \ude00"}"#;
@@ -102,7 +102,8 @@ fn what_is_not_known_of_messages_and_blocks_is_kept() {
     assert_eq!(answer.content, expected);
 }
 
-/// A session's file is rebuilt from these lines: order of fields and forms of numbers are the program's.
+/// A session's file is rebuilt from these lines, so the order of fields and the formats of numbers
+/// must stay the program's.
 #[test]
 fn mirrored_lines_are_kept_byte_for_byte() {
     let entries = [r#"{"z":1.0,"a":[1e21, 12345678901234567890123],"s":"\ud83d"}"#, r#"{"b":"\u0041"}"#];

@@ -1,4 +1,5 @@
-//! The client of the Claude Code program and the adapter, over a stand-in that plays the program from a script.
+//! The client of the Claude Code program and the adapter, over a stand-in that plays the program
+//! from a script.
 
 pub(crate) mod adapter;
 mod arguments;

@@ -1,7 +1,7 @@
-//! The program itself, against a model that a loopback server plays: what the stand-in is taken from.
+//! The real program, with a model that a loopback server plays: the reference for the stand-in.
 //!
-//! `FOLDLOG_CLAUDE_CLI` names the program: an executable, or a `cli.js` that `node` runs. Without it, these tests are
-//! skipped; nothing here installs or reaches anything else.
+//! `FOLDLOG_CLAUDE_CLI` names the program: an executable, or a `cli.js` that `node` runs. Without
+//! it, these tests are skipped. They install nothing, and connect only to the loopback server.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,11 +22,11 @@ use uuid::Uuid;
 
 use super::stand_in::{call_results, mirrored, rest, result_text, turn, up_to_result};
 
-/// Longest wait for what another thread does.
+/// The limit of a wait for another thread.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Answers each request as its last message asks: `say X` with a text, `call NAME JSON` with a call, `fail N` with a
-/// status; a result of a tool with the text `done`.
+/// Answers each request as its last message demands: `say X` with a text, `call NAME JSON` with a
+/// call, `fail N` with a status; a result of a tool with the text `done`.
 fn serve_model() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -39,7 +39,6 @@ fn serve_model() -> u16 {
     port
 }
 
-/// Answers one request of a connection, and closes it.
 fn answer(stream: TcpStream) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut first = String::new();
@@ -71,7 +70,7 @@ fn reply_to(first: &str, request: &Value) -> (u16, &'static str, String) {
     if !first.starts_with("POST /v1/messages") || first.contains("count_tokens") {
         return (404, "application/json", "{}".to_owned());
     }
-    // From 2.1.330 on, the program adds messages of its own.
+    // Since 2.1.330 the program adds messages of its own.
     let messages = request["messages"].as_array();
     let last = messages.and_then(|messages| messages.iter().rfind(|message| message["role"] != "system"));
     let last = last.map(|last| last["content"].clone()).unwrap_or_default();
@@ -133,7 +132,7 @@ fn streamed(block: &Value) -> String {
     events.iter().map(event).collect()
 }
 
-/// Holds the directories of the program.
+/// The directories of the program.
 struct Place(TempDir);
 
 impl Place {
@@ -180,7 +179,7 @@ fn options(place: &Place) -> Option<ClientOptions> {
     Some(options)
 }
 
-/// Tells what it is asked, and answers as the arguments say.
+/// Reports each request, and answers as the arguments demand.
 struct Host(Mutex<Sender<String>>);
 
 impl Host {
@@ -285,7 +284,8 @@ fn an_interrupted_turn_is_followed_by_another_and_the_session_is_mirrored_and_re
     client.close().unwrap();
     messages.extend(rest(&client));
     let (path, rebuilt) = mirrored(&messages);
-    // 2.1.332 also notes its requests in the file, and mirrors none of these lines. A resumption needs none.
+    // 2.1.332 also writes its requests to the file, without mirroring those lines. A resumption
+    // does not need them.
     let file = fs::read_to_string(path).unwrap();
     let is_request = |line: &&str| line.starts_with(r#"{"type":"api-request"#);
     let said: String = file.split_inclusive('\n').filter(|line| !is_request(line)).collect();

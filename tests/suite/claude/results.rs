@@ -1,4 +1,4 @@
-//! Why a turn failed.
+//! Reasons for a failed turn.
 
 use foldlog_claude::{FailureKind, TurnResult, read_stream};
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ fn failures_are_told_by_status_subtype_and_reason() {
         ),
         (json!({"result": "API Error: violates the policy", "stop_reason": "refusal"}), Refused),
         (json!({"result": "something else"}), Other),
-        // Version 2.1.100 gives no status.
+        // Version 2.1.100 reports no status.
         (
             json!({"result": "API Error: 429 {\"type\":\"error\"}", "terminal_reason": "completed"}),
             RateLimited,
@@ -60,7 +60,8 @@ fn failures_are_told_by_status_subtype_and_reason() {
     }
 }
 
-/// Versions before 2.1.330 took the begin of an answer for the answer where its stream was cut behind a whole block.
+/// If a stream was cut after a whole block, versions before 2.1.330 took the start of the answer
+/// for the whole answer.
 #[test]
 fn an_answer_whose_stream_was_cut_is_none() {
     let cut = json!({"is_error": false, "result": "half an answ", "stop_reason": null, "num_turns": 1,
@@ -68,7 +69,8 @@ fn an_answer_whose_stream_was_cut_is_none() {
     assert_eq!(result(&cut).failure(), Some(FailureKind::Cut));
     for (name, value) in [
         ("stop_reason", json!("end_turn")),
-        // A hook, a command of the program and a structured output end a turn without a reason of the model.
+        // A hook, a command of the program or a structured output ends a turn without a stop reason
+        // of the model.
         ("terminal_reason", json!("hook_stopped")),
         ("num_turns", json!(0)),
         ("structured_output", json!({"snow": true})),

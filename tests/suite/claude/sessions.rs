@@ -1,4 +1,4 @@
-//! Sessions that the program keeps: resumed, forked, mirrored.
+//! Sessions of the program: resumed, forked, mirrored.
 
 use std::fs;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::stand_in::{StandIn, mirrored, rest, result_text, turn};
 
 const ID: &str = "8a7f4ae0-6f0a-4cbb-9b0e-000000000001";
 
-/// Plays one turn whose result is all prompts of the session so far.
+/// Returns a stand-in that plays one turn whose result is all prompts of the session so far.
 fn history() -> StandIn {
     StandIn::new(&json!([{"turn": true}, {"text": "yes"}, {"result": "$history"}]))
 }
@@ -62,7 +62,7 @@ fn a_session_that_the_program_does_not_know_is_told_by_its_id() {
     assert!(!error.is_retryable());
 }
 
-/// The last lines come as the program ends, so a host takes the rest after `close`.
+/// The last lines arrive when the program ends, so a host reads the rest after `close`.
 #[test]
 fn the_mirrored_lines_rebuild_the_session_byte_for_byte() {
     let stand_in = history();

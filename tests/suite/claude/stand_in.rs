@@ -1,5 +1,5 @@
-//! Scripts for the stand-in, and what a test needs to hold against it. `tests/src/bin/claude-stand-in/main.rs` lists the
-//! steps.
+//! Scripts for the stand-in, and helpers of the tests that use it.
+//! `tests/src/bin/claude-stand-in/main.rs` lists the steps.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use foldlog_claude::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longest time that a test waits for a message.
+/// The limit of a wait for a message.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Holds a script, and the directories of the program that plays it.
+/// A script, and the directories of the program that plays it.
 pub(crate) struct StandIn {
     directory: TempDir,
 }
@@ -37,17 +37,16 @@ impl StandIn {
         fs::write(self.path("script"), lines).unwrap();
     }
 
-    /// Returns the path of a file beside the script.
+    /// Returns the path of a file next to the script.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Lets a script go on that waits at a gate.
+    /// Opens a gate at which a script waits.
     pub(crate) fn open_gate(&self, name: &str) {
         fs::write(self.path(name), "").unwrap();
     }
 
-    /// Returns options that start the stand-in with this script.
     pub(crate) fn options(&self) -> ClientOptions {
         let mut options = ClientOptions::new(env!("CARGO_BIN_EXE_claude-stand-in"), self.path("work"));
         options.home = Some(self.path("home"));
@@ -57,7 +56,6 @@ impl StandIn {
         options
     }
 
-    /// Starts a client without callbacks.
     pub(crate) fn start(&self) -> Result<Client, ClientError> {
         Client::start(&self.options(), Arc::new(NoCallbacks))
     }
@@ -70,7 +68,7 @@ impl StandIn {
         Client::start(&options, callbacks).unwrap()
     }
 
-    /// Returns the host's lines, as the stand-in heard them.
+    /// Returns the host's lines, as the stand-in received them.
     pub(crate) fn heard(&self) -> Vec<Value> {
         self.lines("script.heard")
     }
@@ -86,18 +84,17 @@ impl StandIn {
     }
 }
 
-/// Returns a moment that is not reached unless something hangs.
+/// Returns a time that is only reached if a fault occurs.
 pub(crate) fn late() -> Option<Instant> {
     Some(Instant::now() + LONG)
 }
 
-/// Says something, and returns the messages up to the result.
+/// Sends a prompt, and returns the messages up to the result.
 pub(crate) fn turn(client: &Client, prompt: &str) -> Vec<ClaudeMessage> {
     client.query(prompt).unwrap();
     up_to_result(client)
 }
 
-/// Returns the messages up to the result.
 pub(crate) fn up_to_result(client: &Client) -> Vec<ClaudeMessage> {
     let mut messages = Vec::new();
     while let Some(message) = client.next_message(late()).unwrap() {
@@ -115,7 +112,6 @@ pub(crate) fn result_text(messages: &[ClaudeMessage]) -> String {
     messages.last().unwrap().result().unwrap().result.clone().unwrap_or_default()
 }
 
-/// Returns all messages until the program's end.
 pub(crate) fn rest(client: &Client) -> Vec<ClaudeMessage> {
     std::iter::from_fn(|| client.next_message(late()).unwrap()).collect()
 }
@@ -135,7 +131,7 @@ pub(crate) fn call_results(messages: &[ClaudeMessage]) -> Vec<(String, bool)> {
     results
 }
 
-/// Returns the path of a session's file, and its text as the mirrored lines among messages give it.
+/// Returns the path and the text of a session's file, as the mirrored lines among messages give it.
 pub(crate) fn mirrored(messages: &[ClaudeMessage]) -> (String, String) {
     let (mut path, mut text) = (String::new(), String::new());
     for message in messages {

@@ -1,4 +1,4 @@
-//! How the program ends, and that it does.
+//! The end of the program: each way to stop it works.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -14,10 +14,10 @@ use serde_json::json;
 
 use super::stand_in::{StandIn, late, rest, result_text, turn};
 
-/// Longest wait for a process to be gone.
+/// The limit of a wait for a process to end.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Holds a process that runs until this is dropped.
+/// A process that runs until this is dropped.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -39,7 +39,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// Waits until a process is gone. Its parent is no process of this test, so that nothing tells of its end.
+/// Waits until a process has ended. It is no child of the test, so the test must poll.
 fn is_gone(identity: &ProcessIdentity) -> bool {
     let until = Instant::now() + LONG;
     while identity.is_alive() && Instant::now() < until {
@@ -48,7 +48,7 @@ fn is_gone(identity: &ProcessIdentity) -> bool {
     !identity.is_alive()
 }
 
-/// Has the shell ignore SIGTERM, which a program inherits.
+/// Makes the shell ignore SIGTERM, which a program inherits.
 fn ignoring_sigterm(stand_in: &StandIn) -> ClientOptions {
     let mut options = stand_in.options();
     let program = std::mem::replace(&mut options.program, "/bin/sh".into());
@@ -100,7 +100,6 @@ fn dropping_a_client_kills_the_program_and_what_it_left_in_its_group() {
     assert!(!identity.is_alive() && is_gone(&left[0]));
 }
 
-/// Returns the processes whose parent is `parent`.
 fn children_of(parent: i32) -> Vec<ProcessIdentity> {
     let ids = std::fs::read_dir("/proc").unwrap().flatten();
     let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -112,7 +111,7 @@ fn children_of(parent: i32) -> Vec<ProcessIdentity> {
     ids.filter(is_child).filter_map(ProcessIdentity::from_pid).collect()
 }
 
-/// A program that the ended one had started holds the pipe, so that the pipe does not tell of the end.
+/// A process that the ended program had started holds the pipe, so the pipe stays open.
 #[test]
 fn a_program_that_has_ended_is_noticed_while_another_one_holds_its_output() {
     let stand_in = StandIn::new(&json!([{"turn": true}, {"leave": ["sleep", "600"]}, {"exit": 3}]));
@@ -175,7 +174,8 @@ fn an_identity_names_one_process_and_no_other_of_the_same_number() {
     assert!(!identity.is_alive());
 }
 
-/// The recorded identity is all that is left of the host: a program that ignores SIGTERM is ended by it all the same.
+/// Only the recorded identity remains of the host. With it, even a program that ignores SIGTERM is
+/// ended.
 #[test]
 fn an_orphan_is_found_and_ended_by_its_identity() {
     let stand_in = StandIn::new(&json!([{"turn": true}, {"hold": true}]));
@@ -198,7 +198,7 @@ fn a_group_dies_when_it_is_dropped() {
     assert!(!identity.is_alive());
 }
 
-/// The orphan would go on, and call the model again.
+/// The orphan would continue, and call the model again.
 #[test]
 fn a_program_dies_with_its_host_however_that_ends() {
     let stand_in = StandIn::new(&json!([{"turn": true}, {"result": "ok"}, {"hold": true}]));
@@ -222,6 +222,6 @@ fn part_of_the_host() {
     let client = Client::start(&options, Arc::new(NoCallbacks)).unwrap();
     assert_eq!(result_text(&turn(&client, "go")), "ok");
     child::tell("program", serde_json::to_string(client.identity()).unwrap());
-    // Until the parent kills this process.
+    // This waits until the parent kills this process.
     let _ = std::io::stdin().read(&mut [0]);
 }

@@ -1,4 +1,5 @@
-//! Histories of messages: at every position they say what a reading of the conversation there says, and hold one message at a time.
+//! Histories of messages: at every position they equal the conversation there, and keep only one
+//! message in memory.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use foldlog::{Error, SequenceNumber};
 use foldlog_test_support::host::types;
 use foldlog_tests::shown;
 
-/// Checks a session's histories beside its conversations, and returns how many messages they have.
+/// Compares a session's histories with its conversations, and returns the number of messages.
 fn check(reader: &LogReader) -> usize {
     let mut count = 0;
     for evaluation in reader.evaluations_through(reader.last_position()) {
@@ -78,7 +79,7 @@ fn a_history_may_be_larger_than_memory_and_one_message_may_not() {
     });
     assert_eq!((history.unwrap().unwrap().sequences().len(), bytes), (50, 50 * 40_000));
     assert!(matches!(reader.message_history("huge", |_| Ok(())), Err(Error::OverBudget { .. })));
-    // Whoever takes the messages may end the reading.
+    // The receiver of the messages may end the reading.
     let mut taken = 0;
     let ended = reader.message_history("long", |message| {
         taken += 1;

@@ -1,4 +1,4 @@
-//! Conversations: their histories, and where a killed one goes on.
+//! Conversations: their histories, and how a killed one continues.
 
 mod histories;
 mod killed;

@@ -1,4 +1,4 @@
-//! Conversations that are run again over a log: neither a provider nor a tool is asked again.
+//! Replays of conversations over a log: neither a provider nor a tool is called again.
 
 mod hosts;
 mod tau_bench;

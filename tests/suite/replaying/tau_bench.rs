@@ -1,5 +1,5 @@
-//! The recorded runs of tau-bench, held as conversations and replayed from their own logs: neither the provider nor a tool is
-//! asked again, and a change of the host's code is found at its record.
+//! The recorded runs of tau-bench, run as conversations and replayed from their own logs: neither
+//! the provider nor a tool is called again, and a change of the host's code is found at its record.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,15 +14,15 @@ use foldlog::{
 use foldlog_test_support::runs::directory;
 use foldlog_tests::held::{Change, HELD, Run, runs, types};
 
-/// Asks for all runs, and for 40 changes.
+/// The environment variable that selects all runs, and 40 changes.
 const ALL: &str = "FOLDLOG_TAU_BENCH";
 
-/// Returns the first number, or the second where all is asked for.
+/// Returns the first number, or the second if all runs are selected.
 fn count(short: usize, all: usize) -> usize {
     if std::env::var_os(ALL).is_some() { all } else { short }
 }
 
-/// Returns the recorded runs; `None`, and says so, where they are missing.
+/// Returns the recorded runs. If they are missing, returns `None` and reports that.
 fn recorded() -> Option<Vec<Arc<Run>>> {
     Some(runs(&directory()?.join("tau-bench/gpt-4o-airline.json")))
 }
@@ -36,14 +36,14 @@ fn store(directory: &std::path::Path) -> Store {
     Store::open_with(directory, options).unwrap()
 }
 
-/// Holds a run live, and returns its session.
+/// Runs a conversation live, and returns its session.
 fn held(store: &Store, run: &Arc<Run>) -> Session {
     let session = store.create(&types(None)).unwrap();
     run.hold(&session, None).unwrap();
     session
 }
 
-/// Returns how often the provider was asked, and how often a tool ran.
+/// Returns the number of the provider's requests and of tool runs.
 fn outside(run: &Run) -> (u64, u64) {
     (run.asked.load(Ordering::Relaxed), run.ran.load(Ordering::Relaxed))
 }
@@ -52,11 +52,11 @@ fn outside(run: &Run) -> (u64, u64) {
 #[derive(Default)]
 struct Records {
     system: SequenceNumber,
-    /// What the user says, by part.
+    /// The inputs of the user, by part.
     said: Vec<SequenceNumber>,
     requests: Vec<SequenceNumber>,
     begins: Vec<SequenceNumber>,
-    /// What the host dispatches behind each turn.
+    /// The host's dispatches after each turn.
     turned: Vec<SequenceNumber>,
 }
 
@@ -78,12 +78,12 @@ impl Records {
         records
     }
 
-    /// Returns the number-th request behind what the user says in a part.
+    /// Returns the `number`-th request after the user's input in a part.
     fn request(&self, part: usize, number: usize) -> SequenceNumber {
         *self.requests.iter().filter(|request| **request > self.said[part]).nth(number).unwrap()
     }
 
-    /// Returns where a change is to be found, and how.
+    /// Returns the record and the kind of the divergence for a change.
     fn expected(&self, change: &Change) -> (SequenceNumber, DivergenceKind) {
         match *change {
             Change::Policy | Change::Title | Change::ToolSet => (self.system, DivergenceKind::Changed),
@@ -94,7 +94,7 @@ impl Records {
             Change::Said(part) => (self.said[part], DivergenceKind::Changed),
             Change::Unsaid(part) => (self.said[part], DivergenceKind::Missing),
             Change::Swapped(part) => (self.said[part], DivergenceKind::Missing),
-            // Behind the first text stands another input: the prompt.
+            // The first text is followed by another input: the prompt.
             Change::SaidMore(0) => (self.said[0] + 1, DivergenceKind::Changed),
             Change::SaidMore(part) => (self.said[part] + 1, DivergenceKind::Extra),
             Change::ClockRead(part) | Change::Tagged(part) => (self.said[part], DivergenceKind::Extra),
@@ -107,7 +107,7 @@ impl Records {
 /// Draws the place of a kind of change within a run; `None` if the run has none.
 fn change(kind: usize, run: &Run, draw: &mut Generator) -> Option<Change> {
     let answered: Vec<usize> = (0..run.parts.len()).filter(|part| run.parts[*part].answers > 0).collect();
-    // What the user says next is not too far behind to be known again.
+    // The next input must be close enough to be recognized.
     let is_short = |part: &&usize| run.parts[**part].answers <= 5 && **part + 1 < run.parts.len();
     let short: Vec<usize> = answered.iter().filter(is_short).copied().collect();
     let part = answered[draw.next_below(answered.len() as u64) as usize];
@@ -130,7 +130,6 @@ fn change(kind: usize, run: &Run, draw: &mut Generator) -> Option<Change> {
     })
 }
 
-/// The number of kinds of changes.
 const KINDS: usize = 14;
 
 #[test]

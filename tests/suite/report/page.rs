@@ -43,12 +43,12 @@ impl Page {
         &self.blocks[&number.as_u64().unwrap()]
     }
 
-    /// Returns the document whose block a field of the head names.
+    /// Returns the document in the block that a field of the head names.
     pub(super) fn json_block(&self, field: &str) -> Value {
         serde_json::from_slice(self.block(&self.head[field])).unwrap()
     }
 
-    /// Returns whether the file holds a text, as it is or in a JSON text, also in a block.
+    /// Returns whether the file contains a text, as it is or escaped in JSON, including its blocks.
     pub(super) fn holds(&self, text: &str) -> bool {
         let json = serde_json::to_string(text).unwrap();
         let forms = [text.as_bytes().to_vec(), json.trim_matches('"').as_bytes().to_vec()];
@@ -68,12 +68,11 @@ impl Page {
             .collect()
     }
 
-    /// Returns the documents of the records.
     pub(super) fn documents(&self) -> Vec<Value> {
         self.lines(&self.head["documents"])
     }
 
-    /// Returns the summaries of a conversation that count at a position.
+    /// Returns the summaries of a conversation that apply at a position.
     pub(super) fn summaries_at(&self, evaluation: &str, at: u64) -> Vec<Value> {
         let all = self.head["conversations"].as_array().unwrap();
         let Some(found) = all.iter().find(|one| one["evaluation_id"] == evaluation) else {
@@ -87,18 +86,17 @@ impl Page {
         summaries.into_iter().filter(counts).collect()
     }
 
-    /// Returns the tasks at a position.
     pub(super) fn tasks_at(&self, at: u64) -> Vec<Value> {
         self.list(&self.head["tasks"], at).unwrap_or_default()
     }
 
-    /// Returns the rows and the documents of the records behind damage.
+    /// Returns the rows and the documents of the records after damage.
     pub(super) fn beyond(&self) -> (Vec<Value>, Vec<Value>) {
         let beyond = &self.head["beyond"];
         (self.lines(&beyond["rows"]), self.lines(&beyond["documents"]))
     }
 
-    /// Returns what each slice holds at a position.
+    /// Returns the items of each slice at a position.
     pub(super) fn slices_at(&self, at: u64) -> BTreeMap<String, Vec<Value>> {
         let slices = self.head["slices"].as_array().unwrap().iter();
         let held =
@@ -106,14 +104,14 @@ impl Page {
         held.flatten().collect()
     }
 
-    /// Returns the messages of a conversation at a position.
     pub(super) fn messages_at(&self, evaluation: &str, at: u64) -> Vec<Value> {
         let all = self.head["conversations"].as_array().unwrap();
         let found = all.iter().find(|one| one["evaluation_id"] == evaluation);
         found.and_then(|one| self.list(&one["list"], at)).unwrap_or_default()
     }
 
-    /// Returns the contents of a workspace's files at a position, by their paths; empty where they are left out.
+    /// Returns the contents of a workspace's files at a position, by their paths; empty for files
+    /// that are left out.
     pub(super) fn files_at(&self, workspace: &str, at: u64) -> BTreeMap<String, String> {
         let contents = self.lines(&self.head["files"]["contents"]);
         let all = self.head["files"]["workspaces"].as_array().unwrap();
@@ -135,17 +133,18 @@ impl Page {
         Some(numbers.into_iter().map(|number| items[number as usize].clone()).collect())
     }
 
-    /// Asserts that the file's markup is that of any report: its elements, and no attribute that makes a request.
+    /// Asserts that the file contains only a report's own elements, and no attribute that makes a
+    /// request.
     pub(super) fn assert_own_markup_only(&self) {
         let nonce = self.html.split("'nonce-").nth(1).unwrap().split('\'').next().unwrap();
         assert_eq!(nonce.len(), 32);
-        // What stands between the elements' contents, whose texts cannot hold `<`.
+        // The tags: the texts between them cannot contain `<`.
         let mut rest = self.html.as_str();
         let mut tags = BTreeMap::new();
         while let Some((_, behind)) = rest.split_once('<') {
             let (tag, behind) = behind.split_once('>').unwrap();
             *tags.entry(tag.to_owned()).or_insert(0_u32) += 1;
-            // A style holds no markup.
+            // A style contains no markup.
             rest = if tag.starts_with("style") { behind.split_once("</style").unwrap().1 } else { behind };
         }
         for tag in tags.keys() {
@@ -219,7 +218,7 @@ fn list_at(bytes: &[u8], position: u64) -> Option<Vec<u32>> {
             Some(*sum)
         })
         .collect();
-    // In order, without recursion: down to the left, the node, then what is right of it.
+    // An in-order traversal without recursion: left subtree, node, right subtree.
     let child =
         |node: u32, back: &[u32]| back[node as usize - 1].checked_sub(1).map_or(0, |back| node - back - 1);
     let (mut list, mut stack, mut node) = (Vec::new(), Vec::new(), roots[tree_of[version] as usize]);

@@ -11,10 +11,10 @@ use std::time::Duration;
 use foldlog_cli::Output;
 use foldlog_test_support::runs::Json;
 
-/// Time that nothing on the loopback takes: whoever waits for longer has failed.
+/// The limit of a wait: nothing on the loopback takes this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `foldlog view` in a thread of this process. It ends when this is dropped.
+/// `foldlog view` in a thread of this process, which ends when this is dropped.
 pub(crate) struct Viewer {
     pub(super) port: u16,
     pub(super) token: String,
@@ -22,7 +22,7 @@ pub(crate) struct Viewer {
     thread: Option<JoinHandle<u8>>,
 }
 
-/// Hands over what a verb prints, line by line.
+/// Forwards the output of a verb, line by line.
 struct Lines(Vec<u8>, Sender<String>);
 
 impl Write for Lines {
@@ -40,7 +40,7 @@ impl Write for Lines {
     }
 }
 
-/// Waits as the process's own wait does, until there is nobody who may ask it to end.
+/// Waits like the process's own function, until the sender is dropped.
 fn pause(stop: &Receiver<()>, wait: Duration) -> bool {
     matches!(stop.recv_timeout(wait), Err(RecvTimeoutError::Timeout))
 }
@@ -75,15 +75,16 @@ impl Viewer {
         stream
     }
 
-    /// Sends bytes, and reads all that comes until the server ends the connection.
+    /// Sends bytes, and reads until the server ends the connection.
     pub(super) fn send(&self, bytes: &str) -> Answer {
         let mut stream = self.connect();
-        // The server may refuse before it has read all.
+        // The server may refuse before it has read everything.
         let _ = stream.write_all(bytes.as_bytes());
         Answer::read(&mut stream)
     }
 
-    /// Asks with a method, a whole path and headers, of which the host is left out if another one is given.
+    /// Sends a request with a method, a whole path and headers. The default host is left out if
+    /// another one is given.
     pub(super) fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
         let host = format!("127.0.0.1:{}", self.port);
         let mut all = vec![("Connection", "close")];
@@ -95,12 +96,12 @@ impl Viewer {
         self.send(&format!("{method} {path} HTTP/1.1\r\n{head}\r\n"))
     }
 
-    /// Gets what stands behind the token.
+    /// Gets the path after the token.
     pub(crate) fn get(&self, path: &str) -> Answer {
         self.ask("GET", &format!("/{}/{path}", self.token), &[])
     }
 
-    /// Gets a document that has to be there.
+    /// Gets a document that must exist.
     pub(super) fn json(&self, path: &str) -> Json {
         let answer = self.get(path);
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
@@ -118,7 +119,6 @@ impl Drop for Viewer {
     }
 }
 
-/// What a server answered.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// 0 if the connection ended without an answer.
@@ -130,7 +130,7 @@ pub(crate) struct Answer {
 impl Answer {
     pub(super) fn read(stream: &mut TcpStream) -> Answer {
         let mut bytes = Vec::new();
-        // A server that gives up a connection may reset it behind its answer.
+        // A server that closes a connection early may reset it after its answer.
         let _ = stream.read_to_end(&mut bytes);
         let _ = stream.shutdown(Shutdown::Both);
         let text = String::from_utf8_lossy(&bytes).into_owned();

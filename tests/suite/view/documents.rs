@@ -1,4 +1,4 @@
-//! What the pages are told: what the command line prints, at any position.
+//! Documents for the pages: they equal the output of the command line, at any position.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::Fixture;
 use super::client::Viewer;
 
-/// The documents that a verb prints of the session, a line each.
+/// Returns the documents that a verb prints of the session, one per line.
 fn printed(fixture: &Fixture, words: &[&str]) -> Vec<Json> {
     let verb = [words[0], fixture.session.to_str().unwrap()];
     let ran = foldlog(verb.iter().chain(&words[1..]).chain(&["--json"]).copied());
@@ -20,7 +20,7 @@ fn printed(fixture: &Fixture, words: &[&str]) -> Vec<Json> {
     ran.stdout.lines().map(Json::parse).collect()
 }
 
-/// The value that a document tells, and that it is whole.
+/// Returns the value in a document, after a check that it is whole.
 fn value(told: &Json) -> Json {
     assert_eq!(told.get("whole"), Some(&Json::Scalar(true.into())));
     Json::parse(told.get("text").and_then(Json::as_str).unwrap())
@@ -37,7 +37,7 @@ fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02x}")).collect()
 }
 
-/// Positions below `end`: the first, the last, and others that are the same in each run.
+/// Returns positions below `end`: the first, the last, and others that are the same in each run.
 fn positions(end: u64, count: u64) -> Vec<u64> {
     let others = (1..count).map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % end);
     [0, end - 1].into_iter().chain(others).collect()
@@ -45,7 +45,8 @@ fn positions(end: u64, count: u64) -> Vec<u64> {
 
 #[test]
 fn a_step_is_what_the_command_line_says_of_it() {
-    // More records than a chunk and the distance of two points, so that steps are folded from points between.
+    // More records than a chunk and than the distance between two points, so that steps are folded
+    // from points between.
     let fixture = Fixture::of_history(2500, 11);
     let viewer = Viewer::of(fixture.store());
     let of = |rest: String| viewer.json(&format!("session/{}/{rest}", fixture.id()));
@@ -69,7 +70,7 @@ fn a_step_is_what_the_command_line_says_of_it() {
                 .collect();
             assert_eq!(items, slice.get("items").unwrap().elements(), "{name} at {at}");
             assert_eq!(number(&window, "total"), items.len() as u64);
-            // A part of the list is that part.
+            // A window contains that part of the list.
             let (from, count) = (items.len() as u64 / 3, 5);
             let part = of(format!("items?at={at}&slice={}&from={from}&count={count}", encoded(name)));
             let part: Vec<Json> = part
@@ -108,7 +109,7 @@ fn the_timeline_is_what_show_lists() {
     let of = |rest: String| viewer.json(&format!("session/{}/{rest}", fixture.id()));
     let shown = printed(&fixture, &["show"]);
     let mut listed = Vec::new();
-    // Out of order, since what comes before a chunk is not read for it.
+    // Out of order: a chunk does not depend on earlier ones.
     for chunk in [2, 0, 1] {
         let told = of(format!("records?chunk={chunk}"));
         let text = |column: &str, at: usize, list: &str, base: usize| {
@@ -173,7 +174,7 @@ fn a_diff_is_what_diff_prints() {
 fn the_whole_is_what_the_other_verbs_print() {
     let fixture = Fixture::of_history(300, 14);
     let viewer = Viewer::of(fixture.store());
-    // The order of the fields is nothing that a page sees.
+    // A page does not depend on the order of fields.
     let of = |rest: &str| -> Value { serde_json::from_str(&viewer.get(rest).body).unwrap() };
     let session = |rest: &str| of(&format!("session/{}/{rest}", fixture.id()));
     let printed = |words: &[&str]| -> Vec<Value> {
@@ -266,7 +267,7 @@ fn hostile_values_are_told_as_json_and_long_ones_are_cut() {
             assert!(answer.body.len() < 4 << 20, "{path}: {} bytes", answer.body.len());
         }
     }
-    // A name from the log is data in the query too.
+    // A name from the log is only data in the query too.
     let name = encoded("</script><script>window.ran=3</script>");
     let items = Json::parse(&of(&format!("items?at={last}&slice={name}&count=10")).body);
     let said = value(items.get("items").unwrap().elements()[0].get("value").unwrap());
@@ -298,7 +299,7 @@ fn a_session_beside_another_is_what_the_command_line_says_of_the_two() {
         let lines = told.get("differences").unwrap().elements();
         let lines: Vec<Json> = lines.iter().map(|line| Json::parse(line.as_str().unwrap())).collect();
         assert_eq!(lines.iter().collect::<Vec<_>>(), rest);
-        // Each row that is not alike is one message that the command line names.
+        // Each differing row is one message that the command line names.
         let rows = told
             .get("conversations")
             .unwrap()
@@ -316,7 +317,7 @@ fn a_session_beside_another_is_what_the_command_line_says_of_the_two() {
         let told = compared(&format!("{id}&here={at}&there={there}"));
         of_both(&told, &printed(&fixture, &["diff", &here, &step, "--with", other_dir]));
     }
-    // What is not in the store is not compared, nor is what is no position.
+    // Only sessions in the store and existing positions are compared.
     for query in ["", "..", "/etc", &"0".repeat(36), &format!("{id}&here=9999999")] {
         let answer = viewer.get(&format!("session/{}/compare?with={query}", fixture.id()));
         assert!(answer.status == 404 || answer.status == 400, "{query}: {}", answer.status);
@@ -332,7 +333,7 @@ fn what_was_spent_is_what_the_command_line_says() {
     let of = |rest: &str| viewer.json(&format!("session/{}/{rest}", fixture.id()));
     let [printed] = printed(&fixture, &["stats"]).try_into().unwrap();
     assert_eq!(of("statistics"), printed);
-    // At any step what its evaluations have spent by then is the sum that the command line says.
+    // At any step, the usage of its evaluations equals the command line's sum.
     let fields = ["input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_micros"];
     let amount = |json: &Json, field: &str| json.get(field).map_or(0, |_| number(json, field));
     let sums = |rows: &[Json]| fields.map(|field| rows.iter().map(|row| amount(row, field)).sum::<u64>());
@@ -342,7 +343,7 @@ fn what_was_spent_is_what_the_command_line_says() {
         let by_then = spent.iter().take_while(|row| number(row, "sequence") <= at).last();
         let told = of(&format!("usage?at={at}"));
         assert_eq!(sums(told.elements()), sums(by_then.map_or(&[], std::slice::from_ref)), "at {at}");
-        // Nobody has said what the evaluation has cost that no record holds.
+        // The cost of the unrecorded evaluation is unknown.
         let unsaid = |row: &&Json| row.get("evaluation_id").unwrap().as_str() == Some("unrecorded");
         assert!(told.elements().iter().filter(unsaid).all(|row| row.get("cost_micros").is_none()));
     }
@@ -374,7 +375,7 @@ fn what_objects_hold_where_two_sessions_part_is_told_and_that_one_is_damaged() {
     assert!(other.join("objects").join(object(there)).is_file());
     assert_eq!(told.get("refused"), None);
     assert!(!told.get("differences").unwrap().elements().is_empty());
-    // What cannot be read is told in its place, and all else is.
+    // Unreadable parts are reported in their place, and all others are shown.
     let damaged = other.join("objects").join(object(there));
     let mut bytes = std::fs::read(&damaged).unwrap();
     bytes[99] ^= 1;

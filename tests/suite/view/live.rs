@@ -1,4 +1,4 @@
-//! Sessions that change while they are looked at, and how a server ends.
+//! Sessions that change while they are shown, and the end of a server.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -45,12 +45,12 @@ impl Growing {
         self.viewer.json(&format!("session/{}/{rest}", self.id))
     }
 
-    /// What the page knows: the last record and the epoch.
+    /// Returns the page's knowledge: the last record and the epoch.
     fn known(&self) -> (u64, u64) {
         known(&self.json("head"))
     }
 
-    /// Waits for news as a page does, until `last` is told.
+    /// Waits for news like a page, until `last` is reported.
     fn told(&self, mut known_now: (u64, u64), last: u64) -> (u64, u64) {
         while known_now.0 != last {
             let (last, epoch) = known_now;
@@ -81,7 +81,7 @@ fn what_is_written_is_told_to_whoever_waits_for_it() {
     });
     let notes = growing.json(&format!("items?at={}&slice=notes&from=0&count=100", before.0 + 3));
     assert_eq!(notes.get("items").unwrap().elements().len(), 4);
-    // Who is behind is told at once.
+    // A page that lags is answered at once.
     assert_eq!(growing.told((0, 0), before.0 + 3).0, before.0 + 3);
 }
 
@@ -160,7 +160,7 @@ fn a_damaged_session_shows_its_sound_part_and_says_so() {
     assert_eq!(damage.get("sequence"), Some(&Json::Scalar((last + 1).into())));
     assert!(damage.get("reason").unwrap().as_str().is_some());
     viewer.json(&format!("session/{}/step?at={last}", fixture.id()));
-    // Behind the damage stands what `show` lists there.
+    // After the damage come the records that `show` lists there.
     let dir = fixture.session.to_str().unwrap();
     let shown = foldlog(["show", dir, "--beyond-damage", "--json"]).stdout;
     let is_behind = |record: &Json| record.get("path").and_then(Json::as_str) == Some("unattached");
@@ -175,7 +175,7 @@ fn a_damaged_session_shows_its_sound_part_and_says_so() {
     }
     let none = viewer.get(&format!("session/{}/beyond-document?number={}", fixture.id(), shown.len()));
     assert_eq!(none.status, 400);
-    // Nothing can be written behind damage, so there is nothing to wait for.
+    // A damaged log cannot be written, so there is no reason to wait.
     let live = viewer.json(&format!("session/{}/live?last={last}&epoch={epoch}", fixture.id()));
     assert_eq!(live.get("ended"), Some(&Json::Scalar(true.into())));
 }
@@ -193,8 +193,8 @@ fn a_session_that_takes_too_much_memory_is_told_in_words_and_so_is_its_row() {
     assert!(row.get("error").unwrap().as_str().unwrap().contains("memory"));
 }
 
-/// What goes through a log record by record once named the record that it looked for, and what goes through its frames the first one
-/// of the segment.
+/// A reader of records named the missing record, and a reader of frames named the first one of the
+/// segment.
 #[test]
 fn a_record_that_is_damaged_while_a_session_is_shown_has_one_name_in_all_answers() {
     let fixture = Fixture::of_history(400, 22);
@@ -207,7 +207,7 @@ fn a_record_that_is_damaged_while_a_session_is_shown_has_one_name_in_all_answers
         Some(Json::Scalar(sequence)) => sequence.as_u64().unwrap(),
         other => panic!("{other:?}"),
     };
-    // The last begin of a call: the ledger reads it, behind many others.
+    // The last start record of a call, which the ledger reads after many others.
     let is_begin = |record: &&Json| record.get("kind").and_then(Json::as_str) == Some("tool_begin");
     let damaged = number(records.iter().rfind(is_begin).unwrap());
     let mut named = BTreeSet::new();
@@ -236,7 +236,8 @@ fn a_record_that_is_damaged_while_a_session_is_shown_has_one_name_in_all_answers
     assert!(named.len() >= 3 && said.len() == 1, "{named:?}");
 }
 
-/// Steps of a session whose conversation took too much memory were once answered with 500, and later without the conversation.
+/// Steps of a session whose conversation took too much memory were answered with 500, and later
+/// without the conversation.
 #[test]
 fn a_conversation_larger_than_memory_is_shown_and_a_message_that_is_takes_nothing_else_of_a_step() {
     let directory = tempfile::tempdir().unwrap();
@@ -251,7 +252,7 @@ fn a_conversation_larger_than_memory_is_shown_and_a_message_that_is_takes_nothin
         half = half.or((number == 19).then_some(said));
     }
     let half = half.unwrap();
-    // What is abandoned is no part of what is shown.
+    // Abandoned records are not shown.
     let kept = session.position().unwrap();
     say("long", "in vain".to_owned());
     session.rollback_to(kept).unwrap();
@@ -262,7 +263,7 @@ fn a_conversation_larger_than_memory_is_shown_and_a_message_that_is_takes_nothin
     let viewer = Viewer::with(directory.path(), &["--memory", "600K"]);
     let head = viewer.json(&format!("session/{id}/head"));
     let Some(Json::Scalar(last)) = head.get("last") else { panic!("{head:?}") };
-    // What is asked for once more is not read once more.
+    // The second request reads nothing again.
     for _ in 0..2 {
         let step = viewer.json(&format!("session/{id}/step?at={last}"));
         assert!(!step.get("slices").unwrap().elements().is_empty());
@@ -273,7 +274,7 @@ fn a_conversation_larger_than_memory_is_shown_and_a_message_that_is_takes_nothin
         assert!(refused.contains("memory") && refused.contains("--memory BYTES"), "{refused}");
         assert_eq!((short.get("total"), short.get("refused")), (Some(&Json::Scalar(1.into())), None));
     }
-    // Every window holds what the command line prints, which has the memory for it.
+    // Every window equals the output of the command line, which has enough memory.
     let transcript = ["transcript", dir.to_str().unwrap(), "--evaluation", "long", "--as-recorded", "--json"];
     let printed = foldlog(transcript).stdout;
     let printed: Vec<&str> = printed.lines().collect();
@@ -285,14 +286,15 @@ fn a_conversation_larger_than_memory_is_shown_and_a_message_that_is_takes_nothin
         let texts = items.map(|item| item.get("value").unwrap().get("text").unwrap().as_str().unwrap());
         assert_eq!(texts.collect::<Vec<_>>(), printed[from..from + 5], "from {from}");
     }
-    // At an earlier step there are fewer.
+    // An earlier step has fewer.
     let earlier = viewer.json(&format!("session/{id}/step?at={half}"));
     let [long] = earlier.get("conversations").unwrap().elements() else { panic!("{earlier:?}") };
     assert_eq!(long.get("total"), Some(&Json::Scalar(20.into())));
     let answer = viewer.get(&format!("session/{id}/messages?at={last}&evaluation=huge&from=0&count=10"));
     assert_eq!(answer.status, 503, "{}", answer.body);
     assert!(answer.body.contains("memory"), "{}", answer.body);
-    // What is compared holds whole conversations: what could be compared is told, and why not all is.
+    // The comparison reads whole conversations: the comparable part is shown, with the reason for
+    // the missing one.
     let told = viewer.json(&format!("session/{id}/diff?before=5&after={last}"));
     let refused = told.get("refused").unwrap().as_str().unwrap();
     assert!(refused.contains("--memory BYTES"), "{refused}");
@@ -313,7 +315,7 @@ fn a_session_that_is_deleted_is_told_in_words() {
     drop(growing.directory);
 }
 
-/// The file that leads a browser to the server, and the directory it is in.
+/// Returns the file that redirects a browser to the server, and its directory.
 fn redirects(directory: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     all.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("foldlog-view-")).collect()
@@ -341,12 +343,12 @@ fn a_signal_ends_the_server_and_removes_the_file_that_led_to_it() {
         );
         let url = loop {
             let line = server.line().expect("the address is printed");
-            // What the test runner prints stands before it, perhaps on its line.
+            // The test runner's output comes first, perhaps on the same line.
             if let Some(at) = line.find("http://127.0.0.1:") {
                 break line[at..].to_owned();
             }
         };
-        // The browser of this test says what it was given, and the pipe waits for that.
+        // The test's browser writes its argument to the pipe, for which this waits.
         let page = PathBuf::from(fs::read_to_string(&asked).unwrap().trim_end());
         let [directory] = redirects(temporary.path()).try_into().unwrap();
         assert_eq!(page.parent(), Some(directory.as_path()));

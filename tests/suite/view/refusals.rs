@@ -1,4 +1,4 @@
-//! Who is refused, and what clients cannot do to a server.
+//! Refused clients, and attacks that a server withstands.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -134,7 +134,7 @@ fn only_get_and_head_are_answered_and_no_body_is_read() {
         let answer = viewer.ask(method, &path, &[]);
         assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")), "{method}");
     }
-    // The bodies never come: who waited for them would wait for ever.
+    // The bodies never arrive: a server that waits for them waits forever.
     let claimed = viewer.ask("POST", &path, &[("Content-Length", "1073741824")]);
     assert_eq!(claimed.status, 405);
     let claimed = viewer.ask("GET", &path, &[("Content-Length", "1073741824")]);
@@ -143,7 +143,7 @@ fn only_get_and_head_are_answered_and_no_body_is_read() {
     assert_eq!(endless.status, 413);
 }
 
-/// Bytes that the system takes for a connection on the loopback before anybody has read them, and more.
+/// More bytes than the system buffers on a loopback connection without a reader.
 const BUFFERED_MAX: u64 = 64 << 20;
 
 #[test]
@@ -163,7 +163,7 @@ fn a_body_of_a_gigabyte_is_refused_and_not_taken() {
             .write_all(format!("{method} {path} HTTP/1.1\r\n{host}\r\n{header}\r\n\r\n").as_bytes())
             .unwrap();
         let mut reader = stream.try_clone().unwrap();
-        // All of it is written, until the server has ended the connection.
+        // Everything is written, until the server ends the connection.
         let taken = (0..1024).take_while(|_| stream.write_all(part).is_ok()).count() as u64 * (1 << 20);
         assert!(taken < BUFFERED_MAX, "{method} with {header}: {taken} bytes were taken");
         // A reset may overtake the answer.
@@ -176,7 +176,8 @@ fn a_body_of_a_gigabyte_is_refused_and_not_taken() {
 /// Four times as many as the server keeps.
 const HALF_REQUESTS: usize = 256;
 
-/// Clients that sent half a request once kept every other client waiting, each sixty-four of them for twenty seconds.
+/// Clients that sent half a request blocked all other clients, each sixty-four of them for twenty
+/// seconds.
 #[test]
 fn half_requests_keep_nobody_waiting() {
     let (_fixture, viewer) = viewer();
@@ -187,7 +188,7 @@ fn half_requests_keep_nobody_waiting() {
         halves.push(stream);
     }
     assert_eq!(viewer.get("sessions").status, 200);
-    // The oldest made room.
+    // The oldest one was dropped.
     let first = Answer::read(&mut halves[0]);
     assert_eq!(first.status, 0, "{}", first.body);
     assert_eq!(viewer.get("sessions").status, 200);
@@ -237,7 +238,7 @@ fn long_and_malformed_requests_are_refused() {
     let (fixture, viewer) = viewer();
     let long = viewer.get(&format!("sessions?from={}", "0".repeat(9000)));
     assert_eq!(long.status, 414);
-    // A head that never ends is given up once it is longer than any head.
+    // An endless head is refused once it is longer than any valid one.
     let head = format!("GET /{}/sessions HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n", viewer.token, viewer.port);
     let many: String = (0..100).map(|number| format!("X-{number}: y\r\n")).collect();
     for endless in ["X: ".to_owned() + &"y".repeat(1 << 20), "X: y\r\n".repeat(100_000), many + "\r\n"] {
@@ -292,7 +293,7 @@ fn clients_that_open_connections_and_say_nothing_hold_up_nobody_for_good() {
     let silent: Vec<TcpStream> = (0..90).map(|_| viewer.connect()).collect();
     let mut begun: Vec<TcpStream> = (0..20).map(|_| viewer.connect()).collect();
     begun.iter_mut().for_each(|stream| stream.write_all(b"GET / HTTP/1.1\r\nX: ").unwrap());
-    // They wait in line until the silent ones are gone.
+    // They wait in the queue until the silent connections end.
     drop(silent);
     drop(begun);
     assert_eq!(viewer.get("sessions").status, 200);

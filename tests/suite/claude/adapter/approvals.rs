@@ -1,4 +1,5 @@
-//! Calls that a person has to approve: the run ends with the question, and goes on once it is answered.
+//! Calls that need a person's approval: the run ends with the question, and continues once it is
+//! answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +14,13 @@ use serde_json::{Value, json};
 
 use super::world::{Add, Host, Line, World, asking, native};
 
-/// An adapter in which `Write` asks.
+/// Returns an adapter in which `Write` asks.
 fn asks(host: &Host) -> ClaudeAgentSDKAdapter {
     let asks = [("Write".to_owned(), Question::new("Write the page?"))].into();
     host.adapter().with_options(RunOptions { asks, ..native(&["Write"]) })
 }
 
-/// Evaluates, and returns the one question for which it is suspended.
+/// Evaluates, and returns the one question for which the run is suspended.
 fn question<O>(host: &Host, evaluated: Result<O, Error>) -> PendingQuestion {
     match evaluated {
         Err(Error::Suspended { operations, calls }) => {
@@ -40,8 +41,8 @@ fn approve(host: &Host, asked: &PendingQuestion) {
     host.session().settle(asked.operation, &Settlement::approved(asked.digest), "Ada", "").unwrap();
 }
 
-/// The program runs no call of an earlier run, so the approval is told to the model, which calls again: that call passes, and
-/// no other one.
+/// The program cannot run a call of an earlier run. The model is informed of the approval and calls
+/// again: that call passes, and no other one.
 #[test]
 fn a_tool_of_the_programs_own_runs_once_for_each_approval() {
     let world = World::new(&json!([{"turn": true}, {"model": [
@@ -74,7 +75,7 @@ fn a_tool_of_the_programs_own_runs_once_for_each_approval() {
     assert_eq!(world.starts().len(), 3, "a program was started while a person was to answer");
 }
 
-/// Lets an hour pass.
+/// A tool that advances the clock by an hour.
 struct Wait(Arc<FixedClock>);
 
 impl Tool for Wait {
@@ -89,7 +90,7 @@ impl Tool for Wait {
     }
 }
 
-/// Once the model was told of an approval, it counted for ever.
+/// Once the model had been informed of an approval, it never expired.
 #[test]
 fn an_approval_that_expires_before_the_model_repeats_the_call_asks_again() {
     let waits = json!({"tool": "wait", "input": {}});
@@ -141,7 +142,7 @@ fn a_call_that_is_refused_does_not_run_and_the_model_is_told_so() {
     assert_eq!(world.file("page"), None);
 }
 
-/// Adds a line once somebody approved.
+/// Adds a line after an approval.
 struct Ask;
 
 impl Tool for Ask {
@@ -161,8 +162,9 @@ impl Tool for Ask {
     }
 }
 
-/// The approved call runs before the program does, by a recovery or by the evaluation itself, and the program is told its
-/// result: in a transcript that is written back, or in the file that a directory of the host holds.
+/// The approved call runs before the program starts, through a recovery or the evaluation itself.
+/// The program receives its result in a rewritten transcript, or in the file in the host's
+/// directory.
 #[test]
 fn a_tool_of_the_host_that_asks_runs_once_it_is_approved() {
     for (recovers, is_kept) in [(true, false), (false, true)] {
@@ -199,8 +201,8 @@ fn a_tool_of_the_host_that_asks_runs_once_it_is_approved() {
     }
 }
 
-/// A sub-agent ends with the run, so what became of its call is told as the result of the call that began it, and the call of
-/// the next one passes.
+/// A sub-agent ends with the run. Its call's fate is reported as the result of the call that
+/// started it, and the next sub-agent's call passes.
 #[test]
 fn a_call_of_a_sub_agent_that_asks_ends_the_run_and_its_approval_holds_for_the_next_one() {
     let sub_agent = |id: &str| {
@@ -233,7 +235,8 @@ fn a_call_of_a_sub_agent_that_asks_ends_the_run_and_its_approval_holds_for_the_n
     assert_eq!(world.starts().len(), 2);
 }
 
-/// A program that mirrors nothing is not waited for endlessly; the model then calls again what it does not know.
+/// The wait for a program that mirrors nothing is limited; the model then repeats a call that it
+/// does not know.
 #[test]
 fn a_question_is_put_although_the_program_mirrors_nothing() {
     let world = World::new(&json!([{"turn": true}, {"native": "Write", "input": {"text": "one"}}]));

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::world::{World, asking, tools};
 
-/// Returns the tools that the host listed for the program.
 fn listed(world: &World) -> Vec<Value> {
     let heard = world.stand_in.heard();
     let mut lists = heard.iter().map(|line| &line["response"]["response"]["mcp_response"]["result"]["tools"]);
@@ -25,7 +24,7 @@ fn each_tool_is_one_entry_of_the_server_wink_with_its_schema() {
     assert_eq!(listed[0]["description"], "Adds a line to the page.");
     assert_eq!(listed[0]["inputSchema"]["properties"]["text"]["type"], "string");
     assert_eq!(listed[0]["inputSchema"]["required"], json!(["text"]));
-    // Tools that only read may run side by side.
+    // Read-only tools may run in parallel.
     let hints: Vec<_> = listed.iter().map(|tool| tool["annotations"]["readOnlyHint"].clone()).collect();
     assert_eq!(hints, [json!(false), json!(true)]);
 }
@@ -39,7 +38,7 @@ fn a_prompt_without_tools_has_no_server() {
     assert_eq!((world.argument("--mcp-config"), world.argument("--allowedTools")), (None, None));
 }
 
-/// What the program is told of a call, in the words that the model reads.
+/// The texts are those that the model reads about a call.
 #[test]
 fn results_refused_arguments_failures_and_panics_are_told_apart() {
     let world = World::new(&json!([
@@ -70,7 +69,7 @@ fn results_refused_arguments_failures_and_panics_are_told_apart() {
     assert_eq!(world.file("page").as_deref(), Some("one\n"));
 }
 
-/// A call of a tool that is not shown, or that there is not, is no call of the session.
+/// A call of a hidden or unknown tool is no call of the session.
 #[test]
 fn a_tool_that_the_prompt_does_not_show_is_refused_and_does_not_run() {
     let call = |name: &str| {
@@ -97,7 +96,7 @@ fn a_tool_that_the_prompt_does_not_show_is_refused_and_does_not_run() {
     assert_eq!(world.ledger(), [("add".to_owned(), "failed".to_owned())]);
 }
 
-/// The program knows the host's tools by their full names, and asks for none of them.
+/// The program uses the full names of the host's tools, and asks no permission for them.
 #[test]
 fn hooks_and_permissions_let_the_hosts_tools_pass_and_no_others() {
     let asks = |tool: &str| {
@@ -117,7 +116,7 @@ fn hooks_and_permissions_let_the_hosts_tools_pass_and_no_others() {
     assert_eq!(behaviours, ["allow", "deny", "deny", "deny", "deny", "deny"]);
 }
 
-/// Calls that only read come together, and each is answered.
+/// Read-only calls arrive together, and each is answered.
 #[test]
 fn calls_that_come_together_are_each_answered_once() {
     let world = World::new(&json!([

@@ -1,4 +1,4 @@
-//! Which calls run, in which order, and what is recorded of those that do not.
+//! Calls: which ones run, in which order, and the records of the others.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::world::{EVALUATION, World, asking, native, prompt};
 
-/// A hook that the program tells of, under the id of its call, with or without waiting for the reply.
+/// Returns a hook request of the program with the id of its call; `waits` sets whether the program
+/// waits for the reply.
 fn hook(event: &str, tool: &str, id: &str, waits: bool) -> Value {
     let input = json!({"hook_event_name": event, "tool_name": tool, "tool_input": {}, "tool_use_id": id,
         "tool_response": "ok"});
@@ -20,7 +21,7 @@ fn hook(event: &str, tool: &str, id: &str, waits: bool) -> Value {
     json!({"ask": request, "id": format!("{event} {id}"), "wait": waits})
 }
 
-/// An answer that asks for calls, as a line.
+/// Returns the line of an answer that requests calls.
 fn answer(calls: &[(&str, &str)]) -> Value {
     let block = |(id, tool): &(&str, &str)| json!({"type": "tool_use", "id": id, "name": tool, "input": {}});
     let content: Vec<Value> = calls.iter().map(block).collect();
@@ -28,7 +29,7 @@ fn answer(calls: &[(&str, &str)]) -> Value {
         "message": {"id": "msg_1", "role": "assistant", "model": "m", "content": content}}})
 }
 
-/// What the model is told of a call, as a line.
+/// Returns the line with a call's result for the model.
 fn told(id: &str, is_error: bool) -> Value {
     let block = json!({"type": "tool_result", "tool_use_id": id, "content": "ok", "is_error": is_error});
     json!({"emit": {"type": "user", "session_id": "$session", "parent_tool_use_id": null,
@@ -63,7 +64,8 @@ fn a_call_that_is_denied_is_recorded_so_and_the_conversation_stays_whole() {
     assert_eq!(causes, expected.map(|(tool, cause)| (tool.to_owned(), cause.to_owned())));
 }
 
-/// The begin of the writing call waited for the reading one on the only thread that could take the end of that.
+/// The start of the writing call waited for the reading call, on the only thread that could process
+/// that call's end.
 #[test]
 fn a_call_that_writes_waits_for_one_that_reads_and_the_other_way_round() {
     let world = World::new(&json!([
@@ -79,7 +81,7 @@ fn a_call_that_writes_waits_for_one_that_reads_and_the_other_way_round() {
     ]));
     world.run(|host| {
         let adapter = host.adapter().with_options(native(&["Read", "Write"]));
-        // A run that hangs fails.
+        // A deadlock fails by the deadline.
         let options = EvaluateOptions { deadline: Deadline::after(Duration::from_secs(30)), ..asking("Go.") };
         adapter.evaluate(&prompt(), &host.state, options).unwrap();
     });
@@ -87,7 +89,7 @@ fn a_call_that_writes_waits_for_one_that_reads_and_the_other_way_round() {
     assert_eq!(world.ledger().len(), 4);
 }
 
-/// A call that waits for another one when the deadline passes does not begin any more.
+/// A call that waits for another one when the deadline passes does not start.
 #[test]
 fn a_call_that_waits_at_the_deadline_does_not_begin() {
     let world = World::new(&json!([
@@ -106,7 +108,7 @@ fn a_call_that_waits_at_the_deadline_does_not_begin() {
     assert_eq!(world.ledger(), [("Write".to_owned(), "failed".to_owned())]);
 }
 
-/// A hook that timed out let the call pass: what it changed is in no transaction.
+/// A hook that timed out let the call pass: its changes are in no transaction.
 #[test]
 fn a_call_that_ran_without_its_begin_ends_the_run() {
     let ran = [hook("PostToolUse", "Write", "w1", true), told("w1", false)];
@@ -123,7 +125,7 @@ fn a_call_that_ran_without_its_begin_ends_the_run() {
             assert!(error.to_string().contains("ran `Write` without waiting"), "{error}");
         });
     }
-    // One that never ran is told as an error, and the run goes on.
+    // A call that never ran gets an error, and the run continues.
     let world = World::new(&json!([
         {"turn": true}, answer(&[("w1", "Write")]), told("w1", true), {"text": "done"}, {"result": "done"},
     ]));
@@ -139,13 +141,13 @@ fn the_program_is_told_to_wait_for_hooks_for_days() {
     let initialize = heard.iter().find(|line| line["request"]["subtype"] == "initialize").unwrap();
     for event in ["PreToolUse", "PostToolUse", "PostToolUseFailure"] {
         let timeout = initialize["request"]["hooks"][event][0]["timeout"].as_u64().unwrap();
-        // Its timers hold 2^31 ms.
+        // Its timers are limited to 2^31 ms.
         assert!(timeout > 7 * 24 * 60 * 60 && timeout * 1000 < 1 << 31, "{event}: {timeout}");
     }
 }
 
-/// Each request was passed on by a thread of its own, and those that came at once raced: one of a later answer, or one that
-/// writes, could come before a Read that the program had asked for first, which then got no reply.
+/// Each request was forwarded by its own thread, and simultaneous ones raced: a request of a later
+/// answer, or a write, could overtake an earlier Read, which then got no reply.
 #[test]
 fn what_the_program_asks_for_at_once_is_taken_in_the_order_in_which_it_came() {
     let ids: Vec<String> = (0..24).map(|number| format!("r{number}")).collect();
@@ -175,8 +177,8 @@ fn what_the_program_asks_for_at_once_is_taken_in_the_order_in_which_it_came() {
     assert_eq!(world.ledger().len(), ids.len());
 }
 
-/// A call that the program ended without a hook stayed open where an earlier one of the same id was told, and no turn could be
-/// recorded.
+/// If the program ended a call without a hook, and the result of an earlier call with the same id
+/// was known, the call stayed open, and no turn could be recorded.
 #[test]
 fn what_is_told_of_a_call_closes_it_although_an_earlier_one_has_its_id() {
     let second = |mut answer: Value| {
@@ -198,7 +200,8 @@ fn what_is_told_of_a_call_closes_it_although_an_earlier_one_has_its_id() {
     });
 }
 
-/// A provider's id of a call is data: a model that uses one again, in a later answer, asks for another call.
+/// A provider's id of a call is data: a model that uses an id again, in a later answer, requests
+/// another call.
 #[test]
 fn a_call_may_have_the_id_of_an_earlier_one() {
     let world = World::new(&json!([

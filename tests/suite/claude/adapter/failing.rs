@@ -1,4 +1,4 @@
-//! What goes wrong with the program or its provider: which error that is, in which phase, and that the evaluation goes on
+//! Failures of the program or its provider: the error and its phase. The evaluation can continue
 //! afterwards.
 
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use super::world::{World, asking, native, prompt};
 
-/// Evaluates over a program that plays these steps, which fails.
+/// Evaluates over a program that plays these steps and fails.
 fn fails(steps: &Value) -> (World, Error) {
     let world = World::new(steps);
     let told = std::cell::RefCell::new(None);
     world.run(|host| {
         let error = host.ask("Go.").unwrap_err();
-        // The replay comes to the same error without a program.
+        // The replay returns the same error without a program.
         if let Some(before) = told.replace(Some(error)) {
             assert_eq!(told.borrow().as_ref().map(Error::to_string), Some(before.to_string()));
         }
@@ -26,7 +26,7 @@ fn fails(steps: &Value) -> (World, Error) {
     (world, told.into_inner().unwrap())
 }
 
-/// Goes on with a program that says `ok`, and returns the text.
+/// Continues with a program that says `ok`, and returns the text.
 fn go_on(world: &World) -> String {
     world.stand_in.play(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
     world.run_unreplayed(|host| {
@@ -35,7 +35,7 @@ fn go_on(world: &World) -> String {
     })
 }
 
-/// Returns what is known of a failure that may be tried again.
+/// Returns the details of a retryable failure.
 fn throttled(error: &Error) -> (ThrottleKind, u32, bool, Option<Value>) {
     match error {
         Error::Throttled { details, .. } => {
@@ -88,7 +88,8 @@ fn a_program_that_the_system_does_not_start_is_a_timeout_that_may_be_tried_again
     assert_eq!(go_on(&world), "ok");
 }
 
-/// The client was given a minute for it, whatever the deadline: the evaluation ended long after that.
+/// The client waited a minute for it, regardless of the deadline: the evaluation ended much too
+/// late.
 #[test]
 fn a_program_that_never_answers_initialize_is_a_timeout_within_the_deadline() {
     let world = World::new(&json!([{"initialize": "never"}, {"hold": true}]));
@@ -146,7 +147,7 @@ fn a_death_in_the_middle_of_a_line_leaves_what_came_before_it() {
     assert_eq!(go_on(&world), "ok");
 }
 
-/// Lines that are no JSON at all are skipped, and so are unknown messages and control requests of which nobody knows.
+/// Lines that are not JSON are skipped, as are unknown messages and control requests.
 #[test]
 fn garbage_between_the_messages_does_no_harm() {
     let world = World::new(&json!([
@@ -172,7 +173,7 @@ fn an_answer_of_thirty_megabytes_and_a_flood_on_the_standard_error_are_taken_who
     });
 }
 
-/// What the program says of its provider, by status and by text, since older versions give no status.
+/// Older versions report no status, so the text of the failure is used too.
 #[test]
 fn failures_of_the_provider_are_told_apart() {
     let throttles = [
@@ -185,7 +186,7 @@ fn failures_of_the_provider_are_told_apart() {
     for (result, kind) in throttles {
         let (_, error) = fails(&json!([{"turn": true}, failed(&result), {"exit": 1}]));
         let payload = result.get("api_error_status").map(|status| json!({"status": status}));
-        // The program asks again by itself, nobody knows how often.
+        // The program's own retries are not counted.
         assert_eq!(throttled(&error), (kind, 0, true, payload), "{result}");
     }
     let others = [
@@ -207,7 +208,6 @@ fn failures_of_the_provider_are_told_apart() {
     }
 }
 
-/// A result of a turn that failed.
 fn failed(fields: &Value) -> Value {
     let mut step = json!({"result": "API Error", "is_error": true});
     for (name, value) in fields.as_object().unwrap() {
@@ -229,7 +229,7 @@ fn as_many_answers_as_allowed_is_an_error_that_names_the_number() {
     assert_eq!(go_on(&world), "ok");
 }
 
-/// The session of the program fails before its first word: the id that the host chose is taken.
+/// The session of the program fails before its first message: the id that the host chose is in use.
 #[test]
 fn a_session_id_that_is_in_use_is_no_session_that_is_gone() {
     let (_, error) = fails(
@@ -239,7 +239,7 @@ fn a_session_id_that_is_in_use_is_no_session_that_is_gone() {
     assert!(error.to_string().contains("in use"), "{error}");
 }
 
-/// The exit code and the standard error stood in the text of the error alone.
+/// Only the text of the error contained the exit code and the standard error.
 #[test]
 fn how_the_program_ended_is_told_in_fields_of_the_error() {
     for (end, code, signal) in [(json!({"exit": 3}), Some(3), None), (json!({"die": 9}), None, Some(9))] {
@@ -256,7 +256,7 @@ fn how_the_program_ended_is_told_in_fields_of_the_error() {
     world.run(|host| assert_eq!(ProgramExit::find_in(&host.ask("Go.").unwrap_err()), None));
 }
 
-/// The begin of an answer counted as the output of the run.
+/// The start of an answer counted as the output of the run.
 #[test]
 fn a_run_whose_last_answer_was_cut_is_resumed() {
     let cut = json!({"result": "half an answ", "stop_reason": null, "num_turns": 1});

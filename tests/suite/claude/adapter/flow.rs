@@ -1,4 +1,4 @@
-//! The steps of an evaluation, from the prompt to the response, and what is recorded of them.
+//! The steps of an evaluation, from the prompt to the response, and their records.
 
 use foldlog::conversation::EntryContent;
 use foldlog::conversation::Role::{self, Assistant, Tool, User};
@@ -54,8 +54,8 @@ fn a_tool_of_the_host_runs_as_a_transaction_and_its_result_reaches_the_model() {
     assert_eq!(world.file("page").as_deref(), Some("one\n"));
 }
 
-/// The session of the program is in the log before the program starts, an answer before its call begins, and the state is
-/// recorded a last time behind the event that says that the prompt was executed.
+/// The program's session is recorded before the program starts, and an answer before its calls
+/// start. The last state follows the event of the executed prompt.
 #[test]
 fn the_steps_of_an_evaluation_are_recorded_in_their_order() {
     let world = World::new(&json!([
@@ -102,7 +102,8 @@ fn the_steps_of_an_evaluation_are_recorded_in_their_order() {
     );
 }
 
-/// Each evaluation has a session of the program of its own unless the adapter is stateful or the log resumes one.
+/// Each evaluation has its own session of the program, unless the adapter is stateful or the log
+/// resumes one.
 #[test]
 fn each_evaluation_begins_a_session_of_its_own() {
     let world = World::new(&json!([{"turn": true}, {"text": "$history"}, {"result": "$history"}]));
@@ -128,7 +129,7 @@ fn each_evaluation_begins_a_session_of_its_own() {
     assert!(!first.iter().chain(&second).any(|argument| argument.starts_with("--resume")));
 }
 
-/// What the rendered sections say is the system prompt, with the sections that the overrides show.
+/// The system prompt consists of the rendered sections, including those that overrides show.
 #[test]
 fn the_rendered_prompt_is_the_system_prompt_and_overrides_change_it() {
     let world = World::new(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
@@ -178,7 +179,7 @@ fn the_events_of_an_evaluation_are_records() {
         assert_eq!((message.role, message.content.as_deref()), (Role::System, Some(text.as_str())));
         let invoked = host.session().log::<ToolInvocations>().unwrap();
         let invoked: Vec<_> = invoked.iter().map(Result::unwrap).collect();
-        // What each call was given, and what the model was told of it.
+        // The arguments of each call, and its result for the model.
         let told = invoked.iter().map(|one| {
             let origin = one.origin.unwrap();
             let EntryContent::Answer { message, .. } = entry(Some(origin.answer)) else { panic!("{one:?}") };
@@ -225,7 +226,8 @@ fn the_events_of_an_evaluation_are_records() {
     }
 }
 
-/// Log lines may be lost: when a run began, what it resumed, and how it ended stands in the records of its session too.
+/// Log lines may be lost. Therefore the session also records when a run started, what it resumed,
+/// and how it ended.
 #[test]
 fn what_a_log_line_says_of_a_run_stands_in_its_records() {
     let world =
@@ -246,10 +248,11 @@ fn what_a_log_line_says_of_a_run_stands_in_its_records() {
             })
             .collect();
         let [(model, began), (_, resumed)] = &requests[..] else { panic!("{requests:?}") };
-        // sdk.invoke.start: the model and the session; the name of the prompt and its tools stand in `PromptRendered`.
+        // sdk.invoke.start: the model and the session; `PromptRendered` contains the name of the
+        // prompt and its tools.
         assert_eq!(model, "default");
         assert!(began["session_id"].is_string() && began["resume"].is_null(), "{began}");
-        // sdk.resuming_session: which session is resumed, and in which copy.
+        // sdk.resuming_session: the resumed session, and its copy.
         assert_eq!(resumed["resume"], began["session_id"]);
         assert!(resumed["session_id"].is_string() && resumed["session_id"] != resumed["resume"], "{resumed}");
         // sdk.invoke.complete: duration, tokens and cost, and the session in the last state.
@@ -264,7 +267,8 @@ fn what_a_log_line_says_of_a_run_stands_in_its_records() {
     });
 }
 
-/// Texts, thinking, calls and results are told apart, and what nobody knows is kept.
+/// Texts, thinking, calls and results are distinguished, and unknown blocks are recorded as they
+/// are.
 #[test]
 fn blocks_of_all_kinds_are_recorded_and_unknown_ones_kept() {
     let block = |block: serde_json::Value| {
@@ -292,7 +296,7 @@ fn blocks_of_all_kinds_are_recorded_and_unknown_ones_kept() {
     });
 }
 
-/// An evaluation that is not recorded has no conversation, but its tools are transactions all the same.
+/// An unrecorded evaluation has no conversation, but its tools are transactions nevertheless.
 #[test]
 fn an_evaluation_that_is_not_recorded_leaves_the_records_of_its_tools_alone() {
     let world = World::new(&json!([
@@ -311,7 +315,8 @@ fn an_evaluation_that_is_not_recorded_leaves_the_records_of_its_tools_alone() {
     assert_eq!(world.file("page").as_deref(), Some("one\n"));
 }
 
-/// A tool that shows more of the prompt: the model is told it as the result of its call, and the tools of it are there then.
+/// A tool opens a section of the prompt: its call's result contains the section, whose tools are
+/// available from then on.
 #[test]
 fn a_tool_that_shows_more_of_the_prompt_gives_the_model_the_prompt_anew() {
     let world = World::new(&json!([

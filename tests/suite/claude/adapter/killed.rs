@@ -1,13 +1,15 @@
-//! Hosts of the program that are killed at any moment: whoever opens the session next recovers it, and the evaluation goes on
-//! until it is done.
+//! Hosts of the program that are killed at any moment: the next process recovers the session, and
+//! the evaluation continues until it is complete.
 //!
-//! What the model says is made from a seed: texts, calls of the host's tools, which note outside of every session that they
-//! ran, and calls of the program's own, which write files. After each life:
+//! A seed determines the model's output: texts, calls of the host's tools, which record outside of
+//! any session that they ran, and calls of the program's own tools, which write files. After each
+//! life:
 //!
-//! 1. no answer that the log held was asked for again;
-//! 2. no call that was closed ran again, be it committed or failed;
+//! 1. no answer that the log contained was requested again;
+//! 2. no closed call ran again, whether committed or failed.
 //!
-//! and at the end, the workspace and STATE are what the committed calls made, and the conversation is one that a provider takes.
+//! At the end, the workspace and STATE contain the effects of the committed calls, and the
+//! conversation is valid for a provider.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -30,7 +32,7 @@ use uuid::Uuid;
 
 use super::world::{EVALUATION, Line, Page, World, adapter_of, asking, native, state_of, types};
 
-/// What one process is to do.
+/// The task of one process.
 #[derive(Clone, Serialize, Deserialize)]
 struct Life {
     store: PathBuf,
@@ -40,8 +42,8 @@ struct Life {
     outside: PathBuf,
 }
 
-/// Adds a line to STATE and to the file `page`, and notes outside that it ran. It fails behind that for texts that begin with
-/// `break`.
+/// Adds a line to STATE and to the file `page`, and records outside that it ran. Then it fails for
+/// texts that start with `break`.
 struct Note(PathBuf);
 
 impl Tool for Note {
@@ -55,7 +57,7 @@ impl Tool for Note {
 
     fn call(&self, line: Line, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
         let mut outside = OpenOptions::new().create(true).append(true).open(&self.0)?;
-        // One write, so that a kill leaves all of it or nothing.
+        // A single write, so that a kill leaves all of it or nothing.
         outside.write_all(format!("{}\n", line.text).as_bytes())?;
         let files = context.resources().get::<dyn Filesystem>().ok_or(ToolError::failed("no workspace"))?;
         let before = if files.exists("page")? { files.read("page")? } else { Vec::new() };
@@ -72,7 +74,7 @@ fn prompt(life: &Life) -> Prompt {
         .with_tools(ToolRegistry::new().with(Note(life.outside.clone())))
 }
 
-/// Opens the session, recovers it, evaluates, and tells of each record.
+/// Opens the session, recovers it, evaluates, and reports each record.
 #[test]
 #[ignore = "a part of the test below"]
 fn part_of_a_run() {
@@ -89,8 +91,8 @@ fn part_of_a_run() {
     child::tell("done", "");
 }
 
-/// Opens the session. A host that was killed while it started a program may leave a child that has not yet become the program,
-/// and holds the lock until it does.
+/// Opens the session. If a host was killed while it started a program, its child holds the lock
+/// until it has become the program.
 fn open(life: &Life) -> Session {
     let (store, began) = (Store::open(&life.store).unwrap(), Instant::now());
     loop {
@@ -103,7 +105,7 @@ fn open(life: &Life) -> Session {
     }
 }
 
-/// Makes what the model says.
+/// Generates the model's output.
 fn answers(draw: &mut Generator) -> Value {
     let number = 3 + draw.next_below(4);
     let mut is_mirrored = {
@@ -150,7 +152,7 @@ fn read(dir: &Path) -> Option<Conversation> {
     reader.conversation_at(EVALUATION, reader.records_len() - 1).unwrap()
 }
 
-/// Returns the calls that are closed, each with its outcome, in the order of their ends.
+/// Returns the closed calls with their outcomes, in the order of their ends.
 fn closed(conversation: &Conversation) -> Vec<(ToolCallRecord, Outcome)> {
     let mut calls: BTreeMap<SequenceNumber, Vec<ToolCallRecord>> = BTreeMap::new();
     let mut closed = Vec::new();
@@ -173,7 +175,7 @@ fn argument(call: &ToolCallRecord, name: &str) -> String {
     arguments[name].as_str().unwrap().to_owned()
 }
 
-/// Returns the numbers of the answers of which the log holds at least a part.
+/// Returns the numbers of the answers that the log contains at least in part.
 fn recorded(conversation: &Conversation) -> BTreeSet<usize> {
     let number = |content: &EntryContent| match content {
         EntryContent::Answer { request_id: Some(id), .. } => id.strip_prefix("msg_")?.parse().ok(),
@@ -186,7 +188,8 @@ fn lines(path: &Path) -> Vec<String> {
     fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// Runs one process, and kills it a moment behind so many records, or lets it end. Returns whether it finished.
+/// Runs one process, and kills it a moment after a number of records, or lets it end. Returns
+/// whether it finished.
 fn live(world: &World, life: &Life, draw: &mut Generator, at: &str) -> bool {
     let asked_file = world.stand_in.path("script.asked");
     let before = read(&world.dir());
@@ -214,7 +217,7 @@ fn live(world: &World, life: &Life, draw: &mut Generator, at: &str) -> bool {
     }
     let is_killed = heard >= behind;
     if is_killed {
-        // Any moment is as good as another one.
+        // Any moment is suitable.
         std::thread::sleep(moment);
         process.kill();
     }
@@ -237,7 +240,7 @@ fn live(world: &World, life: &Life, draw: &mut Generator, at: &str) -> bool {
     done
 }
 
-/// Checks what an evaluation that is done has left.
+/// Checks the results of a complete evaluation.
 fn check_finished(world: &World, at: &str) {
     let conversation = read(&world.dir()).unwrap();
     validate(MessageFormat::Anthropic, &conversation.sent_messages())
@@ -264,7 +267,7 @@ fn check_finished(world: &World, at: &str) {
     assert_eq!(found, files, "{at}: the workspace is not what the calls made");
 }
 
-/// Evaluates once, in as many lives as it takes. Returns the number of kills.
+/// Evaluates once, in as many lives as necessary. Returns the number of kills.
 fn evaluate(seed: u64) -> u64 {
     let mut draw = Generator::from_seed(seed);
     let world = World::new(&json!([{"turn": true}, {"model": answers(&mut draw)}]));
@@ -283,7 +286,7 @@ fn evaluate(seed: u64) -> u64 {
     kills
 }
 
-/// Processes are killed at any moment, and whichever comes next goes on.
+/// Processes are killed at any moment, and the next one continues.
 #[test]
 fn evaluations_whose_hosts_are_killed_are_finished_by_others() {
     let wanted = std::env::var("FOLDLOG_CLAUDE_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(8);

@@ -1,4 +1,4 @@
-//! Deadlines, cancelling, budgets, and from which threads an evaluation may be called.
+//! Deadlines, cancellation and budgets, and the threads from which an evaluation may be called.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,11 +14,11 @@ use serde_json::json;
 
 use super::world::{EVALUATION, World, asking, native, prompt};
 
-/// What the model reads of a call of `Write` that is open at the deadline.
+/// The model's text for a call of `Write` that is open at the deadline.
 const STOPPED: &str = "The run reached its deadline before this call ended. What it changed in the workspace was rolled back. Call the \
                        tool again if it is still needed.";
 
-/// A deadline that passes while the story runs, and not before the program has come to its gate.
+/// A deadline that passes during the test, but not before the program has reached its gate.
 const SHORT: Duration = Duration::from_millis(900);
 
 fn within(duration: Duration) -> EvaluateOptions<'static> {
@@ -57,7 +57,7 @@ fn a_run_is_interrupted_at_its_deadline_its_usage_is_told_and_it_is_resumed() {
     assert!(world.argument("--resume").is_some());
 }
 
-/// A program that does not heed the interrupt is not waited for longer than the options say.
+/// If a program ignores the interrupt, the wait for it is limited by the options.
 #[test]
 fn a_program_that_goes_on_behind_its_deadline_is_ended() {
     let world = World::new(&json!([{"turn": true}, {"text": "half"}, {"hold": true}]));
@@ -74,8 +74,8 @@ fn a_program_that_goes_on_behind_its_deadline_is_ended() {
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "the program outlived its evaluation");
 }
 
-/// The call is open when the deadline passes: what it did is rolled back. The program tells the model that the user rejected the call,
-/// and so did the log and the resumed session.
+/// The call is open at the deadline, so its changes are rolled back. The program tells the model
+/// that the user rejected the call, and so did the log and the resumed session.
 #[test]
 fn a_call_that_is_open_at_the_deadline_is_rolled_back() {
     let world = World::new(&json!([
@@ -89,12 +89,13 @@ fn a_call_that_is_open_at_the_deadline_is_rolled_back() {
     });
     assert_eq!(world.file("page"), None);
     assert_eq!(world.ledger(), [("Write".to_owned(), "failed".to_owned())]);
-    // The program tells the model that the user rejected the call. The session that is resumed says what became of it.
+    // The program tells the model that the user rejected the call. The resumed session tells the
+    // actual outcome.
     world.stand_in.play(&json!([{"turn": true}, {"text": "$results"}, {"result": "$results"}]));
     world.run_unreplayed(|host| assert_eq!(host.ask("Go.").unwrap().text, format!("toolu_1: {STOPPED}")));
 }
 
-/// The replay came to another end: whether the deadline had passed was not in the log.
+/// The replay ended differently, since the log did not record whether the deadline had passed.
 #[test]
 fn a_run_that_ends_well_behind_its_deadline_is_late_and_is_answered_from_the_log() {
     let world = World::new(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}, {"gate": "late"}]));
@@ -142,7 +143,8 @@ fn a_cancelled_run_ends_soon_and_is_resumed() {
     world.run_unreplayed(|host| assert_eq!(host.ask("Go.").unwrap().text, "ok"));
 }
 
-/// The run heeded nobody until the program had answered `initialize`, or the time for that was over.
+/// The run could not be cancelled until the program had answered `initialize`, or its time was
+/// over.
 #[test]
 fn a_run_whose_program_does_not_start_up_is_cancelled_soon() {
     let world = World::new(&json!([{"initialize": "never"}]));
@@ -163,7 +165,7 @@ fn a_run_whose_program_does_not_start_up_is_cancelled_soon() {
             (error, cancelled.join().unwrap().elapsed())
         });
         assert!(matches!(error, Error::Cancelled), "{error:?}");
-        // A second, and what a busy machine adds; `initialize` may take a minute.
+        // A second, plus delays of a busy machine; `initialize` may take a minute.
         assert!(took < Duration::from_secs(20), "{took:?}");
     });
     let pid = world.starts()[0]["pid"].as_u64().unwrap();
@@ -172,7 +174,7 @@ fn a_run_whose_program_does_not_start_up_is_cancelled_soon() {
     world.run_unreplayed(|host| assert_eq!(host.ask("Go.").unwrap().text, "ok"));
 }
 
-/// What the result tells, not what the answers tell in between, is what was used; a tracker is brought up to it.
+/// The usage is that of the result, not of the answers before; a tracker is adjusted to it.
 #[test]
 fn what_the_result_says_is_recorded_and_counts_for_budget_and_tracker() {
     let world = World::new(&json!([
@@ -202,8 +204,8 @@ fn what_the_result_says_is_recorded_and_counts_for_budget_and_tracker() {
     });
 }
 
-/// A resumed run of a program that tells no difference cost nothing, as it seemed. Such a program counts anew in each process;
-/// one whose sum goes on tells the difference too.
+/// If the program reported no difference, a resumed run seemed to cost nothing. Such a program
+/// counts from zero in each process; one with a running sum also reports the difference.
 #[test]
 fn the_cost_of_a_resumed_run_is_its_own() {
     let said = |more: &[(&str, serde_json::Value)]| {
@@ -247,7 +249,8 @@ fn a_budget_that_is_used_up_asks_nobody_any_more() {
     assert_eq!(world.starts().len(), 1);
 }
 
-/// The adapter needs no runtime: it is called from a thread of a pool, and while other evaluations run beside it.
+/// The adapter needs no runtime: it is called from a pool's thread, and in parallel with other
+/// evaluations.
 #[test]
 fn evaluations_are_called_from_any_thread_and_side_by_side() {
     let script =
@@ -255,7 +258,7 @@ fn evaluations_are_called_from_any_thread_and_side_by_side() {
     let worlds: Vec<_> = (0..3).map(|_| World::new(&script)).collect();
     std::thread::scope(|scope| {
         for world in &worlds {
-            // A thread in a thread, as a pool's worker is.
+            // A thread in a thread, like a pool's worker.
             scope.spawn(move || {
                 std::thread::scope(|inner| {
                     inner.spawn(move || world.run(|host| assert_eq!(host.ask("Go.").unwrap().text, "ok")));
@@ -268,7 +271,8 @@ fn evaluations_are_called_from_any_thread_and_side_by_side() {
     }
 }
 
-/// A host that has an async runtime calls the adapter from within it, where to start another one panics.
+/// A host with an async runtime calls the adapter from within it, where starting another runtime
+/// panics.
 #[test]
 fn evaluations_are_called_within_a_runtime_of_one_thread_and_of_several() {
     use tokio::runtime::Builder;
@@ -290,7 +294,6 @@ fn evaluations_are_called_within_a_runtime_of_one_thread_and_of_several() {
     }
 }
 
-/// One adapter serves the evaluations of several sessions at once.
 #[test]
 fn one_adapter_evaluates_for_several_sessions_at_once() {
     let world = World::new(&json!([{"turn": true}, {"text": "$history"}, {"result": "$history"}]));
@@ -312,7 +315,8 @@ fn one_adapter_evaluates_for_several_sessions_at_once() {
     });
 }
 
-/// Where the program asks the model again for an output, it heeds no greatest number of answers, and asked without end.
+/// While the program repeats requests for an output, it ignores the limit on answers, and the
+/// requests had no end.
 #[test]
 fn a_run_with_more_answers_than_are_allowed_is_ended() {
     let answer = json!({"text": "still no output"});

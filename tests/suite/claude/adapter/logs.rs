@@ -1,4 +1,4 @@
-//! What a host's logger is told of a run.
+//! A run's messages to the host's logger.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use serde_json::json;
 use super::world::World;
 
 thread_local! {
-    /// What was logged by this thread, which is the one that evaluates.
+    /// The log of this thread, which is the one that evaluates.
     static LINES: RefCell<Vec<BTreeMap<String, String>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -43,7 +43,7 @@ impl Log for Collector {
     fn flush(&self) {}
 }
 
-/// Returns what this thread has logged since it asked last.
+/// Takes the lines that this thread has logged since the last call.
 fn lines() -> Vec<BTreeMap<String, String>> {
     static SET: Once = Once::new();
     SET.call_once(|| {

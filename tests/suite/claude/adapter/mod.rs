@@ -1,4 +1,5 @@
-//! The adapter of the Claude Code program, over the stand-in. Each story runs, and is then replayed over its log.
+//! The adapter of the Claude Code program, over the stand-in. Each story runs, and is then replayed
+//! over its log.
 
 mod approvals;
 mod bridge;

@@ -1,4 +1,5 @@
-//! Calls of the program's own tools: each is a transaction of the engine's, though the program runs it.
+//! Calls of the program's own tools: each is a transaction of the engine, although the program runs
+//! it.
 
 use std::fs;
 
@@ -23,7 +24,7 @@ fn ended(calls: &[(&str, &str)]) -> Vec<(String, String)> {
     calls.iter().map(|(tool, outcome)| ((*tool).to_owned(), (*outcome).to_owned())).collect()
 }
 
-/// Returns what the host told the program and its model after a call.
+/// Returns the host's messages to the program and its model after calls.
 fn contexts(world: &World) -> Vec<String> {
     let heard = world.stand_in.heard();
     let context = |line: &Value| {
@@ -33,7 +34,7 @@ fn contexts(world: &World) -> Vec<String> {
     heard.iter().filter_map(context).collect()
 }
 
-/// The next call finds the workspace as it was before the one that failed, and the model is told so.
+/// The next call finds the workspace as before the failed call, and the model is informed of that.
 #[test]
 fn a_call_that_fails_leaves_no_trace_in_the_workspace_by_the_time_of_the_reply() {
     let world = World::new(&json!([
@@ -50,7 +51,7 @@ fn a_call_that_fails_leaves_no_trace_in_the_workspace_by_the_time_of_the_reply()
         let said = host.said();
         let roles: Vec<_> = said.iter().map(|(role, _)| *role).collect();
         assert_eq!(roles, [User, Assistant, OfTool, Assistant, OfTool, Assistant]);
-        // The transcript lacked what the model read beside a result.
+        // The transcript lacked the text that the model read in addition to the result.
         assert_eq!(said[4].1, format!("the disk is full\n\n{told}"));
     });
     assert_eq!(world.file("page").as_deref(), Some("one"));
@@ -58,12 +59,12 @@ fn a_call_that_fails_leaves_no_trace_in_the_workspace_by_the_time_of_the_reply()
     assert_eq!(contexts(&world), [told]);
 }
 
-/// Returns the options of a run that rolls back what a command changed that exits with another code than 0.
+/// Returns run options that roll back the changes of a command whose exit code is not 0.
 fn strict(tools: &[&str]) -> RunOptions {
     RunOptions { roll_back_failed: true, ..native(tools) }
 }
 
-/// A call that failed and left something behind ended the run: commit-then-test is ordinary work.
+/// A failed call that left changes behind ended the run, but commit-then-test is ordinary work.
 #[test]
 fn what_a_failed_call_left_is_told_to_the_model_and_ends_the_run_only_if_the_host_wants_it() {
     let script = json!([
@@ -73,7 +74,7 @@ fn what_a_failed_call_left_is_told_to_the_model_and_ends_the_run_only_if_the_hos
     ]);
     for (on_leftover, goes_on) in [(OnLeftover::Continue, true), (OnLeftover::Stop, false)] {
         let world = World::new(&script);
-        // Without objects a capture cannot bring it back.
+        // Without objects a capture cannot restore it.
         fs::create_dir(world.workspace().join(".git")).unwrap();
         fs::write(world.workspace().join(".git/HEAD"), "ref: refs/heads/main").unwrap();
         world.run_unreplayed(|host| {
@@ -85,7 +86,7 @@ fn what_a_failed_call_left_is_told_to_the_model_and_ends_the_run_only_if_the_hos
             }
         });
         assert_eq!((world.file("page"), world.ledger()), (None, ended(&[("Bash", "failed")])));
-        // A program whose run is ended may be gone before it has read that.
+        // When a run is ended, its program may have exited before reading that.
         if goes_on {
             let told = contexts(&world).concat();
             let expected = "was rolled back. Restored: page (removed). Not undone: workspace .git: git objects are missing";
@@ -94,7 +95,8 @@ fn what_a_failed_call_left_is_told_to_the_model_and_ends_the_run_only_if_the_hos
     }
 }
 
-/// `npm install && npm test` lost what it had installed if a test failed: each exit code but 0 rolled the call back.
+/// If a test failed, `npm install && npm test` lost the installation: each exit code except 0
+/// rolled the call back.
 #[test]
 fn a_command_that_ends_keeps_its_changes_whatever_its_exit_code() {
     let script = json!([
@@ -116,7 +118,7 @@ fn a_command_that_ends_keeps_its_changes_whatever_its_exit_code() {
     assert_eq!(world.ledger(), ended(&[("Bash", "failed"), ("Bash", "committed")]));
 }
 
-/// What the program tells of a failing command and of one that it stopped differs in the text alone.
+/// The program's reports of a failing command and of a stopped one differ only in their texts.
 #[test]
 fn a_command_of_which_the_program_tells_an_error_is_rolled_back_only_if_it_was_stopped() {
     let bash = |page: &str, text: &str, untold: bool| json!({"native": "Bash", "input": {"command": "c"}, "write": {page: "half"}, "fails": text, "untold": untold});
@@ -157,7 +159,7 @@ fn a_command_of_which_the_program_tells_an_error_is_rolled_back_only_if_it_was_s
     assert!(world.ledger().iter().all(|(_, outcome)| outcome == "failed"), "{:?}", world.ledger());
 }
 
-/// The transcript showed what the adapter made of a structured result, and not what the model was told of it.
+/// The transcript contained the adapter's own text for a structured result, and not the model's.
 #[test]
 fn the_transcript_holds_what_the_model_was_told_of_a_call_that_has_ended() {
     let output = json!({"stdout": "1\n2\n3", "stderr": "", "interrupted": false});
@@ -175,7 +177,7 @@ fn the_transcript_holds_what_the_model_was_told_of_a_call_that_has_ended() {
         let told = results[0].content.as_deref().unwrap();
         assert!(told.starts_with("<persisted-output>"), "{told}");
         assert_eq!((results[1].content.as_deref(), results[1].is_error), (Some("Exit code 3"), true));
-        // The structured result is in the log beside it.
+        // The log also contains the structured result.
         let calls = host.session().log::<ToolInvocations>().unwrap();
         let first = calls.iter().next().unwrap().unwrap();
         let (recorded, _) = host.session().result_at(first.position().unwrap().0).unwrap();
@@ -183,7 +185,7 @@ fn the_transcript_holds_what_the_model_was_told_of_a_call_that_has_ended() {
     });
 }
 
-/// A command that was interrupted says so in its output.
+/// The output of an interrupted command states the interrupt.
 #[test]
 fn a_command_that_was_interrupted_is_a_failed_call() {
     let world = World::new(&json!([
@@ -195,7 +197,7 @@ fn a_command_that_was_interrupted_is_a_failed_call() {
     assert_eq!((world.file("page"), world.ledger()), (None, ended(&[("Bash", "failed")])));
 }
 
-/// No hook tells of the end: the result that the model is given does.
+/// No hook reports the end; the result for the model does.
 #[test]
 fn a_call_whose_end_no_hook_tells_ends_with_its_result() {
     let world = World::new(&json!([
@@ -213,7 +215,7 @@ fn a_call_whose_end_no_hook_tells_ends_with_its_result() {
     assert_eq!(world.ledger(), ended(&[("Write", "committed"), ("Write", "failed")]));
 }
 
-/// Neither a hook nor a result: the program's end is the end of the call.
+/// With neither a hook nor a result, the program's end is the end of the call.
 #[test]
 fn a_call_whose_end_nobody_tells_is_rolled_back_at_the_end_of_the_run() {
     let hook = |event: &str| hook_of(event, "t1", "Write");
@@ -247,7 +249,8 @@ fn a_program_that_dies_within_a_call_leaves_a_workspace_that_is_rolled_back_and_
     });
 }
 
-/// No permission mode makes a tool run that the host did not name, and none runs where nobody waits for it.
+/// In no permission mode may a tool run that the host did not name, or without anything waiting for
+/// it.
 #[test]
 fn a_tool_that_is_not_on_the_list_and_one_in_the_background_do_not_run() {
     let world = World::new(&json!([
@@ -267,13 +270,13 @@ fn a_tool_that_is_not_on_the_list_and_one_in_the_background_do_not_run() {
     assert!(world.ledger().iter().all(|(_, outcome)| outcome != "committed"), "{:?}", world.ledger());
 }
 
-/// Returns the frame by which the program tells of a call.
+/// Returns the program's hook request for a call.
 fn hook_of(event: &str, id: &str, tool: &str) -> Value {
     json!({"subtype": "hook_callback", "callback_id": event, "tool_use_id": id, "input": {"hook_event_name": event,
         "tool_name": tool, "tool_input": {}, "tool_use_id": id, "tool_response": "ok"}})
 }
 
-/// Returns an answer that asks for calls of one tool.
+/// Returns an answer that requests calls of one tool.
 fn asks(tool: &str, ids: &[&str]) -> Value {
     let call = |id: &&str| json!({"type": "tool_use", "id": id, "name": tool, "input": {}});
     let calls: Vec<_> = ids.iter().map(call).collect();
@@ -281,8 +284,9 @@ fn asks(tool: &str, ids: &[&str]) -> Value {
         "message": {"id": "m", "model": "m", "content": calls}}})
 }
 
-/// The program may begin a tool before the answer is whole. What comes of the answer behind that is an answer of its own, and
-/// to record it closed the call that ran: as one that never ran, or, where it held the workspace, never at all.
+/// The program may start a tool before the answer is complete. The rest of the answer is recorded
+/// as another answer, and that closed the running call as one that never ran, or, if it held the
+/// workspace, left it open forever.
 #[test]
 fn calls_of_an_answer_that_comes_in_parts_are_closed_by_their_own_ends() {
     let begin =
@@ -307,7 +311,7 @@ fn calls_of_an_answer_that_comes_in_parts_are_closed_by_their_own_ends() {
     }
 }
 
-/// A tool of the host waits for one of the program that is open.
+/// A tool of the host waits for an open call of the program.
 #[test]
 fn a_call_of_the_hosts_waits_for_one_of_the_programs() {
     let call = json!({"subtype": "mcp_message", "server_name": "wink", "message": {"jsonrpc": "2.0", "id": 5,
@@ -332,7 +336,7 @@ fn a_call_of_the_hosts_waits_for_one_of_the_programs() {
     assert_eq!(world.ledger(), ended(&[("Write", "committed"), ("add", "committed")]));
 }
 
-/// Counts the commands `sleep` that run with the environment of a program of this session.
+/// Counts the `sleep` commands with the environment of this session's program.
 struct Left(String);
 
 impl Tool for Left {
@@ -348,7 +352,7 @@ impl Tool for Left {
             sleeps && String::from_utf8_lossy(&read("environ")).contains(&self.0)
         };
         let mut count = 0;
-        // Who was just started may not have become a `sleep` yet, on a busy machine.
+        // On a busy machine, a new process may not have become `sleep` yet.
         for _ in 0..1_000 {
             count = fs::read_dir("/proc")?.flatten().filter(is_left).count();
             if count > 0 {
@@ -360,8 +364,8 @@ impl Tool for Left {
     }
 }
 
-/// A command that a failed call had left running went on to write into the workspace that was restored, up to the end of the
-/// run. What a call leaves running that did its work is wanted.
+/// A command that a failed call had left running wrote into the restored workspace until the end of
+/// the run. A successful call may leave commands running.
 #[test]
 fn a_command_that_a_failed_call_left_running_ends_before_the_workspace_is_restored() {
     let leaves = |fails: Option<&str>| {
@@ -387,7 +391,7 @@ fn a_command_that_a_failed_call_left_running_ends_before_the_workspace_is_restor
     assert_eq!(world.starts().len(), 1);
 }
 
-/// A hook that timed out lets a call pass: what it changed is in no transaction, so the run does not go on.
+/// A hook that timed out lets a call pass: its changes are in no transaction, so the run ends.
 #[test]
 fn a_call_that_ran_without_its_begin_ends_the_run() {
     let world = World::new(&json!([
@@ -401,7 +405,7 @@ fn a_call_that_ran_without_its_begin_ends_the_run() {
     });
 }
 
-/// What a sub-agent says is a conversation of its own, and its calls are calls of the session.
+/// A sub-agent's messages are a conversation of their own, and its calls are calls of the session.
 #[test]
 fn a_sub_agent_is_a_conversation_of_its_own() {
     let world = World::new(&json!([
@@ -440,7 +444,8 @@ fn a_sub_agent_is_a_conversation_of_its_own() {
     assert_eq!(fs::read_to_string(world.workspace().join("note")).unwrap(), "x");
 }
 
-/// `Task` and `Agent` are one tool: hooks call it `Agent`, and a run that named `Task` refused its calls.
+/// `Task` and `Agent` are one tool: hooks call it `Agent`, and a run that named `Task` refused its
+/// calls.
 #[test]
 fn task_means_agent() {
     let steps = json!([{"native": "Write", "input": {}, "write": {"note": "x"}, "id": "inner_1"}]);
@@ -454,7 +459,7 @@ fn task_means_agent() {
     assert_eq!(world.ledger(), ended(&[("Write", "committed")]));
 }
 
-/// A version that does not offer a tool passed over its name, and the model lacked it without anybody being told.
+/// A version without a tool ignored its name, and the model lacked the tool without any message.
 #[test]
 fn a_tool_that_the_installed_version_does_not_offer_ends_the_run() {
     let world =
@@ -478,7 +483,7 @@ fn a_tool_that_the_installed_version_does_not_offer_ends_the_run() {
     });
 }
 
-/// The model was told that a call which changes nothing was rolled back.
+/// The model was told that a read-only call was rolled back.
 #[test]
 fn a_call_that_only_reads_and_fails_is_not_said_to_be_rolled_back() {
     let world = World::new(&json!([
@@ -490,7 +495,8 @@ fn a_call_that_only_reads_and_fails_is_not_said_to_be_rolled_back() {
     assert_eq!(contexts(&world), [] as [&str; 0]);
 }
 
-/// Tools of the project's servers were taken for tools of the host, whose calls are transactions elsewhere.
+/// Tools of the project's servers were taken for tools of the host, whose calls are transactions
+/// elsewhere.
 #[test]
 fn a_tool_of_a_server_of_the_project_is_a_transaction() {
     let call = |fails: bool| {

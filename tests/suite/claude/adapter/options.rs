@@ -1,4 +1,4 @@
-//! What a host chooses about the program and its model, and how it reaches the program.
+//! A host's choices about the program and its model, and how they reach the program.
 
 use std::ffi::OsString;
 
@@ -31,7 +31,8 @@ fn the_defaults_are_isolation_the_programs_model_and_no_tool_of_the_programs_own
     assert!(config.cwd.is_none() && config.add_dirs.is_empty() && config.env.is_empty());
     assert!(config.setting_sources.is_empty() && !config.project_servers && config.sandbox.is_none());
     let model = ClaudeAgentSDKModelConfig::default();
-    // The specification's default was retired: it is a constant, and nobody asks for it unasked.
+    // The specification's default model was retired: it is a constant, and no run requests it
+    // implicitly.
     assert_eq!((model.model, DEFAULT_MODEL), (None, "claude-sonnet-4-20250514"));
     assert_eq!((model.temperature, model.max_tokens, model.top_p), (None, None, None));
     assert_eq!(ClaudeAgentSDKAdapter::new().session_id(), None);
@@ -140,7 +141,7 @@ fn the_model_and_the_limits_of_a_run_reach_the_program() {
     assert_eq!(environment["CLAUDE_CODE_DISABLE_BACKGROUND_TASKS"], "1");
 }
 
-/// The program has no flag for them, and to leave them out without a word would be to answer another question.
+/// The program has no flag for them, and silently ignoring them would answer another question.
 #[test]
 fn temperature_and_top_p_are_refused_by_name_before_anything_is_done() {
     let world = World::new(&said());
@@ -158,7 +159,7 @@ fn temperature_and_top_p_are_refused_by_name_before_anything_is_done() {
             assert_eq!(error.phase(), Some(EvaluationPhase::Request));
             assert!(error.to_string().contains(named), "{error}");
         }
-        // Nothing was streamed, and nobody was told.
+        // No delta was streamed or reported.
         let mut told = |_: Delta<'_>| panic!("something was streamed");
         let messages = asking("Go.").messages;
         let options = EvaluateOptions { messages, on_delta: Some(&mut told), ..EvaluateOptions::default() };
@@ -169,7 +170,7 @@ fn temperature_and_top_p_are_refused_by_name_before_anything_is_done() {
     assert!(world.starts().is_empty());
 }
 
-/// Without a sandbox, the program itself would refuse only once it has started.
+/// Without a sandbox, the program itself would refuse only after its start.
 #[test]
 fn to_ask_no_permission_as_root_is_refused_with_a_way_out() {
     if !nix::unistd::geteuid().is_root() {

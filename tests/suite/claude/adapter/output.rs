@@ -1,4 +1,4 @@
-//! Structured outputs: by the program's schema, and by the tool `respond`.
+//! Structured outputs: through the program's schema, and through the tool `respond`.
 
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::{Error, EvaluationPhase};
@@ -11,8 +11,8 @@ fn by_respond(host: &Host) -> ClaudeAgentSDKAdapter {
     host.adapter().with_options(RunOptions { output_by: OutputBy::RespondTool, ..native(&[]) })
 }
 
-/// The model calls the tool by the name of the bridge. A field that the output does not have was a reason to refuse it as a
-/// whole: the program checks no schema of this tool, and nobody told the model.
+/// The model calls the tool by its name on the bridge. An output with an unknown field was refused
+/// as a whole, although the program checks no schema of this tool, and the model was not informed.
 #[test]
 fn the_output_is_what_the_tool_respond_was_given_last() {
     let world = World::new(&json!([
@@ -81,14 +81,15 @@ fn the_output_is_what_the_program_checked_against_the_schema() {
     assert_eq!(world.starts().len(), 1);
     let schema: Value = serde_json::from_str(&world.argument("--json-schema").unwrap()).unwrap();
     assert_eq!(schema["properties"]["snow"]["type"], "boolean");
-    // Where the program does not know the dialect, it drops its check without a word.
+    // For an unknown dialect, the program silently skips its check.
     assert_eq!(schema.get("$schema"), None);
     assert_eq!(world.argument("--tools").as_deref(), Some("StructuredOutput"));
     assert!(!world.argument("--system-prompt").unwrap().contains("Response Format"));
     assert!(world.ledger().is_empty());
 }
 
-/// The specification's extraction returns `None` then. The host may say that it is missing, and the model goes on.
+/// The specification's extraction returns `None` then. The host may report that the output is
+/// missing, and the model continues.
 #[test]
 fn without_a_call_of_respond_there_is_no_output_and_no_error() {
     let refuses = json!([{"turn": true}, {"text": "I will not."}, {"result": "I will not."}]);
@@ -108,8 +109,8 @@ fn without_a_call_of_respond_there_is_no_output_and_no_error() {
     assert_eq!(world.starts().len(), 2);
 }
 
-/// The program tells each call of an answer in a message of its own, and the last one counts, whether the process that heard it reads
-/// the output or the next one.
+/// The program sends each call of an answer in its own message, and the last one counts, whether
+/// the same process or the next one reads the output.
 #[test]
 fn of_two_calls_of_respond_in_one_answer_the_last_is_the_output() {
     let answer = |last: Value| {
@@ -135,7 +136,7 @@ fn of_two_calls_of_respond_in_one_answer_the_last_is_the_output() {
     });
 }
 
-/// The process ended behind the call, and the model does not call it again.
+/// The process ended after the call, and the model does not repeat it.
 #[test]
 fn what_respond_was_given_before_a_run_was_cut_short_is_the_output() {
     let world = World::new(

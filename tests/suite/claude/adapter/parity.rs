@@ -1,5 +1,5 @@
-//! The same prompt, tools and answers of a model through a provider of the host and through the program: the log tells the same
-//! story.
+//! The same prompt, tools and model answers, through a host's provider and through the program: the
+//! logs agree.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::world::{EVALUATION, Host, Line, World, asking, prompt};
 
-/// What the model says, either way: a text, or a call by name and arguments.
+/// The model's output in both cases: a text, or a call by name and arguments.
 enum Says {
     Call(&'static str, Value),
     Text(&'static str),
@@ -35,7 +35,7 @@ fn conversation() -> Vec<Says> {
     ]
 }
 
-/// Tokens that each answer used.
+/// The tokens of each answer.
 const USED: (u64, u64) = (100, 7);
 
 fn provider() -> ProviderAdapter<ScriptedProvider> {
@@ -71,7 +71,8 @@ fn program() -> Value {
     json!(steps)
 }
 
-/// What is left of a run, without what has to differ: times, ids of messages, and the prefix of the program's names of tools.
+/// The results of a run, without necessary differences: times, ids of messages, and the prefix of
+/// the program's names of tools.
 #[derive(Debug, PartialEq)]
 struct Left {
     text: String,
@@ -102,7 +103,8 @@ fn call(entry: LedgerEntry) -> Value {
     json!([entry.tool, entry.call_id, entry.outcome.name(), entry.cause.map(|cause| cause.name().to_owned())])
 }
 
-/// A run over files in memory: captures of a directory hold times of its files, which differ.
+/// Returns a run over files in memory: captures of a directory contain times of its files, which
+/// differ.
 fn over_memory(host: &Host) -> ExecutionState {
     let files = Arc::new(InMemoryFilesystem::new());
     ExecutionState::new(
@@ -151,7 +153,7 @@ fn a_provider_and_the_program_leave_the_same_behind() {
             let after = state.snapshot(None).unwrap();
             let same = || runs_equivalent(&state, &after, &other_state, &other_state.snapshot(None).unwrap());
             same().unwrap();
-            // The comparison is one that can fail.
+            // The comparison detects a difference.
             files(&other_state).write("page", b"one\ntwo\nthree\n").unwrap();
             assert!(matches!(same(), Err(Error::SnapshotMismatch(reason)) if reason == "a resource differs"));
             files(&other_state).write("page", b"one\ntwo\n").unwrap();

@@ -1,5 +1,5 @@
-//! What an earlier process left behind that ended within a run: its program, a call that was open, and a session that the
-//! program does not know any more.
+//! The remains of an earlier process that ended within a run: its program, an open call, and a
+//! session that the program no longer has.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub(super) fn wait_for(file: &Path) {
     }
 }
 
-/// Copies a directory as it is now. Files may vanish meanwhile.
+/// Copies a directory in its current state. Files may vanish meanwhile.
 fn copy(from: &Path, to: &Path) {
     let _ = fs::create_dir_all(to);
     for entry in fs::read_dir(from).into_iter().flatten().flatten() {
@@ -47,7 +47,7 @@ fn pid(world: &World, start: usize) -> PathBuf {
     Path::new("/proc").join(world.starts()[start]["pid"].to_string())
 }
 
-/// What a killed process leaves behind, made by a copy of a run's directories at that moment.
+/// The remains of a killed process: a copy of a run's directories at that moment.
 pub(super) struct Left {
     directory: tempfile::TempDir,
     pub(super) session: Session,
@@ -66,7 +66,7 @@ impl Left {
         directory
     }
 
-    /// Opens what was copied.
+    /// Opens the copy.
     fn found_in(world: &World, directory: tempfile::TempDir) -> Left {
         let store = Store::open(directory.path().join("store")).unwrap();
         let id = world.dir().file_name().unwrap().to_string_lossy().parse().unwrap();
@@ -79,7 +79,7 @@ impl Left {
         self.directory.path().join("work")
     }
 
-    /// Makes a run over it, in the copy of the workspace.
+    /// Creates a run over the copied session and workspace.
     pub(super) fn state(&self) -> ExecutionState {
         let (captures, options) = (self.session.dir().join("files"), HostFilesystemOptions::default());
         let files = HostFilesystem::open(self.workspace(), captures, options).unwrap();
@@ -89,12 +89,13 @@ impl Left {
     }
 }
 
-/// Nobody has to settle a call of the program's own tools: it is rolled back, once the program is gone.
+/// A call of the program's own tools need not be settled: it is rolled back once the program has
+/// ended.
 #[test]
 fn an_interrupted_call_of_the_program_is_undone_behind_its_program_and_the_run_goes_on() {
     let world = World::new(&json!([{"turn": true}, {"model": [
         {"text": "first", "calls": [{"native": "Write", "input": {}, "write": {"page": "whole"}}], "mirror": true},
-        // The stand-in writes files in the order of their names: `ready` is there once `page` is.
+        // The stand-in writes files in the order of their names: `ready` exists once `page` does.
         {"text": "second", "calls": [{"native": "Write", "input": {}, "write": {"page": "half", "ready": ""}, "gate": "never"}],
             "mirror": true},
         {"text": "$results"},
@@ -129,7 +130,7 @@ fn an_interrupted_call_of_the_program_is_undone_behind_its_program_and_the_run_g
     let text = adapter(&left.workspace()).evaluate(&prompt(), &state, asking("Go.")).unwrap().text;
     assert!(text.contains("interrupted; its effects were undone"), "{text}");
 
-    // The two processes come again, in a workspace of their own; each knows its working directory.
+    // Both processes are replayed, in another workspace; each knows its working directory.
     let (elsewhere, mut texts) = (tempfile::tempdir().unwrap(), Vec::new());
     foldlog_replay::assert_host_replays(left.session.dir(), &types(), |session| {
         let state = state_of(session, &elsewhere.path().join("work"));
@@ -144,7 +145,7 @@ fn an_interrupted_call_of_the_program_is_undone_behind_its_program_and_the_run_g
     assert_eq!(world.starts().len(), 2);
 }
 
-/// A tool of the host that was dropped from the prompt may have done anything: a person decides, as ever.
+/// An unknown tool of the host may have done anything, so a person decides.
 #[test]
 fn a_call_of_a_tool_that_is_not_the_programs_waits_for_a_person() {
     let world = World::new(
@@ -167,7 +168,7 @@ fn a_call_of_a_tool_that_is_not_the_programs_waits_for_a_person() {
     });
 }
 
-/// The fork holds the record of the program's start, too.
+/// The fork also contains the record of the program's start.
 #[test]
 fn an_evaluation_in_a_fork_leaves_the_program_of_its_origin_alone() {
     let world = World::new(
@@ -192,8 +193,8 @@ fn an_evaluation_in_a_fork_leaves_the_program_of_its_origin_alone() {
     });
 }
 
-/// The program is killed between the end of a call and the line of its transcript that holds the call: twice, so that the second
-/// session follows a line that the log alone has.
+/// The program is killed between the end of a call and the transcript line with the call: twice, so
+/// that the second session follows a line that only the log contains.
 #[test]
 fn a_call_that_committed_is_told_although_no_transcript_holds_it() {
     let add = |text: &str, id: &str| json!({"tool": "add", "input": {"text": text}, "id": id});
@@ -210,7 +211,7 @@ fn a_call_that_committed_is_told_although_no_transcript_holds_it() {
     assert_eq!(world.ledger().len(), 2);
 }
 
-/// Makes a session of the program that cannot be written back: the beginning of what was mirrored is lost.
+/// Creates a session of the program that cannot be rewritten: the first mirrored lines are lost.
 fn lost() -> World {
     let entry = json!({"type": "assistant", "uuid": "00000000-0000-4000-8000-000000000002",
         "parentUuid": "00000000-0000-4000-8000-000000000001", "message": {"role": "assistant", "content": []}});
@@ -244,7 +245,7 @@ fn a_host_that_names_a_session_is_told_that_the_program_does_not_know_it() {
         let options = EvaluateOptions { resume_from: ResumeFrom::Adapter(Box::new(resume)), ..asking("Go.") };
         let error = host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err();
         assert!(matches!(error, Error::SessionExpired { .. }), "{error:?}");
-        // Whoever does not insist goes on in a fresh one.
+        // Unless the host requires that session, the evaluation continues in a new one.
         assert!(host.ask("Go.").unwrap().text.contains("half"));
         assert!(host.states().iter().any(|state| state.occasion == "expired"));
     });
@@ -267,7 +268,7 @@ fn a_run_that_cannot_be_made_ready_fails_in_the_replay_too() {
     assert_eq!(world.run_unreplayed(|host| host.ask("Go.").unwrap().text), "ok");
 }
 
-/// The log could not tell whose call a recovery finds.
+/// The log could not show whose call a recovery finds.
 #[test]
 fn a_tool_of_the_host_must_not_have_the_name_of_one_of_the_program_that_may_run() {
     let world = World::new(&json!([]));
@@ -278,7 +279,7 @@ fn a_tool_of_the_host_must_not_have_the_name_of_one_of_the_program_that_may_run(
     assert!(world.starts().is_empty());
 }
 
-/// Adds a line once somebody approved.
+/// Adds a line after an approval.
 struct Ask;
 
 impl Tool for Ask {
@@ -305,7 +306,7 @@ fn asking_prompt() -> Prompt {
         .with_tools(ToolRegistry::new().with(Ask))
 }
 
-/// Recovers, and evaluates until it is done; a person approves all that is asked. Returns the output.
+/// Recovers, and evaluates until completion; a person approves all questions. Returns the output.
 fn finish(adapter: &ClaudeAgentSDKAdapter, state: &ExecutionState) -> String {
     for _ in 0..10 {
         adapter.recover(&asking_prompt(), state).unwrap();
@@ -329,8 +330,8 @@ fn finish(adapter: &ClaudeAgentSDKAdapter, state: &ExecutionState) -> String {
     panic!("it asks for ever")
 }
 
-/// Wherever the process is killed, the evaluation comes to its end, nothing runs without an approval of its own, no approved
-/// call of the host's tool runs twice, and the conversation is one that a provider takes.
+/// Wherever the process is killed, the evaluation completes. No call runs without its own approval,
+/// no approved call of the host's tool runs twice, and the conversation is valid for a provider.
 #[test]
 fn a_run_that_asks_ends_well_wherever_its_process_is_killed() {
     let write =
@@ -360,7 +361,8 @@ fn a_run_that_asks_ends_well_wherever_its_process_is_killed() {
     for (place, directory) in left.into_iter().enumerate().step_by(2) {
         let left = Left::found_in(&world, directory);
         let state = left.state();
-        // Where the program had mirrored its last word and the log holds no answer of it, the model adds another one.
+        // If the program had mirrored its last message and the log lacks that answer, the model
+        // adds another one.
         let text = finish(&adapter(&left.workspace()), &state);
         assert!(text == "last" || text == "done", "killed behind record {place}: {text}");
         let conversation = left.session.conversation(EVALUATION).unwrap().unwrap();
@@ -388,7 +390,8 @@ fn a_run_that_asks_ends_well_wherever_its_process_is_killed() {
     }
 }
 
-/// A command that made a session of its own outlived the run, and wrote into the workspace that was rolled back.
+/// A command in a session of its own outlived the run, and wrote into the workspace after its
+/// rollback.
 #[test]
 fn a_command_that_the_program_left_running_ends_with_the_run() {
     let leave = json!({"leave": ["setsid", "sleep", "600"]});
@@ -404,7 +407,8 @@ fn a_command_that_the_program_left_running_ends_with_the_run() {
     assert!(given.starts_with(&format!("{id}-")), "{given}");
 }
 
-/// A killed process left the directory of its run among the temporary files for ever, with the transcript in it.
+/// A killed process left the directory of its run among the temporary files forever, including the
+/// transcript.
 #[test]
 fn the_next_run_of_a_session_removes_the_directories_that_killed_ones_left() {
     let world = World::new(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));

@@ -1,5 +1,5 @@
-//! Two calls of one answer that have the same id. Hooks and results name a call by its id alone; the frames come in the orders in which
-//! 2.1.100 and 2.1.332 send them.
+//! Two calls of one answer that have the same id. Hooks and results name a call only by its id. The
+//! frames arrive in the orders in which 2.1.100 and 2.1.332 send them.
 
 use foldlog::conversation::Role;
 use foldlog::inspect::{LedgerEntry, LogReader};
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::world::{EVALUATION, Host, World, native};
 
-/// Id of all calls here.
+/// The id of all calls here.
 const ID: &str = "t1";
 
-/// A block that asks for a call.
+/// A block that requests a call.
 fn block(tool: &str, input: &Value) -> Value {
     json!({"type": "tool_use", "id": ID, "name": tool, "input": input})
 }
@@ -22,7 +22,6 @@ fn line(id: &str, blocks: &[Value]) -> Value {
         "message": {"id": "msg_1", "role": "assistant", "model": "m", "content": blocks}}})
 }
 
-/// The same line without an id.
 fn line_without_id(blocks: &[Value]) -> Value {
     let mut line = line("", blocks);
     line["emit"].as_object_mut().unwrap().remove("uuid");
@@ -36,7 +35,7 @@ fn hook(event: &str, tool: &str, input: &Value, output: &str) -> Value {
     json!({"subtype": "hook_callback", "callback_id": event, "input": input, "tool_use_id": ID})
 }
 
-/// The program is about to run a call, and waits for the reply.
+/// The hook before a call; the program waits for the reply.
 fn before(tool: &str, input: &Value) -> Value {
     json!({"ask": hook("PreToolUse", tool, input, "")})
 }
@@ -45,22 +44,21 @@ fn after(tool: &str, input: &Value, output: &str) -> Value {
     json!({"ask": hook("PostToolUse", tool, input, output)})
 }
 
-/// The model is told the result of a call.
+/// The result of a call, as sent to the model.
 fn told(text: &str, is_error: bool) -> Value {
     let block = json!({"type": "tool_result", "tool_use_id": ID, "content": text, "is_error": is_error});
     json!({"emit": {"type": "user", "session_id": "$session", "parent_tool_use_id": null,
         "message": {"role": "user", "content": [block]}}})
 }
 
-/// A turn with these steps.
 fn turn(steps: impl IntoIterator<Item = Value>) -> World {
     let begin = [json!({"turn": true})];
     let end = [json!({"text": "done"}), json!({"result": "done"})];
     World::new(&begin.into_iter().chain(steps).chain(end).collect::<Vec<_>>().into())
 }
 
-/// Runs a turn. Returns the arguments of each call with the text of its result, as the conversation pairs them; that is checked to be
-/// valid for a provider once the ids are changed.
+/// Runs a turn. Returns the arguments of each call with the text of its result, as the conversation
+/// pairs them. Checks that the conversation is valid for a provider once the ids are changed.
 fn pairs(host: &Host) -> Vec<(Value, String)> {
     host.ask_with(&host.adapter().with_options(native(&["Read", "Write"])), "Go.").unwrap();
     let messages = host.session().conversation(EVALUATION).unwrap().unwrap().sent_messages();
@@ -80,7 +78,8 @@ fn calls(world: &World) -> Vec<LedgerEntry> {
     LogReader::open(world.dir()).unwrap().ledger().unwrap()
 }
 
-/// Checks that two calls are operations of their own. Returns their ordinals, if one answer asks for both.
+/// Checks that two calls are separate operations. Returns their ordinals, if one answer requests
+/// both.
 fn ordinals(world: &World) -> Option<[u32; 2]> {
     let entries = calls(world);
     let [first, second] = &entries[..] else { panic!("{entries:?}") };
@@ -91,8 +90,8 @@ fn ordinals(world: &World) -> Option<[u32; 2]> {
     (first.answer == second.answer).then_some([first.ordinal, second.ordinal])
 }
 
-/// The program may tell the result of a call once the next one of the answer has begun, whose turn is another one: what the model was told
-/// beside the text of the call's end was in no transcript.
+/// The program may send the result of a call after the next call of the answer, in another turn,
+/// has started. The transcript lacked additional text of that result for the model.
 #[test]
 fn a_result_that_is_told_behind_the_begin_of_the_next_call_is_kept_as_it_was_told() {
     let (one, two) = (json!({"n": 1}), json!({"n": 2}));
@@ -120,14 +119,15 @@ fn outcomes(world: &World) -> Vec<String> {
     world.ledger().into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// The second call was taken for the first: it had no operation, and what it changed was in no transaction.
+/// The second call was taken for the first: it had no operation, and its changes were in no
+/// transaction.
 #[test]
 fn two_calls_of_one_answer_with_the_same_id_are_two_operations() {
     let (one, two) = (json!({"n": 1}), json!({"n": 2}));
     let world = turn([
         line("l1", &[block("Write", &one)]),
         line("l2", &[block("Write", &two)]),
-        // A line that comes again asks for no other call.
+        // A repeated line requests no other call.
         line("l1", &[block("Write", &one)]),
         before("Write", &one),
         json!({"write": {"page": "one"}}),
@@ -150,7 +150,8 @@ fn two_calls_of_one_answer_with_the_same_id_are_two_operations() {
     );
 }
 
-/// 2.1.332 is about to run a call before it sends the next block, and is about to run the next one before it tells the result.
+/// 2.1.332 announces a call before it sends the next block, and announces the next call before it
+/// sends the result.
 #[test]
 fn a_call_whose_twin_comes_in_a_later_part_of_the_answer_is_an_operation_of_its_own() {
     let (one, two) = (json!({"n": 1}), json!({"n": 2}));
@@ -178,7 +179,8 @@ fn a_call_whose_twin_comes_in_a_later_part_of_the_answer_is_an_operation_of_its_
     assert_eq!((ordinals(&world), outcomes(&world)), (None, vec!["committed".to_owned(); 2]));
 }
 
-/// Results come in the order in which calls end. The text of the first result closed the other call.
+/// Results arrive in the order in which calls end. The text of the first result closed the other
+/// call.
 #[test]
 fn results_of_calls_with_the_same_id_belong_to_the_calls_that_ended_in_that_order() {
     let (one, two) = (json!({"file_path": "one"}), json!({"file_path": "two"}));
@@ -197,7 +199,7 @@ fn results_of_calls_with_the_same_id_belong_to_the_calls_that_ended_in_that_orde
     assert_eq!((ordinals(&world), outcomes(&world)), (Some([0, 1]), vec!["committed".to_owned(); 2]));
 }
 
-/// Nothing but its place tells a call from one that is alike.
+/// Only their positions distinguish identical calls.
 #[test]
 fn calls_that_are_alike_are_told_apart_by_their_places() {
     let input = json!({"n": 1});
@@ -219,7 +221,7 @@ fn calls_that_are_alike_are_told_apart_by_their_places() {
     );
 }
 
-/// A call that is refused before it begins has a result, and no hook.
+/// A call that is refused before its start has a result, but no hook.
 #[test]
 fn a_call_that_never_begins_leaves_the_hooks_to_its_twin() {
     let (one, two) = (json!({}), json!({"n": 2}));
@@ -268,7 +270,7 @@ fn two_calls_of_the_hosts_tools_with_the_same_id_both_run() {
     let (one, two) = (json!({"text": "one"}), json!({"text": "two"}));
     let world = turn([
         line("l1", &[block("mcp__wink__add", &one), block("mcp__wink__add", &two)]),
-        // The arguments come before the order.
+        // The arguments determine the call, and not the order.
         call("two"),
         told("added two", false),
         call("one"),
@@ -281,7 +283,7 @@ fn two_calls_of_the_hosts_tools_with_the_same_id_both_run() {
     assert_eq!((ordinals(&world), outcomes(&world)), (Some([1, 0]), vec!["committed".to_owned(); 2]));
 }
 
-/// The same block in another line without an id is no other call.
+/// The same block in another line without an id is the same call.
 #[test]
 fn a_block_that_comes_again_is_one_call() {
     let input = json!({"n": 1});

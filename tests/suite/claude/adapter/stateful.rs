@@ -1,4 +1,4 @@
-//! A stateful adapter: evaluations that go on in one session of the program.
+//! A stateful adapter: evaluations that continue in one session of the program.
 
 use foldlog_agent::EvaluateOptions;
 use foldlog_agent::adapter_state::{AdapterStateOptions, StatefulAdapter};
@@ -11,7 +11,7 @@ fn history() -> serde_json::Value {
     json!([{"turn": true}, {"text": "$history"}, {"result": "$history"}])
 }
 
-/// Evaluates in a conversation of its own, and returns what the model remembers.
+/// Evaluates in a new conversation, and returns what the model remembers.
 fn ask(adapter: &ClaudeAgentSDKAdapter, host: &Host, text: &str) -> String {
     let options = EvaluateOptions { evaluation_id: Some(text.to_owned()), ..asking(text) };
     adapter.evaluate(&prompt(), &host.state, options).unwrap().text
@@ -35,7 +35,7 @@ fn the_model_remembers_until_the_session_is_reset() {
     assert_eq!(world.starts().len(), 3);
 }
 
-/// Which id the copy got was chosen outside of the log: a replay chose another one, and diverged.
+/// The copy's id was chosen outside of the log: a replay chose another one, and diverged.
 #[test]
 fn a_fork_goes_on_in_a_copy_and_the_session_itself_stays_as_it_was() {
     let world = World::new(&history());
@@ -55,7 +55,7 @@ fn a_fork_goes_on_in_a_copy_and_the_session_itself_stays_as_it_was() {
     assert!(arguments.contains("--fork-session") && arguments.contains("--session-id="), "{arguments}");
 }
 
-/// A session of the program belongs to the log that knows of it.
+/// A session of the program belongs to the log that knows it.
 #[test]
 fn another_session_does_not_go_on_where_this_one_stopped() {
     let (world, other) = (World::new(&history()), World::new(&history()));
@@ -66,7 +66,7 @@ fn another_session_does_not_go_on_where_this_one_stopped() {
     });
 }
 
-/// An answer that is in the log already needs no session of the program, and leaves the one that is kept alone.
+/// A recorded answer needs no session of the program, and leaves the current one unchanged.
 #[test]
 fn what_is_complete_is_answered_from_the_log_by_a_stateful_adapter_too() {
     let world = World::new(&history());

@@ -1,5 +1,5 @@
-//! Sub-agents of the program, whose calls overlap those of others. The frames come in the order in which 2.1.332 sends them, unless
-//! a story says otherwise.
+//! Sub-agents of the program, whose calls overlap. The frames arrive in the order in which 2.1.332
+//! sends them, unless a test states another one.
 
 use std::fs;
 use std::path::Path;
@@ -12,17 +12,18 @@ use serde_json::{Value, json};
 use super::recovery::{Left, wait_for};
 use super::world::{EVALUATION, Host, World, adapter_of, asking, native, prompt};
 
-/// Tools that the stories allow.
+/// Tools that the tests allow.
 const TOOLS: [&str; 4] = ["Agent", "Read", "Task", "Write"];
 
-/// A call that the program makes, and its tool.
+/// A call of the program, and its tool.
 #[derive(Clone, Copy)]
 struct ProgramCall<'a> {
     id: &'a str,
     tool: &'a str,
 }
 
-/// An answer that asks for calls: its id, the call that began the sub-agent that answers, and the calls with their tools.
+/// An answer that requests calls: its id, the call that started the answering sub-agent, and the
+/// calls with their tools.
 fn asks(id: &str, parent: Option<&str>, calls: &[ProgramCall<'_>]) -> Value {
     let call = |ProgramCall { id, tool }: &ProgramCall<'_>| json!({"type": "tool_use", "id": id, "name": tool, "input": {}});
     let content: Vec<Value> = calls.iter().map(call).collect();
@@ -30,7 +31,7 @@ fn asks(id: &str, parent: Option<&str>, calls: &[ProgramCall<'_>]) -> Value {
         "message": {"id": id, "model": "m", "content": content, "usage": {"input_tokens": 5, "output_tokens": 1}}}})
 }
 
-/// The result of a call, as the model is told it.
+/// The result of a call, as sent to the model.
 fn told(id: &str, parent: Option<&str>, text: &str) -> Value {
     let block = json!({"type": "tool_result", "tool_use_id": id, "content": text, "is_error": false});
     json!({"emit": {"type": "user", "parent_tool_use_id": parent, "session_id": "$session",
@@ -48,17 +49,17 @@ fn hook(event: &str, call: ProgramCall<'_>, agent: Option<&str>, response: &Valu
     json!({"subtype": "hook_callback", "callback_id": event, "tool_use_id": id, "input": input})
 }
 
-/// The program is about to run a call, and goes on before it has the reply.
+/// The hook before a call; the program does not wait for the reply.
 fn before(call: ProgramCall<'_>, agent: Option<&str>) -> Value {
     json!({"ask": hook("PreToolUse", call, agent, &Value::Null), "id": call.id, "wait": false})
 }
 
-/// The program ran a call.
+/// The hook after a call.
 fn after(call: ProgramCall<'_>, agent: Option<&str>, response: &Value) -> Value {
     json!({"ask": hook("PostToolUse", call, agent, response)})
 }
 
-/// The run has taken all that the program sent before: this is answered behind it.
+/// A request whose answer shows that the run has processed all earlier ones.
 fn taken() -> Value {
     json!({"ask": {"subtype": "can_use_tool", "tool_name": "Read", "input": {}, "tool_use_id": "none"}})
 }
@@ -75,7 +76,7 @@ fn started(agent: &str, call: &str) -> Value {
     json!({"emit": {"type": "system", "subtype": "task_started", "task_id": agent, "tool_use_id": call}})
 }
 
-/// An answer with two sub-agents, block by block, and their beginnings.
+/// An answer with two sub-agents, block by block, and their starts.
 fn two_begin() -> Vec<Value> {
     vec![
         json!({"turn": true}),
@@ -90,7 +91,7 @@ fn two_begin() -> Vec<Value> {
     ]
 }
 
-/// A sub-agent ends, and the run is told its result.
+/// The end of a sub-agent, and its result for the run.
 fn ends(call: &str, text: &str) -> [Value; 2] {
     let response = json!({"status": "completed", "content": [{"type": "text", "text": text}]});
     [after(ProgramCall { id: call, tool: "Agent" }, None, &response), told(call, None, text)]
@@ -105,7 +106,7 @@ fn ask(host: &Host) -> String {
     host.ask_with(&adapter, "Go.").unwrap().text
 }
 
-/// Who said what in the conversation of a sub-agent, with the tools that it called.
+/// Returns the roles in the conversation of a sub-agent, with the tools that it called.
 fn child(host: &Host, call: &str) -> Vec<String> {
     let conversation = host.session().conversation(&format!("{EVALUATION}/{call}")).unwrap().unwrap();
     let said = conversation.sent_messages().into_iter().map(|one| {
@@ -119,8 +120,9 @@ fn committed(tools: &[&str]) -> Vec<(String, String)> {
     tools.iter().map(|tool| ((*tool).to_owned(), "committed".to_owned())).collect()
 }
 
-/// The hook of a sub-agent's call comes before the answer that asks for it. The call was recorded in the conversation of the run, and
-/// the second one closed the sub-agents that still worked, within the first: "operation 53 runs on this thread".
+/// The hook of a sub-agent's call arrives before the answer that requests it. The call was recorded
+/// in the conversation of the run. The second one closed the working sub-agents, within the first:
+/// "operation 53 runs on this thread".
 #[test]
 fn calls_of_two_sub_agents_take_turns_and_belong_to_their_own_conversations() {
     let (first, second) = (ProgramCall { id: "w1", tool: "Write" }, ProgramCall { id: "w2", tool: "Write" });
@@ -160,7 +162,8 @@ fn calls_of_two_sub_agents_take_turns_and_belong_to_their_own_conversations() {
     assert_eq!((world.file("page").as_deref(), world.file("note").as_deref()), (Some("one"), Some("two")));
 }
 
-/// A call of the run's own waits for one of a sub-agent, whose failure restores the workspace before the other begins.
+/// A call of the run waits for a call of a sub-agent, whose failure restores the workspace before
+/// the other starts.
 #[test]
 fn a_call_of_the_run_waits_for_one_of_a_sub_agent_that_fails() {
     let (inner, outer) = (ProgramCall { id: "w1", tool: "Write" }, ProgramCall { id: "w2", tool: "Write" });
@@ -194,8 +197,9 @@ fn a_call_of_the_run_waits_for_one_of_a_sub_agent_that_fails() {
     assert_eq!(world.ledger(), [&[failed], &committed(&["Write"])[..]].concat());
 }
 
-/// What comes of an answer behind a call that began is an answer of its own. Its sub-agent works meanwhile, and what that is told waits
-/// until the sub-agent of the first part has ended: the turn of the first part closed it as one of which nothing is known.
+/// The rest of an answer after a started call is recorded as another answer. Its sub-agent works
+/// meanwhile, and its results wait until the sub-agent of the first part has ended: the turn of the
+/// first part closed it as unknown.
 #[test]
 fn a_sub_agent_of_a_later_part_of_an_answer_works_beside_one_of_the_first_part() {
     let (read, first, second) = (
@@ -246,7 +250,7 @@ fn a_sub_agent_of_a_later_part_of_an_answer_works_beside_one_of_the_first_part()
     assert_eq!(world.ledger(), committed(&["Read", "Write", "Write"]));
 }
 
-/// 2.1.332 sends no answers of a sub-agent that another one began, only hooks.
+/// 2.1.332 sends only hooks, and no answers, of a sub-agent that another sub-agent started.
 #[test]
 fn a_sub_agent_of_a_sub_agent_has_its_own_conversation_though_its_answers_are_not_sent() {
     let (nested, write) = (ProgramCall { id: "ag3", tool: "Agent" }, ProgramCall { id: "w1", tool: "Write" });
@@ -300,7 +304,8 @@ fn a_call_of_a_sub_agent_whose_answer_does_not_come_begins_all_the_same() {
     assert_eq!(world.ledger(), committed(&["Write"]));
 }
 
-/// The program may give up a sub-agent whose call waits for one of another: the call never begins.
+/// The program may abandon a sub-agent whose call waits for a call of another: the call never
+/// starts.
 #[test]
 fn a_call_that_waits_when_its_sub_agent_is_given_up_does_not_begin() {
     let (first, second) = (ProgramCall { id: "w1", tool: "Write" }, ProgramCall { id: "w2", tool: "Write" });
@@ -335,7 +340,8 @@ fn a_call_that_waits_when_its_sub_agent_is_given_up_does_not_begin() {
     assert_eq!(world.ledger(), [&committed(&["Write"])[..], &[skipped]].concat());
 }
 
-/// Nothing tells of the end of a call that was given up while it ran: the call of another sub-agent waited for it for ever.
+/// No message reports the end of a call that was abandoned while it ran: the call of another
+/// sub-agent waited for it forever.
 #[test]
 fn a_call_that_runs_when_its_sub_agent_is_given_up_is_rolled_back() {
     let (first, second) = (ProgramCall { id: "w1", tool: "Write" }, ProgramCall { id: "w2", tool: "Write" });
@@ -364,8 +370,9 @@ fn a_call_that_runs_when_its_sub_agent_is_given_up_is_rolled_back() {
     assert_eq!(world.ledger(), [&[failed], &committed(&["Write"])[..]].concat());
 }
 
-/// The answer that began the sub-agents was recorded with their results. A process that ended before lost the answer, which was paid
-/// for, and what the calls of the sub-agents had done: the model called them again.
+/// The answer that started the sub-agents was recorded only with their results. A process that
+/// ended before lost the answer, which was paid for, and the work of the sub-agents' calls: the
+/// model called them again.
 #[test]
 fn an_answer_whose_sub_agents_were_at_work_is_not_lost_with_its_process() {
     let write = |id: &str, file: &str| json!({"native": "Write", "id": id, "input": {"file_path": file}, "write": {file: "x"}});

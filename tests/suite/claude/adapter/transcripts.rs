@@ -1,10 +1,11 @@
-//! Transcripts of a program that was killed before it had mirrored all that it did.
+//! Transcripts of a program that was killed before it had mirrored all of its work.
 
 use serde_json::json;
 
 use super::world::World;
 
-/// The lines of an answer are mirrored up to some 100 ms behind it: its call may be over by then.
+/// The lines of an answer are mirrored with a delay of up to some 100 ms: its call may have ended
+/// by then.
 #[test]
 fn a_call_that_committed_is_told_to_the_model_although_no_line_of_it_was_mirrored() {
     let world = World::new(&json!([
@@ -14,7 +15,7 @@ fn a_call_that_committed_is_told_to_the_model_although_no_line_of_it_was_mirrore
         {"die": 9},
     ]));
     world.run_unreplayed(|host| host.ask("Go.").unwrap_err());
-    // The model of the second program sees what is in the file that was written back.
+    // The model of the second program sees the content of the rewritten file.
     world.stand_in.play(&json!([{"turn": true}, {"text": "$results"}, {"result": "$results"}]));
     let text = world.run_unreplayed(|host| {
         assert_eq!(host.page(), ["one"]);
@@ -23,7 +24,8 @@ fn a_call_that_committed_is_told_to_the_model_although_no_line_of_it_was_mirrore
     assert_eq!(text, "t1: added one");
 }
 
-/// A copy holds the whole history of the session that was copied, which the program mirrors piece by piece.
+/// A copy contains the whole history of the copied session, which the program mirrors piece by
+/// piece.
 #[test]
 fn a_copy_that_was_mirrored_in_part_keeps_the_history_of_its_original() {
     let world = World::new(&json!([
@@ -51,7 +53,7 @@ fn a_copy_that_was_mirrored_in_part_keeps_the_history_of_its_original() {
     assert_eq!(text, "t1: added one|t2: added two");
 }
 
-/// The program takes a file without a message for no session.
+/// The program does not accept a file without a message as a session.
 #[test]
 fn a_session_of_which_no_message_was_mirrored_is_replaced_and_told_the_conversation() {
     let world = World::new(&json!([

@@ -1,7 +1,8 @@
 //! A session with a workspace, a prompt with tools, and the adapter over the stand-in.
 //!
-//! A test tells its story in a closure that is given a [`Host`]: [`World::run`] runs it, and then replays it over the log
-//! that it left. In the replay no program is started, so what it asserts holds twice, the second time from the log alone.
+//! A test is written as a closure that takes a [`Host`]: [`World::run`] runs it, and then replays
+//! it over its log. The replay starts no program, so each assertion is checked twice, the second
+//! time from the log alone.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,10 +27,10 @@ use serde_json::{Value, json};
 
 use crate::claude::stand_in::StandIn;
 
-/// Id of the evaluation, unless a test names another one.
+/// The id of the evaluation, unless a test names another one.
 pub(crate) const EVALUATION: &str = "run";
 
-/// What the tool `add` has added: STATE.
+/// The lines that the tool `add` has added: STATE.
 pub(crate) struct Page;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -53,8 +54,8 @@ pub(crate) fn types() -> SessionTypes {
     foldlog_agent::events::declare(builder).build().unwrap()
 }
 
-/// Adds a line to STATE and to the file `page` of the workspace. It fails behind that for the text `break`, and panics
-/// for `panic`.
+/// Adds a line to STATE and to the file `page` of the workspace. Then it fails for the text
+/// `break`, and panics for `panic`.
 pub(crate) struct Add;
 
 impl Tool for Add {
@@ -86,7 +87,7 @@ pub(crate) struct City {
     city: String,
 }
 
-/// Says how the weather is, which changes nothing.
+/// Reports the weather, which changes nothing.
 pub(crate) struct Weather;
 
 impl Tool for Weather {
@@ -107,38 +108,35 @@ impl Tool for Weather {
     }
 }
 
-/// The tools of all prompts here.
 pub(crate) fn tools() -> ToolRegistry {
     ToolRegistry::new().with(Add).with(Weather)
 }
 
-/// A prompt for a text.
 pub(crate) fn prompt() -> Prompt {
     Prompt::text("tests", "page")
         .with_section(MarkdownSection::new("task", "Write the page."))
         .with_tools(tools())
 }
 
-/// What the structured prompt asks for.
+/// The structured output.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 pub(crate) struct Forecast {
     pub(crate) snow: bool,
 }
 
-/// A prompt for a structured output.
 pub(crate) fn forecast() -> Prompt<Forecast> {
     Prompt::structured("tests", "forecast")
         .with_section(MarkdownSection::new("task", "Say whether it snows."))
         .with_tools(tools())
 }
 
-/// Options of an evaluation in which the user says something.
+/// Returns options of an evaluation with this text of the user.
 pub(crate) fn asking(text: &str) -> EvaluateOptions<'static> {
     let messages = vec![UserMessage { id: text.to_owned(), text: text.to_owned() }];
     EvaluateOptions { evaluation_id: Some(EVALUATION.to_owned()), messages, ..EvaluateOptions::default() }
 }
 
-/// Run options under which these tools of the program's own may run, and nothing is waited for long.
+/// Returns run options that allow these tools of the program, with short time limits.
 pub(crate) fn native(tools: &[&str]) -> RunOptions {
     RunOptions {
         native_tools: tools.iter().map(|tool| (*tool).to_owned()).collect(),
@@ -156,8 +154,7 @@ pub(crate) fn state_of(session: Session, workspace: &Path) -> ExecutionState {
     ExecutionState::new(session, resources)
 }
 
-/// Options of states under which an evaluation that is evaluated again goes on in its session of the program, whatever became of
-/// that.
+/// Returns state options that always continue a repeated evaluation in its session of the program.
 pub(crate) fn resuming() -> AdapterStateOptions {
     AdapterStateOptions {
         auto_resume: true,
@@ -166,7 +163,8 @@ pub(crate) fn resuming() -> AdapterStateOptions {
     }
 }
 
-/// Makes an adapter of the stand-in that plays a script, in a working directory. What is evaluated again is resumed.
+/// Returns an adapter of the stand-in that plays a script, in a working directory. Repeated
+/// evaluations are resumed.
 pub(crate) fn adapter_of(script: &Path, cwd: &Path) -> ClaudeAgentSDKAdapter {
     ClaudeAgentSDKAdapter::new()
         .with_program(env!("CARGO_BIN_EXE_claude-stand-in"), [])
@@ -185,11 +183,12 @@ pub(crate) fn config_of(script: &Path, cwd: &Path) -> ClaudeAgentSDKClientConfig
     }
 }
 
-/// One process's view of a session: in the replay another directory is its workspace.
+/// One process's view of a session; a replay has another directory as its workspace.
 pub(crate) struct Host {
     pub(crate) state: ExecutionState,
     script: PathBuf,
-    /// Working directory of the program: the live workspace, also in a replay, since records name it.
+    /// The working directory of the program: the live workspace, also in a replay, since records
+    /// name it.
     cwd: PathBuf,
 }
 
@@ -198,22 +197,20 @@ impl Host {
         self.state.session()
     }
 
-    /// Returns an adapter in which no tool of the program's own may run.
+    /// Returns an adapter that allows no tool of the program.
     pub(crate) fn adapter(&self) -> ClaudeAgentSDKAdapter {
         adapter_of(&self.script, &self.cwd)
     }
 
-    /// Returns the configuration of that adapter's program.
     pub(crate) fn config(&self) -> ClaudeAgentSDKClientConfig {
         config_of(&self.script, &self.cwd)
     }
 
-    /// Evaluates the prompt for a text, with no tool of the program's own.
+    /// Evaluates the prompt for a text, without tools of the program.
     pub(crate) fn ask(&self, text: &str) -> Result<PromptResponse<String>, Error> {
         self.ask_with(&self.adapter(), text)
     }
 
-    /// Evaluates the prompt for a text.
     pub(crate) fn ask_with(
         &self,
         adapter: &ClaudeAgentSDKAdapter,
@@ -222,7 +219,6 @@ impl Host {
         adapter.evaluate(&prompt(), &self.state, asking(text))
     }
 
-    /// Evaluates the prompt for a structured output.
     pub(crate) fn forecast_with(
         &self,
         adapter: &ClaudeAgentSDKAdapter,
@@ -230,17 +226,16 @@ impl Host {
         adapter.evaluate(&forecast(), &self.state, asking("Oslo?"))
     }
 
-    /// Recovers what an earlier process left.
+    /// Recovers the session after an earlier process.
     pub(crate) fn recover(&self) -> foldlog::Result<()> {
         ToolRunner::new(self.state.clone(), tools()).recover(&ExecuteOptions::default()).map(drop)
     }
 
-    /// Returns the lines of the page in STATE.
     pub(crate) fn page(&self) -> Vec<String> {
         self.session().view::<Page>().unwrap().iter().map(|line| line.text.clone()).collect()
     }
 
-    /// Returns who said what in the conversation of the evaluation, but for the prompt.
+    /// Returns roles and texts in the conversation of the evaluation, without the prompt.
     pub(crate) fn said(&self) -> Vec<(Role, String)> {
         let conversation = self.session().conversation(EVALUATION).unwrap().unwrap();
         let of = |one: foldlog::conversation::ConversationMessage| {
@@ -249,13 +244,12 @@ impl Host {
         conversation.sent_messages().into_iter().filter_map(of).collect()
     }
 
-    /// Returns the calls for which the conversation of the evaluation asks.
+    /// Returns the calls that the conversation of the evaluation requests.
     pub(crate) fn calls(&self) -> Vec<ToolCallRecord> {
         let conversation = self.session().conversation(EVALUATION).unwrap().unwrap();
         conversation.sent_messages().into_iter().flat_map(|one| one.tool_calls).collect()
     }
 
-    /// Returns the adapter's states that the session holds.
     pub(crate) fn states(&self) -> Vec<AdapterStateSnapshot> {
         self.session().adapter_states().unwrap().into_iter().map(AdapterStateSnapshot::from).collect()
     }
@@ -270,12 +264,11 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Makes a session without records, for a program that plays these steps.
+    /// Creates an empty session, for a program that plays these steps.
     pub(crate) fn new(steps: &Value) -> World {
         World::with_options(steps, StoreOptions::default())
     }
 
-    /// Makes the same in a store with these options.
     pub(crate) fn with_options(steps: &Value, options: StoreOptions) -> World {
         let stand_in = StandIn::new(steps);
         let store = Store::open_with(stand_in.path("store"), options).unwrap();
@@ -290,7 +283,6 @@ impl World {
         self.stand_in.path("work")
     }
 
-    /// Returns the session's directory.
     pub(crate) fn dir(&self) -> PathBuf {
         self.store.session_dir(self.id)
     }
@@ -300,7 +292,8 @@ impl World {
         Host { state, script: self.stand_in.path("script"), cwd: self.workspace() }
     }
 
-    /// Runs a story, closes the session, and replays the story over the log. Only the first story of a world.
+    /// Runs a story, closes the session, and replays the story over the log. Only for the first
+    /// story of a world.
     pub(crate) fn run<T>(&self, story: impl Fn(&Host) -> T) -> T {
         assert!(!self.has_run.load(Ordering::SeqCst), "the log holds another story already");
         let told = self.run_unreplayed(&story);
@@ -308,8 +301,8 @@ impl World {
         told
     }
 
-    /// Runs a story and closes the session: one that ends in a way that its log cannot repeat, or one that goes on where
-    /// another one ended.
+    /// Runs a story and closes the session: for stories whose end the log cannot repeat, or that
+    /// continue another one.
     pub(crate) fn run_unreplayed<T>(&self, story: impl Fn(&Host) -> T) -> T {
         self.has_run.store(true, Ordering::SeqCst);
         let session = self.store.open_session(self.id, &types()).unwrap();
@@ -318,7 +311,7 @@ impl World {
         told
     }
 
-    /// Replays a story over the log: each record has to come again, and no program may start.
+    /// Replays a story over the log: each record has to match, and no program may start.
     pub(crate) fn replay<T>(&self, story: impl Fn(&Host) -> T) {
         let (elsewhere, starts) = (tempfile::tempdir().unwrap(), self.starts().len());
         let workspace = elsewhere.path().join("work");
@@ -328,7 +321,7 @@ impl World {
         assert_eq!(self.starts().len(), starts, "a replay started a program");
     }
 
-    /// Returns how each program was started, and none if none was.
+    /// Returns how each program was started, and an empty list if none was.
     pub(crate) fn starts(&self) -> Vec<Value> {
         match self.stand_in.path("script.starts").exists() {
             true => self.stand_in.starts(),
@@ -336,32 +329,33 @@ impl World {
         }
     }
 
-    /// Returns the arguments of the program that was started last.
+    /// Returns the arguments of the last started program.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let starts = self.starts();
         let arguments = starts.last().unwrap()["arguments"].as_array().unwrap().clone();
         arguments.iter().map(|argument| argument.as_str().unwrap().to_owned()).collect()
     }
 
-    /// Returns the value of a flag of the program that was started last; `None` if it was not given.
+    /// Returns the value of a flag of the last started program; `None` if it was not given.
     pub(crate) fn argument(&self, flag: &str) -> Option<String> {
         let is_it = |argument: &String| argument.strip_prefix(flag)?.strip_prefix('=').map(str::to_owned);
         self.arguments().iter().find_map(is_it)
     }
 
-    /// Returns each call of the session with what became of it.
+    /// Returns each call of the session with its outcome.
     pub(crate) fn ledger(&self) -> Vec<(String, String)> {
         let log = LogReader::open(self.dir()).unwrap();
         let ended = |entry: foldlog::inspect::LedgerEntry| (entry.tool, entry.outcome.name().to_owned());
         log.ledger().unwrap().into_iter().map(ended).collect()
     }
 
-    /// Returns the text of a file of the workspace; `None` if it is not there.
+    /// Returns the text of a file of the workspace; `None` if it does not exist.
     pub(crate) fn file(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.workspace().join(path)).ok()
     }
 
-    /// Returns what the program was told of calls by the host: the text, and whether the call failed.
+    /// Returns the host's replies to the program about calls: the text, and whether the call
+    /// failed.
     pub(crate) fn replies(&self) -> Vec<(String, bool)> {
         let heard = self.stand_in.heard();
         let result = |line: &Value| {

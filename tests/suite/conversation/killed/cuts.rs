@@ -1,4 +1,4 @@
-//! On a disk in memory, at each record and within it, at each durability.
+//! Cuts on a disk in memory, after each record and within it, at each durability.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,22 +21,23 @@ use super::{Held, Said, page_after, said, seeds};
 
 pub(super) const LEVELS: [Durability; 3] = [Durability::Process, Durability::Boundary, Durability::Every];
 
-/// How a process ends.
+/// The end of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Cut {
-    /// It is killed behind a record.
+    /// The process is killed after a record.
     Behind,
-    /// It is killed while it writes the record: so many sixteenths of what it wrote are there.
+    /// The process is killed while it writes the record: this many sixteenths of its bytes were
+    /// written.
     Within(usize),
-    /// The power is cut behind a record, and what was not synced is lost or torn.
+    /// The power is cut after a record; unsynced data is lost or torn.
     Power(u64),
 }
 
-/// Sequence numbers of the last records that a process was told of, those that its end tears left out.
+/// Sequence numbers of the last acknowledged records, except those that a tear removes.
 #[derive(Default)]
 struct Told {
     last: AtomicU64,
-    /// Of those that are durable once their call returns.
+    /// The last record that is durable once its call returns.
     last_durable: AtomicU64,
 }
 
@@ -48,7 +49,7 @@ pub(super) struct Desk {
     durability: Durability,
     told: Arc<Told>,
     _directory: Arc<tempfile::TempDir>,
-    /// What holds the session, if anything does, and the number of the machine that writes it.
+    /// The bucket of a replicated session, and the number of the machine that writes it.
     held: Option<(Arc<InMemory>, u64)>,
 }
 
@@ -57,7 +58,7 @@ impl Desk {
         Desk::over(None, durability, says)
     }
 
-    /// Makes a desk whose session a bucket holds.
+    /// Creates a desk with a replicated session.
     pub(super) fn held(durability: Durability, says: &Arc<Generated>) -> Desk {
         Desk::over(Some((Arc::new(InMemory::new()), 0)), durability, says)
     }
@@ -74,8 +75,8 @@ impl Desk {
         store(&self.disk, self.held.as_ref(), self.durability)
     }
 
-    /// Goes on with the session on another machine, which has of it what the bucket holds. The disk of the one before is gone, and its
-    /// process is not: it knows nothing of that.
+    /// Continues the session on another machine, from the bucket. The earlier machine's disk is
+    /// lost; its process still runs and does not notice.
     pub(super) fn move_on(&mut self, at: &str) {
         let gone = std::mem::replace(&mut self.disk, MemoryStorage::new());
         self.held.as_mut().unwrap().1 += 1;
@@ -87,7 +88,7 @@ impl Desk {
         self.host = Host::new(session, self.host.outside.clone(), Arc::clone(&self.host.says));
     }
 
-    /// Has the process end once the session holds `records` records more.
+    /// Ends the process once the session has `records` more records.
     pub(super) fn end_behind(&self, records: u64, cut: Cut) {
         let (disk, told, left) =
             (self.disk.clone(), Arc::clone(&self.told), AtomicI64::new(records.cast_signed()));
@@ -108,7 +109,7 @@ impl Desk {
             if left >= 1 {
                 told.last.store(sequence, Ordering::SeqCst);
             }
-            // The begin of a call that only reads is not synced.
+            // The start record of a read-only call is not synced.
             let unsynced =
                 [RecordKind::DISPATCH, RecordKind::DECLARE, RecordKind::REQUEST, RecordKind::TOOL_BEGIN];
             if left >= 1 && (durability == Durability::Every || !unsynced.contains(&record.kind())) {
@@ -117,7 +118,7 @@ impl Desk {
         });
     }
 
-    /// Goes on with another session of the store.
+    /// Continues with another session of the store.
     pub(super) fn turn_to(&mut self, session: Session) {
         (self.id, self.told) = (session.id(), Arc::default());
         self.host = Host::new(session, self.host.outside.clone(), Arc::clone(&self.host.says));
@@ -128,8 +129,8 @@ impl Desk {
         self.host.evaluate(EvaluateOptions::default()).is_ok()
     }
 
-    /// Opens the session in the next process. What the last one was told of is there, or as much of it as was durable if the
-    /// power was cut.
+    /// Opens the session in the next process. All acknowledged records must exist, or after a power
+    /// cut all durable ones.
     pub(super) fn open(&mut self, cut: Cut, at: &str) {
         self.disk.crash(CrashKind::Process);
         let session = self.store().open_session(self.id, &types()).unwrap();
@@ -138,7 +139,7 @@ impl Desk {
         self.host = Host::new(session, self.host.outside.clone(), Arc::clone(&self.host.says));
     }
 
-    /// Resumes the conversation in this process, and checks the whole of it.
+    /// Resumes the conversation in this process, and checks all of it.
     pub(super) fn finish(&self, at: &str) {
         let held = Held::of(self.host.conversation().as_ref(), &self.host.outside);
         let done = self.host.evaluate(EvaluateOptions::default());
@@ -150,7 +151,7 @@ impl Desk {
         assert_eq!(self.host.page(), page_after(&conversation), "{at}: STATE is not what the calls did");
     }
 
-    /// Recovers what the last process left, and checks that what stands there can be sent.
+    /// Recovers the session after the last process, and checks that its conversation can be sent.
     pub(super) fn recover(&self, has_tools: bool, at: &str) {
         let held = Held::of(self.host.conversation().as_ref(), &self.host.outside);
         assert!(self.host.recover(has_tools), "{at}: it cannot be recovered");
@@ -188,7 +189,7 @@ fn store(disk: &MemoryStorage, held: Option<&(Arc<InMemory>, u64)>, durability: 
     Store::open_with("/store", options).unwrap()
 }
 
-/// Leaves some sixteenths of the last record, which is larger than that.
+/// Leaves some sixteenths of the last record, which must be at least that large.
 fn tear(disk: &MemoryStorage, dir: &Path, sixteenths: usize) {
     let (storage, mut last): (Arc<dyn Storage>, _) = (Arc::new(disk.process()), None);
     let see = &mut |frame: &FrameInfo<'_>| {
@@ -200,11 +201,11 @@ fn tear(disk: &MemoryStorage, dir: &Path, sixteenths: usize) {
     walk_on(&storage, dir, see).unwrap();
     let Some((segment, offset, bytes)) = last else { return };
     let from = usize::try_from(offset + bytes * sixteenths as u64 / 16).unwrap();
-    // The zeros take what stands behind the record with them, which is the log's word that the record is durable.
+    // The zeros also remove the frame after the record, which attests it.
     disk.mutate_file(&segment, |bytes| bytes[from..].fill(0)).unwrap();
 }
 
-/// A conversation that nothing cut.
+/// A conversation without a cut.
 pub(super) struct Whole {
     pub(super) said: Vec<Said>,
     pub(super) page: Vec<String>,
@@ -219,7 +220,7 @@ pub(super) fn uncut(says: &Arc<Generated>) -> Whole {
     Whole { said: said(&desk.host.conversation().unwrap()), page: desk.host.page(), records }
 }
 
-/// One life that ends as it is told, and another that finishes.
+/// Runs one life that ends with this cut, and another that finishes.
 fn cut_once(
     says: &Arc<Generated>,
     whole: &Whole,
@@ -240,8 +241,8 @@ fn cut_once(
     torn
 }
 
-/// A call to a tool could run twice, or an answer be paid for twice, only where a kill fell between two certain records:
-/// so every record of these conversations is tried, and every one is torn too.
+/// A kill between two particular records could make a call run twice, or an answer be paid for
+/// twice. Therefore these conversations are cut after every record, and every record is torn too.
 #[test]
 fn a_conversation_that_ends_at_any_record_or_within_it_is_finished_as_if_it_had_not() {
     let (mut cuts, mut torn) = (0, 0);
@@ -263,7 +264,7 @@ fn a_conversation_that_ends_at_any_record_or_within_it_is_finished_as_if_it_had_
     assert!(torn * 3 > cuts, "{torn} of {cuts} ends tore a record");
 }
 
-/// Many conversations, each cut at a few places, within the recovery and the resumed evaluation too.
+/// Many conversations, each cut at a few places, including the recovery and the resumed evaluation.
 #[test]
 fn generated_conversations_that_end_anywhere_are_finished_as_if_they_had_not() {
     for seed in 100..100 + seeds(60) {
@@ -278,14 +279,15 @@ fn generated_conversations_that_end_anywhere_are_finished_as_if_they_had_not() {
                 let records = 1 + draw.next_below(whole.records);
                 let cut = match draw.next_below(4) {
                     0 => Cut::Behind,
-                    // What a power cut leaves at `Process` may lack answers whose tools have run.
+                    // At `Process` a power cut may take answers whose tools have run.
                     1 if durability != Durability::Process => Cut::Power(draw.next_u64()),
                     _ => Cut::Within(draw.next_below(16) as usize),
                 };
                 at.push_str(&format!(", {cut:?} of record {records}"));
                 desk.end_behind(records, cut);
                 let held = Held::of(desk.host.conversation().as_ref(), &desk.host.outside);
-                // The first life has nothing to recover; a recovery that is cut short fails, which the next one mends.
+                // The first life has nothing to recover; an interrupted recovery fails, and the
+                // next one completes it.
                 let has_tools = draw.next_below(2) == 0;
                 if life == 0 || desk.host.recover(has_tools) {
                     desk.evaluate();

@@ -1,35 +1,36 @@
-//! Conversations from a seed: what a model says, answer by answer.
+//! Conversations from a seed: a model's output, answer by answer.
 
 use foldlog::Generator;
 use foldlog::conversation::ToolCallRecord;
 use serde_json::json;
 
-/// Length of a large result, in bytes: more than a record holds, so that it becomes an object.
+/// The length of a large result, in bytes: more than fits into a record, so that it becomes an
+/// object.
 pub(super) const LARGE: u64 = 1 << 20;
 
-/// Holds what a model says, and which tools it asks for.
+/// A model's text, and the calls that it requests.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) text: Option<String>,
     pub(super) calls: Vec<ToolCallRecord>,
 }
 
-/// Holds a whole conversation. Its last answer is the output that the prompt asks for.
+/// A whole conversation. Its last answer is the output that the prompt demands.
 #[derive(Clone, Debug)]
 pub(super) struct Generated {
     pub(super) answers: Vec<Answer>,
 }
 
-/// Tools that an answer asks for, each as often as it is to be drawn. `fly` is no tool.
+/// Tools that an answer may request; their frequency here is their weight. `fly` is no tool.
 const TOOLS: [&str; 16] = [
     "look", "look", "look", "add", "add", "add", "break", "fly", "more", "delegate", "delegate", "blank",
     "fetch", "ask", "ask", "hand",
 ];
 
 impl Generated {
-    /// Makes a conversation of one to five answers with two to eight calls each, and an output that is refused up to twice.
-    /// Ids of calls are used again, within an answer too. Every call does something that no other call does, so that
-    /// each can be counted.
+    /// Creates a conversation of one to five answers with two to eight calls each, and an output
+    /// that is refused up to twice. Ids of calls repeat, within an answer too. Every call has a
+    /// unique effect, so that each can be counted.
     pub(super) fn from_seed(seed: u64) -> Generated {
         let mut draw = Generator::from_seed(seed);
         let mut pick = |bound| draw.next_below(bound) as usize;

@@ -1,5 +1,5 @@
-//! The host of these conversations: its tools, which note outside of every session that they ran, and the provider that they are
-//! held with.
+//! The host of these conversations: its tools, which record outside of any session that they ran,
+//! and its provider.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -43,7 +43,7 @@ impl Event for Line {
     const NAME: &'static str = "line";
 }
 
-/// What the tools have added: STATE.
+/// The lines that the tools have added: STATE.
 pub(super) struct Page;
 
 impl Slice for Page {
@@ -56,14 +56,14 @@ pub(super) fn types() -> SessionTypes {
     foldlog_agent::events::declare(builder).build().unwrap()
 }
 
-/// Notes requests and the work of tools in a file that no session knows of.
+/// Records requests and the work of tools in a file outside of any session.
 #[derive(Clone, Debug)]
 pub(super) struct Outside(pub(super) PathBuf);
 
 impl Outside {
     fn note(&self, what: &str) {
         let mut file = OpenOptions::new().create(true).append(true).open(&self.0).unwrap();
-        // One write, so that a kill leaves all of it or nothing.
+        // A single write, so that a kill leaves all of it or nothing.
         file.write_all(format!("{}\n", what.escape_debug()).as_bytes()).unwrap();
     }
 
@@ -76,7 +76,7 @@ impl Outside {
         self.lines().iter().filter(|line| **line == what).count()
     }
 
-    /// Returns the answers that were asked for, by number.
+    /// Returns the numbers of the requested answers.
     pub(super) fn asked(&self) -> Vec<usize> {
         let asked = |line: &String| line.strip_prefix("asked ").map(|number| number.parse().unwrap());
         self.lines().iter().filter_map(asked).collect()
@@ -90,7 +90,7 @@ pub(super) struct Asked {
     size: u64,
 }
 
-/// A tool that does what its name says.
+/// A tool that does what its name states.
 struct Does<const WHAT: usize> {
     outside: Outside,
     /// Runs the calls of `delegate`.
@@ -166,13 +166,13 @@ impl<const WHAT: usize> Tool for Does<WHAT> {
     }
 }
 
-/// What the prompt asks for.
+/// The output that the prompt demands.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct Finding {
     pub(super) finding: String,
 }
 
-/// One process's view of a session, and what is outside of all processes.
+/// One process's view of a session, and the file outside of all processes.
 pub(super) struct Host {
     pub(super) state: ExecutionState,
     pub(super) outside: Outside,
@@ -215,14 +215,14 @@ impl Host {
             .with_tools(self.tools())
     }
 
-    /// Recovers what the last process left: with the host's tools, which run calls again, or, as the binary does it, without.
-    /// Reports whether that was done.
+    /// Recovers the session after the last process: with the host's tools, which run calls again,
+    /// or without, like the binary. Returns whether that succeeded.
     pub(super) fn recover(&self, has_tools: bool) -> bool {
         let tools = if has_tools { self.tools() } else { ToolRegistry::new() };
         ToolRunner::new(self.state.clone(), tools).recover(&ExecuteOptions::default()).is_ok()
     }
 
-    /// Evaluates until it is done, and answers what the tools ask on the way, as a person would.
+    /// Evaluates until completion, and answers the tools' questions on the way, as a person would.
     pub(super) fn evaluate(&self, options: EvaluateOptions<'_>) -> Result<PromptResponse<Finding>, Error> {
         let cancel = options.cancel.clone();
         let mut done = self.evaluate_on(options);
@@ -263,8 +263,8 @@ impl Host {
     }
 }
 
-/// Answers by how many answers the conversation holds, so that a new process needs no memory of an old one. Each answer has a
-/// nonce, and is counted outside.
+/// Answers according to the number of answers in the conversation, so that a new process needs no
+/// memory of an old one. Each answer has a nonce, and is counted outside.
 fn reply(says: &Generated, outside: &Outside, request: &ScriptedRequest) -> ScriptedReply {
     let number = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
     check_valid(&request.messages, &format!("request {number}"));
@@ -286,11 +286,11 @@ fn reply(says: &Generated, outside: &Outside, request: &ScriptedRequest) -> Scri
     })
 }
 
-/// Checks that both providers would take these messages: by the engine's validator, and by rules written apart from it for
-/// what is rendered.
+/// Checks that both providers would accept these messages: with the engine's validator, and with
+/// independent rules for the rendered form.
 pub(super) fn check_valid(messages: &[ConversationMessage], at: &str) {
     for dialect in [MessageFormat::OpenAi, MessageFormat::Anthropic] {
-        // Ids are made unique when the messages are rendered, and texts without a character are left out then.
+        // Rendering makes ids unique and leaves out texts without a character.
         let mut violations = validate(dialect, messages).err().unwrap_or_default();
         violations.retain(|violation| {
             !matches!(violation.rule, PairingRule::RepeatedId | PairingRule::EmptyContent)
@@ -309,8 +309,8 @@ fn check_rendered(messages: &[ConversationMessage], at: &str) {
     assert_eq!(refused, None, "{at}: Anthropic's rules");
 }
 
-/// Checks that whatever stands of a conversation can be sent: as it is where the provider is to be asked, and else once it is
-/// repaired.
+/// Checks that any part of a conversation can be sent: unchanged if the provider is to be asked,
+/// otherwise after a repair.
 pub(super) fn check_sendable(conversation: &Conversation, point: &ResumePoint, at: &str) {
     let sent = conversation.sent_messages();
     if matches!(point, ResumePoint::AwaitProvider | ResumePoint::Complete) {

@@ -1,13 +1,13 @@
-//! Conversations whose processes end anywhere: whoever opens the session next recovers it and finishes the conversation as if
-//! nothing had happened.
+//! Conversations whose processes end anywhere: the next process recovers the session and finishes
+//! the conversation as if nothing had happened.
 //!
-//! A conversation is made from a seed (`generated`) and held with a host (`host`) whose tools and provider count, in a file
-//! that no session knows of, what they do. After each life:
+//! A seed determines a conversation (`generated`). The tools and the provider of its host (`host`)
+//! count their work in a file outside of any session. After each life:
 //!
-//! 1. no answer that was recorded is asked for again, and each answer keeps its nonce;
-//! 2. no call that was closed runs again, be it committed, failed or skipped;
-//! 3. what is sent passes the engine's validator and rules written apart from it, for both providers;
-//! 4. messages and STATE end as those of a run that nothing cut.
+//! 1. no recorded answer is requested again, and each answer keeps its nonce;
+//! 2. no closed call runs again, whether committed, failed or skipped;
+//! 3. the sent messages pass the engine's validator and independent rules, for both providers;
+//! 4. messages and STATE end as those of an uncut run.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ mod replayed;
 mod rules;
 mod turned;
 
-/// Returns how many conversations are made, which an environment variable can ask for.
+/// Returns the number of conversations, which an environment variable can set.
 fn seeds(default: u64) -> u64 {
     std::env::var("FOLDLOG_CONVERSATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(default)
 }
@@ -44,7 +44,8 @@ fn said(conversation: &Conversation) -> Vec<Said> {
     conversation.sent_messages().into_iter().map(of).collect()
 }
 
-/// Returns what a call does outside, as it is noted there. `more` does the same each time, and is not counted.
+/// Returns the recorded outside effects of a call. `more` always has the same effect, and is not
+/// counted.
 fn effects(call: &ToolCallRecord) -> Vec<String> {
     let asked: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
     let Some(text) = asked["text"].as_str().filter(|_| call.name != "more") else { return Vec::new() };
@@ -56,7 +57,8 @@ fn effects(call: &ToolCallRecord) -> Vec<String> {
     effects
 }
 
-/// Returns the calls of a conversation that are closed, and whether they committed, in the order of their records.
+/// Returns the closed calls of a conversation, and whether they committed, in the order of their
+/// records.
 fn closed(conversation: &Conversation) -> Vec<(ToolCallRecord, bool)> {
     let mut answers: BTreeMap<SequenceNumber, &ConversationMessage> = BTreeMap::new();
     let mut closed = Vec::new();
@@ -64,7 +66,8 @@ fn closed(conversation: &Conversation) -> Vec<(ToolCallRecord, bool)> {
         match &entry.content {
             EntryContent::Answer { message, .. } => drop(answers.insert(entry.sequence, message)),
             EntryContent::CallEnded { origin, outcome, tool, .. } if *outcome != Outcome::Interrupted => {
-                // What a call did that awaits its result stays; one that asks has done nothing.
+                // The effects of a call that awaits its result remain; a call that asks has none
+                // yet.
                 let awaits = *outcome == Outcome::Suspended && tool == "hand";
                 if *outcome != Outcome::Suspended || awaits {
                     let call = answers[&origin.answer].tool_calls[origin.ordinal as usize].clone();
@@ -77,7 +80,8 @@ fn closed(conversation: &Conversation) -> Vec<(ToolCallRecord, bool)> {
     closed
 }
 
-/// Returns what stands on the page after these calls: a model of STATE that shares nothing with the engine.
+/// Returns the page's content after these calls: a model of STATE that shares no code with the
+/// engine.
 fn page_after(conversation: &Conversation) -> Vec<String> {
     let committed = closed(conversation).into_iter().filter(|(_, committed)| *committed);
     let lines = committed.flat_map(|(call, _)| {
@@ -93,7 +97,7 @@ fn page_after(conversation: &Conversation) -> Vec<String> {
     lines.collect()
 }
 
-/// Holds what a process finds, and what must not happen twice.
+/// The state at the start of a process, and the events that must not happen twice.
 struct Held {
     nonces: Vec<String>,
     done: Vec<(String, usize)>,
@@ -112,7 +116,7 @@ impl Held {
         }
     }
 
-    /// Checks what a process did that began with this, whether it ended by itself or not.
+    /// Checks a process that started with this, whether it finished or not.
     fn check(&self, conversation: Option<&Conversation>, outside: &Outside, at: &str) {
         let asked = outside.asked().split_off(self.asked);
         let missing: Vec<usize> = (self.nonces.len()..).take(asked.len()).collect();
@@ -124,7 +128,7 @@ impl Held {
         }
     }
 
-    /// Checks the same of a process that finished the conversation.
+    /// Checks the same for a process that finished the conversation.
     fn check_finished(&self, conversation: &Conversation, says: &Generated, outside: &Outside, at: &str) {
         self.check(Some(conversation), outside, at);
         let asked = outside.asked().len() - self.asked;

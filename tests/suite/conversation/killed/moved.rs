@@ -1,4 +1,5 @@
-//! Conversations that a bucket holds, whose machines are gone one after the other, in the midst of a call or between two.
+//! Replicated conversations whose machines are lost one after the other, within a call or between
+//! two.
 
 use std::sync::Arc;
 
@@ -9,8 +10,9 @@ use super::generated::Generated;
 use super::turned::roll_back;
 use super::{Held, seeds};
 
-/// The four laws hold for what the next machine finds: no answer that the bucket holds is asked for again, no call whose end it holds runs
-/// again, and the whole ends as one that nothing cut. At `Process` nothing waits for the bucket, which may lack answers whose tools have run.
+/// The four rules apply to the state on the next machine: no answer in the bucket is requested
+/// again, no call whose end it contains runs again, and the conversation ends like an uncut one. At
+/// `Process` writes do not wait for the bucket, which may lack answers whose tools have run.
 #[test]
 fn a_conversation_whose_machine_is_gone_anywhere_is_finished_on_others() {
     let mut machines = 0;
@@ -23,7 +25,8 @@ fn a_conversation_whose_machine_is_gone_anywhere_is_finished_on_others() {
             for life in 0..1 + draw.next_below(4) {
                 let records = 1 + draw.next_below(whole.records);
                 let held = Held::of(desk.host.conversation().as_ref(), &desk.host.outside);
-                // The machine is gone behind that record, or stands still once its host has given up or is done.
+                // The machine is lost after that record, or stops once its host has failed or
+                // finished.
                 if draw.next_below(3) > 0 {
                     desk.end_behind(records, Cut::Behind);
                 }

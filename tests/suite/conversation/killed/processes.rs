@@ -1,5 +1,5 @@
-//! Really killed processes, over real files: each is resumed by another process. Between two lives the conversation is rolled
-//! back, forked or cancelled now and then.
+//! Really killed processes, over real files: each is resumed by another process. Between two lives
+//! the conversation is sometimes rolled back, forked or cancelled.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use super::host::{EVALUATION, Host, Outside, check_sendable, types};
 use super::turned::{cancel, place, roll_back};
 use super::{Held, page_after, said};
 
-/// What one process is to do.
+/// The task of one process.
 #[derive(Clone, Serialize, Deserialize)]
 struct Life {
     directory: PathBuf,
     session: Uuid,
     seed: u64,
-    /// Place of the durability in the list of all.
+    /// The index of the durability in the list of all.
     level: usize,
     has_tools: bool,
-    /// Number of records behind which the first evaluation is cancelled.
+    /// The number of records after which the first evaluation is cancelled.
     cancelled_behind: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl Life {
     }
 }
 
-/// Opens the session, recovers and resumes it, and tells of each record.
+/// Opens the session, recovers and resumes it, and reports each record.
 #[test]
 #[ignore = "a part of the tests below"]
 fn part_of_a_conversation() {
@@ -79,7 +79,7 @@ fn read(dir: &Path) -> (Option<Conversation>, u64) {
     (reader.conversation_at(EVALUATION, records - 1).unwrap(), records)
 }
 
-/// What happened to the conversations.
+/// Counts of the events in these conversations.
 #[derive(Debug, Default)]
 struct Counts {
     kills: u64,
@@ -90,7 +90,8 @@ struct Counts {
     cancels: u64,
 }
 
-/// Runs one process, and kills it once it told of so many records, or lets it end. Returns whether it finished.
+/// Runs one process, and kills it once it has reported this many records, or lets it end. Returns
+/// whether it finished.
 fn live(life: &Life, killed_behind: Option<u64>, at: &str) -> bool {
     let (conversation, _) = read(&life.dir());
     let held = Held::of(conversation.as_ref(), &life.outside());
@@ -120,7 +121,8 @@ fn live(life: &Life, killed_behind: Option<u64>, at: &str) -> bool {
     done
 }
 
-/// Recovers the session in this process, turns the conversation elsewhere, and returns the session that goes on.
+/// Recovers the session in this process, rolls back, forks or cancels, and returns the session that
+/// continues.
 fn turn(
     life: &Life,
     says: &Arc<Generated>,
@@ -158,7 +160,7 @@ fn turn(
     fork
 }
 
-/// Checks a conversation that a process said it finished.
+/// Checks a conversation that a process reported as finished.
 fn check_finished(life: &Life, says: &Arc<Generated>, whole: &Whole, is_whole: bool, at: &str) {
     let host = life.host(says);
     let conversation = host.conversation().unwrap();
@@ -173,7 +175,7 @@ fn check_finished(life: &Life, says: &Arc<Generated>, whole: &Whole, is_whole: b
     host.session().clone().close().unwrap();
 }
 
-/// One conversation from its beginning to its end, in as many lives as it takes.
+/// Runs one conversation from start to end, in as many lives as necessary.
 fn hold(seed: u64, counts: &mut Counts) {
     let (says, mut draw) = (Arc::new(Generated::from_seed(seed)), Generator::from_seed(seed));
     let whole = uncut(&says);
@@ -198,7 +200,7 @@ fn hold(seed: u64, counts: &mut Counts) {
         life.cancelled_behind = (draw.next_below(8) == 0).then(|| 1 + draw.next_below(20));
         counts.cancels += u64::from(life.cancelled_behind.is_some());
         is_whole &= life.cancelled_behind.is_none();
-        // Later lives go on for longer, so that each conversation ends.
+        // Later lives last longer, so that each conversation ends.
         let behind = draw.next_below(1 + whole.records.min(8 << number.min(6)));
         at.push_str(&format!(", killed behind {behind}"));
         if live(&life, Some(behind), &at) {
@@ -224,7 +226,7 @@ fn hold(seed: u64, counts: &mut Counts) {
     }
 }
 
-/// Processes are killed at any moment, and whichever comes next goes on.
+/// Processes are killed at any moment, and the next one continues.
 #[test]
 fn conversations_whose_processes_are_killed_are_finished_by_others() {
     let wanted =

@@ -1,4 +1,4 @@
-//! Hosts that are run again over what their processes wrote, wherever these ended.
+//! Replays of hosts over the records of their processes, wherever these ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,11 @@ use super::generated::Generated;
 use super::host::{Host, Outside, types};
 use super::seeds;
 
-/// How each process began that wrote something: whether it recovered with its tools, or `None` if it had nothing to recover.
+/// The start of each process that wrote records: whether it recovered with its tools, or `None` if
+/// it had nothing to recover.
 type Lives = BTreeMap<Option<SequenceNumber>, Option<bool>>;
 
-/// Lets a conversation be cut a few times, and returns how its processes began.
+/// Cuts a conversation a few times, and returns how its processes started.
 fn live(desk: &mut Desk, records: u64, draw: &mut Generator) -> Lives {
     let mut lives = Lives::from([(desk.host.session().position(), None)]);
     for life in 0..1 + draw.next_below(3) {
@@ -35,7 +36,7 @@ fn live(desk: &mut Desk, records: u64, draw: &mut Generator) -> Lives {
     lives
 }
 
-/// Does what each process does.
+/// Performs the steps of each process.
 fn run(host: &Host, recovers: Option<bool>) {
     if recovers.is_none_or(|has_tools| host.recover(has_tools)) {
         let _ = host.evaluate(EvaluateOptions::default());

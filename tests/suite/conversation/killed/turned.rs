@@ -1,4 +1,5 @@
-//! Conversations that are rolled back, forked or cancelled in their middle, between two ends of their processes.
+//! Conversations that are rolled back, forked or cancelled halfway, between two ends of their
+//! processes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,8 @@ use super::generated::Generated;
 use super::host::{EVALUATION, Host, types};
 use super::{Held, said, seeds};
 
-/// Draws a place in a conversation at which a rollback or a fork can begin: any of its records that count.
+/// Draws a position in a conversation at which a rollback or a fork can start: any of its visible
+/// records.
 pub(super) fn place(session: &Session, draw: &mut Generator) -> Option<SequenceNumber> {
     let conversation = session.conversation(EVALUATION).unwrap()?;
     let entries = conversation.entries();
@@ -21,12 +23,13 @@ pub(super) fn place(session: &Session, draw: &mut Generator) -> Option<SequenceN
     Some(entries[usize::try_from(at).unwrap()].sequence)
 }
 
-/// Rolls back to some place of the conversation. Places within an operation are refused.
+/// Rolls back to some position of the conversation. Positions within an operation are refused.
 pub(super) fn roll_back(host: &Host, draw: &mut Generator, at: &str) {
     let Some(to) = place(host.session(), draw) else { return };
     match host.session().rollback_to(to) {
         Ok(_) => {
-            // No rollback undoes that an operation was interrupted, nor what was decided about a call that counts.
+            // No rollback undoes the interruption of an operation, nor a decision about a call that
+            // counts.
             let counts = |content: &EntryContent| match content {
                 EntryContent::CallEnded { outcome, .. } => *outcome != Outcome::Interrupted,
                 EntryContent::CallSettled { .. } => false,
@@ -41,7 +44,7 @@ pub(super) fn roll_back(host: &Host, draw: &mut Generator, at: &str) {
     }
 }
 
-/// Evaluates and cancels that once the session holds `records` records more.
+/// Evaluates, and cancels that once the session has `records` more records.
 pub(super) fn cancel(host: &Host, records: u64) {
     let (token, left) = (CancelToken::new(), AtomicU64::new(records));
     let cancel = token.clone();
@@ -57,8 +60,8 @@ fn held(host: &Host) -> Held {
     Held::of(host.conversation().as_ref(), &host.outside)
 }
 
-/// A rollback to before an answer asks for it anew, and one behind it does not; what was rolled back with it runs again, and
-/// nothing else does.
+/// After a rollback to before an answer, that answer is requested again; after one to a later
+/// position, it is not. Calls that were rolled back run again, and no others.
 #[test]
 fn a_conversation_that_is_rolled_back_and_killed_anywhere_is_finished() {
     for seed in 200..200 + seeds(60) {
@@ -80,7 +83,8 @@ fn a_conversation_that_is_rolled_back_and_killed_anywhere_is_finished() {
     }
 }
 
-/// A fork and its parent go on apart: each asks for the answers that it lacks, and both end alike.
+/// A fork and its parent continue separately: each requests its missing answers, and both end
+/// alike.
 #[test]
 fn a_conversation_that_is_forked_anywhere_is_finished_in_both_sessions() {
     let mut forks = 0;
@@ -117,7 +121,8 @@ fn a_conversation_that_is_forked_anywhere_is_finished_in_both_sessions() {
     assert!(forks > 0);
 }
 
-/// What is cancelled is told to the model and does not run later; the conversation goes on to its end.
+/// The model is informed of cancelled calls, which do not run later; the conversation continues to
+/// its end.
 #[test]
 fn a_conversation_that_is_cancelled_and_killed_anywhere_is_finished() {
     let mut cancelled = 0;

@@ -1,5 +1,5 @@
-//! A host of five threads, two of which hold conversations, that is killed once and goes on in another process: a third process
-//! replays both.
+//! A host of five threads, two of which have conversations, that is killed once and continues in
+//! another process: a third process replays both.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use nix::sys::signal::{Signal, raise};
 
 use super::seeds;
 
-/// Lanes that hold conversations.
+/// Lanes that have conversations.
 const SPEAKERS: [&str; 2] = ["ada", "ben"];
 
-/// Lanes that count: each notes so many numbers, a hundred apart.
+/// Lanes that count: each records numbers from its start value, a hundred apart.
 const COUNTERS: [(&str, u64); 3] = [("", 0), ("mailbox", 100), ("clock", 200)];
 const COUNT: u64 = 8;
 
@@ -38,7 +38,7 @@ fn arguments(number: u64) -> String {
     format!("{{\"number\":{number},\"inner\":{}}}", number % 3)
 }
 
-/// Asks for two calls at a time, three times, and answers.
+/// Returns three answers with two calls each, and then a final answer.
 fn reply(speaker: &str, request: &ScriptedRequest) -> ScriptedReply {
     let answers = request.messages.iter().filter(|message| message.role == Role::Assistant).count() as u64;
     let number = 1_000 * speaker.len() as u64 + 10 * answers;
@@ -51,16 +51,17 @@ fn reply(speaker: &str, request: &ScriptedRequest) -> ScriptedReply {
     }
 }
 
-/// One process's work: it goes on where the last one ended. The main lane ends its process at its step `dies`.
+/// One process's work, which continues that of the last one. The main lane ends its process at its
+/// step `dies`.
 struct Agency {
-    /// Seed of how often each thread yields.
+    /// The seed that determines how often each thread yields.
     schedule: u64,
     dies: Option<u64>,
 }
 
 impl Agency {
     fn run(&self, session: &Session) -> foldlog::Result<()> {
-        // Behind this no lane reads what others write.
+        // From here on no lane reads records of others.
         let mut noted = Vec::new();
         for item in session.log::<Diary>()?.iter() {
             noted.push(item?.number);
@@ -81,7 +82,7 @@ impl Agency {
             for number in from + done..from + COUNT {
                 self.pause(number);
                 if lane.is_empty() && self.dies == Some(number) {
-                    // What ran beside it went on to wherever it was.
+                    // The parallel lanes continued to an arbitrary step.
                     return if session.replays() {
                         Ok(())
                     } else {
@@ -133,7 +134,7 @@ impl Agency {
     }
 }
 
-/// What a child process is to do: in which directory, as which process of which seed.
+/// A child process's task: its directory, its number, and its seed.
 #[test]
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_process_that_works_or_replays() {

@@ -1,8 +1,8 @@
-//! Hosts with conversations that are run again over their logs.
+//! Replays of hosts with conversations over their logs.
 
 mod crashed;
 
-/// Returns how many hosts are replayed, which an environment variable can ask for.
+/// Returns the number of replayed hosts, which an environment variable can set.
 fn seeds(default: u64) -> u64 {
     std::env::var("FOLDLOG_REPLAYS").ok().and_then(|count| count.parse().ok()).unwrap_or(default)
 }
