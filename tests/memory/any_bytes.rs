@@ -1,4 +1,4 @@
-//! The fuzz targets take no more memory than their input is worth, whatever it claims.
+//! The fuzz targets take memory in proportion to their input, whatever it claims.
 
 use std::fs;
 use std::hint::black_box;
@@ -9,16 +9,16 @@ use foldlog_tests::fuzz::{TARGETS, mutated};
 
 use super::{HEAP, alone};
 
-/// What a target takes for an input of no bytes, generously: a disk in memory, a store and a session or two on it, and the
+/// A generous limit for empty input: a disk in memory, a store with a session or two, and the
 /// windows through which files are read.
 const GROUND_BYTES: usize = 4 << 20;
 
-/// What a byte of input may take. It is held several times over: in the disk and its copies, by the one who opens, the
-/// one who audits and the one who salvages.
+/// The limit for each byte of input. Each byte is in memory several times: in the disk and its
+/// copies, while opening, auditing and salvaging.
 const BYTES_OF_ONE: usize = 256;
 
-/// Runs `work` and says by how many bytes the heap grew at its peak. The allocator's mark never goes down, so the water is
-/// raised to it first, by ballast of which no page is ever there.
+/// Runs `work` and returns the peak growth of the heap in bytes. The allocator's mark never goes
+/// down, so the level is first raised to it by ballast whose pages are never touched.
 fn peak(work: impl FnOnce()) -> usize {
     let ballast = black_box(Vec::<u8>::with_capacity(HEAP.max_allocated() - HEAP.allocated()));
     let before = HEAP.allocated();

@@ -1,7 +1,7 @@
-//! What a session holds in memory, and what any bytes at all are answered in. A binary of its own, since its allocator
-//! counts for the whole process; each test holds [`alone`] while it measures.
+//! Memory limits of open sessions and of arbitrary input. This is a separate binary, since its
+//! allocator counts for the whole process; each test holds [`alone`] while it measures.
 
-// The functions below are all tests, or called by nothing else.
+// All functions below are tests, or are only called by tests.
 #![allow(clippy::unwrap_used)]
 
 mod any_bytes;
@@ -18,14 +18,15 @@ use foldlog_test_support::host::{Noted, Notes};
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Keeps the other tests of this binary from allocating while one of them measures.
+/// Prevents the other tests of this binary from allocating during a measurement.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    // A test that failed has nothing to hide from the others.
+    // A failed test leaves nothing that matters to the others.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many bytes an open session of so many notes holds, once it was written and once it was opened again.
+/// Returns how many bytes an open session with this many notes takes, after they were written and
+/// after it was opened again.
 fn held(notes: u64) -> (usize, usize) {
     let types =
         SessionTypes::builder().slice_with::<Notes>(Policy::Log).append_all::<Notes>().build().unwrap();
@@ -48,8 +49,9 @@ fn held(notes: u64) -> (usize, usize) {
     (written, HEAP.allocated().saturating_sub(before))
 }
 
-/// Beside what every session holds: a hundredth of what the items take. A LOG slice may be far longer than anyone
-/// wants to hold; of each 256 items a mark of 16 bytes is held, and of the log's records some places.
+/// The limit per item, in addition to the memory of every session, is a hundredth of the item's
+/// size. A LOG slice may be far longer than memory allows: each 256 items take a mark of 16 bytes,
+/// and the log's records some places.
 #[test]
 fn a_session_does_not_grow_with_its_log_items() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! What a replay of a host holds in memory.
+//! Memory limits of a host's replay.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use foldlog_test_support::host::{Noted, Notes};
 
 use super::{HEAP, alone};
 
-/// Returns how many bytes a replay of so many notes takes at most, the reader of the log included.
+/// Returns the peak number of bytes of a replay with this many notes, including the reader of the
+/// log.
 fn held_at_most(notes: u64) -> usize {
     let types =
         SessionTypes::builder().slice_with::<Notes>(Policy::Log).append_all::<Notes>().build().unwrap();
@@ -38,14 +39,14 @@ fn held_at_most(notes: u64) -> usize {
     most
 }
 
-/// Of the log a replay holds some records ahead, and of its state what a session holds: nothing of a LOG slice. Only a reader
-/// that reads more than the outline holds the name of each item.
+/// A replay keeps a few records ahead, and the memory of a session, without items of LOG slices.
+/// Only a reader that reads more than the outline keeps the name of each item.
 #[test]
 fn a_replay_does_not_grow_with_its_log() {
     let _alone = alone();
     let few = held_at_most(1_000);
-    // What other threads of this process allocate meanwhile, such as one that ends a session of the test before, is counted too: a
-    // replay that grows does so each time.
+    // Allocations of other threads, such as one that ends a session of an earlier test, are counted
+    // too. A replay that grows does so each time, so one good measurement suffices.
     let fits = (0..3).any(|_| {
         let many = held_at_most(100_000);
         println!("{few} bytes for 1,000 records, {many} for 100,000");

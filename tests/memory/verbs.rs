@@ -1,7 +1,7 @@
-//! What the binary's verbs take of memory, over logs that ask for as much as they can.
+//! Memory limits of the binary's verbs, over logs that demand as much memory as they can.
 //!
-//! Each verb runs in a process of its own, whose address space is limited, and says at its end how much its heap held at
-//! most.
+//! Each verb runs in its own process with a limited address space, and prints the peak of its heap
+//! at the end.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,16 +19,16 @@ use foldlog_tests::forge;
 
 use super::HEAP;
 
-/// Holds the arguments of the verb that a child is to run, one a line.
+/// The variable with the arguments of the verb that a child runs, one per line.
 const VERB: &str = "FOLDLOG_TEST_MEMORY_VERB";
 
-/// What the child's last line on standard error begins with.
+/// The start of the child's last line on standard error.
 const PEAK: &str = "peak heap: ";
 
-/// The process's own mappings, its threads' stacks and what the allocator reserves without using it.
+/// The process's own mappings, its threads' stacks, and unused reservations of the allocator.
 const ADDRESS_SPACE_BESIDE: u64 = 1 << 30;
 
-/// What a reader may take beside three times the bytes of what was asked for.
+/// The limit of a reader in addition to three times the requested bytes.
 const BOUND: u64 = 64 << 20;
 
 /// The child: runs one verb, with the process's own streams, and ends.
@@ -44,17 +44,17 @@ fn part_of_a_child_that_runs_a_verb() {
     std::process::exit(code.into());
 }
 
-/// How a verb ended.
 struct Ran {
     code: i32,
-    /// The most that its heap held.
+    /// The peak of its heap.
     peak: u64,
     stderr: String,
     stdout_bytes: u64,
     stdout: String,
 }
 
-/// Runs a verb in a process whose address space is limited, and reads at most so many bytes of its results.
+/// Runs a verb in a process with a limited address space, and reads at most this many bytes of its
+/// results.
 fn run(words: &[&str], address_space: u64, read_max: u64) -> Ran {
     let script = format!("ulimit -v {}; exec \"$0\" \"$@\"", address_space >> 10);
     let mut command = Command::new("sh");
@@ -66,7 +66,7 @@ fn run(words: &[&str], address_space: u64, read_max: u64) -> Ran {
     let reading = std::thread::spawn(move || {
         let (mut bytes, mut start) = (0, Vec::new());
         let mut buffer = vec![0; 1 << 16];
-        // Closing the pipe early is no error of the verb's.
+        // Closing the pipe early is no error for the verb.
         while bytes < read_max {
             let read = std::io::Read::read(&mut stdout, &mut buffer).unwrap();
             if read == 0 {
@@ -87,7 +87,7 @@ fn run(words: &[&str], address_space: u64, read_max: u64) -> Ran {
     Ran { code, peak: peak.unwrap_or(u64::MAX), stderr, stdout_bytes, stdout }
 }
 
-/// A log in a directory of its own, written frame for frame.
+/// A log in its own directory, written frame by frame.
 struct ForgedLog {
     directory: tempfile::TempDir,
     log: forge::ForgedLog,
@@ -133,7 +133,8 @@ impl ForgedLog {
         self.log.dir().to_owned()
     }
 
-    /// A sparse object of a byte string of so many zeros; its reference.
+    /// Creates a sparse object that contains a byte string of this many zeros; returns its
+    /// reference.
     fn sparse_object(&self, len: u64) -> Vec<u8> {
         let mut head = vec![0xc6];
         head.extend_from_slice(&(len as u32).to_be_bytes());
@@ -157,8 +158,8 @@ impl ForgedLog {
     }
 }
 
-/// A log of four records that each replace all items of a slice by so many of one byte, and of a rollback to each, so that each is
-/// kept.
+/// Returns a log of four records that each replace all items of a slice by `count` items of one
+/// byte, and of a rollback to each, so that each is kept.
 fn replaced_items(count: usize) -> ForgedLog {
     let mut forge = ForgedLog::new();
     let one = [1];
@@ -177,7 +178,7 @@ fn replaced_items(count: usize) -> ForgedLog {
     forge.done()
 }
 
-/// All verbs that read a session, each with what is left of the arguments.
+/// Returns all verbs that read a session, each with its other arguments.
 fn verbs<'a>(last: &'a str, new: &'a str) -> Vec<(Vec<&'a str>, bool)> {
     let verbs: Vec<Vec<&str>> = vec![
         vec!["sessions", "STORE"],
@@ -198,14 +199,15 @@ fn verbs<'a>(last: &'a str, new: &'a str) -> Vec<(Vec<&'a str>, bool)> {
     verbs.into_iter().flat_map(|verb| [(verb.clone(), false), (verb, true)]).collect()
 }
 
-/// Runs every verb, for people and as JSON. `stored` is how many bytes hold the STATE that is asked for, and `codes` how each
-/// verb may end.
+/// Runs every verb, for people and as JSON. `stored` is the size of the requested STATE, and
+/// `codes` are the allowed exit codes.
 fn every_verb(shape: &str, forge: &ForgedLog, stored: u64, read_max: u64, codes: &[i32]) {
     let bound = BOUND + 3 * stored;
     let (session, store) = (forge.dir(), forge.directory.path().to_owned());
     let last = (forge.log.next() - 1).to_string();
     for (number, (verb, json)) in verbs(&last, "NEW").into_iter().enumerate() {
-        // A writer keeps STATE where each call that is open began, and there may be 1,024 of these over 4,096 slices.
+        // A writer keeps STATE at the start of each open call, of which there may be 1,024 over
+        // 4,096 slices.
         if verb[0] == "settle" && shape == "nested failures" {
             continue;
         }
@@ -225,7 +227,7 @@ fn every_verb(shape: &str, forge: &ForgedLog, stored: u64, read_max: u64, codes:
         let told = format!("{shape}: {} of {stored} bytes took {}: {}", verb.join(" "), ran.peak, ran.stderr);
         println!("{shape}: {:<60} json {json:<5} exit {} peak {:>12}", verb.join(" "), ran.code, ran.peak);
         assert!(ran.peak <= bound, "{told}");
-        // There is no such operation to be settled.
+        // The operation to settle does not exist.
         assert!(codes.contains(&ran.code) || verb[0] == "settle" && ran.code == 2, "{told}");
         assert!(ran.stdout_bytes > 0, "{told}");
     }
@@ -235,10 +237,11 @@ fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// 376 KiB of begins within begins took 3 GiB: each kept a copy of all operations that were open before it.
+/// 376 KiB of nested start records took 3 GiB: each kept a copy of all operations that were open
+/// before it.
 #[test]
 fn nested_begins_cost_no_more_than_they_hold() {
-    // More than can be open at once contradict the log, which `tail` alone does not look at.
+    // More open calls than allowed contradict the log, which only `tail` does not check.
     for (begins, codes) in [(1_000, &[0][..]), (5_000, &[0, 1])] {
         let mut forge = ForgedLog::new();
         let mut parent = None;
@@ -250,7 +253,7 @@ fn nested_begins_cost_no_more_than_they_hold() {
     }
 }
 
-/// The same, each of them failed again, so that STATE at each begin is to be kept, with many slices.
+/// The same, but each call fails, so that STATE at each start record is kept, with many slices.
 #[test]
 fn nested_calls_that_all_failed_cost_no_more_than_they_hold_or_are_refused() {
     let mut forge = ForgedLog::new();
@@ -285,11 +288,12 @@ fn an_object_is_held_once_however_often_it_is_named() {
         forge.event(&reference);
     }
     let forge = forge.done();
-    // What is read of 1.6 GiB of results is enough to see that they come.
+    // A part of the 1.6 GiB of results suffices to show that they arrive.
     every_verb("one object 100 times", &forge, len + forge.log.bytes(), 1 << 20, &[0]);
 }
 
-/// `state --json` and `export` of a log of 200 MB took 6 GiB: all slices were held as values, and then as one text.
+/// `state --json` and `export` of a log of 200 MB took 6 GiB: all slices were in memory as values,
+/// and then as one text.
 #[test]
 fn a_large_state_is_printed_as_it_is_read() {
     let mut forge = ForgedLog::new();
@@ -299,11 +303,11 @@ fn a_large_state_is_printed_as_it_is_read() {
         forge.event(&said.encode());
     }
     let forge = forge.done();
-    // Far less than the STATE, so that the bound is that of a reader that holds none of it.
+    // Far less than the STATE, so that the limit is that of a reader that keeps none of it.
     every_verb("a large state", &forge, 0, u64::MAX, &[0]);
 }
 
-/// A byte of a body can ask for an item, and each item takes a name.
+/// A single byte of a body can create an item, and each item takes a name.
 #[test]
 fn items_of_one_byte_are_refused_once_their_names_take_too_much() {
     let forge = replaced_items(1 << 20);
@@ -320,29 +324,29 @@ fn items_of_one_byte_are_refused_once_their_names_take_too_much() {
     }
     let allowed = run(&["state", &session, "--memory", "4000000000"], u64::from(u32::MAX), 1 << 20);
     assert_eq!(allowed.code, 0, "{}", allowed.stderr);
-    // Who asks for no slices need not hold any.
+    // Verbs that need no slices do not load any.
     for verb in ["show", "ledger", "tail"] {
         assert_eq!(run(&[verb, &session], ADDRESS_SPACE_BESIDE, u64::MAX).code, 0);
     }
-    // A session over its budget is a row that says so, and the others follow.
+    // A session over its budget is a row that states so, and the others follow.
     let listed = run(&["sessions", &store, "--json", "--memory", "10"], ADDRESS_SPACE_BESIDE, u64::MAX);
     assert_eq!(listed.code, 2, "{}", listed.stderr);
     assert!(listed.stdout.contains(r#""error":"#), "{}", listed.stdout);
 }
 
-/// The most that a verb may take whose budget is so many bytes.
+/// Returns the limit of a verb whose budget is this many bytes.
 fn most(budget: u64) -> u64 {
     budget + budget / 5 + (32 << 20)
 }
 
-/// Returns the files of a session, each with what it holds.
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
     files.map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
 }
 
-/// 12 MB of log took 1.5 GiB under `--memory 64M`: `recover` and `settle` were not given the budget, nor were `compact`, `gc` and
-/// `salvage`, and readers counted a record's items only once they held them.
+/// 12 MB of log took 1.5 GiB under `--memory 64M`: `recover` and `settle` did not receive the
+/// budget, nor did `compact`, `gc` and `salvage`, and readers counted a record's items only after
+/// loading them.
 #[test]
 fn commands_that_write_are_refused_before_they_take_more_than_their_budget() {
     const BUDGET: u64 = 8 << 20;
@@ -377,8 +381,8 @@ fn commands_that_write_are_refused_before_they_take_more_than_their_budget() {
     assert_eq!(allowed.code, 0, "{}", allowed.stderr);
 }
 
-/// 196 MB of small values took 6.9 GB as a tree, since all of them were held as values and then as one text; `rewind --preview`
-/// took as much.
+/// 196 MB of small values took 6.9 GB as a tree, since all of them were in memory as values and
+/// then as one text; `rewind --preview` took as much.
 #[test]
 fn a_tree_is_written_as_its_values_are_read_and_a_preview_is_refused() {
     const BUDGET: u64 = 24 << 20;
@@ -409,7 +413,8 @@ fn a_tree_is_written_as_its_values_are_read_and_a_preview_is_refused() {
     assert!(preview.code == 2 && preview.stderr.contains("--memory"), "{}", preview.stderr);
 }
 
-/// All items that only one of two positions has were held at once, 200 MB of a log under `--memory 64M`.
+/// All items that exist at only one of two positions were in memory at once, 200 MB of a log under
+/// `--memory 64M`.
 #[test]
 fn differences_are_printed_as_their_items_are_read() {
     const BUDGET: u64 = 8 << 20;
@@ -429,8 +434,8 @@ fn differences_are_printed_as_their_items_are_read() {
     assert!(ran.peak <= most(BUDGET), "{}", ran.peak);
 }
 
-/// Both states were held with all of their items, and each item was decoded whether it differed or not: 196 MB beside itself took
-/// 420 MB under `--memory 64M`.
+/// Both states were in memory with all of their items, and each item was decoded whether it
+/// differed or not: comparing 196 MB with itself took 420 MB under `--memory 64M`.
 #[test]
 fn two_sessions_are_compared_as_their_items_are_read() {
     const BUDGET: u64 = 8 << 20;
@@ -461,7 +466,7 @@ fn two_sessions_are_compared_as_their_items_are_read() {
     assert_eq!(told.matches("items[").count(), 1, "{told}");
     assert!(told.contains("~ items[41].text"), "{told}");
 
-    // An item that differs is decoded, which takes too much.
+    // A differing item is decoded, which takes too much.
     let mut forge = ForgedLog::new();
     forge.event(&Value::Array(vec![Value::from(2_u64); 300_000]).encode());
     let forge = forge.done();
@@ -473,7 +478,8 @@ fn two_sessions_are_compared_as_their_items_are_read() {
     assert!(ran.stderr.contains("--memory"), "{}", ran.stderr);
 }
 
-/// What is compared of each item takes memory beside the items' names, of which both sessions have many.
+/// The compared part of each item takes memory in addition to the names of the items, of which both
+/// sessions have many.
 #[test]
 fn two_sessions_of_many_items_are_refused_before_they_take_more_than_their_budget() {
     const BUDGET: u64 = 10 << 20;
@@ -498,7 +504,7 @@ fn two_sessions_of_many_items_are_refused_before_they_take_more_than_their_budge
     assert_eq!(run(&words, u64::from(u32::MAX), u64::MAX).code, 0);
 }
 
-/// A preview held the whole STATE, of which a rewind may change a little.
+/// A preview kept the whole STATE, of which a rewind may change little.
 #[test]
 fn a_preview_holds_what_the_rewind_changes_and_not_the_whole_state() {
     const BUDGET: u64 = 8 << 20;
@@ -523,7 +529,7 @@ fn a_preview_holds_what_the_rewind_changes_and_not_the_whole_state() {
     assert!(files(&forge.dir()) == before, "a preview changed the session");
 }
 
-/// `import aca --partial` went through all numbers below the one that the manifest says.
+/// `import aca --partial` iterated over all numbers below the one in the manifest.
 #[test]
 fn a_tree_whose_manifest_says_a_number_of_checkpoints_beyond_all_is_told_of_at_once() {
     let mut forge = ForgedLog::new();
@@ -550,10 +556,11 @@ fn a_tree_whose_manifest_says_a_number_of_checkpoints_beyond_all_is_told_of_at_o
     assert!(told.peak <= BOUND && told.stdout.contains("partial"), "{}{}", told.stdout, told.stderr);
 }
 
-/// Bytes that a reader may take for a message of a conversation, beside three times the bytes of its record.
+/// The limit of a reader for each message of a conversation, in addition to three times the bytes
+/// of its record.
 const MESSAGE_BYTES: u64 = 1 << 10;
 
-/// The texts of a conversation are held, and beside each of them what a reader needs for a message.
+/// The texts of a conversation are in memory, each with the data that a reader needs for a message.
 #[test]
 fn a_transcript_of_a_hundred_thousand_messages_takes_a_stated_multiple_of_them() {
     const MESSAGES: u64 = 100_000;
@@ -580,7 +587,7 @@ fn a_transcript_of_a_hundred_thousand_messages_takes_a_stated_multiple_of_them()
         assert!(ran.peak <= bound, "{format}: {} of {bound}", ran.peak);
         assert!(ran.stdout_bytes > MESSAGES * 20, "{format}");
     }
-    // What is held is counted: who may take less is told so.
+    // Memory is counted: a smaller budget is refused.
     for verb in [
         &["transcript", &session][..],
         &["state", &session],

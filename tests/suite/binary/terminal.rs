@@ -183,8 +183,8 @@ fn a_terminal_is_coloured_unless_somebody_says_otherwise() {
     assert!(help.contains('\u{1b}'), "{help}");
 }
 
-/// Returns a script that acts as a pager: it prints its name, its arguments and `LESS`, and then runs
-/// `end`.
+/// Returns a script that acts as a pager: it prints its name, its arguments and `LESS`, and then
+/// runs `end`.
 fn pager(directory: &Path, name: &str, end: &str) -> String {
     let path = directory.join(name);
     fs::write(&path, format!("#!/bin/sh\necho \"{name} $# $1 $LESS\"\n{end}\n")).unwrap();

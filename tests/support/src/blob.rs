@@ -1,9 +1,9 @@
-//! Bytes as bytes, where serde writes a `Vec<u8>` as an array.
+//! Byte strings, since serde writes a `Vec<u8>` as an array.
 
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes that are written as bytes. A buffer of zeros that nobody reads takes no memory, however long it is.
+/// A byte string. Memory pages of a long zeroed buffer stay unallocated until they are read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Blob(pub Vec<u8>);
 

@@ -1,4 +1,4 @@
-//! Objects of captures, and what a disk or somebody does to them.
+//! Objects of captures, and damage by a disk or by other users.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,8 @@ use nix::unistd::mkfifo;
 
 use crate::room::Room;
 
-/// A session with some captures, and the path of each of their objects in its directory.
+/// Creates a session with some captures; returns its directory of captures and the path of each
+/// object in it.
 pub fn with_objects() -> (Room, PathBuf, Vec<PathBuf>) {
     let room = Room::new();
     room.call("printf one > page; mkdir d; printf other > d/other; chmod 700 d/other");
@@ -20,7 +21,7 @@ pub fn with_objects() -> (Room, PathBuf, Vec<PathBuf>) {
     (room, captures, all)
 }
 
-/// The objects of the captures, by their paths in the directory of captures.
+/// Returns the objects of the captures, by their paths in the directory of captures.
 pub fn objects(captures: &Path) -> BTreeSet<PathBuf> {
     let directories = fs::read_dir(captures.join("objects")).unwrap().map(|entry| entry.unwrap().path());
     let directories =
@@ -30,7 +31,6 @@ pub fn objects(captures: &Path) -> BTreeSet<PathBuf> {
     files.map(|path| path.strip_prefix(captures).unwrap().to_owned()).collect()
 }
 
-/// Flips a bit in the middle of a file.
 pub fn flip(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     let middle = bytes.len() / 2;
@@ -39,10 +39,10 @@ pub fn flip(path: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
-/// What may stand in the place of a file or a directory, by somebody's doing.
+/// Entries that others may put in place of a file or a directory.
 pub const IN_PLACES: [&str; 4] = ["a directory", "a symbolic link", "a pipe", "a regular file"];
 
-/// Puts something into a place.
+/// Puts an entry of this kind at the path.
 pub fn put(path: &Path, what: &str) {
     match what {
         "a directory" => fs::create_dir_all(path.join("somebody's")).unwrap(),
@@ -52,7 +52,7 @@ pub fn put(path: &Path, what: &str) {
     }
 }
 
-/// Removes what was put into a place.
+/// Removes an entry that [`put`] made.
 pub fn clear(path: &Path) {
     match fs::symlink_metadata(path).unwrap().is_dir() {
         true => fs::remove_dir_all(path).unwrap(),

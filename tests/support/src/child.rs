@@ -1,4 +1,4 @@
-//! Second processes for tests: this same test binary, which runs one test of it alone.
+//! Child processes of tests: the same test binary, which runs only one of its tests.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,33 +11,26 @@ use nix::libc;
 
 const PART: &str = "FOLDLOG_TEST_CHILD";
 
-/// Returns the argument that the parent handed to this process if it is a child, or `None` if somebody runs all ignored
-/// tests, among which a child's part is.
+/// Returns the parent's argument if this process is a child. Returns `None` if someone runs all
+/// ignored tests, which include the parts of children.
 pub fn argument() -> Option<String> {
     std::env::var(PART).ok()
 }
 
-/// Holds a child process that runs one test of this binary.
+/// A child process that runs one test of this binary.
 pub struct Started {
     process: Child,
     output: Option<BufReader<ChildStdout>>,
 }
 
-/// Starts the test `name` (its whole path, such as `bad_input::part_of_the_child`) in a child process with an
-/// argument.
-///
-/// # Panics
-///
-/// If the system starts no process.
+/// Starts the test `name` (its whole path, such as `bad_input::part_of_the_child`) in a child
+/// process with an argument.
 pub fn start(name: &str, argument: &str) -> Started {
     start_under(&[], name, argument)
 }
 
-/// Starts the test `name` in a child process under a program that runs another, such as a tracer with its arguments.
-///
-/// # Panics
-///
-/// If the system starts no process.
+/// Starts the test `name` in a child process under another program, such as a tracer with its
+/// arguments.
 pub fn start_under(program: &[String], name: &str, argument: &str) -> Started {
     let mut process = command_under(program, name, argument)
         .stdin(Stdio::piped())
@@ -48,19 +41,15 @@ pub fn start_under(program: &[String], name: &str, argument: &str) -> Started {
     Started { process, output: Some(output) }
 }
 
-/// Starts a part of a test traced by `strace`, which is told `tracing` beside that it follows threads. Not by a filter in the kernel:
-/// what a filter stops at is sent no signal.
+/// Starts a part of a test under `strace`, with the arguments `tracing` and with all threads
+/// followed. A kernel filter is not used: a call that it stops receives no signal.
 pub fn start_traced(tracing: &[&str], name: &str, argument: &str) -> Started {
     let tracer = ["strace", "-f", "-qq"].iter().chain(tracing);
     let tracer: Vec<String> = tracer.map(|word| (*word).to_owned()).collect();
     start_under(&tracer, name, argument)
 }
 
-/// Makes the command that runs the test `name` in a process of its own, with an argument.
-///
-/// # Panics
-///
-/// If the test does not know its binary.
+/// Returns the command that runs the test `name` in a new process, with an argument.
 pub fn command(name: &str, argument: &str) -> Command {
     command_under(&[], name, argument)
 }
@@ -84,11 +73,7 @@ pub fn is_traced_here() -> bool {
     works
 }
 
-/// Counts the processes in whose environment a variable begins so, such as `NAME=`.
-///
-/// # Panics
-///
-/// If the system tells of no processes.
+/// Counts the processes with an environment variable that starts like this, such as `NAME=`.
 pub fn with_variable(beginning: &str) -> usize {
     let is_given = |environment: Vec<u8>| {
         environment.split(|byte| *byte == 0).any(|one| one.starts_with(beginning.as_bytes()))
@@ -97,22 +82,18 @@ pub fn with_variable(beginning: &str) -> usize {
     processes.filter(|process| std::fs::read(process.path().join("environ")).is_ok_and(is_given)).count()
 }
 
-/// Prints something for the parent, on a line of its own.
+/// Prints a value for the parent, on its own line.
 pub fn tell(word: &str, value: impl std::fmt::Display) {
     println!("\n@{word} {value}");
 }
 
 impl Started {
-    /// Returns the child's process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Waits until the child prints `word`, and returns the rest of that line; `None` if the child ends before.
-    ///
-    /// # Panics
-    ///
-    /// If the child's output cannot be read.
+    /// Waits until the child prints `word`, and returns the rest of that line; `None` if the child
+    /// ends before.
     pub fn hear(&mut self, word: &str) -> Option<String> {
         loop {
             let line = self.line()?;
@@ -122,19 +103,15 @@ impl Started {
         }
     }
 
-    /// Waits for the next line that the child prints, and returns it; `None` if the child ends before. A line that a kill cut
-    /// short is empty.
-    ///
-    /// # Panics
-    ///
-    /// If the child's output cannot be read.
+    /// Waits for the child's next line, and returns it; `None` if the child ends before. A line
+    /// that a kill cut short is empty.
     pub fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         let read = self.output.as_mut()?.read_line(&mut line).expect("the child's output is text");
         (read > 0).then(|| line.strip_suffix('\n').unwrap_or_default().to_owned())
     }
 
-    /// Ends the child's input, which it may wait for.
+    /// Closes the child's input, for which it may wait.
     pub fn go_on(&mut self) {
         drop(self.process.stdin.take());
     }
@@ -144,31 +121,18 @@ impl Started {
         self.output = None;
     }
 
-    /// Waits for the child's end.
-    ///
-    /// # Panics
-    ///
-    /// If the child cannot be waited for.
     pub fn ended(&mut self) {
         self.process.wait().expect("a child can be waited for");
     }
 
-    /// Kills the child with SIGKILL and waits for its end. What it has printed can still be read.
-    ///
-    /// # Panics
-    ///
-    /// If the child cannot be waited for.
+    /// Kills the child with SIGKILL and waits for its end. Its earlier output can still be read.
     pub fn kill(&mut self) {
-        // One that has ended by itself cannot be killed, which is as good.
+        // This fails for a child that has already ended, which is fine.
         let _ = self.process.kill();
         self.process.wait().expect("a child can be waited for");
     }
 
     /// Waits for the child's end, and returns whether its test passed.
-    ///
-    /// # Panics
-    ///
-    /// If the child cannot be waited for.
     pub fn passed(&mut self) -> bool {
         self.process.wait().expect("a child can be waited for").success()
     }
@@ -180,7 +144,8 @@ impl Drop for Started {
     }
 }
 
-/// Takes the locks of all sessions of a store. No test can fork: whoever is handed the file holds them on, as a forked process does.
+/// Takes the locks of all sessions of a store. Tests cannot fork; instead, a process that inherits
+/// the file keeps the locks, as a forked process does.
 pub fn lock_sessions(store: &Path) -> File {
     let locks = File::options().read(true).write(true).open(store.join("writers.lock")).unwrap();
     let all = libc::flock {

@@ -1,4 +1,4 @@
-//! Processes that compete for a session: each opens it whenever nobody else has it, and writes a few notes.
+//! Processes that compete for a session: each opens it whenever it is free, and writes a few notes.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -12,15 +12,15 @@ use crate::child;
 use crate::crash::Chance;
 use crate::host::{Noted, types};
 
-/// Segments of a page, and images as often as can be.
+/// Opens a store with segments of a page, and with images as often as possible.
 pub fn store_at(path: &Path, durability: Durability) -> Store {
     let segments = SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 };
     let options = StoreOptions { durability, segments, image_bytes_min: 4096, ..StoreOptions::default() };
     Store::open_with(path, options).unwrap()
 }
 
-/// What stands in a note: who wrote it, when it had opened the session for the how many-th time, which of its notes it
-/// is, and something to fill the segments.
+/// The content of a note: the writing process, the number of its opening, the number of the note
+/// within it, and text that fills the segments.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark {
     pub process: u64,
@@ -33,7 +33,7 @@ impl Mark {
         Noted { text: format!("{} {} {} {}", self.process, self.opening, self.nth, "x".repeat(150)) }
     }
 
-    /// Reads a mark from a note's text, or from what a child says of it.
+    /// Reads a mark from a note's text, or from a child's report of it.
     pub fn of(text: &str) -> Mark {
         let mut numbers = text.split(' ').map(|word| word.parse());
         let mut next = || numbers.next().unwrap().unwrap();
@@ -41,8 +41,9 @@ impl Mark {
     }
 }
 
-/// A lock of the test's own, which whoever writes the session holds. A process that is killed lets go of its locks in
-/// an order of the system's choosing: what stands in the file tells that from two who write at once.
+/// The test's own lock, held by the current writer of the session. The system releases a killed
+/// process's locks in any order; the file's content distinguishes that from two simultaneous
+/// writers.
 struct Held(File);
 
 impl Held {
@@ -79,8 +80,9 @@ fn open(store: &Store, id: Uuid) -> Option<Session> {
     }
 }
 
-/// Opens the session whenever nobody else has it, writes a few notes, closes it or lets it fall. `argument` names the store, the session,
-/// the process's number, its first opening and how many openings it has. Each note is reported as `kept`.
+/// Opens the session whenever it is free, writes a few notes, and closes or drops it. `argument`
+/// contains the store, the session, the process's number, its first opening and the number of its
+/// openings. Each note is reported as `kept`.
 pub fn take_turns(argument: &str) {
     let words: Vec<&str> = argument.split(' ').collect();
     let [path, id, process, first, openings] = words[..] else { panic!("{words:?}") };

@@ -6,12 +6,11 @@ use foldlog::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Says that a step was added to the plan.
+/// A step was added to the plan.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct StepAdded {
-    /// What is to be done.
     pub title: String,
-    /// Part of the plan that the step belongs to.
+    /// The part of the plan that the step belongs to.
     pub part: u8,
 }
 
@@ -19,10 +18,8 @@ impl Event for StepAdded {
     const NAME: &'static str = "plan.step_added";
 }
 
-/// Says that something was noted.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct Noted {
-    /// The note.
     pub text: String,
 }
 
@@ -30,10 +27,10 @@ impl Event for Noted {
     const NAME: &'static str = "noted";
 }
 
-/// Asks to change the draft at a place.
+/// Changes the draft at a place.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct DraftEdited {
-    /// Index of the line; beyond the end the line is appended.
+    /// The index of the line; an index beyond the end appends the line.
     pub place: usize,
     /// The new line; an empty one removes the line.
     pub line: String,
@@ -57,7 +54,6 @@ impl Event for LinesPasted {
 /// Moves the draft's first lines to its end, in their order.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct DraftTurned {
-    /// Number of lines.
     pub by: usize,
 }
 
@@ -65,10 +61,9 @@ impl Event for DraftTurned {
     const NAME: &'static str = "draft.turned";
 }
 
-/// Removes from the draft all lines that hold a text.
+/// Removes all lines of the draft that contain a text.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct LinesStruck {
-    /// The text.
     pub holding: String,
 }
 
@@ -76,10 +71,10 @@ impl Event for LinesStruck {
     const NAME: &'static str = "draft.lines_struck";
 }
 
-/// Holds an event that its first reducer takes, and its second refuses if `good` is false.
+/// An event that its first reducer accepts, and its second one refuses if `good` is false.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct Doubted {
-    /// Whether the second reducer takes the event too.
+    /// Whether the second reducer accepts the event too.
     pub good: bool,
 }
 
@@ -87,10 +82,9 @@ impl Event for Doubted {
     const NAME: &'static str = "doubted";
 }
 
-/// Holds an event that no host declares.
+/// An event that no host declares.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct Undeclared {
-    /// Any number.
     pub value: i64,
 }
 
@@ -98,7 +92,7 @@ impl Event for Undeclared {
     const NAME: &'static str = "undeclared";
 }
 
-/// Is STATE, folded by `append_all`.
+/// STATE, folded by `append_all`.
 #[derive(Debug)]
 pub struct Plan;
 
@@ -107,7 +101,7 @@ impl Slice for Plan {
     type Item = StepAdded;
 }
 
-/// Is STATE, folded by `replace_latest`.
+/// STATE, folded by `replace_latest`.
 #[derive(Debug)]
 pub struct CurrentStep;
 
@@ -116,7 +110,7 @@ impl Slice for CurrentStep {
     type Item = StepAdded;
 }
 
-/// Is STATE, folded by `upsert_by` over parts.
+/// STATE, folded by `upsert_by` over parts.
 #[derive(Debug)]
 pub struct StepOfPart;
 
@@ -125,7 +119,7 @@ impl Slice for StepOfPart {
     type Item = StepAdded;
 }
 
-/// Is LOG, folded by `append_all`.
+/// LOG, folded by `append_all`.
 #[derive(Debug)]
 pub struct Notes;
 
@@ -134,7 +128,7 @@ impl Slice for Notes {
     type Item = Noted;
 }
 
-/// Is LOG, folded by a reducer of the host's own: a running count, which needs the last item.
+/// LOG, folded by a reducer of the host: a running count, which needs the last item.
 #[derive(Debug)]
 pub struct NoteSizes;
 
@@ -144,7 +138,7 @@ impl Slice for NoteSizes {
     const ITEM_NAME: &'static str = "note_size";
 }
 
-/// Is CACHE, folded by `append_all`.
+/// CACHE, folded by `append_all`.
 #[derive(Debug)]
 pub struct Preview;
 
@@ -153,7 +147,7 @@ impl Slice for Preview {
     type Item = StepAdded;
 }
 
-/// Is STATE, folded by a reducer that replaces, extends and clears.
+/// STATE, folded by a reducer that replaces, extends and clears.
 #[derive(Debug)]
 pub struct Draft;
 
@@ -164,7 +158,7 @@ impl Slice for Draft {
     const ITEM_VERSION: u32 = 2;
 
     fn upcast_item(version: u32, value: Value) -> Result<Value, UpcastError> {
-        // Version 1 held maps with one field.
+        // Items of version 1 are maps with one field.
         match value.get("line") {
             Some(line) if version == 1 => Ok(line.clone()),
             _ => Err(UpcastError::new("a line of version 1 has a field `line`")),
@@ -172,7 +166,7 @@ impl Slice for Draft {
     }
 }
 
-/// Is STATE, and takes every doubt.
+/// STATE, which accepts every doubt.
 #[derive(Debug)]
 pub struct Doubts;
 
@@ -181,7 +175,7 @@ impl Slice for Doubts {
     type Item = Doubted;
 }
 
-/// Is LOG, folded by a reducer that refuses doubts which are not good.
+/// LOG, folded by a reducer that refuses doubts that are not good.
 #[derive(Debug)]
 pub struct GoodOnes;
 
@@ -190,11 +184,7 @@ impl Slice for GoodOnes {
     type Item = u64;
 }
 
-/// Makes the host's declarations.
-///
-/// # Panics
-///
-/// Never: the declarations agree.
+/// Returns the host's declarations.
 pub fn types() -> SessionTypes {
     builder().build().expect("the declarations agree")
 }
@@ -227,7 +217,7 @@ pub fn builder() -> SessionTypesBuilder {
                 (Some(_), "") => {
                     items.remove(edit.place);
                 }
-                // A line that asks for it gets a number that a replay must draw again.
+                // The line `?` becomes a number that a replay must draw again.
                 (Some(slot), "?") => *slot = context.generator().next_below(1000).to_string().into(),
                 (Some(slot), line) => *slot = line.to_owned().into(),
             }
@@ -253,11 +243,8 @@ pub fn builder() -> SessionTypesBuilder {
         })
 }
 
-/// Asserts that a log's reducers resolve again what is recorded, and that a fold of that amounts to the recorded slices.
-///
-/// # Panics
-///
-/// Panics with the divergences, and if the log cannot be read.
+/// Asserts that a log's reducers return the recorded effects again, and that a fold of these
+/// returns the recorded slices.
 pub fn assert_reduced_again(reader: &LogReader, types: &SessionTypes) {
     let options = ReplayReducers { fold_produced: true, ..ReplayReducers::default() };
     let replayed = reader.replay_reducers(types, &options).expect("the log can be read");

@@ -1,13 +1,14 @@
-//! Parts of tests that run in a process of their own, and are killed there, one after the other, at each system call by which they
-//! change something.
+//! Parts of tests that run in their own processes, which are killed at each system call that
+//! changes something, one process per call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::child;
 
-/// The system calls that change a file system, or say that it is to be durable. Of those that open a file some make it: what is
-/// there before and after that is what the calls around it are killed at.
+/// The system calls that change a file system, or make it durable. Calls that open a file are
+/// missing, although some create one: kills at the neighbouring calls show the states before and
+/// after.
 const CALLS: [&str; 27] = [
     "write",
     "pwrite64",
@@ -38,7 +39,8 @@ const CALLS: [&str; 27] = [
     "utimensat",
 ];
 
-/// A system call of a part: its name, the how many-th of this name it is in its thread, and what the tracer printed of it.
+/// A system call of a part: its name, its number among the thread's calls of that name, and the
+/// tracer's output.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub name: String,
@@ -46,31 +48,33 @@ pub struct Call {
     pub text: String,
 }
 
-/// How a part ended that was to be killed at a call.
+/// The end of a part that was to be killed at a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Killed {
-    /// Whether it was killed: a part that has threads may get by without the call.
+    /// Whether it was killed: a part with threads may not reach the call.
     pub was_killed: bool,
-    /// Whether it had said before that what it was to do is done.
+    /// Whether it had reported before that its work was done.
     pub was_done: bool,
 }
 
-/// By which step a matrix goes: `FOLDLOG_MATRIX=all` has everything tried, where by default every so-manieth is.
+/// Returns the step through a matrix: `FOLDLOG_MATRIX=all` tries everything, otherwise every
+/// `by_default`-th case is tried.
 pub fn step(by_default: usize) -> usize {
     if std::env::var("FOLDLOG_MATRIX").is_ok_and(|which| which == "all") { 1 } else { by_default }
 }
 
-/// Says, in a part, that what it was to do is done, and nobody may lose it.
+/// Reports, in a part, that its work is done and must not be lost.
 pub fn tell_done() {
     child::tell("done", "now");
 }
 
-/// Runs a part to its end, and lists the calls by which it changes something beneath a directory, in order. Of calls of several threads
-/// that are the how many-th of one name in each, the first is listed: [`kill_at`] kills at whichever comes first.
+/// Runs a part to its end, and lists the calls that change something below a directory, in order.
+/// If several threads make a call with the same name and number, the first is listed: [`kill_at`]
+/// kills at the first one that occurs.
 ///
 /// # Panics
 ///
-/// Where the part fails, or its trace cannot be read.
+/// If the part fails, or its trace cannot be read.
 pub fn calls(part: &str, argument: &str, beneath: &Path) -> Vec<Call> {
     let told = tempfile::NamedTempFile::new().unwrap();
     let trace = format!("trace={}", CALLS.map(|call| format!("?{call}")).join(","));
@@ -84,12 +88,13 @@ pub fn calls(part: &str, argument: &str, beneath: &Path) -> Vec<Call> {
     let calls = traced.lines().filter_map(|line| {
         let (thread, rest) = line.split_once(' ')?;
         let (name, text) = rest.trim_start().split_once('(')?;
-        // What another thread interrupted is told of a second time, by another beginning.
+        // An interrupted call is printed a second time, with another prefix.
         CALLS.contains(&name).then_some(())?;
-        // As the tracer counts them.
+        // Counted like the tracer does.
         let count = counts.entry((thread.to_owned(), name.to_owned())).or_default();
         *count += 1;
-        // What the harness itself writes is none of the part's. A sync of mapped bytes names no file.
+        // Writes of the test harness itself are not the part's. A sync of mapped bytes names no
+        // file.
         let is_of_part = text.contains(beneath) || name == "msync";
         let call = Call { name: name.to_owned(), nth: *count, text: text.to_owned() };
         (is_of_part && listed.insert((call.name.clone(), call.nth))).then_some(call)
@@ -97,11 +102,7 @@ pub fn calls(part: &str, argument: &str, beneath: &Path) -> Vec<Call> {
     calls.collect()
 }
 
-/// Runs a part that is killed where it comes to a call.
-///
-/// # Panics
-///
-/// Where no process starts.
+/// Runs a part and kills it at a call.
 pub fn kill_at(call: &Call, part: &str, argument: &str) -> Killed {
     let (trace, inject) =
         (format!("trace={}", call.name), format!("inject={}:signal=KILL:when={}", call.name, call.nth));
@@ -110,12 +111,8 @@ pub fn kill_at(call: &Call, part: &str, argument: &str) -> Killed {
     Killed { was_killed: !started.passed(), was_done }
 }
 
-/// Makes a temporary directory for what is killed but never loses its power: in memory where there is room, since syncing to a disk
-/// is what such tests would wait for most.
-///
-/// # Panics
-///
-/// Where none can be made.
+/// Creates a temporary directory for processes that are killed but never lose power: in memory if
+/// there is room, since such tests would mostly wait for syncs to a disk.
 pub fn quick_directory() -> tempfile::TempDir {
     let memory = "/dev/shm";
     let free = rustix::fs::statvfs(memory).map_or(0, |told| told.f_bavail * told.f_frsize);

@@ -1,4 +1,5 @@
-//! Shared parts of the tests: a host's types, child processes, disks, and oracles that share no code with the engine.
+//! Shared parts of the tests: a host's types, child processes, disks, and oracles that share no
+//! code with the engine.
 
 mod blob;
 pub mod captures;

@@ -1,4 +1,4 @@
-//! A small disk that is mounted from a file, and can really be full.
+//! A small disk that is mounted from a file, and can be really full.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,28 +6,28 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Holds a mounted file system, which is unmounted when this is dropped.
+/// A mounted file system, which is unmounted when this is dropped.
 #[derive(Debug)]
 pub struct LoopDisk {
     directory: TempDir,
 }
 
 impl LoopDisk {
-    /// Mounts an ext4 of this many bytes. `Err` says why this machine, or this user, can have none.
+    /// Mounts an ext4 of this many bytes.
     ///
     /// # Errors
     ///
-    /// What was tried, and what came of it.
+    /// If this machine or this user cannot mount one: the failed step and its reason.
     pub fn mounted(bytes: u64) -> Result<LoopDisk, String> {
-        // Nothing is kept for root, who may run the tests.
+        // No blocks are reserved for root, who may run the tests.
         LoopDisk::mounted_as("mkfs.ext4", &["-q", "-F", "-b", "4096", "-m", "0"], bytes)
     }
 
-    /// Mounts a disk of this many bytes, whose file system this program makes. `Err` says why this machine can have none.
+    /// Mounts a disk of this many bytes, on which the program `make` creates the file system.
     ///
     /// # Errors
     ///
-    /// What was tried, and what came of it.
+    /// If this machine cannot mount one: the failed step and its reason.
     pub fn mounted_as(make: &str, options: &[&str], bytes: u64) -> Result<LoopDisk, String> {
         let directory = TempDir::new().map_err(|error| error.to_string())?;
         let (image, root) = (directory.path().join("image"), directory.path().join("root"));
@@ -40,7 +40,6 @@ impl LoopDisk {
         Ok(LoopDisk { directory })
     }
 
-    /// Returns the directory at which the disk is mounted.
     pub fn root(&self) -> PathBuf {
         self.directory.path().join("root")
     }
@@ -57,7 +56,7 @@ impl LoopDisk {
         while std::mem::replace(&mut before, file.metadata().expect("it is open").len()) != before {
             let ended = io::copy(&mut io::repeat(7), &mut file).expect_err("no disk is endless");
             assert_eq!(ended.kind(), io::ErrorKind::StorageFull, "{ended}");
-            // More is set aside for what is delayed than it takes in the end.
+            // Delayed allocation reserves more blocks than the file finally takes.
             file.sync_all().expect("what was written had room");
         }
         path
@@ -67,7 +66,7 @@ impl LoopDisk {
 impl Drop for LoopDisk {
     fn drop(&mut self) {
         let root = self.root();
-        // Lazily where somebody has a file open: the directory must be empty before it is removed.
+        // Lazily if a file is still open: the directory must be empty before it is removed.
         if run(Command::new("umount").arg(&root)).is_err() {
             let _ = run(Command::new("umount").arg("-l").arg(&root));
         }

@@ -1,8 +1,8 @@
 //! A naive model of a session: plain vectors, and no code of the engine.
 //!
-//! It has its own idea of what the [host's](crate::host) reducers do, of policies, of rollbacks and of which
-//! records a call writes. Where the engine shares items between positions, the model copies every slice at
-//! every position; where the engine folds, the model remembers.
+//! The model itself implements the [host's](crate::host) reducers, policies, rollbacks, and the
+//! records of each call. The engine shares items between positions; the model copies every slice at
+//! every position. The engine folds; the model remembers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use crate::host::{Noted, StepAdded};
 
-/// Names what a test may do to a session's slices and tags.
+/// A change that a test may make to a session's slices and tags.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// `StepAdded`, which changes four slices.
     Step(StepAdded),
-    /// `Noted`, which two LOG slices take.
+    /// `Noted`, which two LOG slices accept.
     Note(String),
     /// `DraftEdited`: place and line.
     Edit(usize, String),
@@ -27,7 +27,7 @@ pub enum Change {
     Turn(usize),
     /// `LinesStruck`.
     Strike(String),
-    /// `Doubted`: refused where false.
+    /// `Doubted`: refused if false.
     Doubt(bool),
     /// An event that the host never declared.
     Undeclared(i64),
@@ -106,7 +106,7 @@ impl Moment {
     }
 }
 
-/// Holds a session as it should be.
+/// The expected state of a session.
 #[derive(Clone, Debug)]
 pub struct Model {
     seed: u64,
@@ -130,7 +130,7 @@ fn step(step: &StepAdded) -> Value {
 }
 
 impl Model {
-    /// Makes a session that was just created.
+    /// Creates the model of a new session.
     pub fn new(seed: u64, tags: BTreeMap<String, String>) -> Model {
         let mut model = Model { seed, now: Moment::default(), past: Vec::new(), kinds: Vec::new() };
         model.now.tags = tags;
@@ -143,7 +143,6 @@ impl Model {
         &self.now
     }
 
-    /// Returns the last record's position.
     pub fn position(&self) -> u64 {
         self.past.len() as u64 - 1
     }
@@ -156,7 +155,6 @@ impl Model {
         sequence
     }
 
-    /// Returns the items of a declared slice.
     fn items(&mut self, slice: &str) -> &mut Vec<Value> {
         &mut self.now.slices.get_mut(slice).expect("it was declared").1
     }
@@ -277,36 +275,35 @@ impl Model {
         }
     }
 
-    /// The number below 1000 that a reducer draws at the next record: from the seed of the session in which
-    /// the record is first written, on the stream that the record's position names.
+    /// Returns the number below 1000 that a reducer draws at the next record: from the seed of the
+    /// session that first writes the record, on the stream of the record's position.
     fn draw(&self) -> u64 {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(self.past.len() as u64 + 1);
         ((u128::from(rng.next_u64()) * 1000) >> 64) as u64
     }
 
-    /// Observes something, which changes no slice, and returns its position.
+    /// Records an observation, which changes no slice, and returns its position.
     pub fn observe(&mut self) -> u64 {
         self.write("observed")
     }
 
-    /// Records that a replica holds the session, which changes no slice, and returns its position.
+    /// Records that the session is replicated, which changes no slice, and returns its position.
     pub fn replicate(&mut self) -> u64 {
         self.write("replicated")
     }
 
-    /// Takes a snapshot and returns its position.
     pub fn snapshot(&mut self) -> u64 {
         self.write("snapshot")
     }
 
-    /// Rolls back: restores STATE and empties CACHE. Returns the rollback's position, and the records that were live and no
-    /// longer are.
+    /// Rolls back: restores STATE and empties CACHE. Returns the rollback's position, and the
+    /// records that it abandons.
     pub fn roll_back(&mut self, to: u64) -> (u64, BTreeSet<u64>) {
         self.go_back(to, true)
     }
 
-    /// Rolls back as only tests can: LOG is restored too.
+    /// Rolls back LOG too, which only tests can do.
     pub fn roll_back_logs_too(&mut self, to: u64) -> (u64, BTreeSet<u64>) {
         self.go_back(to, false)
     }
@@ -328,7 +325,7 @@ impl Model {
         (self.write("rollback"), abandoned)
     }
 
-    /// Makes a fork, which is the same up to a position and then goes on with a seed of its own.
+    /// Creates a fork, which is equal up to a position and then continues with its own seed.
     pub fn fork(&self, at: u64, seed: u64, tags: &BTreeMap<String, String>) -> Model {
         let shared = at as usize + 1;
         let (past, kinds) = (self.past[..shared].to_vec(), self.kinds[..shared].to_vec());
@@ -338,7 +335,8 @@ impl Model {
         fork
     }
 
-    /// Makes a session that begins with an export of this one: its tags, and all slices but CACHE and empty ones.
+    /// Creates a session that starts with an export of this one: its tags, and all slices except
+    /// CACHE and empty ones.
     pub fn import(&self, seed: u64, tags: &BTreeMap<String, String>) -> Model {
         let mut import = Model::new(seed, tags.clone());
         let kept = |(_, (policy, items)): &(&String, &Items)| *policy != "cache" && !items.is_empty();
@@ -350,7 +348,7 @@ impl Model {
         import.write("declare");
         import.now.slices = slices;
         for (key, value) in &self.now.tags {
-            // What the import was told of its own counts more than what the export says.
+            // The import's own tags take precedence over those of the export.
             import.now.tags.entry(key.clone()).or_insert_with(|| value.clone());
         }
         import.write("import");

@@ -1,5 +1,5 @@
-//! The host of the tests once more, as one that knows no types when it is compiled: the declarations of [`host`](crate::host) by
-//! their names, with the same reducers over values.
+//! The host of the tests without types known at compile time: the declarations of
+//! [`host`](crate::host) by their names, with the same reducers over values.
 
 use foldlog::{
     Clear, DynamicEvent, DynamicSlice, Item, Policy, ReducerContext, Result, SequenceNumber, Session,
@@ -10,11 +10,7 @@ use serde::Serialize;
 use crate::host::{Doubted, Draft, DraftEdited, DraftTurned, LinesPasted, LinesStruck, Noted, Undeclared};
 use crate::model::{Change, Cleared};
 
-/// Makes the host's declarations without a type.
-///
-/// # Panics
-///
-/// Never: the declarations agree.
+/// Returns the host's declarations without types.
 pub fn types() -> SessionTypes {
     let draft = DynamicSlice::new("draft").items("draft_line", 2).upcast(Draft::upcast_item);
     SessionTypes::builder()
@@ -91,30 +87,18 @@ fn edited(lines: &View<Value>, edit: &Value, context: &ReducerContext) -> Result
     Ok(SliceOp::Replace(items))
 }
 
-/// Returns what a typed host would record, as a value.
-///
-/// # Panics
-///
-/// If it cannot be recorded.
+/// Returns the recorded form of a typed host, as a value.
 pub fn value(of: &impl Serialize) -> Value {
     let bytes = foldlog_codec::msgpack::to_vec(of).expect("it can be recorded");
     Value::decode(&bytes).expect("it is MessagePack")
 }
 
-/// Has the session make a change, all of it by names and values.
-///
-/// # Errors
-///
-/// Those of the session.
+/// Dispatches a change by names and values alone.
 pub fn dispatch(session: &Session, change: &Change) -> Result<SequenceNumber> {
     dispatch_by(session, change, Session::dispatch_value)
 }
 
-/// Has the session make a change, all of it by names and values; events by what `event` does with their names and values.
-///
-/// # Errors
-///
-/// Those of the session.
+/// Dispatches a change by names and values alone; `event` dispatches events.
 pub fn dispatch_by(
     session: &Session,
     change: &Change,

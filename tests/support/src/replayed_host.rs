@@ -9,12 +9,9 @@ use foldlog::{Clock, Durability, Event, Idempotency, Slice, Store, StoreOptions}
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A number is noted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noted {
-    /// The number.
     pub number: u64,
-    /// What is noted of it.
     pub text: String,
     /// Pairs that are written as a map, in this order.
     #[serde(with = "ordered")]
@@ -40,7 +37,7 @@ mod ordered {
 }
 
 impl Noted {
-    /// Makes an event with marks that follow from the number.
+    /// Creates an event with marks derived from the number.
     pub fn new(number: u64, text: &str) -> Noted {
         let marks = vec![("a".to_owned(), number), ("b".to_owned(), number / 2)];
         Noted { number, text: text.to_owned(), marks }
@@ -51,7 +48,7 @@ impl Event for Noted {
     const NAME: &'static str = "noted";
 }
 
-/// Notes with even numbers, by a reducer of the host's own.
+/// Notes with even numbers, folded by a reducer of the host.
 pub struct Notes;
 
 impl Slice for Notes {
@@ -59,7 +56,6 @@ impl Slice for Notes {
     type Item = Noted;
 }
 
-/// All notes.
 pub struct Diary;
 
 impl Slice for Diary {
@@ -67,11 +63,7 @@ impl Slice for Diary {
     type Item = Noted;
 }
 
-/// Opens the store in a directory. A kill loses nothing that it holds.
-///
-/// # Panics
-///
-/// If it cannot be opened.
+/// Opens the store in a directory, at a durability at which a kill loses nothing.
 pub fn store_in(directory: &Path, clock: Arc<dyn Clock>) -> Store {
     let options = StoreOptions { durability: Durability::Process, clock, ..StoreOptions::default() };
     Store::open_with(directory, options).unwrap()
@@ -84,18 +76,18 @@ pub struct Work {
     inner: u64,
 }
 
-/// Notes a number, has others note some, and fails at every third.
+/// Records a number, makes nested calls that record others, and fails at every third number.
 pub struct Works {
     /// Counts the calls that ran.
     pub tools: Arc<AtomicU64>,
-    /// Runs the calls within a call.
+    /// Runs the nested calls.
     pub within: Option<ToolRunner>,
-    /// Whether the tool's code is a changed one, which returns another result.
+    /// Whether the tool's code is changed and returns another result.
     pub changed: bool,
 }
 
 impl Works {
-    /// Makes the tool, which runs calls within its own by a runner.
+    /// Creates the tool, which makes nested calls through a runner.
     pub fn new(within: Option<ToolRunner>) -> Works {
         Works { tools: Arc::default(), within, changed: false }
     }
@@ -122,7 +114,7 @@ impl Tool for Works {
         }
         match work.number % 3 {
             0 => Err(ToolError::failed("it does not work")),
-            // A change of the tool's code, where the host has one.
+            // A change of the tool's code, if the host has one.
             _ if self.changed => Ok(ToolResult::ok("it works", work.number + 1)),
             _ => Ok(ToolResult::ok("it works", work.number)),
         }

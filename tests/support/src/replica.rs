@@ -1,4 +1,5 @@
-//! A replicator in memory: what is held of sessions, and who claimed them. It shares no code with `foldlog-remote`.
+//! A replicator in memory: records of sessions, and their claims. It shares no code with
+//! `foldlog-remote`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,23 +9,24 @@ use foldlog::{ObjectId, Record, RecordKind, SequenceNumber};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-/// One record that is held: kind, time, body, and the name of the writer that appended it.
+/// A replicated record: kind, time, body, and the name of the writer that appended it.
 type HeldRecord = (RecordKind, i64, Vec<u8>, String);
 
 #[derive(Debug, Default)]
 struct Sessions {
     records: BTreeMap<Uuid, Vec<HeldRecord>>,
-    /// Epoch of the last claim of each, and its name.
+    /// The epoch of the last claim of each session, and its name.
     claims: BTreeMap<Uuid, (u64, String)>,
     objects: BTreeMap<(Uuid, ObjectId), Vec<u8>>,
-    /// What captures add, by the session and the first record of each append.
+    /// The captures of each append, by the session and the append's first record.
     captures: BTreeMap<(Uuid, u64), HeldCaptures>,
 }
 
-/// What captures add: the number of records with which that came, names of packs, and one pack more.
+/// Captures of an append: its number of records, names of packs, and one new pack.
 type HeldCaptures = (u64, Vec<ObjectId>, Vec<u8>);
 
-/// Holds sessions for writers of one name. [`named`](MemoryReplica::named) returns one for another.
+/// Replicates sessions for writers of one name. [`named`](MemoryReplica::named) returns a
+/// replicator for another name.
 #[derive(Clone, Debug)]
 pub struct MemoryReplica {
     name: String,
@@ -32,23 +34,23 @@ pub struct MemoryReplica {
 }
 
 impl MemoryReplica {
-    /// Holds nothing yet.
+    /// Creates an empty replicator.
     pub fn new(name: &str) -> MemoryReplica {
         MemoryReplica { name: name.to_owned(), sessions: Arc::default() }
     }
 
-    /// Holds the same, for writers of another name.
+    /// Returns a replicator of the same sessions, for writers of another name.
     #[must_use]
     pub fn named(&self, name: &str) -> MemoryReplica {
         MemoryReplica { name: name.to_owned(), ..self.clone() }
     }
 
-    /// Returns the option of a store.
     pub fn option(&self) -> Option<Replication> {
         Some(Replication::new(Arc::new(self.clone())))
     }
 
-    /// Returns one that holds the first records of a session alone, as if its writer had come no further.
+    /// Returns a replicator with only the first records of a session, as if its writer had reached
+    /// no further.
     #[must_use]
     pub fn cut(&self, session: Uuid, records: u64) -> MemoryReplica {
         let all = self.sessions.lock();
@@ -62,7 +64,7 @@ impl MemoryReplica {
         MemoryReplica { name: self.name.clone(), sessions: Arc::new(Mutex::new(cut)) }
     }
 
-    /// Returns one that holds the records of a session, and lost the objects that they name.
+    /// Returns a replicator with the records of a session, but without the objects that they name.
     #[must_use]
     pub fn without_objects(&self, session: Uuid) -> MemoryReplica {
         let cut = self.cut(session, u64::MAX);
@@ -70,7 +72,7 @@ impl MemoryReplica {
         cut
     }
 
-    /// Returns how many records are held of a session.
+    /// Returns the number of replicated records of a session.
     pub fn records_len(&self, session: Uuid) -> u64 {
         self.sessions.lock().records.get(&session).map_or(0, |records| records.len() as u64)
     }
@@ -94,7 +96,7 @@ impl Replicator for MemoryReplica {
         session: Uuid,
         visit: &mut dyn FnMut(HeldPart<'_>),
     ) -> Result<ReplicaStatus, ReplicaError> {
-        // The lock is not held while the engine makes something of a record.
+        // The engine processes records without this lock.
         let records = self.sessions.lock().records.get(&session).cloned().unwrap_or_default();
         let mut others_end = 0;
         for (sequence, (kind, time_us, body, by)) in (0..).zip(&records) {

@@ -22,23 +22,22 @@ use uuid::Uuid;
 
 use crate::host::{Plan, StepAdded, types};
 
-/// A session with a workspace, whose tool runs scripts in it.
 pub struct Room {
     pub directory: tempfile::TempDir,
     pub runner: ToolRunner,
     pub id: Uuid,
-    /// Whether it is rewound by the forms that are futures.
+    /// Whether rewinds use the async methods.
     pub awaits: bool,
 }
 
-/// A script, and whether the tool fails when it has run.
+/// A script, and whether the tool fails after running it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug)]
 pub struct Script {
     pub script: String,
     pub fails: bool,
 }
 
-/// Runs a script in the workspace, whatever it does there, and adds it to the plan.
+/// Runs any script in the workspace, and adds it to the plan.
 pub struct Shell {
     root: PathBuf,
 }
@@ -100,7 +99,7 @@ impl Room {
         Room { runner: runner_in(directory.path(), session), directory, id, awaits: false }
     }
 
-    /// Lets another process go on with the session.
+    /// Continues the session in another process.
     pub fn reopen(self) -> Room {
         let Room { directory, runner, id, awaits } = self;
         runner.state().session().clone().close().unwrap();
@@ -125,7 +124,7 @@ impl Room {
         self.session().position().unwrap()
     }
 
-    /// Has the tool run a script; returns the position behind the call.
+    /// Makes the tool run a script; returns the position after the call.
     pub fn call(&self, script: &str) -> SequenceNumber {
         self.execute(script, false);
         self.at()
@@ -136,7 +135,7 @@ impl Room {
         self.runner.execute(&ToolCall::new("shell", arguments), &ExecuteOptions::default()).unwrap()
     }
 
-    /// Runs a script beside all tools.
+    /// Runs a script outside of all tools.
     pub fn by_hand(&self, script: &str) {
         sh(&root(self.directory.path()), script);
     }
@@ -145,7 +144,7 @@ impl Room {
         self.rewind_by(to, &RewindOptions::default())
     }
 
-    /// Rewinds, after a preview that must have told what it does and written nothing.
+    /// Rewinds, after a preview that must have predicted the changes and written nothing.
     pub fn rewind_by(&self, to: SequenceNumber, options: &RewindOptions) -> RewindReport {
         let at = self.at();
         let state = self.state();
@@ -175,7 +174,7 @@ impl Room {
         report
     }
 
-    /// Takes the last rewind back.
+    /// Undoes the last rewind.
     pub fn undo_by(&self, options: &RewindOptions) -> Result<RewindReport> {
         match self.awaits {
             true => block_on(self.state().undo_rewind_async(options)),
@@ -187,7 +186,7 @@ impl Room {
         fs::read_to_string(root(self.directory.path()).join(path)).ok()
     }
 
-    /// The plan, and the files with their contents.
+    /// Returns the plan, and the files with their contents.
     pub fn seen(&self) -> (Vec<String>, BTreeMap<String, String>) {
         let plan = self.session().view::<Plan>().unwrap();
         let files = self.state().resources().get::<dyn Filesystem>().unwrap();

@@ -1,4 +1,4 @@
-//! A plain fold of the recorded runs, which says what their import must come to, without a line of the engine.
+//! A plain fold of the recorded runs, which computes the result of their import without the engine.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,8 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 
-/// Finds the directory of recorded runs beside the checkout. Returns `None`, and reports the test as skipped, if it is missing.
+/// Finds the directory of recorded runs next to the checkout. Returns `None`, and reports the test
+/// as skipped, if it is missing.
 pub fn directory() -> Option<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
     if directory.join("tau-bench").is_dir() {
@@ -21,45 +22,35 @@ pub fn directory() -> Option<PathBuf> {
     None
 }
 
-/// Holds JSON whose objects keep the order of their keys.
+/// JSON whose objects keep the order of their keys.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Json {
     /// Neither an array nor an object.
     Scalar(serde_json::Value),
-    /// An array.
     Array(Vec<Json>),
-    /// An object.
     Object(Vec<(String, Json)>),
 }
 
 impl Json {
-    /// A text.
     pub fn text(text: impl Into<String>) -> Json {
         Json::Scalar(serde_json::Value::String(text.into()))
     }
 
-    /// Parses a document.
-    ///
-    /// # Panics
-    ///
-    /// If the text is not JSON.
     pub fn parse(text: &str) -> Json {
         serde_json::from_str(text).expect("JSON")
     }
 
-    /// Returns a field of an object.
     pub fn get(&self, field: &str) -> Option<&Json> {
         let Json::Object(fields) = self else { return None };
         fields.iter().find(|(name, _)| name == field).map(|(_, value)| value)
     }
 
-    /// Returns a field of an object, to be changed.
     pub fn get_mut(&mut self, field: &str) -> Option<&mut Json> {
         let Json::Object(fields) = self else { return None };
         fields.iter_mut().find(|(name, _)| name == field).map(|(_, value)| value)
     }
 
-    /// Returns the text, if this is text.
+    /// Returns the text, if this is a text.
     pub fn as_str(&self) -> Option<&str> {
         let Json::Scalar(serde_json::Value::String(text)) = self else { return None };
         Some(text)
@@ -73,7 +64,6 @@ impl Json {
         }
     }
 
-    /// Returns the elements, to be changed.
     pub fn elements_mut(&mut self) -> &mut [Json] {
         match self {
             Json::Array(elements) => elements,
@@ -160,20 +150,19 @@ impl<'de> Visitor<'de> for Ordered {
     }
 }
 
-/// Holds what a conversation keeps of a message.
+/// The content of a message in a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Told {
-    /// Who speaks.
     pub role: String,
-    /// Text or null, as it is in the file.
+    /// Text or null, as in the file.
     pub content: Json,
     /// Id, tool and arguments of each call.
     pub calls: Vec<(String, String, String)>,
-    /// Id of the call whose result the message is.
+    /// The id of the call whose result the message is.
     pub answers: Option<String>,
 }
 
-/// Holds what the import of a run must come to.
+/// The expected import of a run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Expected {
     /// The conversation: role, content, the calls of an answer, the id of a result's call.
@@ -182,7 +171,7 @@ pub struct Expected {
     pub tool_counts: Vec<(String, u64)>,
     /// LOG: call, tool, arguments, result, whether it failed.
     pub tool_calls: Vec<(Option<String>, String, Json, Json, bool)>,
-    /// Number of calls that failed.
+    /// The number of failed calls.
     pub rollbacks: u64,
 }
 
@@ -216,7 +205,7 @@ impl Expected {
         });
         self.tool_calls.push((id, tool.clone(), arguments, result, failed));
         if failed {
-            // The rollback rolls back the count; the conversation and the LOG keep the call.
+            // The rollback undoes the count; the conversation and the LOG keep the call.
             self.rollbacks += 1;
             return;
         }
@@ -230,7 +219,7 @@ impl Expected {
 ///
 /// # Panics
 ///
-/// If the file cannot be read, or holds something else.
+/// If the file cannot be read, or has other content.
 pub fn tau_bench(file: &Json) -> BTreeMap<(String, String), Expected> {
     let runs = file.elements().iter().map(|run| {
         let tag = |field| run.get(field).expect("a tag").shown();
@@ -243,13 +232,13 @@ pub fn tau_bench(file: &Json) -> BTreeMap<(String, String), Expected> {
 ///
 /// # Panics
 ///
-/// If the file cannot be read, or holds something else.
+/// If the file cannot be read, or has other content.
 pub fn swe_agent(file: &Json) -> Expected {
     fold(file.get("history").expect("messages").elements(), true)
 }
 
-/// Folds messages. If actions count, an assistant's `action` is a call if the message names none, and the next observation is
-/// its result.
+/// Folds messages. If `actions` is set and a message names no call, an assistant's `action` is a
+/// call, and the next observation is its result.
 fn fold(messages: &[Json], actions: bool) -> Expected {
     let mut expected = Expected::default();
     let mut open: Vec<(Option<String>, String, Json)> = Vec::new();

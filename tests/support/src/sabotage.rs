@@ -1,8 +1,9 @@
-//! The tests notice: foldlog is broken on purpose, one way at a time, and the tests that `tests/README.md` names for each way have
-//! to fail. Each runs in a process of its own, since what is broken is broken for a whole process.
+//! The tests detect faults: foldlog is broken deliberately, one way at a time, and the tests that
+//! `tests/README.md` lists for each way have to fail. Each runs in its own process, since a
+//! breakage applies to a whole process.
 //!
-//! Tests whose names begin with `engine::` or `persistence::` are those of the runner of that name, all others those of the suite. Each
-//! runner runs its own.
+//! Tests whose names start with `engine::` or `persistence::` are those of the runner of that name,
+//! all others those of the suite. Each runner runs its own tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -11,28 +12,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The table of breakages stands below this.
+/// The heading above the table of breakages.
 const HEADING: &str = "## Sabotage";
 
-/// How long one process may take. A breakage that makes a test wait for ever is not caught by it.
+/// The time limit of one process. A breakage that makes a test wait forever is not detected by it.
 const PROCESS_MAX: Duration = Duration::from_secs(300);
 
-/// Enough for the crash simulator to meet what only it can show.
+/// Enough seeds for the crash simulator to reach the faults that only it can detect.
 const CRASH_SEEDS: &str = "150";
 
-/// Names a runner of tests.
+/// A runner of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runner {
-    /// The tests of the engine.
     Engine,
-    /// The suite.
     Suite,
     /// The tests of long-running work.
     Persistence,
 }
 
 impl Runner {
-    /// Returns the name that a test of the table has in this runner, or `None` if it belongs to another one.
+    /// Returns the name of a listed test in this runner, or `None` if it belongs to another one.
     fn own_name(self, name: &str) -> Option<&str> {
         let (engine, persistence) = (name.strip_prefix("engine::"), name.strip_prefix("persistence::"));
         match self {
@@ -43,21 +42,15 @@ impl Runner {
     }
 }
 
-/// Holds a row of the table.
 #[derive(Debug)]
 pub struct Row<'a> {
-    /// Name that puts the breakage in force.
+    /// The name that enables the breakage.
     pub breakage: &'a str,
-    /// What is broken.
+    /// A description of the breakage.
     pub what: &'a str,
     tests: Vec<&'a str>,
 }
 
-/// Returns the rows of the table.
-///
-/// # Panics
-///
-/// If the table is not written as it has to be.
 pub fn table(readme: &str) -> Vec<Row<'_>> {
     let section = readme.split_once(HEADING).expect("the README has a table of breakages").1;
     let section = section.split("\n## ").next().unwrap_or_default();
@@ -73,7 +66,8 @@ pub fn table(readme: &str) -> Vec<Row<'_>> {
     .collect()
 }
 
-/// Returns the rows that name tests of a runner, with these tests alone, by the names that they have there.
+/// Returns the rows that list tests of a runner, with only these tests, by their names in the
+/// runner.
 fn rows_of(readme: &str, runner: Runner) -> Vec<Row<'_>> {
     let rows = table(readme).into_iter().map(|row| {
         let tests = row.tests.into_iter().filter_map(|name| runner.own_name(name));
@@ -82,18 +76,13 @@ fn rows_of(readme: &str, runner: Runner) -> Vec<Row<'_>> {
     rows.filter(|row| !row.tests.is_empty()).collect()
 }
 
-/// Reads the file that holds the table.
-///
-/// # Panics
-///
-/// If it cannot be read.
 pub fn readme() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
     std::fs::read_to_string(path).expect("the tests have a README")
 }
 
-/// How each of these tests ended in a process of their own, and what it printed. A test that this machine has no means for
-/// shows nothing, and counts as one that caught a breakage.
+/// Runs each of these tests in its own process, and returns whether it passed, and its output. A
+/// test that this machine cannot run proves nothing, and counts as failed with a breakage.
 fn run(tests: &[&str], breakage: Option<&str>) -> (BTreeMap<String, bool>, String) {
     let skipped = tempfile::NamedTempFile::new().expect("a file can be made");
     let this = std::env::current_exe().expect("a test knows its binary");
@@ -131,18 +120,14 @@ fn run(tests: &[&str], breakage: Option<&str>) -> (BTreeMap<String, bool>, Strin
     (ended, printed)
 }
 
-/// Checks that the tests of a runner that catch breakages pass where nothing is broken: whatever catches a breakage catches it
-/// because of the breakage.
-///
-/// # Panics
-///
-/// If one does not.
+/// Checks that the tests of a runner that detect breakages pass without a breakage, so that each
+/// fails only because of its breakage.
 pub fn assert_passing(runner: Runner) {
     let readme = readme();
     let rows = rows_of(&readme, runner);
     let tests: BTreeSet<&str> = rows.iter().flat_map(|row| row.tests.iter().copied()).collect();
     let tests = Vec::from_iter(tests);
-    // In parts, each of which has its time.
+    // In chunks, each of which has its own time limit.
     for tests in tests.chunks(12) {
         let (ended, printed) = run(tests, None);
         for test in tests {
@@ -151,11 +136,7 @@ pub fn assert_passing(runner: Runner) {
     }
 }
 
-/// Checks that each breakage is caught by those tests of a runner that its row names.
-///
-/// # Panics
-///
-/// If one is not.
+/// Checks that the listed tests of a runner detect each breakage.
 pub fn assert_caught(runner: Runner) {
     let readme = readme();
     let rows = rows_of(&readme, runner);

@@ -4,14 +4,11 @@ use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// Names the file to which a line is added for each test that is skipped.
+/// The variable with the file to which each skipped test adds a line.
 const FILE: &str = "FOLDLOG_SKIPPED";
 
-/// Reports why the test that runs in this thread is skipped. The gate counts the reports, by `FOLDLOG_SKIPPED`.
-///
-/// # Panics
-///
-/// If the file cannot be written.
+/// Reports why the test in this thread is skipped. The gate counts the reports, by
+/// `FOLDLOG_SKIPPED`.
 pub fn skipped(reason: impl Display) {
     println!("skipped: {reason}");
     let Some(path) = std::env::var_os(FILE) else { return };

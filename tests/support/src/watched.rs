@@ -1,4 +1,4 @@
-//! A disk of which somebody hears before each call.
+//! A disk that calls a handler before each call.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use foldlog::storage::{Access, DirectoryEntry, HeldLock, Op, Stamp, Storage, StorageFile};
 use uuid::Uuid;
 
-/// Does what another disk does, after somebody has heard of the call.
+/// Forwards calls to another disk, after its handler has seen them.
 pub struct Watched<D> {
     disk: D,
     hear: Box<Hear>,
@@ -18,8 +18,8 @@ pub struct Watched<D> {
 type Hear = dyn Fn(Op, &Path) + Send + Sync;
 
 impl<D: Storage> Watched<D> {
-    /// Has `hear` called before each call on files and directories, with the path that it is made on; of a rename and a hard link that is
-    /// the new name.
+    /// Calls `hear` before each call on files and directories, with the call's path; for a rename
+    /// and a hard link that is the new name.
     pub fn new(disk: D, hear: impl Fn(Op, &Path) + Send + Sync + 'static) -> Watched<D> {
         Watched { disk, hear: Box::new(hear) }
     }

@@ -1,5 +1,5 @@
-//! A naive model of tool calls: what each record of one does to the slices, to a purse that tools pay from, and to the
-//! calls that are open, that wait to be settled, or that wait for somebody.
+//! A naive model of tool calls: the effect of each of their records on the slices, on the purse
+//! that tools pay from, and on the open, unsettled and waiting calls.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,48 +15,48 @@ use super::waiting::{Approved, Verdict, WaitingCall};
 use super::{Chance, Slices};
 use crate::host::StepAdded;
 
-/// What a call is asked to do: so many steps are added to the plan, each of which costs one coin.
+/// The task of a call: it adds a number of steps to the plan, each of which costs one coin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Errand {
-    /// Decides what the steps are.
+    /// Determines the content of the steps.
     pub seed: u64,
-    /// How many there are.
+    /// The number of steps.
     pub steps: u8,
-    /// Other calls, within this one and after its steps.
+    /// Nested calls, made after its steps.
     pub within: Vec<Errand>,
-    /// Whether it waits for somebody, and how.
+    /// Whether and how it waits for a person.
     pub waits: Option<Waits>,
-    /// Whether it has success.
+    /// Whether it succeeds.
     pub succeeds: bool,
 }
 
-/// How a call waits for somebody.
+/// How a call waits for a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Waits {
-    /// When, and for what.
+    /// When it waits, and for what.
     pub moment: Moment,
-    /// How long somebody has to answer; for ever where there is none.
+    /// The time for an answer; `None` means forever.
     pub expires_us: Option<u64>,
 }
 
-/// When a call begins to wait.
+/// When a call starts to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Moment {
     /// Asks before it does anything.
     First,
-    /// Asks when it has done everything, which is rolled back.
+    /// Asks after all its work, which is rolled back.
     Last,
-    /// Awaits its result when it has done everything.
+    /// Awaits its result after all its work.
     Done,
 }
 
-/// A time that is over as soon as anybody looks at the clock again.
+/// A time that is over at the next reading of the clock.
 pub const MOMENT_US: u64 = 1;
-/// A time that is over only where the clock is set forward.
+/// A time that is over only if the clock is set forward.
 pub const DAY_US: u64 = 86_400_000_000;
 
 impl Errand {
-    /// Draws what a call is to do, perhaps with others within it.
+    /// Draws the task of a call, perhaps with nested ones.
     pub fn draw(chance: &mut Chance) -> Errand {
         Errand::draw_below(chance, 2)
     }
@@ -79,7 +79,6 @@ impl Errand {
         Errand { seed, steps, within, waits, succeeds: chance.percent(60) }
     }
 
-    /// The steps that it adds.
     pub fn steps(&self) -> Vec<StepAdded> {
         let mut chance = Chance::new(self.seed);
         let mut step = || {
@@ -89,12 +88,11 @@ impl Errand {
         (0..self.steps).map(|_| step()).collect()
     }
 
-    /// Whether it waits at this moment.
     pub fn waits_at(&self, moment: Moment) -> bool {
         self.waits.is_some_and(|waits| waits.moment == moment)
     }
 
-    /// What its tool finds out about it, should it be interrupted.
+    /// Returns what its tool can find out about an interrupted call.
     pub fn found(&self) -> Found {
         match self.seed % 6 {
             0 => Found::Done(true),
@@ -104,46 +102,47 @@ impl Errand {
         }
     }
 
-    /// What it asks, where it does.
+    /// Returns its question, if it asks one.
     pub fn question(&self) -> String {
         format!("Is {} right?", self.seed)
     }
 }
 
-/// A call that has begun and not ended.
+/// An open call.
 #[derive(Clone, Debug)]
 pub struct OpenCall {
-    /// The sequence number of its begin.
+    /// The sequence number of its start record.
     pub begin: SequenceNumber,
     pub(super) operation: OperationId,
     about: Option<About>,
     call: Call,
-    /// What was when it began.
+    /// The slices at its start.
     then: Rc<Slices>,
     live: Option<Rc<Live>>,
     purse: i64,
-    /// Whether a record says what was there when its rollback began.
+    /// Whether a record states what its rollback found.
     is_found: bool,
 }
 
 impl OpenCall {
-    /// Whether it changes nothing, and so nothing is rolled back with it.
+    /// Whether it changes nothing, so that nothing is rolled back with it.
     pub fn only_asks(&self) -> bool {
         matches!(self.about, Some(About::Asks(_)))
     }
 }
 
-/// A call that was interrupted and is not done with.
+/// A call that was interrupted and is not settled.
 #[derive(Clone, Debug)]
 pub struct UnsettledCall {
     pub(super) call: Call,
-    /// Whether what it did is undone.
+    /// Whether its effects are undone.
     pub undone: bool,
-    /// Whether somebody decided that it is to be run again.
+    /// Whether someone decided that it runs again.
     pub run_again: bool,
-    /// Begin of its last run.
+    /// The start record of its last run.
     begin: SequenceNumber,
-    /// The last decision to run it again, and whether the session went back to before the call since.
+    /// The last decision to run it again, and whether the session went back to before the call
+    /// since.
     decided: Option<(SequenceNumber, bool)>,
 }
 
@@ -152,121 +151,121 @@ impl UnsettledCall {
         UnsettledCall { call, undone: false, run_again: false, begin, decided: None }
     }
 
-    /// Notes a decision to run it again.
+    /// Records a decision to run it again.
     pub(super) fn is_to_run_again(&mut self, sequence: SequenceNumber) {
         (self.run_again, self.decided) = (true, Some((sequence, false)));
     }
 
-    /// Whether whoever went back to before the call took the decision about it back.
+    /// Whether a rollback to before the call also took back the decision about it.
     fn is_taken_back(&self, live: Option<&Rc<Live>>) -> bool {
         self.decided.is_some_and(|(decided, went_back)| went_back && !Live::holds(live, decided))
     }
 }
 
-/// Which tool is called, and with what.
+/// The called tool and its arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// What may be done with it should it be interrupted; each has a tool of its own.
+    /// The tool's idempotency, which determines its handling after an interruption; each value has
+    /// its own tool.
     pub idempotency: Idempotency,
-    /// What it is to do; `None` for a call of a tool that runs elsewhere, of which nothing is known.
+    /// Its task; `None` for a call of an external tool, whose work is unknown.
     pub errand: Option<Errand>,
-    /// The record that passes for the answer that asked for it, where one did.
+    /// The record that serves as the answer that requested it, if any.
     pub answer: Option<SequenceNumber>,
 }
 
-/// How a call ended.
+/// The end of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// What it did stays.
+    /// Its effects stay.
     Committed,
-    /// What it did was rolled back.
+    /// Its effects were rolled back.
     Failed,
-    /// What it did was rolled back when the session was recovered.
+    /// Its effects were rolled back when the session was recovered.
     Interrupted,
-    /// Asks somebody; what it did was rolled back.
+    /// Asks a person; its effects were rolled back.
     Asks,
-    /// Awaits its result; what it did stays.
+    /// Awaits its result; its effects stay.
     Awaits,
-    /// Waits for this call, which ran within it; what it did was rolled back.
+    /// Waits for this nested call; its effects were rolled back.
     Within(OperationId),
 }
 
 impl End {
-    /// Whether what the call did was rolled back.
     pub(super) fn rolls_back(self) -> bool {
         !matches!(self, End::Committed | End::Awaits)
     }
 }
 
-/// What a call does about an interrupted one, of which it is no run.
+/// The purpose of a call that concerns an interrupted one without being its next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
-    /// It undoes what the other did.
+    /// It undoes the effects of the other call.
     Undoes(OperationId),
-    /// It asks what the other did, and changes nothing.
+    /// It asks for the outcome of the other call, and changes nothing.
     Asks(OperationId),
 }
 
-/// What a tool finds out about its interrupted call.
+/// A tool's finding about its interrupted call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// It had done its work, with this success.
     Done(bool),
     /// It had done nothing.
     Nothing,
-    /// Nobody can say.
+    /// The outcome is unknown.
     Unknown,
 }
 
-/// What a record says of what a rollback found.
+/// The content of a record about the findings of a rollback.
 #[derive(Debug, Deserialize)]
 struct RollbackFound {
     begin: SequenceNumber,
     resources: BTreeMap<String, i64>,
 }
 
-/// What one record says, as it is known before it is written.
+/// The effect of one record, known before it is written.
 #[derive(Clone, Debug)]
 pub enum Act {
-    /// The slices are these from then on.
+    /// Sets the slices.
     Change(Rc<Slices>),
-    /// A snapshot is taken of these slices, with a tag or without.
+    /// Takes a snapshot of these slices, with a tag or without.
     Snapshot(Rc<Slices>, bool),
-    /// A compaction notes that it finished the last segment.
+    /// A compaction records that it finished the last segment.
     Compacts,
-    /// The slices are these from then on, and what was live then is live again.
+    /// Sets the slices, and restores the records that were live then.
     Rollback(Rc<Slices>, Option<Rc<Live>>),
-    /// Another session goes on with these slices.
+    /// Another session continues with these slices.
     Fork(Rc<Slices>),
-    /// A step is added within a call, and paid for.
+    /// Adds a step within a call, and pays for it.
     Step(StepAdded),
-    /// A call begins, for the first time, again, or about another one.
+    /// Starts a call: for the first time, again, or about another one.
     Begin(Call, Option<OperationId>, Option<About>),
-    /// The innermost open call ends.
+    /// Ends the innermost open call.
     End(End),
-    /// An interrupted or waiting call is decided about.
+    /// Decides about an interrupted or waiting call.
     Settle(OperationId, Verdict),
-    /// What follows from what is there by then.
+    /// Stands for the acts that follow from the state by then.
     Then(Next),
 }
 
-/// What is to be done next, from which its records follow once all before it are known.
+/// The next work; its records follow once all earlier ones are known.
 #[derive(Clone, Debug)]
 pub enum Next {
-    /// What was interrupted runs again where it may, and then what waits for nobody any more.
+    /// Interrupted calls run again if allowed, and then calls continue that no longer wait.
     Recovery,
-    /// What waits for nobody any more goes on.
+    /// Calls continue that no longer wait.
     Due,
-    /// This waiting call goes on, where it may.
+    /// This waiting call continues, if allowed.
     GoesOn(OperationId),
-    /// The innermost open call does this.
+    /// The innermost open call performs this task.
     Work(Errand),
-    /// The innermost open call makes its inner calls from this one on, and ends.
+    /// The innermost open call makes its nested calls from this one on, and ends.
     Inner(Errand, usize),
 }
 
 impl Act {
-    /// Whether a record of that kind may be what this leaves.
+    /// Whether a record of that kind can result from this.
     pub fn is_of(&self, kind: RecordKind) -> bool {
         match self {
             Act::Change(_) | Act::Fork(_) => {
@@ -284,31 +283,32 @@ impl Act {
     }
 }
 
-/// What all records up to one amount to.
+/// The state after all records up to one.
 #[derive(Clone, Debug, Default)]
 pub struct After {
-    /// The slices, had no call been interrupted.
+    /// The slices as if no call had been interrupted.
     pub slices: Rc<Slices>,
-    /// What is in the purse.
     pub purse: i64,
     /// The open calls, the outermost first.
     pub open: Vec<OpenCall>,
-    /// The calls that were interrupted, by their operations' names.
+    /// The interrupted calls, by their operations.
     pub unsettled: BTreeMap<OperationId, UnsettledCall>,
-    /// The calls that wait for somebody, or for a call within them that does; also those that a rollback has withdrawn.
+    /// The calls that wait for a person or for a nested waiting call, including those that a
+    /// rollback has withdrawn.
     pub(super) waiting: Rc<BTreeMap<OperationId, WaitingCall>>,
-    /// What was approved, until when.
+    /// The approved calls, and the times at which the approvals expire.
     pub(super) approvals: Rc<BTreeMap<OperationId, Approved>>,
-    /// The call that was suspended by the last record.
+    /// The call that the last record suspended.
     pub(super) just_suspended: Option<OperationId>,
-    /// What became of each operation.
+    /// The outcome of each operation.
     pub(super) ledger: Rc<BTreeMap<OperationId, Entry>>,
-    /// The records that count.
+    /// The live records.
     pub live: Option<Rc<Live>>,
 }
 
 impl After {
-    /// The slices as an opened session shows them: those before the open calls, where there are any that may have changed something.
+    /// Returns the slices as an opened session shows them: those before the open calls, if any of
+    /// these may have changed something.
     pub fn shown(&self) -> Slices {
         match self.open.iter().find(|open| !open.only_asks()) {
             Some(open) => self.slices.back_to(&open.then),
@@ -316,24 +316,24 @@ impl After {
         }
     }
 
-    /// What is in the purse once the open calls were rolled back.
+    /// Returns the purse after a rollback of the open calls.
     pub fn purse_shown(&self) -> i64 {
         self.open.first().map_or(self.purse, |open| open.purse)
     }
 
-    /// The sequence numbers of the open calls' begins.
+    /// Returns the sequence numbers of the open calls' start records.
     pub fn begins(&self) -> Vec<SequenceNumber> {
         self.open.iter().map(|open| open.begin).collect()
     }
 
-    /// The calls that somebody has to decide about.
+    /// Returns the calls that need a person's decision.
     pub fn to_settle(&self) -> Vec<OperationId> {
         let manual =
             self.unsettled.iter().filter(|(_, one)| one.call.idempotency.needs_settling() && !one.run_again);
         manual.map(|(operation, _)| *operation).collect()
     }
 
-    /// What everything amounts to after one more record, written at a time.
+    /// Returns the state after one more record, written at a time.
     #[must_use]
     pub fn after(&self, act: &Act, sequence: SequenceNumber, time_us: i64) -> After {
         let mut next = self.clone();
@@ -365,11 +365,11 @@ impl After {
         next
     }
 
-    /// What everything amounts to after the record that says what the rollback of an open call found.
+    /// Returns the state after the record about the findings of an open call's rollback.
     ///
     /// # Panics
     ///
-    /// Where no such call is open, where it is said twice, and where it cannot be so.
+    /// If no such call is open, if this is its second such record, or if its content is impossible.
     #[must_use]
     pub(super) fn after_finding(&self, body: &[u8], sequence: SequenceNumber) -> After {
         let body = Observed::decode(body).expect("it is an observation");
@@ -380,8 +380,8 @@ impl After {
         next.live = Live::behind(self.live.as_ref(), sequence);
         let open = next.open.iter_mut().find(|open| open.begin == found.begin).expect("that call is open");
         assert!(!std::mem::replace(&mut open.is_found, true), "{found:?} is said twice");
-        // How many coins are there is not known: one may be paid for a step that was not recorded, and the rollback of an inner call may have
-        // given some back before it was cut short.
+        // The number of coins is undetermined: one may be paid for an unrecorded step, and the
+        // interrupted rollback of a nested call may have returned some.
         assert!(found.resources.keys().eq(["purse"]), "{found:?}");
         next
     }
@@ -395,7 +395,7 @@ impl After {
     ) {
         let operation = again.unwrap_or(sequence.into());
         self.unsettled.remove(&operation);
-        // A call within another one keeps its question and its approval until that one is over.
+        // A nested call keeps its question and its approval until the outer one is over.
         if self.open.is_empty() {
             Rc::make_mut(&mut self.waiting).remove(&operation);
         }
@@ -414,7 +414,7 @@ impl After {
 
     fn end(&mut self, end: End, sequence: SequenceNumber, time_us: i64) {
         let open = self.open.pop().expect("only what is open ends");
-        // What changes nothing rolls nothing back.
+        // A read-only call rolls nothing back.
         if !open.only_asks() && end.rolls_back() {
             self.slices = Rc::new(self.slices.without_call(&open.then));
             self.purse = open.purse;
@@ -439,7 +439,7 @@ impl After {
                 let waiting = WaitingCall::new(open.call, parent, end, sequence, time_us);
                 Rc::make_mut(&mut self.waiting).insert(open.operation, waiting);
             }
-            // What ran within another shares its fate.
+            // A nested call shares the fate of its outer call.
             End::Interrupted if parent.is_none() => {
                 self.unsettled.insert(open.operation, UnsettledCall::new(open.call, open.begin));
             }
@@ -448,13 +448,14 @@ impl After {
         }
     }
 
-    /// What recovering writes: the open calls end, the inner ones first, and what may run again does.
+    /// Returns the acts of a recovery: the open calls end, inner ones first, and calls that may run
+    /// again do.
     pub fn recovery(&self) -> Vec<Act> {
         let ends = self.open.iter().map(|_| Act::End(End::Interrupted));
         ends.chain([Act::Then(Next::Recovery)]).collect()
     }
 
-    /// What the next thing to be done writes at this time, given everything before it.
+    /// Returns the acts of the next work at this time, after everything before it.
     pub fn acts(&self, next: Next, now_us: i64) -> Vec<Act> {
         match next {
             Next::Recovery => self.runs_again().chain([Act::Then(Next::Due)]).collect(),
@@ -499,7 +500,7 @@ impl After {
                 }
                 _ => {}
             }
-            // A tool that is not this process's cannot be run by it.
+            // This process cannot run an external tool.
             if call.errand.is_some() {
                 acts.extend(call.acts_of(Some(*operation)));
             }
@@ -507,7 +508,7 @@ impl After {
         acts.into_iter()
     }
 
-    /// What the innermost open call writes from its inner call `at` on.
+    /// Returns the acts of the innermost open call from its nested call `at` on.
     fn inner(&self, errand: &Errand, at: usize, now_us: i64) -> Vec<Act> {
         if let Some(operation) = self.just_suspended.filter(|_| at > 0) {
             return vec![Act::End(End::Within(operation))];
@@ -515,7 +516,7 @@ impl After {
         let Some(inner) = errand.within.get(at) else {
             return vec![Act::End(match errand.succeeds {
                 _ if errand.waits_at(Moment::Last) && !self.is_approved(now_us) => End::Asks,
-                // Nobody could bring the result of a call within another one.
+                // The result of a nested call cannot be delivered.
                 _ if errand.waits_at(Moment::Done) && self.open.len() > 1 => End::Failed,
                 _ if errand.waits_at(Moment::Done) => End::Awaits,
                 true => End::Committed,
@@ -532,23 +533,23 @@ impl After {
 }
 
 impl Call {
-    /// A call of a tool that runs elsewhere.
+    /// Returns a call of an external tool.
     pub fn elsewhere() -> Call {
         Call { idempotency: Idempotency::Manual, errand: None, answer: None }
     }
 
-    /// A call of one of the tools of this process, for which `answer` asked.
+    /// Draws a call of one of this process's tools, which `answer` requested.
     pub fn draw(chance: &mut Chance, answer: Option<SequenceNumber>) -> Call {
         let idempotency = *chance.pick(Idempotency::ALL);
         Call { idempotency, errand: Some(Errand::draw(chance)), answer }
     }
 
-    /// A call within another one: it may run again by itself, so that the outer one may too.
+    /// Returns a nested call: it may run again without a decision, so that the outer one may too.
     pub fn within(errand: Errand) -> Call {
         Call { idempotency: Idempotency::Natural, errand: Some(errand), answer: None }
     }
 
-    /// What running it for the first time writes.
+    /// Returns the acts of its first run.
     pub fn acts(&self) -> Vec<Act> {
         self.acts_of(None)
     }

@@ -1,4 +1,4 @@
-//! What compactions may have taken of a session, and what they have: positions at which nobody knows the slices any more.
+//! The positions that compactions of a session have dropped, and those that they may have dropped.
 
 use std::collections::BTreeSet;
 
@@ -10,22 +10,22 @@ use uuid::Uuid;
 
 use super::{Chance, Remembered, SessionMemory};
 
-/// What is remembered of the compactions of a session.
+/// The known compactions of a session.
 #[derive(Clone, Debug, Default)]
 pub struct Compactions {
     /// Whether one was attempted.
     tried: bool,
-    /// How many were attempted since somebody last looked: one that failed may have taken positions.
+    /// The attempts since the last check: a failed one may have dropped positions.
     unseen: u32,
-    /// Positions that those that were attempted may have taken.
+    /// Positions that the attempted ones may have dropped.
     may_go: BTreeSet<u64>,
-    /// Positions that were gone when somebody last looked.
+    /// Positions that the last check found dropped.
     gone: BTreeSet<u64>,
-    /// Those of them that no crash brings back.
+    /// Those that no crash restores.
     surely: BTreeSet<u64>,
 }
 
-/// Draws how a session of so many records is compacted, which began at a time.
+/// Draws the options of a compaction of a session with this many records, created at a time.
 pub fn draw_options(chance: &mut Chance, len: u64, since_us: i64, now_us: i64) -> CompactOptions {
     let age = |chance: &mut Chance| {
         let lived = now_us.saturating_sub(since_us).unsigned_abs();
@@ -45,21 +45,20 @@ pub fn draw_options(chance: &mut Chance, len: u64, since_us: i64, now_us: i64) -
 }
 
 impl Compactions {
-    /// Whether any was attempted.
     pub fn were_tried(&self) -> bool {
         self.tried
     }
 
-    /// Whether the slices at a position were gone when somebody last looked.
+    /// Whether the last check found the slices at a position dropped.
     pub fn took(&self, position: u64) -> bool {
         self.gone.contains(&position)
     }
 
-    /// What a fork has of them that goes on behind a position.
+    /// Returns the part of them for a fork that continues after a position.
     pub(super) fn through(&self, position: u64) -> Compactions {
         let through = |positions: &BTreeSet<u64>| positions.range(..=position).copied().collect();
         let gone: BTreeSet<u64> = through(&self.gone);
-        // The fork names the files that are there now.
+        // The fork names the current files.
         Compactions {
             tried: self.tried,
             unseen: self.unseen,
@@ -71,7 +70,7 @@ impl Compactions {
 }
 
 impl SessionMemory {
-    /// Notes that a compaction was attempted, which was over by this time.
+    /// Records the attempt of a compaction, which was over by this time.
     pub fn compacted(&mut self, options: &CompactOptions, now_us: i64) {
         self.compactions.tried = true;
         self.compactions.unseen += 1;
@@ -92,19 +91,20 @@ impl SessionMemory {
         self.compactions.may_go.extend(may_go);
     }
 
-    /// Notes what a compaction that returned well reports.
+    /// Records a successful compaction with its report.
     ///
     /// # Panics
     ///
-    /// Where that is not what is there.
+    /// If the report differs from the log.
     pub fn compacted_well(&mut self, report: &CompactReport, audit: &LogReader) {
         let id = self.id;
-        // What was gone before this one; unknown where one failed since somebody looked.
+        // The positions dropped before this one; unknown if an attempt has failed since the last
+        // check.
         let before = (self.compactions.unseen == 1).then(|| self.compactions.gone.clone());
         self.look_for_gone(audit);
         let compactions = &mut self.compactions;
         if report.through.is_some() {
-            // One that has nothing to drop writes no file, and syncs no name.
+            // A compaction that drops nothing writes no file, and syncs no name.
             compactions.surely.clone_from(&compactions.gone);
         }
         match report.through {
@@ -126,11 +126,12 @@ impl SessionMemory {
         }
     }
 
-    /// Takes in which positions are gone.
+    /// Takes in the dropped positions.
     ///
     /// # Panics
     ///
-    /// Where one is that no compaction may have taken, and where one is back that a compaction took for good.
+    /// If a position is dropped that no compaction may have dropped, or one is back that a
+    /// compaction dropped permanently.
     pub fn look_for_gone(&mut self, audit: &LogReader) {
         let id = self.id;
         let mut gone = BTreeSet::new();
@@ -147,15 +148,12 @@ impl SessionMemory {
         compactions.unseen = 0;
     }
 
-    /// Checks what an auditor reads of a log that may be compacted: digests, and the slices at some positions.
-    ///
-    /// # Errors
-    ///
-    /// What reading says.
+    /// Checks an auditor's view of a log that may be compacted: digests, and the slices at some
+    /// positions.
     ///
     /// # Panics
     ///
-    /// Where it is not what is known.
+    /// If it differs from the known content.
     pub fn check_compacted(&mut self, audit: &LogReader, chance: &mut Chance) -> foldlog::Result<()> {
         if !self.compactions.tried {
             return Ok(());
@@ -186,11 +184,7 @@ impl SessionMemory {
 }
 
 impl Remembered {
-    /// Checks that a record which is read again is what it was, or what a compaction has left of it.
-    ///
-    /// # Panics
-    ///
-    /// Where it is not.
+    /// Checks that a record reads the same again, or as a compaction has left it.
     pub(super) fn check(&self, record: &foldlog::Record<'_>, compactions: &Compactions, id: Uuid) {
         let sequence = record.sequence;
         assert_eq!(record.time_us, self.time_us, "{id}: record {sequence}");

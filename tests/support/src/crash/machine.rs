@@ -15,35 +15,29 @@ use crate::host::{Noted, StepAdded, types};
 /// The machine: its disk outlives every process.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// The disk.
     pub disk: MemoryStorage,
     clock: Arc<FixedClock>,
     image_bytes_min: u64,
 }
 
-/// A frame, and where it stands.
+/// A frame and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameAt {
-    /// The segment file.
     pub segment: PathBuf,
-    /// Its first byte.
     pub start: usize,
-    /// Behind its last byte.
+    /// The offset after its last byte.
     pub end: usize,
-    /// The sequence number in it.
     pub sequence: SequenceNumber,
-    /// Every record below this was durable when it was written.
+    /// Every record below this was durable when the frame was written.
     pub watermark: SequenceNumber,
-    /// Its kind.
     pub kind: RecordKind,
 }
 
-/// The calls that change a disk when a file is written anew.
+/// The calls that change a disk when a file is replaced.
 pub const CHANGES: [Op; 5] = [Op::Write, Op::SyncData, Op::Create, Op::Rename, Op::SyncDir];
 
 /// The first boot of a machine.
 pub const BOOT: Uuid = Uuid::from_u128(0xb007);
-/// Another boot.
 pub const OTHER_BOOT: Uuid = Uuid::from_u128(0xb008);
 
 impl Default for Machine {
@@ -53,20 +47,20 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// A machine with an empty disk, in this boot.
+    /// Returns a machine with an empty disk, in this boot.
     pub fn booted(boot: Uuid) -> Machine {
         let clock = Arc::new(FixedClock::with_step(1_700_000_000_000_000, 10));
-        // Most tests look at the log itself; what images change is looked at by tests of their own.
+        // Most tests examine only the log; images have their own tests.
         Machine { disk: MemoryStorage::with_boot_id(boot), clock, image_bytes_min: u64::MAX }
     }
 
-    /// The same machine, whose processes write images as often as can be.
+    /// Returns the same machine, whose processes write images as often as possible.
     #[must_use]
     pub fn with_images(self) -> Machine {
         Machine { image_bytes_min: 1, ..self }
     }
 
-    /// The same files on a machine in this boot; all of them durable.
+    /// Returns a machine with the same files in this boot; all of them durable.
     #[must_use]
     pub fn copied(&self, boot: Uuid) -> Machine {
         let machine = Machine { image_bytes_min: self.image_bytes_min, ..Machine::booted(boot) };
@@ -76,7 +70,7 @@ impl Machine {
         machine
     }
 
-    /// The options with which every process opens the store.
+    /// Returns the options with which every process opens the store.
     pub fn options(&self, durability: Durability) -> StoreOptions {
         StoreOptions {
             storage: Arc::new(self.disk.process()),
@@ -87,37 +81,29 @@ impl Machine {
             object_bytes_min: 600,
             image_bytes_min: self.image_bytes_min,
             background: BackgroundSync::Inline,
-            // Some tests write a session that a replica holds, and look at its log alone.
+            // Some tests write a replicated session, and examine only its log.
             unreplicated: true,
             ..StoreOptions::default()
         }
     }
 
-    /// The store as a new process opens it.
-    ///
-    /// # Panics
-    ///
-    /// Where it does not open.
+    /// Opens the store in a new process.
     pub fn process(&self, durability: Durability) -> Store {
         Store::open_with("/home/store", self.options(durability)).expect("the store opens")
     }
 
-    /// A session of the store, opened by a new process.
-    ///
-    /// # Errors
-    ///
-    /// What opening says.
+    /// Opens a session of the store in a new process.
     pub fn open(&self, id: Uuid, durability: Durability) -> Result<Session> {
         self.process(durability).open_session(id, &types())
     }
 
-    /// The process goes, or the power.
+    /// Ends the process, or the power.
     pub fn crash(&self, kind: CrashKind) {
         self.disk.crash(kind);
     }
 
-    /// Does the same on one copy of the machine after the other, each of which dies one step later than the one before, until one
-    /// gets to the end. After each of these crashes, `look` sees what is left.
+    /// Does the same on successive copies of the machine, each of which dies one step later, until
+    /// one reaches the end. After each crash, `look` sees the remains.
     pub fn killed_at_each_step<T>(
         &self,
         crashes: impl Fn(u64) -> Vec<CrashKind>,
@@ -139,12 +125,12 @@ impl Machine {
         }
     }
 
-    /// Does the same on copies of the machine, whose disks refuse one of the first calls of each of these kinds; `look` sees what is
-    /// left.
+    /// Does the same on copies of the machine, whose disks refuse one of the first calls of each of
+    /// these kinds; `look` sees the remains.
     ///
     /// # Panics
     ///
-    /// Where no refusal of a kind is an error of what is done.
+    /// If no refusal of a kind causes an error.
     pub fn refused_at_each_step<T>(
         &self,
         ops: &[Op],
@@ -165,12 +151,11 @@ impl Machine {
         }
     }
 
-    /// The directory of a session.
     pub fn dir(&self, id: Uuid) -> PathBuf {
         Path::new("/home/store/sessions").join(id.to_string())
     }
 
-    /// The segment files of a session, oldest first.
+    /// Returns the segment files of a session, oldest first.
     pub fn segments(&self, id: Uuid) -> Vec<PathBuf> {
         let dir = self.dir(id);
         let files = self.disk.files().into_iter();
@@ -179,20 +164,12 @@ impl Machine {
             .collect()
     }
 
-    /// An auditor's view of a session.
-    ///
-    /// # Errors
-    ///
-    /// What opening says.
+    /// Opens a session as an auditor.
     pub fn audit(&self, id: Uuid) -> Result<LogReader> {
         LogReader::open_on(Arc::new(self.disk.clone()), self.dir(id))
     }
 
-    /// The frames of a session's chain, in order.
-    ///
-    /// # Errors
-    ///
-    /// What walking says.
+    /// Returns the frames of a session's chain, in order.
     pub fn frames(&self, id: Uuid) -> Result<Vec<FrameAt>> {
         let storage: Arc<dyn Storage> = Arc::new(self.disk.clone());
         let mut frames = Vec::new();
@@ -212,26 +189,20 @@ impl Machine {
     }
 }
 
-/// A step that takes some room in a segment.
+/// Returns a step that takes some space in a segment.
 pub fn step(n: u64) -> StepAdded {
     StepAdded { title: format!("step {n} {}", "x".repeat(300)), part: (n % 3) as u8 }
 }
 
-/// A note that is too large for a record, and so becomes an object.
+/// Returns a note too large for a record, which becomes an object.
 pub fn large_note(n: u64) -> Noted {
     Noted { text: format!("note {n} {}", "y".repeat(1000)) }
 }
 
-/// How many records a session has.
 pub fn count(session: &Session) -> u64 {
     session.position().map_or(0, |last| last.get() + 1)
 }
 
-/// Dispatches so many steps.
-///
-/// # Panics
-///
-/// Where one is refused.
 pub fn write_steps(session: &Session, steps: u64) {
     for n in 0..steps {
         session.dispatch(step(n)).expect("the step is taken");

@@ -1,4 +1,4 @@
-//! What is remembered of a session from outside: each record, what was after it, and what was promised.
+//! The outside view of a session: each record, the state after it, and the promises.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Add;
@@ -14,21 +14,18 @@ use uuid::Uuid;
 
 use super::{Act, After, Asked, Change, Compactions, Errand, Slices};
 
-/// The name of the records that say what was there when a rollback began.
+/// The name of the records about the findings of a rollback.
 const ROLLBACK: &[u8] = b"foldlog.rollback";
 
-/// A record as it was when it was written.
+/// A record as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remembered {
-    /// Its kind.
     pub kind: RecordKind,
-    /// Its time.
     pub time_us: i64,
-    /// Its body.
     pub body: Vec<u8>,
 }
 
-/// What a crash took, and so what must be left.
+/// The loss of a crash, which determines the required remains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// The process alone: everything acknowledged stays.
@@ -37,7 +34,7 @@ pub enum Lost {
     Power,
 }
 
-/// What the caller was told of a change.
+/// The promise of a change to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
     /// The record is written.
@@ -46,38 +43,38 @@ pub enum Promise {
     Durable,
 }
 
-/// What is remembered of one session.
+/// The knowledge about one session.
 #[derive(Clone, Debug)]
 pub struct SessionMemory {
-    /// The session.
     pub id: Uuid,
-    /// Each record, as it was read back when its call had returned, or after a reopening.
+    /// Each record, as it was read back after its call had returned, or after a reopening.
     pub records: Vec<Remembered>,
-    /// What all amounted to after each record.
+    /// The state after each record.
     pub after: Vec<After>,
-    /// How many records the caller was told of.
+    /// The number of acknowledged records.
     pub acknowledged: u64,
-    /// How many records the caller was told are durable.
+    /// The number of records that were reported as durable.
     pub durable: u64,
-    /// What is attempted, or was where a call did not return well: the first few of these may be there.
+    /// The attempted acts, also those of a failed call: the first few of these may have been
+    /// recorded.
     pub pending: VecDeque<Act>,
-    /// How many calls had ended in the session that this one was begun with an export of.
+    /// The number of ended calls in the session from whose export this one was created.
     pub imported_calls: u64,
-    /// The snapshots that have a tag, by their positions.
+    /// The tagged snapshots, by their positions.
     pub(super) tagged: BTreeSet<u64>,
-    /// What its compactions may have taken.
+    /// The positions that its compactions may have dropped.
     pub compactions: Compactions,
-    /// Time at which what is attempted began.
+    /// The time at which the attempt started.
     began_us: i64,
 }
 
-/// A moment so many microseconds after that of which clocks begin to count.
+/// Returns the moment this many microseconds after the epoch of its clock.
 fn moment<T: Default + Add<Duration, Output = T>>(us: i64) -> T {
     T::default() + Duration::from_micros(us.unsigned_abs())
 }
 
 impl SessionMemory {
-    /// A session of which nothing is known but what was asked for.
+    /// Returns the memory of a session of which only the request to create it is known.
     pub fn begun(id: Uuid, slices: Slices) -> SessionMemory {
         let pending = VecDeque::from([Act::Change(Rc::new(slices))]);
         SessionMemory {
@@ -94,11 +91,7 @@ impl SessionMemory {
         }
     }
 
-    /// A session that was begun with an export of this one.
-    ///
-    /// # Errors
-    ///
-    /// What reading says.
+    /// Returns the memory of a session that was created from an export of this one.
     pub fn imported(&self, session: &Session) -> Result<SessionMemory> {
         let slices = Rc::new(self.now().slices.imported());
         let mut memory = SessionMemory::begun(session.id(), Slices::default());
@@ -111,7 +104,7 @@ impl SessionMemory {
         Ok(memory)
     }
 
-    /// What a fork shares with its parent, through a position.
+    /// Takes over the records that a fork shares with its parent, through a position.
     pub fn take_over(&mut self, parent: &SessionMemory, position: u64) {
         let shared = position as usize + 1;
         self.records = parent.records[..shared].to_vec();
@@ -121,38 +114,34 @@ impl SessionMemory {
         self.compactions = parent.compactions.through(position);
     }
 
-    /// How many tool calls have ended.
     fn ended_calls(&self) -> u64 {
         self.records.iter().filter(|record| record.kind == RecordKind::TOOL_END).count() as u64
     }
 
-    /// How many records are known.
     pub fn len(&self) -> u64 {
         self.records.len() as u64
     }
 
-    /// Whether none is.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// What everything amounts to.
     pub fn now(&self) -> After {
         self.after.last().cloned().unwrap_or_default()
     }
 
-    /// Notes that something is about to be tried, at this time.
+    /// Records that an attempt starts at this time.
     pub fn begins_at(&mut self, now_us: i64) {
         self.began_us = now_us;
     }
 
-    /// The least time that is read after all that is known. No clock of the simulator takes smaller steps than 10
-    /// microseconds.
+    /// Returns the smallest possible time after all that is known. No clock of the simulator takes
+    /// steps below 10 microseconds.
     pub fn now_us(&self) -> i64 {
         self.records.last().map_or(self.began_us, |last| self.began_us.max(last.time_us + 10))
     }
 
-    /// Puts in place of what is to be done next the records that follow from it.
+    /// Replaces the next work by the records that follow from it.
     pub fn look_ahead(&mut self) {
         while let Some(Act::Then(_)) = self.pending.front() {
             let Some(Act::Then(next)) = self.pending.pop_front() else { return };
@@ -161,12 +150,12 @@ impl SessionMemory {
         }
     }
 
-    /// Notes that a change is about to be tried, which leaves these slices.
+    /// Records the attempt of a change that leaves these slices.
     pub fn tries(&mut self, slices: Slices) {
         self.pending.push_back(Act::Change(Rc::new(slices)));
     }
 
-    /// What a durability promises of a change.
+    /// Returns the promise of a durability for a change.
     pub fn promise(durability: Durability, change: &Change) -> Promise {
         match durability {
             Durability::Every => Promise::Durable,
@@ -175,7 +164,7 @@ impl SessionMemory {
         }
     }
 
-    /// Notes that a change was acknowledged as the record `sequence`.
+    /// Records that a change was acknowledged as the record `sequence`.
     pub fn told(&mut self, sequence: SequenceNumber, promise: Promise) {
         self.acknowledged = self.acknowledged.max(sequence.get() + 1);
         if promise == Promise::Durable {
@@ -183,12 +172,12 @@ impl SessionMemory {
         }
     }
 
-    /// Notes that everything below `next` was said to be durable.
+    /// Records that everything below `next` was reported as durable.
     pub fn told_durable(&mut self, next: u64) {
         self.durable = self.durable.max(next);
     }
 
-    /// How many records must be there after a crash.
+    /// Returns the number of records that must exist after a crash.
     pub fn required(&self, lost: Lost) -> u64 {
         match lost {
             Lost::Process => self.acknowledged.max(self.durable),
@@ -196,29 +185,21 @@ impl SessionMemory {
         }
     }
 
-    /// Takes in what the session holds behind what is known. Each pending act may account for one record, with
-    /// declarations before it.
-    ///
-    /// # Errors
-    ///
-    /// What reading says.
+    /// Takes in the session's records after the known ones. Each pending act may account for one
+    /// record, with declarations before it.
     ///
     /// # Panics
     ///
-    /// Where there is more than was ever attempted.
+    /// If there is more than was ever attempted.
     pub fn learn(&mut self, session: &Session) -> Result<()> {
         self.learn_from(|from, visit| session.records(from, u64::MAX, visit))
     }
 
-    /// Learns as [`learn`](SessionMemory::learn) does, from whatever reads the records from one on.
-    ///
-    /// # Errors
-    ///
-    /// What reading says.
+    /// Like [`learn`](SessionMemory::learn), from any reader of the records from one on.
     ///
     /// # Panics
     ///
-    /// Where there is more than was ever attempted.
+    /// If there is more than was ever attempted.
     pub fn learn_from(
         &mut self,
         read: impl FnOnce(u64, &mut dyn FnMut(&Record<'_>) -> Result<()>) -> Result<()>,
@@ -259,15 +240,11 @@ impl SessionMemory {
         Ok(())
     }
 
-    /// Checks what the session says of the calls that wait: which ask, what, and since when.
-    ///
-    /// # Errors
-    ///
-    /// What reading says.
+    /// Checks the session's waiting calls: which ask, what, and since when.
     ///
     /// # Panics
     ///
-    /// Where it is not what is known.
+    /// If they differ from the known ones.
     pub fn check_waiting(&self, session: &Session) -> Result<()> {
         let (id, now) = (self.id, self.now());
         let pending = session.pending_questions()?;
@@ -290,15 +267,12 @@ impl SessionMemory {
         Ok(())
     }
 
-    /// Checks what an auditor says of the calls: what became of each, how often it began, and which ask.
-    ///
-    /// # Errors
-    ///
-    /// What reading says.
+    /// Checks an auditor's ledger: the outcome of each call, how often it started, and which ones
+    /// ask.
     ///
     /// # Panics
     ///
-    /// Where it is not what is known.
+    /// If it differs from the known outcomes.
     pub fn check_ledger(&self, session: &Session, audit: &LogReader) -> Result<()> {
         let ledger: Vec<(OperationId, OperationStatus, u64)> =
             audit.ledger()?.into_iter().map(|entry| (entry.operation, entry.outcome, entry.runs)).collect();
@@ -312,16 +286,12 @@ impl SessionMemory {
         Ok(())
     }
 
-    /// Checks what a crash left, and goes on from there.
-    ///
-    /// # Errors
-    ///
-    /// What reading says.
+    /// Checks the remains of a crash, and continues from there.
     ///
     /// # Panics
     ///
-    /// Where something promised is gone, where something is there that was never attempted, and where a record
-    /// or the slices are not what they were.
+    /// If promised data is lost, if there is more than was ever attempted, or if a record or the
+    /// slices differ.
     pub fn check_after(&mut self, session: &Session, lost: Lost) -> Result<()> {
         let id = self.id;
         let left = session.position().map_or(0, |last| last.get() + 1);
@@ -358,13 +328,13 @@ impl SessionMemory {
         self.acknowledged = left;
         self.durable = self.durable.max(session.synced_end().get());
         if lost == Lost::Power {
-            // What a power cut left is on the disk, and nothing that follows may cost it.
+            // The remains of a power cut are on the disk, and nothing later may lose them.
             self.durable = left;
         }
         Ok(())
     }
 
-    /// Forgets records that a crash took. What a pending change would have followed is then gone too.
+    /// Forgets records that a crash took, and the pending changes that would have followed them.
     fn forget_from(&mut self, left: u64) {
         if left < self.len() {
             let left = left as usize;

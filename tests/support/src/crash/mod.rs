@@ -1,5 +1,5 @@
-//! What a crash must leave: the oracle of the crash simulator. It knows what was attempted, what was
-//! acknowledged and what the durability promised, and shares no code with the engine.
+//! The required remains of a crash: the oracle of the crash simulator. It knows what was attempted,
+//! acknowledged and promised, and shares no code with the engine.
 
 mod calls;
 mod compacted;
@@ -24,19 +24,17 @@ pub use slices::{Change, Slices};
 pub use twin::Twin;
 pub use waiting::{Again, Asked, Stands, Verdict};
 
-/// Chance that can be repeated: the same seed always gives the same numbers (splitmix64).
+/// A repeatable random generator: the same seed always gives the same numbers (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Chance {
     state: u64,
 }
 
 impl Chance {
-    /// Chance from a seed.
     pub fn new(seed: u64) -> Chance {
         Chance { state: seed }
     }
 
-    /// The next number.
     pub fn number(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -44,23 +42,22 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below a bound, which must not be 0.
+    /// Returns a number below a bound, which must not be 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.number() % bound
     }
 
-    /// Whether something happens that happens so many times in a hundred.
+    /// Returns true with this probability in percent.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of several.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         let len = from.len() as u64;
         &from[usize::try_from(self.below(len)).expect("a slice is no longer than memory")]
     }
 
-    /// A text of lower-case letters.
+    /// Returns a text of lower-case letters.
     pub fn text(&mut self, len: u64) -> String {
         (0..len).map(|_| char::from(b'a' + (self.below(26) as u8))).collect()
     }

@@ -1,4 +1,4 @@
-//! Real files under a process that can be killed without being one.
+//! Real files under a simulated process that can be killed.
 
 use std::io;
 use std::path::Path;
@@ -9,9 +9,9 @@ use foldlog::storage::{Access, DirectoryEntry, FileStorage, HeldLock, Storage, S
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-/// The real file system as one process sees it: once it is killed, each call fails and changes nothing, so that what is
-/// dropped afterwards leaves no trace. What is read is counted, and what others do [`meanwhile`](Mortal::meanwhile) comes at any of its
-/// calls.
+/// The real file system as one process sees it. Once the process is killed, each call fails and
+/// changes nothing, so that drops leave no trace. Reads are counted, and actions of others occur
+/// [`meanwhile`](Mortal::meanwhile), before any of its calls.
 #[derive(Clone, Debug)]
 pub struct Mortal {
     real: FileStorage,
@@ -27,7 +27,7 @@ struct Life {
     coming: Mutex<Option<Coming>>,
 }
 
-/// What comes before a call of the process.
+/// An action that occurs before a call of the process.
 struct Coming {
     calls: u64,
     is_one: Box<dyn Fn(&Path) -> bool + Send>,
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Coming {
 }
 
 impl Life {
-    /// A call with a path: what is to come before it comes.
+    /// Runs the pending action before a call with a path, if it is due.
     fn call(&self, path: &Path) -> io::Result<()> {
         let coming = {
             let mut coming = self.coming.lock();
@@ -72,17 +72,18 @@ struct MortalFile {
 }
 
 impl Mortal {
-    /// A new process, in this boot.
+    /// Returns a new process, in this boot.
     pub fn born(boot: Option<Uuid>) -> Mortal {
         Mortal { real: FileStorage::new(), boot, life: Arc::default() }
     }
 
-    /// Kills the process. Its locks are let go when what holds them is dropped.
+    /// Kills the process. Its locks are released when their owner is dropped.
     pub fn kill(&self) {
         self.life.is_over.store(true, Ordering::SeqCst);
     }
 
-    /// Has somebody do something, once, just before the `nth` call from now on with a path of which `is_one` holds. The first is 1.
+    /// Runs an action once, just before the `nth` call from now on with a path for which `is_one`
+    /// is true. The first is 1.
     pub fn meanwhile(
         &self,
         nth: u64,
@@ -93,12 +94,13 @@ impl Mortal {
             Some(Coming { calls: nth, is_one: Box::new(is_one), deed: Box::new(deed) });
     }
 
-    /// Returns whether what was to be done [`meanwhile`](Mortal::meanwhile) is still to come, and forgets it.
+    /// Returns whether the action of [`meanwhile`](Mortal::meanwhile) is still pending, and forgets
+    /// it.
     pub fn is_to_come(&self) -> bool {
         self.life.coming.lock().take().is_some()
     }
 
-    /// How many bytes were read, and by how many calls.
+    /// Returns the number of bytes read, and of the reading calls.
     pub fn read(&self) -> (u64, u64) {
         (self.life.read_bytes.load(Ordering::SeqCst), self.life.reads.load(Ordering::SeqCst))
     }

@@ -1,4 +1,4 @@
-//! Which records count, and what became of each operation: what a ledger is to say.
+//! The live records, and the outcome of each operation: the expected ledger.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use foldlog::inspect::OperationStatus;
 
 use super::calls::{Call, End};
 
-/// The records that count: the last one, and those before it.
+/// The live records: the last one, and those before it.
 pub struct Live {
     last: SequenceNumber,
     before: Option<Rc<Live>>,
@@ -20,17 +20,15 @@ impl std::fmt::Debug for Live {
 }
 
 impl Live {
-    /// The records that count with one more.
+    /// Returns the live records with one more.
     pub(super) fn behind(before: Option<&Rc<Live>>, last: SequenceNumber) -> Option<Rc<Live>> {
         Some(Rc::new(Live { last, before: before.cloned() }))
     }
 
-    /// The last record that counts.
     pub(super) fn last(&self) -> SequenceNumber {
         self.last
     }
 
-    /// Whether a record counts.
     pub(super) fn holds(live: Option<&Rc<Live>>, sequence: SequenceNumber) -> bool {
         let mut next = live;
         while let Some(live) = next.filter(|live| live.last >= sequence) {
@@ -43,26 +41,26 @@ impl Live {
     }
 }
 
-/// What became of one operation.
+/// The outcome of one operation.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    /// How often it began.
+    /// The number of its starts.
     pub(super) runs: u64,
-    /// What became of its last run, rollbacks left out.
+    /// The outcome of its last run, without rollbacks.
     pub(super) fate: OperationStatus,
     pub(super) end: Option<SequenceNumber>,
-    /// Each of its ends for which an answer asked.
+    /// Each of its ends that an answer requested.
     pub(super) ends: Vec<Ended>,
 }
 
-/// An end of an operation for which an answer asked.
+/// An end of an operation that an answer requested.
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
     pub(super) call: Rc<Call>,
     pub(super) answer: SequenceNumber,
     pub(super) end: SequenceNumber,
     pub(super) fate: OperationStatus,
-    /// With what success somebody closed what was left open then.
+    /// The success with which someone closed a call that was still open then.
     pub(super) closed: Option<bool>,
 }
 

@@ -13,7 +13,7 @@ use crate::host::{
     Undeclared, types,
 };
 
-/// What a session holds, as plain vectors.
+/// The content of a session, as plain vectors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Slices {
     plan: Vec<StepAdded>,
@@ -25,7 +25,8 @@ pub struct Slices {
     notes: Vec<Noted>,
     sizes: Vec<(u64, u64)>,
     tags: BTreeMap<String, String>,
-    /// What was said in a conversation, and neither rolled back nor said within a call that failed.
+    /// The messages of a conversation, without those that were rolled back or sent within a failed
+    /// call.
     said: Vec<String>,
 }
 
@@ -33,45 +34,36 @@ fn all<T: Clone>(items: Vec<Arc<T>>) -> Vec<T> {
     items.iter().map(|item| T::clone(item)).collect()
 }
 
-/// Names the one conversation of a session.
+/// The name of a session's only conversation.
 const EVALUATION: &str = "simulated";
 
-/// Something that is done to a session and leaves a record.
+/// An action on a session that leaves a record.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Dispatches a step.
     Step(StepAdded),
-    /// Dispatches a note.
     Note(Noted),
-    /// Dispatches an edit.
     Edit(DraftEdited),
     /// Dispatches an event that no host declares.
     Undeclared(Undeclared),
-    /// Seeds the plan.
     SeedPlan(Vec<StepAdded>),
-    /// Clears the draft.
     ClearDraft,
     /// Clears the steps of one part.
     ClearPart(u8),
     /// Empties STATE and CACHE.
     Reset,
-    /// Sets a tag.
     Tag(String, String),
-    /// Takes a tag away.
     Untag(String),
-    /// Says something in the session's conversation.
+    /// Adds a message to the session's conversation.
     Say(String),
-    /// Takes a snapshot.
     Snapshot,
-    /// Takes a snapshot that has a tag.
     TaggedSnapshot,
-    /// Goes back to a position, at which the slices were these.
+    /// Rolls back to a position, at which the slices were these.
     Rollback(u64, Box<Slices>),
 }
 
 impl Change {
-    /// Draws a change; `past` is what was after each record so far. Some texts are as long as `large`. A rollback goes
-    /// back to where the same calls were open.
+    /// Draws a change; `past` contains the state after each record so far. Some texts are as long
+    /// as `large`. A rollback goes back to a position with the same open calls.
     pub fn draw(chance: &mut Chance, past: &[After], large: u64) -> Change {
         let text = |chance: &mut Chance| {
             let most = if chance.percent(12) { large } else { 40 };
@@ -85,7 +77,7 @@ impl Change {
             40..=59 => Change::Note(Noted { text: text(chance) }),
             60..=71 => Change::Edit(DraftEdited {
                 place: chance.below(6) as usize,
-                // A lone question mark would ask the engine's generator.
+                // A lone question mark would draw from the engine's generator.
                 line: if chance.percent(20) { String::new() } else { format!("{}.", text(chance)) },
             }),
             72..=75 => Change::Undeclared(Undeclared { value: chance.below(1000) as i64 }),
@@ -107,17 +99,13 @@ impl Change {
         }
     }
 
-    /// Draws an edit that takes the place of an earlier one, whose body is then worth dropping.
+    /// Draws an edit that replaces an earlier one, whose body is then worth dropping.
     pub fn draw_edit(chance: &mut Chance) -> Change {
         let len = 80 + chance.below(300);
         Change::Edit(DraftEdited { place: chance.below(3) as usize, line: format!("{}.", chance.text(len)) })
     }
 
-    /// Does it to a session; the record's sequence number.
-    ///
-    /// # Errors
-    ///
-    /// What the session says.
+    /// Performs the change on a session, and returns the record's sequence number.
     pub fn perform(&self, session: &Session) -> Result<SequenceNumber> {
         match self.clone() {
             Change::Step(step) => session.dispatch(step),
@@ -139,23 +127,19 @@ impl Change {
         }
     }
 
-    /// Whether it is durable when the call returns at the durability between the other two.
+    /// Whether it is durable at its return at the durability `Boundary`.
     pub fn is_boundary(&self) -> bool {
         matches!(self, Change::Snapshot | Change::TaggedSnapshot | Change::Say(_) | Change::Rollback(..))
     }
 }
 
 impl Slices {
-    /// The slices of a session that was begun with these tags.
+    /// Returns the slices of a session that was created with these tags.
     pub fn tagged(tags: BTreeMap<String, String>) -> Slices {
         Slices { tags, ..Slices::default() }
     }
 
-    /// The slices as a session shows them.
-    ///
-    /// # Errors
-    ///
-    /// What the session says.
+    /// Returns the slices as a session shows them.
     pub fn of(session: &Session) -> Result<Slices> {
         let mut slices = Slices {
             plan: session.view::<Plan>()?.iter().cloned().collect(),
@@ -179,11 +163,8 @@ impl Slices {
         Ok(slices)
     }
 
-    /// The slices as an auditor shows them at a position. Tags and what was said are those of the end of the log.
-    ///
-    /// # Errors
-    ///
-    /// What reading says, for positions that are gone as for others.
+    /// Returns the slices as an auditor shows them at a position. Tags and messages are those of
+    /// the end of the log.
     pub fn at(audit: &LogReader, position: u64) -> Result<Slices> {
         let (state, types) = (audit.state_at(position)?, types());
         let undeclared = state.slices.get(Undeclared::NAME).into_iter().flat_map(|slice| &slice.items);
@@ -202,13 +183,12 @@ impl Slices {
         })
     }
 
-    /// The slices without what [`Slices::at`] does not show.
+    /// Returns the slices without the parts that [`Slices::at`] does not show.
     #[must_use]
     pub fn in_an_audit(&self) -> Slices {
         Slices { tags: BTreeMap::new(), said: Vec::new(), ..self.clone() }
     }
 
-    /// The slices after a change.
     #[must_use]
     pub fn after(&self, change: &Change) -> Slices {
         let mut next = self.clone();
@@ -253,26 +233,28 @@ impl Slices {
         next
     }
 
-    /// The slices once STATE went back to what it was.
+    /// Returns the slices after a rollback of STATE.
     #[must_use]
     pub fn back_to(&self, then: &Slices) -> Slices {
         let Slices { notes, sizes, tags, said, .. } = self.clone();
         Slices { notes, sizes, tags, said, preview: Vec::new(), ..then.clone() }
     }
 
-    /// The slices once a call that began there has failed: what was said within it no longer counts.
+    /// Returns the slices after the failure of a call that started at `then`: its messages no
+    /// longer count.
     #[must_use]
     pub fn without_call(&self, then: &Slices) -> Slices {
         Slices { said: then.said.clone(), ..self.back_to(then) }
     }
 
-    /// The slices of a session that was begun with an export of this one: CACHE and conversations are not in it.
+    /// Returns the slices of a session that was created from an export of this one, without CACHE
+    /// and conversations.
     #[must_use]
     pub fn imported(&self) -> Slices {
         Slices { preview: Vec::new(), said: Vec::new(), ..self.clone() }
     }
 
-    /// The slices of a fork that sets a tag of its own.
+    /// Returns the slices of a fork that sets its own tag.
     #[must_use]
     pub fn with_tag(&self, key: &str, value: &str) -> Slices {
         let mut next = self.clone();

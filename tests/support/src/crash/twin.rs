@@ -1,4 +1,4 @@
-//! Real files, and beside them what a power cut would leave of them.
+//! Real files, together with a model of their content after a power cut.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,9 +11,10 @@ use foldlog::storage::{
 };
 use uuid::Uuid;
 
-/// The real file system, segments mapped, each call made on a disk in memory as well: which of the real pages a sync has
-/// covered is known there, and so any image that a power cut may leave can be cut from a real run. What the two read
-/// must be the same. A call that the disk in memory refuses is not made on the real one.
+/// The real file system with mapped segments; each call is also made on a disk in memory. That disk
+/// knows which of the real pages a sync has covered, so any image of a power cut can be cut from a
+/// real run. Both must read the same. A call that the disk in memory refuses is not made on the
+/// real one.
 #[derive(Clone, Debug)]
 pub struct Twin {
     real: FileStorage,
@@ -35,16 +36,12 @@ struct TwinLock {
 impl HeldLock for TwinLock {}
 
 impl Twin {
-    /// Real files beside `shadow`.
     pub fn new(shadow: MemoryStorage) -> Twin {
         Twin { real: FileStorage::new(), shadow }
     }
 
-    /// Makes the files below `dir` what the disk in memory holds there, a file with two names one file again.
-    ///
-    /// # Errors
-    ///
-    /// What the file system says.
+    /// Replaces the files below `dir` by those of the disk in memory; hard links become one file
+    /// again.
     pub fn refill(dir: &Path, shadow: &MemoryStorage) -> io::Result<()> {
         Twin::refill_directory(dir, shadow, &mut BTreeMap::new())
     }
@@ -58,7 +55,7 @@ impl Twin {
             fs::remove_dir_all(dir)?;
         }
         fs::create_dir_all(dir)?;
-        // What nothing durable leads to is not there at all.
+        // A directory without a durable name does not exist at all.
         let Some(_) = shadow.entry(dir)? else { return Ok(()) };
         for entry in shadow.list(dir)? {
             let path = dir.join(&entry.name);
@@ -87,7 +84,7 @@ impl Storage for Twin {
     fn list(&self, dir: &Path) -> io::Result<Vec<DirectoryEntry>> {
         let expected = self.shadow.list(dir)?;
         let found = self.real.list(dir)?;
-        // A disk in memory keeps no permissions.
+        // A disk in memory stores no permissions.
         let without_mode = |entry: &DirectoryEntry| DirectoryEntry { mode: None, ..entry.clone() };
         assert_eq!(found.iter().map(without_mode).collect::<Vec<_>>(), expected, "{}", dir.display());
         Ok(found)

@@ -1,4 +1,5 @@
-//! A naive model of calls that wait for somebody: whom each waits for, when it may run, and what may be decided about it.
+//! A naive model of waiting calls: for whom each waits, when it may run, and which decisions are
+//! valid.
 
 use std::rc::Rc;
 
@@ -8,14 +9,14 @@ use foldlog::{OperationId, SequenceNumber};
 use super::calls::{Act, After, Call, End, Errand};
 use super::past::{Ended, Live};
 
-/// What somebody decides.
+/// A person's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// An interrupted call is to run again.
     RunAgain,
-    /// What was asked is approved, until a time where there is one; whether the right arguments are named.
+    /// The question is approved, perhaps with an expiry; the approval may name wrong arguments.
     Approved {
-        /// From when on the approval does not count.
+        /// The time from which the approval is no longer valid.
         until_us: Option<i64>,
         /// Whether it names the arguments of the call.
         knows: bool,
@@ -24,13 +25,13 @@ pub enum Verdict {
     Closed(bool),
 }
 
-/// An approval that counts.
+/// A valid approval.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Approved {
     until_us: Option<i64>,
 }
 
-/// A call that waits for somebody, or for one within it that does.
+/// A call that waits for a person, or for a nested call that does.
 #[derive(Clone, Debug)]
 pub(super) struct WaitingCall {
     call: Call,
@@ -41,42 +42,40 @@ pub(super) struct WaitingCall {
     decided: Option<Verdict>,
 }
 
-/// How a waiting call stands.
+/// The state of a waiting call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
-    /// Somebody has to decide about this operation.
+    /// This operation needs a decision.
     Waits(OperationId),
-    /// It goes on.
+    /// It continues.
     MayRun,
-    /// Nobody decided, or nobody ran it, in time.
+    /// No decision was made, or it did not run, in time.
     Expired,
 }
 
-/// What is heard when a call is made again for which an answer asked.
+/// The outcome of repeating a call that an answer requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// It runs as if it had never run.
+    /// It runs as if for the first time.
     Anew,
-    /// Somebody has to decide about it, for it was interrupted.
+    /// It was interrupted, and needs a decision.
     Unsettled,
     /// It is over, with this success.
     Recorded(bool),
-    /// It waits, or goes on.
+    /// It waits, or continues.
     Waiting(OperationId),
 }
 
-/// What a question is to look like.
+/// The expected form of a question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
-    /// The operation that waits.
     pub operation: OperationId,
-    /// Within which one it ran.
+    /// The operation within which it ran.
     pub parent: Option<OperationId>,
     /// Whether it awaits its result.
     pub awaits: bool,
-    /// What it is to do.
+    /// Its task.
     pub errand: Errand,
-    /// Whether the question expires.
     pub expires: bool,
 }
 
@@ -90,15 +89,14 @@ impl WaitingCall {
     ) -> WaitingCall {
         let waits = call.errand.as_ref().and_then(|errand| errand.waits);
         let own = waits.filter(|_| !matches!(form, End::Within(_)));
-        // The engine looks at the clock a little earlier, which makes no difference to a time that is over at once, nor to
-        // one of a day.
+        // The engine reads the clock a little earlier, which matters neither for a time that is
+        // over at once nor for one of a day.
         let expires_us = own.and_then(|waits| waits.expires_us).map(|after| time_us + after as i64);
         WaitingCall { call, parent, form, end, expires_us, decided: None }
     }
 }
 
 impl After {
-    /// The questions that wait for an answer at this time.
     pub fn asked(&self, now_us: i64) -> Vec<Asked> {
         let waits = |(operation, one): (&OperationId, &WaitingCall)| {
             (self.stands(*operation, now_us) == Some(Stands::Waits(*operation))).then(|| Asked {
@@ -112,18 +110,18 @@ impl After {
         self.waiting.iter().filter_map(waits).collect()
     }
 
-    /// All that waits, also what a rollback has withdrawn.
+    /// Returns all that waits, including operations that a rollback has withdrawn.
     pub fn waiting(&self) -> Vec<OperationId> {
         self.waiting.keys().copied().collect()
     }
 
-    /// What an operation that waits was asked to do.
+    /// Returns the call of a waiting operation.
     pub fn call_of(&self, operation: OperationId) -> Option<&Call> {
         let waiting = self.waiting.get(&operation).map(|one| &one.call);
         waiting.or_else(|| self.unsettled.get(&operation).map(|one| &one.call))
     }
 
-    /// What became of each operation, and how often it began.
+    /// Returns the outcome of each operation, and the number of its starts.
     pub fn fates(&self) -> Vec<(OperationId, OperationStatus, u64)> {
         let fate = |operation: OperationId| {
             let entry = &self.ledger[&operation];
@@ -138,7 +136,7 @@ impl After {
         self.ledger.iter().map(|(operation, entry)| (*operation, fate(*operation), entry.runs)).collect()
     }
 
-    /// The records that passed for answers, each of which asked for a call.
+    /// Returns the records that served as answers, each of which requested a call.
     pub fn answers(&self) -> Vec<SequenceNumber> {
         let mut answers: Vec<_> =
             self.ledger.values().flat_map(|entry| &entry.ends).map(|ended| ended.answer).collect();
@@ -147,13 +145,13 @@ impl After {
         answers
     }
 
-    /// The call for which this answer asked.
+    /// Returns the call that this answer requested.
     pub fn call_for(&self, answer: SequenceNumber) -> Option<&Call> {
         let mut ends = self.ledger.values().flat_map(|entry| &entry.ends);
         ends.find(|ended| ended.answer == answer).map(|ended| &*ended.call)
     }
 
-    /// What is known of the call for which this answer asked.
+    /// Returns the state of the call that this answer requested.
     pub fn again(&self, answer: SequenceNumber) -> Again {
         let of_answer = |(_, ended): &(OperationId, &Ended)| {
             ended.answer == answer && (ended.fate == OperationStatus::Interrupted || self.counts(ended.end))
@@ -176,7 +174,7 @@ impl After {
         }
     }
 
-    /// Which operation last ended, with success or without, and whether it was closed by somebody.
+    /// Whether an operation last ended with success, including a close by a person.
     pub fn success_of(&self, operation: OperationId) -> Option<bool> {
         let entry = self.ledger.get(&operation)?;
         match entry.fate {
@@ -195,7 +193,7 @@ impl After {
         self.open.iter().any(|open| open.operation == operation)
     }
 
-    /// Whether the question of an operation counts: one within another does while that one does.
+    /// Whether the question of an operation counts: a nested one counts while its outer one does.
     fn is_asked(&self, operation: OperationId) -> bool {
         let one = &self.waiting[&operation];
         match one.parent {
@@ -205,7 +203,7 @@ impl After {
         }
     }
 
-    /// How an operation stands at a time, where it waits and was not withdrawn.
+    /// Returns the state of an operation at a time, if it waits and was not withdrawn.
     pub fn stands(&self, operation: OperationId, now_us: i64) -> Option<Stands> {
         self.waiting.get(&operation)?;
         self.is_asked(operation).then(|| self.standing(operation, now_us))
@@ -236,7 +234,7 @@ impl After {
         approved.is_some_and(|approved| approved.until_us.is_none_or(|until_us| until_us > now_us))
     }
 
-    /// What goes on without anybody's asking for it.
+    /// Returns the operations that continue without a request.
     pub(super) fn due(&self, now_us: i64) -> Vec<OperationId> {
         let is_due = |(operation, one): &(&OperationId, &WaitingCall)| {
             one.parent.is_none()
@@ -253,8 +251,8 @@ impl After {
         }
     }
 
-    /// What the innermost open call writes where it makes a call within it; so many equal ones it has made before in
-    /// this run.
+    /// Returns the acts of the innermost open call when it makes a nested call, after
+    /// `equal_before` equal ones in this run.
     pub(super) fn inner_goes_on(&self, errand: &Errand, equal_before: usize, now_us: i64) -> Vec<Act> {
         let parent = self.open.last().expect("it is open").operation;
         let same = |(_, one): &(&OperationId, &WaitingCall)| {
@@ -271,7 +269,7 @@ impl After {
         }
     }
 
-    /// Whether this may be decided about an operation.
+    /// Whether a decision about an operation is valid.
     pub fn may_settle(&self, operation: OperationId, verdict: Verdict, now_us: i64) -> bool {
         if self.is_open(operation) {
             return false;
@@ -307,7 +305,7 @@ impl After {
         let is_over = matches!(verdict, Verdict::Closed(_));
         let waiting = Rc::make_mut(&mut self.waiting);
         match waiting.get_mut(&operation) {
-            // The call within which it ran asks for the decision when it runs again.
+            // The outer call looks up the decision when it runs again.
             Some(one) if !is_over || one.parent.is_some() => one.decided = Some(verdict),
             Some(_) => drop(waiting.remove(&operation)),
             None if is_over => drop(self.unsettled.remove(&operation)),
@@ -321,7 +319,7 @@ impl After {
         }
     }
 
-    /// Withdraws what waits within an operation that is over.
+    /// Withdraws waiting calls within an operation that is over.
     pub(super) fn withdraw_within(&mut self, outer: OperationId) {
         let inner: Vec<OperationId> =
             self.waiting.iter().filter(|(_, one)| one.parent == Some(outer)).map(|(it, _)| *it).collect();
@@ -331,7 +329,7 @@ impl After {
         }
     }
 
-    /// What another session has approved does not count in this one.
+    /// Drops approvals: those of another session do not count in this one.
     pub(super) fn ask_anew(&mut self) {
         Rc::make_mut(&mut self.approvals).clear();
         for one in Rc::make_mut(&mut self.waiting).values_mut() {
