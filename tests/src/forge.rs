@@ -1,4 +1,4 @@
-//! Writes the only segment of a log, sound frame for sound frame, whatever its records say.
+//! Writes the only segment of a log, as valid frames with arbitrary records.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 const SALT: u64 = 11;
 
-/// Makes the bytes of a segment, one record after the other.
+/// Builds the bytes of a segment, record by record.
 #[derive(Debug, Default)]
 pub struct Forge {
     next: u64,
@@ -24,10 +24,10 @@ pub struct Forge {
 }
 
 impl Forge {
-    /// Id of the session that every forged segment states.
+    /// The session id in every forged segment.
     pub const SESSION: Uuid = Uuid::from_u128(9);
 
-    /// Returns the bytes that begin the segment.
+    /// Returns the bytes before the segment's first record.
     pub fn head() -> Vec<u8> {
         let header = SegmentHeader {
             ordinal: 0,
@@ -40,7 +40,7 @@ impl Forge {
         header.encode().to_vec()
     }
 
-    /// Returns the sequence number of the record that comes next.
+    /// Returns the sequence number of the next record.
     pub fn next(&self) -> u64 {
         self.next
     }
@@ -49,7 +49,7 @@ impl Forge {
     ///
     /// # Panics
     ///
-    /// If no frame holds a body so long.
+    /// If the body is too long for a frame.
     pub fn frame(&mut self, kind: RecordKind, body: &[u8]) -> Vec<u8> {
         let header = Header {
             crc: 0,
@@ -68,7 +68,8 @@ impl Forge {
     }
 }
 
-/// Writes a log of a store, frame for frame. It declares an event `said`, which is appended to the STATE slice `known`.
+/// Writes a log of a store, frame by frame. It declares an event `said`, which is appended to the
+/// STATE slice `known`.
 #[derive(Debug)]
 pub struct ForgedLog {
     dir: PathBuf,
@@ -78,11 +79,7 @@ pub struct ForgedLog {
 }
 
 impl ForgedLog {
-    /// Begins the log of the session [`Forge::SESSION`] of the store in this directory.
-    ///
-    /// # Panics
-    ///
-    /// If it cannot be written, as all that writes it.
+    /// Starts the log of the session [`Forge::SESSION`] of the store in this directory.
     pub fn new(store: &Path) -> ForgedLog {
         let dir = store.join("sessions").join(Forge::SESSION.to_string());
         fs::create_dir_all(&dir).expect("the session's directory is made");
@@ -105,26 +102,21 @@ impl ForgedLog {
         log
     }
 
-    /// Returns the sequence number of the record that comes next.
+    /// Returns the sequence number of the next record.
     pub fn next(&self) -> u64 {
         self.forge.next()
     }
 
-    /// Returns the bytes of all frames so far.
+    /// Returns the length of all frames so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the session's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Writes a record, and returns its sequence number.
-    ///
-    /// # Panics
-    ///
-    /// If it cannot be written.
     pub fn record(&mut self, kind: RecordKind, body: &[u8]) -> u64 {
         let sequence = self.forge.next();
         let frame = self.forge.frame(kind, body);
@@ -134,20 +126,11 @@ impl ForgedLog {
     }
 
     /// Writes an event `said`, and returns its sequence number.
-    ///
-    /// # Panics
-    ///
-    /// If it cannot be written.
     pub fn event(&mut self, data: &[u8]) -> u64 {
         let action = Action::Event { event: 0, data: Payload::new(data) };
         self.record(RecordKind::DISPATCH, &Dispatch { action, effects: None }.encode())
     }
 
-    /// Writes what is left.
-    ///
-    /// # Panics
-    ///
-    /// If it cannot be written.
     pub fn flush(&mut self) {
         self.file.flush().expect("the segment is written");
     }

@@ -1,5 +1,5 @@
-//! A host that holds a recorded run of tau-bench as a conversation: with a provider that gives the run's answers, and tools that
-//! give its results.
+//! A host that plays a recorded run of tau-bench as a conversation: with a provider that returns
+//! the run's answers, and tools that return its results.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use foldlog_agent::provider::{
 use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Prompt, ProviderAdapter, UserMessage};
 use serde::{Deserialize, Serialize};
 
-/// Names the evaluation.
+/// The name of the evaluation.
 pub const HELD: &str = "held";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ impl Slice for Calls {
     type Item = Called;
 }
 
-/// Says that a turn is over.
+/// A turn is over.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Turned {
     number: u64,
@@ -47,7 +47,7 @@ impl Event for Turned {
     const NAME: &'static str = "turned";
 }
 
-/// The number of turns, once for each: STATE.
+/// The number of each turn: STATE.
 struct Turns;
 
 impl Slice for Turns {
@@ -55,11 +55,8 @@ impl Slice for Turns {
     type Item = u64;
 }
 
-/// Returns the host's types. The reducer of its turns counts the turn of the number `changed`, if any, otherwise.
-///
-/// # Panics
-///
-/// If the types contradict each other.
+/// Returns the host's types. If `changed` names a turn, the reducer of turns counts that turn
+/// differently.
 pub fn types(changed: Option<u64>) -> SessionTypes {
     let builder = SessionTypes::builder()
         .slice::<Calls>()
@@ -96,29 +93,28 @@ struct Recorded {
     traj: Vec<Message>,
 }
 
-/// Holds what a user said, and what followed until the user spoke again.
+/// A user's text, and the messages until the next one.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Text of the user.
     pub said: String,
-    /// Number of answers that followed.
+    /// The number of the following answers.
     pub answers: usize,
 }
 
-/// Holds one run of the file.
+/// One run of the file.
 #[derive(Debug)]
 pub struct Run {
     policy: String,
-    /// What the user said, in order.
+    /// The user's texts, in order.
     pub parts: Vec<Part>,
-    /// Answers of the model, in order.
+    /// The model's answers, in order.
     pub answers: Vec<ProviderAnswer>,
     results: Vec<String>,
-    /// Role and text of each message behind the policy.
+    /// Role and text of each message after the policy.
     pub said: Vec<(String, Option<String>)>,
-    /// Counts how often the provider was asked.
+    /// The number of requests to the provider.
     pub asked: AtomicU64,
-    /// Counts how often a tool ran.
+    /// The number of tool runs.
     pub ran: AtomicU64,
 }
 
@@ -126,7 +122,7 @@ pub struct Run {
 ///
 /// # Panics
 ///
-/// If the file cannot be read, or holds something else.
+/// If the file cannot be read, or has other content.
 pub fn runs(file: &Path) -> Vec<Arc<Run>> {
     let recorded: Vec<Recorded> = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     recorded.into_iter().map(|recorded| Arc::new(Run::of(recorded))).collect()
@@ -167,7 +163,7 @@ impl Run {
         run
     }
 
-    /// Returns the names of the tools that were called, in the order of their calls.
+    /// Returns the names of the called tools, in the order of their calls.
     pub fn tools(&self) -> Vec<&str> {
         self.answers.iter().flat_map(|answer| &answer.calls).map(|call| call.name.as_str()).collect()
     }
@@ -191,7 +187,7 @@ const NAMES: [&str; 14] = [
     "update_reservation_passengers",
 ];
 
-/// A tool that gives the next result of the run.
+/// A tool that returns the next result of the run.
 struct Gives<const NAME: usize> {
     run: Arc<Run>,
     idempotency: Idempotency,
@@ -217,7 +213,7 @@ impl<const NAME: usize> Tool for Gives<NAME> {
     }
 }
 
-/// A provider that says that it asks another model.
+/// A provider that claims to request another model.
 struct Model(ScriptedProvider, &'static str);
 
 impl Provider for Model {
@@ -242,36 +238,34 @@ impl Provider for Model {
     }
 }
 
-/// Names a change of the host's code. The number is the part of the run at which, or from which on, it counts.
+/// A change of the host's code. The number is the part of the run at which, or from which on, it
+/// applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Another argument of the prompt.
     Policy,
-    /// Another title of a section.
     Title,
-    /// A tool that the run does not call is left out.
+    /// Leaves out a tool that the run does not call.
     ToolSet,
-    /// All tools say that they may run again.
+    /// All tools may run again.
     Idempotency,
-    /// The provider is asked with another temperature.
+    /// Requests another temperature.
     Temperature(usize),
-    /// Another model is asked.
+    /// Requests another model.
     Model(usize),
-    /// Another text of what the user says.
+    /// The user's text differs.
     Said(usize),
-    /// What the user says is left out.
+    /// The user's text is missing.
     Unsaid(usize),
     /// The user says something more.
     SaidMore(usize),
-    /// The user says this and what comes behind it in the other order.
+    /// This text of the user and the next one are exchanged.
     Swapped(usize),
     /// The clock is read once more.
     ClockRead(usize),
-    /// A tag is set.
     Tagged(usize),
-    /// The conversation is given up behind the first answer.
+    /// The conversation is abandoned after the first answer.
     GivesUp(usize),
-    /// A reducer counts the last turn otherwise. Only the [types] change.
+    /// A reducer counts the last turn differently. Only the [types] change.
     Reducer,
 }
 
@@ -336,7 +330,7 @@ impl Run {
         }
     }
 
-    /// Holds the conversation, with one change of the host's code, if any. Stops at the first error.
+    /// Runs the conversation, with one change of the host's code, if any. Stops at the first error.
     ///
     /// # Errors
     ///
@@ -362,7 +356,7 @@ impl Run {
             if change == Some(&Change::SaidMore(number)) {
                 messages.push(UserMessage { id: "more".to_owned(), text: "And thank you.".to_owned() });
             }
-            // A run ends with what the user says, or with a result: the provider is not asked then.
+            // A run may end with the user's text or with a result: then the provider is not called.
             let cancel = CancelToken::new();
             if part.answers == 0 {
                 cancel.cancel();

@@ -1,4 +1,5 @@
-//! Parts of the tests that need more than the engine: verbs of the binary, fuzz targets, and sessions to look at.
+//! Parts of the tests that need more than the engine: verbs of the binary, fuzz targets, and
+//! sessions to look at.
 
 /// Runs the examples of the README.
 #[cfg(doctest)]

@@ -1,4 +1,5 @@
-//! Sessions for the tests of pages: a long history of everything, and one whose texts try to be markup.
+//! Sessions for the tests of pages: a long history with everything, and one whose texts try to be
+//! markup.
 
 use foldlog::conversation::{
     ContentBlocks, NewAnswer, NewInput, NewRequest, NewRequestFailure, Role, ToolCallRecord,
@@ -21,22 +22,21 @@ use std::sync::Arc;
 
 use foldlog_test_support::host::{DraftEdited, Noted, StepAdded, types};
 
-/// Text that runs if a page takes it for markup anywhere: it sets `window.ran`.
+/// Text that runs if a page interprets it as markup anywhere: it sets `window.ran`.
 pub const HOSTILE: &str = "</script><script>window.ran=1</script><img src=x onerror=\"window.ran=2\"><style>*{display:none}</style><!--";
 
-/// Text that turns the direction of what follows, and other marks that nobody sees.
+/// Text that reverses the direction of the following text, and other invisible marks.
 pub const UNSEEN: &str = "invoice\u{202e}fdp.exe\u{2066}\u{200b}\u{7}\u{2028}";
 
 /// Part of a file's name that tries to be markup.
 pub const HOSTILE_NAME: &str = "<img src=x onerror=window.ran=5>";
 
-/// Text of which no page without payloads may hold anything.
+/// Text that no page without payloads may contain.
 pub const SECRET: &str = "correct-horse-battery-staple";
 
-/// Says something under a name that tries to be markup.
+/// An event whose name tries to be markup.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct Hostile {
-    /// What is said.
     pub said: serde_json::Value,
 }
 
@@ -44,7 +44,7 @@ impl Event for Hostile {
     const NAME: &'static str = "</script><script>window.ran=3</script>";
 }
 
-/// Draws numbers that follow from a seed.
+/// Draws numbers from a seed.
 #[derive(Debug)]
 struct Numbers(u64);
 
@@ -55,17 +55,13 @@ impl Numbers {
     }
 }
 
-/// Opens the store in a directory, whose records bear times that a millisecond lies between.
-///
-/// # Panics
-///
-/// If the store cannot be opened.
+/// Opens the store in a directory, whose records have times a millisecond apart.
 pub fn store(directory: &Path) -> Store {
     let options = StoreOptions {
         clock: Arc::new(FixedClock::with_step(1_767_323_045_000_006, 1_000)),
         seed: Some(7),
         durability: Durability::Process,
-        // Several segments even of a short session, so that some of them are finished.
+        // Several segments even for a short session, so that some of them are finished.
         segments: SegmentSizes { first_bytes: 16 << 10, max_bytes: 1 << 20, ahead_bytes_min: 0 },
         ..StoreOptions::default()
     };
@@ -76,12 +72,8 @@ fn runner(session: &Session) -> ToolRunner {
     ToolRunner::new(ExecutionState::new(session.clone(), ResourceRegistry::default()), ToolRegistry::new())
 }
 
-/// Writes a session of `records` records and a few more, which only grows: steps, notes and lines of a draft, with a snapshot after
-/// each thousand. Returns its directory.
-///
-/// # Panics
-///
-/// Where it cannot be written.
+/// Writes a session of `records` records and a few more, without rollbacks: steps, notes and lines
+/// of a draft, with a snapshot after each thousand. Returns its directory.
 pub fn long(store: &Store, records: u64) -> PathBuf {
     let session = store.create_with(&types(), SessionOptions::default().tag("task", "long")).unwrap();
     for number in 0..records {
@@ -103,12 +95,9 @@ pub fn long(store: &Store, records: u64) -> PathBuf {
     dir
 }
 
-/// Writes a session of at least `records` records: slices of every policy, a conversation with calls that commit and fail,
-/// snapshots, and rollbacks, also to what was abandoned before. Returns its directory.
-///
-/// # Panics
-///
-/// If the session cannot be written.
+/// Writes a session of at least `records` records: slices of every policy, a conversation with
+/// calls that commit and fail, snapshots, and rollbacks, some of them to abandoned records. Returns
+/// its directory.
 pub fn history(store: &Store, records: u64, seed: u64) -> PathBuf {
     let session = store.create_with(&types(), SessionOptions::default().tag("task", "show")).unwrap();
     let runner = runner(&session);
@@ -126,7 +115,7 @@ pub fn history(store: &Store, records: u64, seed: u64) -> PathBuf {
             }
             70..90 => {
                 let place = numbers.below(24) as usize;
-                // Long enough for a compaction to gain something by dropping it.
+                // Long enough to be worth dropping by a compaction.
                 let line = if number.is_multiple_of(7) {
                     String::new()
                 } else {
@@ -145,7 +134,7 @@ pub fn history(store: &Store, records: u64, seed: u64) -> PathBuf {
             _ => {
                 let position = session.position().unwrap().get();
                 match session.rollback_to(position.saturating_sub(numbers.below(60))) {
-                    // A rollback leads to no position within a call.
+                    // A rollback to a position within a call is refused.
                     Ok(_) | Err(Error::InsideTransaction { .. }) => {}
                     Err(error) => panic!("{error}"),
                 }
@@ -187,15 +176,12 @@ fn talk(session: &Session, runner: &ToolRunner, turn: u64, numbers: &mut Numbers
     session.record_turn("talk", false).unwrap();
 }
 
-/// What a workspace holds: contents by path.
+/// The content of a workspace: texts by path.
 pub type Files = BTreeMap<String, String>;
 
-/// Writes a session whose calls change the files of a workspace in `directory`, some of them in vain, and that is rolled back in
-/// between. Returns its directory, and what the workspace held at each position, as far as captures tell.
-///
-/// # Panics
-///
-/// If the session cannot be written.
+/// Writes a session whose calls change the files of a workspace in `directory`, some of them in
+/// vain, and that is rolled back in between. Returns its directory, and the workspace's content at
+/// each position, as far as captures show it.
 pub fn edits(store: &Store, directory: &Path) -> (PathBuf, BTreeMap<u64, Files>) {
     std::fs::create_dir_all(directory.join("src")).unwrap();
     let session = store.create(&types()).unwrap();
@@ -232,7 +218,8 @@ pub fn edits(store: &Store, directory: &Path) -> (PathBuf, BTreeMap<u64, Files>)
         at.insert(end, now.clone());
         ends.push(end);
         if number == 9 {
-            // The log goes back to an earlier capture; the directory stays, and the next call captures it.
+            // The log goes back to an earlier capture; the directory stays, and the next call
+            // captures it.
             let target = ends[ends.len() - 4];
             session.rollback_to(target).unwrap();
             let then = at.range(..=target).next_back().map(|(_, then)| then.clone()).unwrap_or_default();
@@ -245,12 +232,8 @@ pub fn edits(store: &Store, directory: &Path) -> (PathBuf, BTreeMap<u64, Files>)
     (dir, at)
 }
 
-/// Writes a session whose names and texts try to be markup, to turn the direction of writing, or to be too large. Returns its
-/// directory.
-///
-/// # Panics
-///
-/// If the session cannot be written.
+/// Writes a session whose names and texts try to be markup, to reverse the direction of writing, or
+/// to be too large. Returns its directory.
 pub fn hostile(store: &Store) -> PathBuf {
     let session = store.create_with(&types(), SessionOptions::default().tag(HOSTILE, HOSTILE)).unwrap();
     session.dispatch(Noted { text: HOSTILE.to_owned() }).unwrap();
@@ -284,13 +267,9 @@ pub fn hostile(store: &Store) -> PathBuf {
     dir
 }
 
-/// Writes a session of tasks, some of which are parts of others, that are worked on, fail, and are rolled back, beside a
-/// conversation that used tokens and whose first messages a summary replaces for the provider; and a fork of it with records of
-/// its own. Returns the two directories.
-///
-/// # Panics
-///
-/// If a session cannot be written.
+/// Writes a session of tasks, some with parts, that are worked on, fail, and are rolled back; a
+/// conversation that used tokens and whose first messages a summary replaces for the provider; and
+/// a fork with its own records. Returns the two directories.
 pub fn work(store: &Store) -> (PathBuf, PathBuf) {
     let types = declare(SessionTypes::builder()).build().unwrap();
     let session = store.create(&types).unwrap();
@@ -340,13 +319,10 @@ pub fn work(store: &Store) -> (PathBuf, PathBuf) {
     (dir, own)
 }
 
-/// Writes a session whose providers say what they used, one of them what it cost, and whose calls spend beside that, as their
-/// tracker knows: answers of two models, a request that fails, calls within which others are asked, one of them within another, one
-/// call that fails, an evaluation whose conversation no record holds, and one that is abandoned. Returns its directory.
-///
-/// # Panics
-///
-/// If the session cannot be written.
+/// Writes a session whose providers report their usage, and one of them its cost, and whose calls
+/// spend more, as their tracker records. It has answers of two models, a failed request, calls that
+/// make requests (one of them nested), a failed call, an evaluation without a recorded
+/// conversation, and an abandoned one. Returns its directory.
 pub fn spending(store: &Store) -> PathBuf {
     let session = store.create(&events::declare(SessionTypes::builder()).build().unwrap()).unwrap();
     let budget = Arc::new(BudgetTracker::default());
@@ -415,12 +391,8 @@ pub fn spending(store: &Store) -> PathBuf {
     dir
 }
 
-/// Writes two sessions that say the same until each notes something large, which stands in an object: lines of which one differs.
-/// Returns the directory of the first.
-///
-/// # Panics
-///
-/// If a session cannot be written.
+/// Writes two sessions that are equal until each records a large text, stored in an object, of
+/// whose lines one differs. Returns the directory of the first.
 pub fn parting(store: &Store) -> PathBuf {
     let dirs = ["here", "there"].map(|end| {
         let session = store.create(&types()).unwrap();

@@ -6,10 +6,9 @@ use std::path::Path;
 
 use foldlog_cli::Output;
 
-/// Holds what a verb printed, and how it ended.
+/// The output of a verb, and its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
-    /// Exit code.
     pub code: u8,
     /// Text on standard output: results.
     pub stdout: String,
@@ -18,30 +17,19 @@ pub struct Ran {
 }
 
 /// Runs `foldlog` with these arguments.
-///
-/// # Panics
-///
-/// If it prints what is not UTF-8.
 pub fn foldlog<A: Into<OsString>>(arguments: impl IntoIterator<Item = A>) -> Ran {
     let child = |_: &Path, _| Err(std::io::Error::other("only the test of the demo runs a child"));
     foldlog_with(arguments, &child)
 }
 
-/// Runs `foldlog` with these arguments, its results as a terminal of so many columns is shown them.
-///
-/// # Panics
-///
-/// If it prints what is not UTF-8.
+/// Runs `foldlog` with these arguments; the results are formatted for a terminal of this many
+/// columns.
 pub fn foldlog_on<A: Into<OsString>>(columns: u16, arguments: impl IntoIterator<Item = A>) -> Ran {
     let child = |_: &Path, _| Err(std::io::Error::other("only the test of the demo runs a child"));
     ran(arguments, &child, &|_| Ok(false), Some(columns))
 }
 
 /// Runs `foldlog` with these arguments, and with a child process for the demo.
-///
-/// # Panics
-///
-/// If it prints what is not UTF-8.
 pub fn foldlog_with<A: Into<OsString>>(
     arguments: impl IntoIterator<Item = A>,
     child: &foldlog_cli::output::ChildCommand<'_>,
@@ -49,11 +37,7 @@ pub fn foldlog_with<A: Into<OsString>>(
     ran(arguments, child, &|_| Ok(false), None)
 }
 
-/// Runs a verb that goes on without end: `pause` is called when it waits, and returns whether to go on.
-///
-/// # Panics
-///
-/// If it prints what is not UTF-8.
+/// Runs a verb that has no end: `pause` is called when it waits, and returns whether to continue.
 pub fn foldlog_following<A: Into<OsString>>(
     arguments: impl IntoIterator<Item = A>,
     pause: impl FnMut() -> bool,

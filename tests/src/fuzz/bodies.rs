@@ -20,11 +20,11 @@ use foldlog_codec::{Record, msgpack};
 use super::files::fit;
 use foldlog_test_support::crash::BOOT;
 
-/// The bytes are a segment file, taken as it is and with checksums that fit whatever else it says.
+/// Reads the bytes as a segment file, unchanged and with corrected checksums.
 ///
 /// # Panics
 ///
-/// Where something does not hold.
+/// If a property is violated.
 pub fn frames(bytes: &[u8]) {
     scanned(bytes);
     let mut fitted = bytes.to_vec();
@@ -42,7 +42,7 @@ fn scanned(bytes: &[u8]) {
     while let Ok(found) = frame::decode(context, &bytes[at..]) {
         let mut again = Vec::new();
         let crc = frame::encode(context, &found.header, found.body, &mut again);
-        // A segment that claims to begin at the end of all numbers counts no further.
+        // A segment that claims to start at the largest number has no number for another record.
         if let Ok(crc) = crc {
             let twice = frame::decode(context, &again).expect("a frame that was just made is sound");
             assert_eq!(twice.header, frame::Header { crc, ..found.header });
@@ -73,7 +73,7 @@ fn scanned(bytes: &[u8]) {
     }
 }
 
-/// Names for two slices and two events, the others being unknown.
+/// Returns names for two slices and two events; the others are unknown.
 fn names() -> RecordNames {
     let mut names = RecordNames::default();
     let slice = |id| SliceDeclaration {
@@ -93,11 +93,11 @@ fn names() -> RecordNames {
     names
 }
 
-/// The first byte is a kind, the others are its body.
+/// Reads the first byte as a kind, and the others as its body.
 ///
 /// # Panics
 ///
-/// Where something does not hold.
+/// If a property is violated.
 pub fn record(bytes: &[u8]) {
     let Some((kind, body)) = bytes.split_first() else { return };
     let Some(kind) = RecordKind::from_byte(*kind) else { return };
@@ -158,11 +158,11 @@ pub fn record(bytes: &[u8]) {
     }
 }
 
-/// The bytes say where the slices of a compacted session are known.
+/// Reads the bytes as the positions at which a compacted session's slices are known.
 ///
 /// # Panics
 ///
-/// Where something does not hold.
+/// If a property is violated.
 pub fn known_positions(bytes: &[u8]) {
     let Ok(known) = KnownPositions::decode(bytes) else { return };
     assert!(known.ends.is_sorted_by(|before, after| before < after));

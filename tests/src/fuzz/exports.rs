@@ -1,4 +1,4 @@
-//! What comes from elsewhere: the JSON of snapshots, and the runs of other tools.
+//! External input: the JSON of snapshots, and the runs of other tools.
 
 use std::path::Path;
 
@@ -9,23 +9,23 @@ use foldlog_cli::runs::{self, AgentRun, openai};
 use foldlog_test_support::crash::Machine;
 use foldlog_test_support::host;
 
-/// Name of the slice of conversations in exports.
+/// The name of the slice of conversations in exports.
 const CONVERSATIONS: &str = "weakincentives.runtime.conversation:ConversationState";
 
-/// Name of the slice of adapters' states in exports.
+/// The name of the slice of adapters' states in exports.
 const ADAPTER_STATES: &str = "weakincentives.runtime.adapter_state:AdapterStateSnapshot";
 
-/// The bytes are the JSON of a snapshot.
+/// Reads the bytes as the JSON of a snapshot.
 ///
 /// # Panics
 ///
-/// Where something does not hold.
+/// If a property is violated.
 pub fn snapshot_json(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Ok(export) = Export::from_json(text) else { return };
     let again = export.to_json().expect("what was read can be written");
     let twice = Export::from_json(&again).expect("what was written can be read");
-    // A number that is none is not equal to itself, its JSON is.
+    // NaN is not equal to itself, but its JSON is.
     assert_eq!(twice.to_json().expect("what was read can be written"), again);
 
     for keep_unknown in [false, true] {
@@ -44,7 +44,8 @@ pub fn snapshot_json(bytes: &[u8]) {
         let (id, state) = (session.id(), session.state().expect("it has a state"));
         for slice in &export.slices {
             if slice.slice_type == CONVERSATIONS {
-                // They become records, and no slice; one without a prompt and turns becomes nothing.
+                // Conversations become records, and no slice; one without a prompt and turns
+                // becomes nothing.
                 assert!(session.evaluations().len() <= slice.items.len());
                 continue;
             }
@@ -61,7 +62,7 @@ pub fn snapshot_json(bytes: &[u8]) {
         assert_eq!(machine.audit(id).expect("it opens").state().expect("it is read"), state);
         let opened = store.open_session(id, &host::types()).expect("it opens");
         assert_eq!(opened.state().expect("it has a state"), state);
-        // It is exported as it came in, and that comes in again.
+        // The export equals the import, and can be imported again.
         let exported = opened.export().expect("it can be exported");
         let text = exported.to_json().expect("what was read can be written");
         let read = Export::from_json(&text).expect("what was written can be read");
@@ -69,11 +70,11 @@ pub fn snapshot_json(bytes: &[u8]) {
     }
 }
 
-/// The first byte says which tool's, the others are a file of it.
+/// The first byte selects the tool, the others are a file of it.
 ///
 /// # Panics
 ///
-/// Where something does not hold.
+/// If a property is violated.
 pub fn import(bytes: &[u8]) {
     let Some((tool, content)) = bytes.split_first() else { return };
     let directory = tempfile::tempdir().expect("there is room for a directory");
@@ -98,7 +99,7 @@ pub fn import(bytes: &[u8]) {
         let written = runs::import::run(&store, &runs::types().expect("they agree"), run);
         match written {
             Ok(written) => assert_eq!(written.sessions, 1),
-            // What is too large for the engine is refused, and nothing of it stays.
+            // Data too large for the engine is refused, and leaves nothing.
             Err(error) => {
                 assert!(!error.to_string().is_empty());
                 continue;
@@ -108,8 +109,8 @@ pub fn import(bytes: &[u8]) {
     }
 }
 
-/// Checks that a file of OpenAI's messages is refused, and leaves nothing behind, or comes to a conversation that says the
-/// same.
+/// Checks that a file of OpenAI's messages is either refused without a trace, or becomes a
+/// conversation with the same content.
 fn messages(directory: &Path, file: &Path) {
     let store = directory.join("store");
     let read = openai::read(file).and_then(|text| {
@@ -145,7 +146,7 @@ fn messages(directory: &Path, file: &Path) {
     }
 }
 
-/// Checks that the one session of the store holds what the run says, and takes the session away.
+/// Checks that the only session of the store contains the run, and deletes the session.
 fn taken_in(root: &Path, run: &AgentRun) {
     let store = Store::open(root).expect("the store opens");
     let ids = store.session_ids().expect("it can be listed");

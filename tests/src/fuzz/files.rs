@@ -6,10 +6,11 @@
 //! entry  = kind u8, time u8, len u16, len bytes                 (BUILT)
 //! ```
 //!
-//! Numbers are little-endian, and an entry that claims more than there is has what there is. Without [`BUILT`] an
-//! entry is a file: `what` 0 is the segment and 1 the image of that number, 2 an object whose name stands in its
-//! first 32 bytes, anything else a file that is none of these. With it an entry is a record, and a sound log is made of
-//! all of them, so that what is in the bodies reaches the fold however it was changed; kind 0 begins a segment.
+//! Numbers are little-endian, and an entry that claims more bytes than there are has the remaining
+//! ones. Without [`BUILT`] an entry is a file: `what` 0 is the segment and 1 the image of that
+//! number, 2 an object whose name is its first 32 bytes, and any other value a file of no such
+//! kind. With [`BUILT`] an entry is a record, and all records form a valid log, so that the fold
+//! sees the bodies however they were changed; kind 0 starts a segment.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,38 +23,37 @@ use uuid::Uuid;
 
 /// Flag: the entries are records.
 pub const BUILT: u8 = 1;
-/// Flag: checksums of segments are made to fit.
+/// Flag: checksums of segments are corrected.
 pub const FITTED: u8 = 2;
 /// Flag: power was cut since the log was written.
 const OTHER_BOOT: u8 = 4;
-/// Flag: digests of images are made to fit.
+/// Flag: digests of images are corrected.
 const IMAGES_FITTED: u8 = 8;
-/// Flag: files are as long as their bytes, where otherwise zeros fill up their last page.
+/// Flag: files are as long as their bytes; otherwise zeros fill up their last page.
 pub const UNPADDED: u8 = 16;
-/// Flag: checksums of compressed segments are made to fit.
+/// Flag: checksums of compressed segments are corrected.
 pub const UNPACKED: u8 = 32;
 
 const SESSION: Uuid = Uuid::from_u128(0xf0_1d);
 
-/// A session's files.
 #[derive(Debug, Default)]
 pub struct Set {
     /// The session that the directory is named for.
     pub session: Uuid,
     /// Whether power was cut since.
     pub other_boot: bool,
-    /// Whether checksums were made to fit, so that bodies may say what nobody wrote.
+    /// Whether checksums were corrected, so that bodies may have any content.
     pub fitted: bool,
     /// Whether there are images: with one, opening reads less of the log than an auditor does.
     pub images: bool,
-    /// Whether there are images that may say anything.
+    /// Whether there are images with arbitrary content.
     pub images_lie: bool,
     /// The files, by their paths within the directory.
     pub files: BTreeMap<PathBuf, Vec<u8>>,
 }
 
 impl Set {
-    /// Of an input.
+    /// Reads the set of an input.
     pub fn of(input: &[u8]) -> Set {
         let (flags, entries) = input.split_first().map_or((0, input), |(flags, rest)| (*flags, rest));
         let mut set = if flags & BUILT != 0 { built(entries) } else { given(entries, flags) };
@@ -62,7 +62,7 @@ impl Set {
         set
     }
 
-    /// The input that stands for these files, whose paths are those within the session's directory.
+    /// Returns the input for these files, whose paths are those within the session's directory.
     pub fn input(flags: u8, files: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<u8> {
         let mut input = vec![flags];
         for (path, bytes) in files {
@@ -84,7 +84,7 @@ impl Set {
         input
     }
 
-    /// The input that stands for a log of these records, each with its kind.
+    /// Returns the input for a log of these records, each with its kind.
     pub fn input_of_records<'a>(records: impl IntoIterator<Item = (RecordKind, &'a [u8])>) -> Vec<u8> {
         let mut input = vec![BUILT];
         for (kind, body) in records {
@@ -166,8 +166,8 @@ fn given(entries: &[u8], flags: u8) -> Set {
     set
 }
 
-/// Makes the checksums of segments fit what else they say, along the chain: the work of somebody who writes files to
-/// harm their reader.
+/// Corrects the checksums of segments, along the chain, like an attacker who writes files to harm
+/// their reader.
 pub(super) fn fit(segments: &mut [Vec<u8>]) {
     let mut ends = BTreeMap::new();
     let mut chain = 0;
@@ -190,7 +190,7 @@ pub(super) fn fit(segments: &mut [Vec<u8>]) {
             let claimed = Header { predecessor_crc: chain, ..claimed };
             let Ok(crc) = frame::fill_in(context, &claimed, whole) else { break };
             at += len;
-            // A seal stands outside the chain.
+            // A seal is outside the chain.
             if claimed.kind != RecordKind::SEAL {
                 chain = crc;
             }
@@ -199,7 +199,7 @@ pub(super) fn fit(segments: &mut [Vec<u8>]) {
     }
 }
 
-/// Makes the checksums of a compressed segment fit what else it says, so that decoders see bytes that nobody wrote.
+/// Corrects the checksums of a compressed segment, so that decoders see arbitrary bytes.
 fn fit_compressed(bytes: &mut [u8]) {
     if bytes.len() < 32 || !bytes.starts_with(b"FOLDZIP\n") {
         return;
@@ -223,7 +223,7 @@ fn fit_compressed(bytes: &mut [u8]) {
     }
 }
 
-/// The header with a checksum that fits; none where it says what no header can.
+/// Returns the header with a correct checksum, or `None` for impossible fields.
 fn fitting(head: &mut [u8; HEADER_LEN]) -> Option<SegmentHeader> {
     match SegmentHeader::decode(head) {
         Err(foldlog_codec::Error::Checksum { expected, .. }) => {
@@ -234,7 +234,7 @@ fn fitting(head: &mut [u8; HEADER_LEN]) -> Option<SegmentHeader> {
     }
 }
 
-/// A sound log of the records that the entries are.
+/// Builds a valid log of the records in the entries.
 fn built(entries: &[u8]) -> Set {
     let mut set = Set { session: SESSION, ..Set::default() };
     let header = |ordinal, first_sequence, previous| SegmentHeader {

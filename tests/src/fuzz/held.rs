@@ -1,4 +1,5 @@
-//! What a place of sessions holds: chunks of records, volumes of chunks, and what says which volumes are compacted and which names withdrawn.
+//! The objects of a bucket of sessions: chunks of records, volumes of chunks, and the lists of
+//! compacted volumes and of withdrawn names.
 
 use foldlog_codec::body::ObjectId;
 use foldlog_remote::chain::Chain;
@@ -8,7 +9,8 @@ use foldlog_remote::volume::{self, Extent, Volume, VolumeForm};
 use foldlog_remote::withdrawal::{Name, Withdrawal};
 use uuid::Uuid;
 
-/// Reads a chunk, a volume, a compaction or a withdrawal, as it is and with the hash at its end made right. What decodes encodes to the same bytes.
+/// Reads a chunk, a volume, a compaction or a withdrawal, unchanged and with a corrected hash at
+/// its end. A decoded object encodes to the same bytes.
 pub fn chunks(bytes: &[u8]) {
     let hashed = [bytes, blake3::hash(bytes).as_bytes()].concat();
     for bytes in [bytes, &hashed] {
@@ -32,7 +34,7 @@ fn withdrawal(bytes: &[u8]) {
     }
 }
 
-/// A compacted chunk is taken by no chain at the beginning of which it does not stand.
+/// A chain accepts a compacted chunk only if that chunk is at the chain's start.
 fn compacted(bytes: &[u8]) {
     let Ok(chunk) = Chunk::decode_compacted(bytes, 0) else { return };
     assert_eq!(bytes.last_chunk(), Some(&chunk.hash.0));
@@ -64,7 +66,7 @@ fn chunk(bytes: &[u8]) {
     chunk.records().for_each(|record| encoder.push(record).unwrap());
     let encoded = encoder.finish();
     assert_eq!((encoded.bytes.as_slice(), encoded.hash), (bytes, chunk.hash));
-    // No chain begins but with a claim.
+    // Every chain starts with a claim.
     if Chain::new(chunk.head.session).take(bytes).is_ok() {
         assert_eq!((chunk.head.number, chunk.count), (0, 0));
     }

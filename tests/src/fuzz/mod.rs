@@ -1,18 +1,18 @@
-//! What must hold of any bytes at all, as functions of bytes: a fuzzer calls them (`tests/fuzz/`), and so does the
-//! suite, over a kept corpus and over what chance makes of it (`suite/fuzz.rs`).
+//! Properties of arbitrary bytes, as functions of bytes: a fuzzer calls them (`tests/fuzz/`), and
+//! so does the suite, over a kept corpus and over its random mutations (`suite/fuzz.rs`).
 //!
-//! | target | the bytes are | what holds |
+//! | target | the bytes are | property |
 //! |---|---|---|
-//! | [`frames`] | a segment file | the scanner answers; what it takes for a frame is one, and is written again as the same |
-//! | [`record`] | a kind and a body | what decodes encodes to what decodes to the same; its JSON is JSON |
-//! | [`segments`] | a session's files, or the bodies of a log | opening, auditing, following and salvaging agree, and nothing is changed; what opens can be written on |
-//! | [`snapshot_json`] | the JSON of a snapshot | what is read begins a session that exports the same |
-//! | [`import`] | a file of another tool's runs | what is read becomes sessions that hold what the runs say |
-//! | [`claude_code`] | a transcript and its sub-agents | what is read becomes sessions that hold, and comes out byte for byte |
-//! | [`chunks`] | an object of a place of sessions: a chunk, a volume of chunks, or a compaction | what decodes is written again as the same |
-//! | [`known_positions`] | where the slices of a compacted session are known, as a replica holds it | what decodes encodes to what decodes to the same, in order |
+//! | [`frames`] | a segment file | the scanner returns; every accepted frame encodes to the same bytes |
+//! | [`record`] | a kind and a body | a decoded body encodes to one that decodes to the same; its JSON is JSON |
+//! | [`segments`] | a session's files, or the bodies of a log | opening, auditing, following and salvaging agree, and nothing is changed; a session that opens can be written |
+//! | [`snapshot_json`] | the JSON of a snapshot | an accepted snapshot starts a session that exports the same |
+//! | [`import`] | a file of another tool's runs | an accepted file becomes sessions with the content of the runs |
+//! | [`claude_code`] | a transcript and its sub-agents | an accepted transcript becomes valid sessions, and is exported byte for byte |
+//! | [`chunks`] | an object of a bucket of sessions: a chunk, a volume of chunks, or a compaction | a decoded object encodes to the same bytes |
+//! | [`known_positions`] | the positions at which a compacted session's slices are known, as stored in a bucket | decoded positions encode to ones that decode to the same, in order |
 //!
-//! Each answers any bytes, and panics where something does not hold.
+//! Each target returns for any bytes, and panics if a property is violated.
 
 mod bodies;
 mod exports;
@@ -30,10 +30,9 @@ pub use mutate::mutated;
 pub use sessions::segments;
 pub use transcripts::claude_code;
 
-/// A target: its name, which is also that of its directory of kept inputs, and what it calls.
+/// A target: its name, which is also that of its directory of kept inputs, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All targets.
 pub const TARGETS: [Target; 8] = [
     ("frames", frames),
     ("record", record),

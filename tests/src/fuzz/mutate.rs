@@ -1,16 +1,16 @@
-//! What chance makes of kept inputs: bits and bytes, pieces that go, come twice or change places, numbers that are
-//! often special, and parts of other inputs.
+//! Random mutations of kept inputs: changed bits and bytes, pieces that are removed, repeated or
+//! exchanged, numbers that are often special, and parts of other inputs.
 
 use foldlog_test_support::crash::Chance;
 
-/// No input grows beyond this, in bytes.
+/// The limit on an input's growth, in bytes.
 const LEN_MAX: usize = 1 << 16;
 
-/// Bytes at which formats decide something: MessagePack's markers, JSON's signs, limits.
+/// Bytes that formats treat specially: MessagePack's markers, JSON's signs, limits.
 const TELLING: &[u8] =
     b"\x00\x01\x02\x7f\x80\x81\x8f\x90\x9f\xa0\xc0\xc1\xc4\xc6\xc7\xca\xcf\xd0\xd3\xd4\xd9\xdc\xdf\xe0\xff[]{},:\"\\-0";
 
-/// An input that is one of the kept ones, changed in a few places.
+/// Returns one of the kept inputs, changed in a few places.
 pub fn mutated(chance: &mut Chance, kept: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = chance.pick(kept).clone();
     for _ in 0..=chance.below(4) {

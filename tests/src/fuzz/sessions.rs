@@ -13,11 +13,11 @@ use foldlog_codec::Record;
 use super::files::Set;
 use foldlog_test_support::crash::{BOOT, Machine, OTHER_BOOT, step};
 
-/// The bytes are a session's files or the records of one, as [`Set`] says.
+/// Reads the bytes as a session's files or records, in the form of [`Set`].
 ///
 /// # Panics
 ///
-/// Where something does not hold.
+/// If a property is violated.
 pub fn segments(bytes: &[u8]) {
     let set = Set::of(bytes);
     if set.files.is_empty() {
@@ -68,7 +68,7 @@ impl Ground {
         self.machine.audit(self.id)
     }
 
-    /// Everything that an auditor can ask.
+    /// Calls everything that an auditor offers.
     fn audited(&self, reader: &LogReader) {
         let len = reader.records_len();
         assert_eq!(reader.report().records, len);
@@ -78,7 +78,8 @@ impl Ground {
         let visit = |record: &Record<'_>| {
             assert_eq!(record.sequence, next);
             next += 1;
-            // What it is may be more than a JSON form may take, or a time outside of every calendar.
+            // A record may be too large for its JSON form, or its time may be outside of every
+            // calendar.
             if let Ok(shown) = record.to_json(&names) {
                 serde_json::to_string(&shown).expect("a record has a JSON form");
             }
@@ -92,7 +93,7 @@ impl Ground {
             Ok(())
         });
         frames.expect("what was folded can be walked");
-        // A recovery's segment holds records again that stand before it too.
+        // A recovery's segment repeats records of earlier ones.
         assert!(framed >= len, "{framed} of {len}");
         reader.segments().expect("its segments can be listed");
         let now = reader.state().expect("it is read");
@@ -118,7 +119,7 @@ impl Ground {
         let _ = (reader.ledger(), reader.check_seals(), reader.digest_through(len - 1));
     }
 
-    /// A follower sees the records of a log that opens, each once.
+    /// Checks that a follower sees the records of a log that opens, each once.
     fn followed(&self, audited: &Result<LogReader, Error>) {
         let mut records = 0;
         let progress =
@@ -134,7 +135,7 @@ impl Ground {
         if let Ok(reader) = audited {
             let progress = progress.unwrap_or_else(|error| panic!("a log that opens is followed: {error}"));
             assert_eq!(progress.records, records);
-            // It asks nobody for the objects that a torn end may lack.
+            // It does not read the objects that a torn end may lack.
             assert!(records >= reader.records_len(), "{records} of {}", reader.records_len());
         }
     }
@@ -147,7 +148,7 @@ impl Ground {
                 assert_eq!(session.state().expect("it has a state"), reader.state().expect("it is read"));
                 assert_eq!(&without_images(session.recovery()), reader.report());
             }
-            // What stands below an image is an auditor's to read.
+            // Only an auditor reads the log below an image.
             (Err(_), _) if set.images => {}
             (Err(audit), Err(opened)) => assert_eq!(audit.to_string(), opened.to_string()),
             (Err(audit), Ok(_)) => panic!("opening opens it, and an auditor says: {audit}"),
@@ -166,7 +167,7 @@ impl Ground {
             }
             (audit, Err(error)) => {
                 let same = audit.as_ref().err().is_some_and(|audit| audit.to_string() == error.to_string());
-                // A host's types may have something to say before, or where nobody else has.
+                // A host's types may cause an error earlier, or the only one.
                 let of_types = matches!(
                     error,
                     Error::NotRegistered(_)
@@ -186,7 +187,7 @@ impl Ground {
         }
     }
 
-    /// What is salvaged opens.
+    /// Checks that a salvaged session opens.
     fn salvaged(&self, set: &Set, audited: &Result<LogReader, Error>) {
         let elsewhere = Store::open_with("/home/salvaged", self.machine.options(Durability::Boundary));
         let elsewhere = elsewhere.expect("the store opens");
@@ -196,15 +197,16 @@ impl Ground {
         let reader = LogReader::open_on(self.storage(), &salvaged.dir);
         let reader = reader.unwrap_or_else(|error| panic!("what was salvaged does not open: {error}"));
         assert_eq!(reader.records_len(), salvaged.records + 2);
-        // It may hold more than opening shows, whose torn end a salvage reads further. It holds less only where objects
-        // are gone, which opening does not ask for, or where a frame that opening need not read says nothing.
+        // It may contain more than opening shows, since a salvage reads further into a torn end. It
+        // contains less only if objects are missing, which opening does not read, or if a frame
+        // that opening need not read is invalid.
         if let Ok(whole) = audited {
             let all = salvaged.records >= whole.records_len();
             assert!(all || set.fitted || !salvaged.missing_objects.is_empty(), "{salvaged:?}");
         }
     }
 
-    /// What takes an event has it when it is opened again, with all that it amounted to.
+    /// A session that accepts an event has it after the next opening, with all its effects.
     fn goes_on(&self, set: &Set) {
         let Ok(session) = self.machine.open(self.id, Durability::Boundary) else { return };
         if session.dispatch(step(1)).is_err() {

@@ -7,14 +7,14 @@ use foldlog::Store;
 use foldlog::inspect::LogReader;
 use foldlog_cli::runs::claude_code;
 
-/// Most sub-agents of an input.
+/// The most sub-agents of an input.
 const AGENTS_MAX: usize = 4;
 
-/// The bytes are a transcript, and behind each zero byte those of a sub-agent.
+/// Reads the bytes as a transcript, and after each zero byte as that of a sub-agent.
 ///
 /// # Panics
 ///
-/// Where something does not hold.
+/// If a property is violated.
 pub fn claude_code(bytes: &[u8]) {
     let directory = tempfile::tempdir().expect("there is room for a directory");
     let (file, store) = (directory.path().join("s.jsonl"), directory.path().join("store"));

@@ -1,4 +1,4 @@
-//! Calls of tools: what the host is asked before, for and after each.
+//! Calls of tools: requests to the host before, during and after each.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use crate::steps::{Played, Player, Stopped, die};
 /// Tools of the program that need no permission.
 const READING: [&str; 3] = ["Read", "Glob", "Grep"];
 
-/// Says what is to become of a call.
+/// The decision about a call.
 enum Verdict {
     Allowed,
     Denied(String),
@@ -20,7 +20,6 @@ enum Verdict {
 }
 
 impl Player {
-    /// Plays a step `tool` or `native`.
     pub fn call(&mut self, step: &Value) -> Played {
         let (name, bridged) = self.named(step);
         let id = step["id"].as_str().map(str::to_owned);
@@ -33,7 +32,7 @@ impl Player {
         self.run_call(step, &name, bridged, &mut input, &id)
     }
 
-    /// Runs a call for which an answer asks, and gives its result.
+    /// Runs a call that an answer requests, and sends its result.
     pub fn run_call(
         &mut self,
         step: &Value,
@@ -81,7 +80,6 @@ impl Player {
         Ok(())
     }
 
-    /// Plays a step `together`.
     pub fn call_together(&mut self, calls: &[Value]) -> Played {
         let mut asked = Vec::new();
         let mut blocks = Vec::new();
@@ -140,7 +138,7 @@ impl Player {
         Ok(verdict)
     }
 
-    /// Calls the hooks of an event, and returns what they answered. One that fails counts as if it were not there.
+    /// Calls the hooks of an event, and returns their answers. A failing hook is ignored.
     pub fn run_hooks(
         &mut self,
         event: &str,
@@ -173,7 +171,7 @@ impl Player {
         Ok(replies)
     }
 
-    /// Decides whether a call may run, and asks the host if it is to be asked.
+    /// Decides whether a call may run, and asks the host if necessary.
     fn permission(&mut self, name: &str, input: &mut Value, id: &str) -> Played<Verdict> {
         let is_allowed = self.mode() == "bypassPermissions"
             || READING.contains(&name)
@@ -212,7 +210,7 @@ impl Player {
         }
     }
 
-    /// Does what a tool of the program's own does. Returns its output, and whether it failed.
+    /// Performs a call of the program's own tool. Returns its output, and whether it failed.
     fn run_native(&mut self, step: &Value, id: &str) -> Played<(Value, bool)> {
         self.change_files(step);
         leave(step);
@@ -230,7 +228,6 @@ impl Player {
         Ok(failure.unwrap_or_else(|| (step.get("output").cloned().unwrap_or_else(|| "ok".into()), false)))
     }
 
-    /// Writes and removes files in the working directory.
     pub fn change_files(&self, step: &Value) {
         for (path, text) in step["write"].as_object().into_iter().flatten() {
             let path = self.started.cwd.join(path);
@@ -261,13 +258,14 @@ impl Player {
         })
     }
 
-    /// No longer waits for the answer to a request, and says so. An answer that comes all the same ends this process.
+    /// Cancels a request and reports that. A later answer ends this process.
     pub fn cancel(&mut self, id: &str) {
         emit(&json!({"type": "control_cancel_request", "request_id": id}));
         self.host.cancelled.push(id.to_owned());
     }
 
-    /// Sends a server a request; returns the ids of the control request and of the JSON-RPC request.
+    /// Sends a request to a server; returns the ids of the control request and of the JSON-RPC
+    /// request.
     fn ask_server(&mut self, server: &str, method: &str, parameters: Value) -> (String, u64) {
         let called = self.number("called");
         let message = json!({"jsonrpc": "2.0", "id": called, "method": method, "params": parameters});
@@ -275,7 +273,6 @@ impl Player {
         (self.ask(&request, None), called)
     }
 
-    /// Sends a server a request, and waits for its answer.
     pub fn call_server(&mut self, server: &str, method: &str, parameters: Value) -> Played<Value> {
         let (id, _) = self.ask_server(server, method, parameters);
         let reply = self.host.wait(|host| host.replies.get(&id).cloned())?;

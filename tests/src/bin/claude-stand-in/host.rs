@@ -1,4 +1,4 @@
-//! The host, as the stand-in hears it and speaks to it.
+//! The channel between the stand-in and its host.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::OpenOptions;
@@ -11,34 +11,32 @@ use serde_json::{Value, json};
 
 use crate::started::Started;
 
-/// Says why a wait for the host ended without what was waited for.
+/// The reason for which a wait for the host ended early.
 #[derive(Debug, PartialEq)]
 pub enum Ended {
-    /// The host closed the input.
     Closed,
-    /// The host interrupts the turn.
     Interrupted,
 }
 
-/// Holds what the host said.
+/// The messages of the host.
 pub struct Host {
     lines: Receiver<Value>,
-    /// Subtypes of control requests that the script hears.
+    /// Subtypes of control requests that the script handles.
     scripted: Vec<String>,
     pub prompts: VecDeque<Value>,
     pub replies: HashMap<String, Value>,
     pub requests: VecDeque<Value>,
-    /// Requests that are no longer waited for.
+    /// Requests whose answers are no longer expected.
     pub cancelled: Vec<String>,
     pub is_closed: bool,
-    /// Whether an interrupt has come that nobody has dealt with.
+    /// Whether an interrupt has arrived and is not handled yet.
     pub is_interrupted: bool,
     /// Whether an interrupt ends a wait.
     pub heeds_interrupts: bool,
 }
 
 impl Host {
-    /// Starts to read what the host says, and notes it.
+    /// Starts to read the host's lines, and records them.
     pub fn listen(started: &Started) -> Host {
         let (to, lines) = channel();
         let mut path = started.script.clone().into_os_string();
@@ -72,7 +70,7 @@ impl Host {
         }
     }
 
-    /// Waits until `found` finds something in what the host said.
+    /// Waits until `found` returns a value from the host's messages.
     pub fn wait<T>(&mut self, mut found: impl FnMut(&mut Host) -> Option<T>) -> Result<T, Ended> {
         loop {
             if let Some(found) = found(self) {
@@ -91,7 +89,7 @@ impl Host {
         }
     }
 
-    /// Hears the host for a moment.
+    /// Reads messages of the host for a moment.
     pub fn hear_briefly(&mut self) {
         let moment = Duration::from_millis(2);
         match self.lines.recv_timeout(moment) {
@@ -104,14 +102,14 @@ impl Host {
         }
     }
 
-    /// Hears what the host has said by now.
+    /// Reads all messages that have arrived.
     pub fn hear_all(&mut self) {
         while let Ok(line) = self.lines.try_recv() {
             self.sort(line);
         }
     }
 
-    /// Puts a line where it is looked for.
+    /// Sorts a line by its kind.
     fn sort(&mut self, line: Value) {
         match line["type"].as_str() {
             Some("user") => self.prompts.push_back(line),
@@ -131,7 +129,7 @@ impl Host {
         }
     }
 
-    /// Takes a control request: for the script, if it hears such ones, or else answers it.
+    /// Leaves a control request to the script, if that handles its subtype; otherwise answers it.
     fn requested(&mut self, line: Value) {
         let subtype = line["request"]["subtype"].as_str().unwrap_or_default();
         if subtype == "initialize" || self.scripted.iter().any(|scripted| scripted == subtype) {
@@ -148,12 +146,11 @@ impl Host {
     }
 }
 
-/// Writes a line to the host.
 pub fn emit(line: &Value) {
     raw(&format!("{line}\n"));
 }
 
-/// Writes a text to the host. Nobody is left to be told where that fails.
+/// Writes a text to the host. Errors are ignored, since no reader is left.
 pub fn raw(text: &str) {
     let mut out = std::io::stdout().lock();
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
@@ -161,20 +158,18 @@ pub fn raw(text: &str) {
     }
 }
 
-/// Answers a control request of the host.
 pub fn succeed(request: &Value, response: Value) {
     let id = &request["request_id"];
     let response = json!({"subtype": "success", "request_id": id, "response": response});
     emit(&json!({"type": "control_response", "response": response}));
 }
 
-/// Refuses a control request of the host.
 pub fn refuse(request: &Value, error: &str) {
     let response = json!({"subtype": "error", "request_id": request["request_id"], "error": error});
     emit(&json!({"type": "control_response", "response": response}));
 }
 
-/// Returns whether a value has all that a pattern has, at any depth.
+/// Returns whether a value contains all of a pattern, at any depth.
 pub fn has(value: &Value, pattern: &Value) -> bool {
     match pattern {
         Value::Object(pattern) => pattern.iter().all(|(name, pattern)| has(&value[name], pattern)),

@@ -1,49 +1,51 @@
-//! Plays the Claude Code program for tests: the control channel, the tool bridge, hooks, and a file for each session, as
-//! the real one has them; what the model says stands in a script.
+//! Plays the Claude Code program for tests: the control channel, the tool bridge, hooks, and a file
+//! for each session, like the real program. A script contains the model's output.
 //!
-//! The variable `STAND_IN_SCRIPT` names the script: one JSON object a line, a step each, played in order. Where a step has
-//! several fields, the first named here says what it does.
+//! The variable `STAND_IN_SCRIPT` names the script: one JSON object per line, each a step, played
+//! in order. If a step has several fields, the first one listed here selects the action.
 //!
-//! | step | what is played |
+//! | step | action |
 //! |---|---|
 //! | `{"initialize":"never"}`, `"twice"`, `"refuse"`, `"skip"`, `"older"` | how `initialize` is answered: not at all, twice, with an error, later by the script (`skip`), or without a version, as before 2.1.248 (`older`). Only as the first step; without it, each bridged server is asked for `initialize` and then the host is answered |
-//! | `{"turn":true}` | waits for a prompt, and begins a turn: `init`; before the first one, the servers are told and asked for their tools. With `"lacks":["Bash"]`, `init` names no such tool of the program; with `"version":"2.1.100"`, that version |
+//! | `{"turn":true}` | waits for a prompt, and starts a turn: `init`; before the first turn, the servers are notified and asked for their tools. With `"lacks":["Bash"]`, `init` omits that tool of the program; with `"version":"2.1.100"`, it has that version |
 //! | `{"text":"..."}` | an answer of the model with a text |
-//! | `{"tool":"search","input":{},"id":"t1"}` | an answer that calls a bridged tool, its hooks and permission, the call, and the result; `id` may be left out. With `"mirror":true`, the answer is mirrored before the call; with `"untold":true`, nobody is told of its end but the model; with `"die":9`, the program dies behind it |
-//! | `{"native":"Write","input":{},"write":{"a.txt":"..."},"remove":["b"],"output":"ok"}` | the same for a tool of the program's own, which writes and removes files in the working directory, and leaves a program running (`leave`). It fails with `"fails":"text"`, saves `"saves":"text"` as an output that is too large for the model, which is told the file, and waits with `"gate":"name"`. `"steps":[..]` are played by the sub-agent that it begins |
+//! | `{"tool":"search","input":{},"id":"t1"}` | an answer that calls a bridged tool, its hooks and permission, the call, and the result; `id` is optional. With `"mirror":true`, the answer is mirrored before the call; with `"untold":true`, only the model learns of its end; with `"die":9`, the program dies after it |
+//! | `{"native":"Write","input":{},"write":{"a.txt":"..."},"remove":["b"],"output":"ok"}` | the same for a tool of the program's own, which writes and removes files in the working directory, and leaves a program running (`leave`). It fails with `"fails":"text"`, saves `"saves":"text"` as an output too large for the model, which receives the file's path, and waits with `"gate":"name"`. The sub-agent that it starts plays `"steps":[..]` |
 //! | `{"together":[{"tool":..},..]}` | one answer that calls several bridged tools at once, without hooks |
-//! | `{"model":[{"text":"..","calls":[..],"mirror":true},..]}` | plays the calls of them once more whose results the session lacks, and then the answers that the session, or its prompts in words, do not hold yet: those behind the last one whose text is there, each with its calls (steps `tool` or `native`, `"mirror":true` too), and the result behind one without calls. Each is noted before it is given |
+//! | `{"model":[{"text":"..","calls":[..],"mirror":true},..]}` | repeats the calls whose results the session lacks. Then plays the answers that neither the session nor its prompts contain: those after the last one whose text is there, each with its calls (steps `tool` or `native`, `"mirror":true` too), and the result after an answer without calls. Each answer is recorded before it is sent |
 //! | `{"result":"done",...}` | ends the turn; other fields are added to the message, or replace its own |
 //! | `{"emit":{...}}` | writes a line |
 //! | `{"raw":"text"}` | writes a text and a newline |
 //! | `{"cut":"text","signal":9}` | writes a text without a newline, and dies |
 //! | `{"large":30000000}` | an answer with a text of that length |
 //! | `{"stderr":"text"}`, `{"stderr":"text","times":1000}` | writes to the standard error |
-//! | `{"hear":{...}}` | waits for a control request of the host with these fields, at any depth; it is answered by the script |
-//! | `{"reply":{...}}`, `{"reply_error":"text"}` | answers the request that was heard last |
-//! | `{"ask":{...},"id":"r1","wait":false}` | sends a control request, and waits for its answer unless told otherwise |
+//! | `{"hear":{...}}` | waits for a control request of the host with these fields, at any depth; the script answers it |
+//! | `{"reply":{...}}`, `{"reply_error":"text"}` | answers the last request for which `hear` waited |
+//! | `{"ask":{...},"id":"r1","wait":false}` | sends a control request, and waits for its answer unless `wait` is false |
 //! | `{"answer":"r1"}` | waits for the answer to a request |
-//! | `{"cancel":"r1"}` | no longer waits for a request, and says so |
-//! | `{"unanswered":"r1"}` | dies with code 3 if the request was answered by now |
-//! | `{"gate":"name"}`, `{"touch":"name"}` | waits for a file beside the script, or makes one |
+//! | `{"cancel":"r1"}` | cancels a request and reports that |
+//! | `{"unanswered":"r1"}` | dies with code 3 if the request has been answered |
+//! | `{"gate":"name"}`, `{"touch":"name"}` | waits for a file next to the script, or creates one |
 //! | `{"write":{"a.txt":"..."},"remove":["b"]}` | writes and removes files in the working directory |
-//! | `{"mirror":true}` | mirrors what was added to the session's file. Else that is mirrored at the end of each turn |
+//! | `{"mirror":true}` | mirrors the new lines of the session's file. Otherwise they are mirrored at the end of each turn |
 //! | `{"leave":["sleep","600"]}` | starts a program that holds the output |
 //! | `{"exit":1}`, `{"die":9}` | ends, by a code or a signal |
-//! | `{"hold":true}` | goes on for ever, whatever the host does |
+//! | `{"hold":true}` | continues forever, whatever the host does |
 //!
-//! In texts, `$session` is the id of the session, `$cwd` the working directory, `$files` the names in it, `$prompt` the last
-//! prompt, `$history` all prompts of the session, joined by `|`, and `$results` the results of its calls, `id: text` each,
-//! joined alike. After the last step it waits for the end of its input, and exits with 0.
+//! In texts, `$session` is the id of the session, `$cwd` the working directory, `$files` the names
+//! in it, `$prompt` the last prompt, `$history` all prompts of the session, joined by `|`, and
+//! `$results` the results of its calls, `id: text` each, joined in the same way. After the last
+//! step it waits for the end of its input, and exits with 0.
 //!
-//! `interrupt`, unless the script hears it, cancels what the host was asked for, ends the turn with an `aborted_` result,
-//! and goes on at the next `turn`. `set_model`, `set_permission_mode` and `mcp_status` are answered; others are refused.
+//! Unless the script handles it, `interrupt` cancels the requests to the host, ends the turn with
+//! an `aborted_` result, and continues at the next `turn`. `set_model`, `set_permission_mode` and
+//! `mcp_status` are answered; others are refused.
 //!
-//! With the variable `STAND_IN_COUNTS`, the ids that it makes are counted, and not drawn.
+//! With the variable `STAND_IN_COUNTS`, new ids are counted instead of drawn.
 //!
-//! | file | holds |
+//! | file | content |
 //! |---|---|
-//! | `SCRIPT.heard` | the host's lines, as they came |
+//! | `SCRIPT.heard` | the host's lines in order of arrival |
 //! | `SCRIPT.starts` | for each start: `arguments`, `environment`, `cwd`, `pid` |
 //! | `SCRIPT.asked` | numbers of the answers that the step `model` gave |
 //! | `CONFIG/projects/CWD/SESSION.jsonl` | the session; `CONFIG` is `CLAUDE_CONFIG_DIR` or `HOME/.claude` |
@@ -59,7 +61,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use uuid::Uuid;
 
-/// Makes a new id.
 fn new_id() -> String {
     static MADE: AtomicU64 = AtomicU64::new(1);
     let made = MADE.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A model that knows how far its session has come.
+//! A model that continues from the state of its session.
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,8 @@ use crate::new_id;
 use crate::steps::{Played, Player};
 
 impl Player {
-    /// Plays a step `model`: the calls that the session asks for and whose results it lacks once more, then the answers that
-    /// it does not hold yet, and the result.
+    /// Plays a step `model`: repeats the requested calls whose results the session lacks, then
+    /// plays the missing answers, and the result.
     pub fn play_model(&mut self, answers: &[Value]) -> Played {
         let lacks = self.session.calls_without_result();
         let calls = answers.iter().filter_map(|answer| answer["calls"].as_array()).flatten();
@@ -17,7 +17,8 @@ impl Player {
             let id = format!("again_{}", new_id());
             self.give(&id, &json!({"text": "once more", "calls": again}))?;
         }
-        // A prompt in words may tell of a call that was repeated, and of no answer that asked for it first.
+        // A conversation in a prompt's text may contain a repeated call without the answer that
+        // first requested it.
         let prompts = self.session.prompts().join("\n");
         let in_words = |call: &Value| {
             prompts.contains(&format!("[calls {} with {}]", self.named(call).0, call["input"]))
@@ -38,7 +39,7 @@ impl Player {
         Ok(())
     }
 
-    /// Gives an answer, and runs its calls.
+    /// Sends an answer, and runs its calls.
     fn give(&mut self, id: &str, answer: &Value) -> Played {
         let mut blocks = vec![json!({"type": "text", "text": answer["text"]})];
         let mut asked = Vec::new();

@@ -1,4 +1,4 @@
-//! The file of a session, as the real program keeps it.
+//! The file of a session, in the real program's format.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -10,17 +10,17 @@ use crate::host::emit;
 use crate::new_id;
 use crate::started::Started;
 
-/// Text that the program gives the model for a call without a result.
+/// The program's text to the model for a call without a result.
 const DANGLING: &str = "[Tool use interrupted]";
 
-/// Says why the stand-in does not start.
+/// The reason for which the stand-in does not start.
 pub struct Refusal {
     stderr: Option<String>,
     line: Option<Value>,
 }
 
 impl Refusal {
-    /// Says it as the program does, and exits with 1.
+    /// Prints the reason as the program does, and exits with 1.
     pub fn end(self) -> ! {
         if let Some(line) = self.line {
             emit(&line);
@@ -32,7 +32,7 @@ impl Refusal {
     }
 }
 
-/// Holds the session's file, and what of it was not mirrored yet.
+/// The session's file, and its lines that were not mirrored yet.
 pub struct Transcript {
     pub id: String,
     path: PathBuf,
@@ -98,7 +98,8 @@ impl Transcript {
         uuid
     }
 
-    /// Adds a message to the file of the sub-agent that a call began, and mirrors it at once. Returns its id.
+    /// Adds a message to the file of the sub-agent that a call started, and mirrors it at once.
+    /// Returns its id.
     pub fn add_aside(&mut self, call: &str, kind: &str, message: &Value) -> String {
         let uuid = new_id();
         let entry = json!({"type": kind, "uuid": uuid, "parentUuid": null, "sessionId": self.id,
@@ -119,7 +120,7 @@ impl Transcript {
         self.entries.push(entry);
     }
 
-    /// Sends what was added since the last time.
+    /// Sends the lines added since the last call.
     pub fn mirror(&mut self) {
         if !self.unmirrored.is_empty() {
             let entries = std::mem::take(&mut self.unmirrored);
@@ -127,7 +128,7 @@ impl Transcript {
         }
     }
 
-    /// Saves a large output to a file, and returns what the model is told of it.
+    /// Saves a large output to a file, and returns the text for the model.
     pub fn save(&self, text: &str) -> String {
         let directory = self.path.with_extension("").join("tool-results");
         fs::create_dir_all(&directory).expect("a directory can be made");
@@ -136,7 +137,7 @@ impl Transcript {
         format!("<persisted-output>\nFull output saved to: {}\n</persisted-output>", path.display())
     }
 
-    /// Ends the session's file, as the program ends.
+    /// Ends the session's file at the end of the program.
     pub fn end(&mut self) {
         if !self.entries.is_empty() {
             let prompt = self.prompts().pop().unwrap_or_default();
@@ -145,19 +146,17 @@ impl Transcript {
         self.mirror();
     }
 
-    /// Returns the blocks of a kind.
     fn blocks(&self, kind: &'static str) -> impl Iterator<Item = &Value> {
         let contents = self.entries.iter().filter_map(|entry| entry["message"]["content"].as_array());
         contents.flatten().filter(move |block| block["type"] == kind)
     }
 
-    /// Returns the result of a call.
     fn result_of(&self, call: &Value) -> Option<&Value> {
         self.blocks("tool_result").find(|result| result["tool_use_id"] == call["id"])
     }
 
-    /// Returns the results of all calls of the session, `id: text` each, in the order of the calls. One without a result
-    /// has the text that the program gives the model then.
+    /// Returns the results of all calls of the session, `id: text` each, in the order of the calls.
+    /// A call without a result has the program's text for that case.
     pub fn results(&self) -> Vec<String> {
         let text = |content: &Value| match content.as_str() {
             Some(text) => text.to_owned(),
@@ -170,7 +169,8 @@ impl Transcript {
         self.blocks("tool_use").map(of).collect()
     }
 
-    /// Returns name and input of each call of the session without a result, unless the same call has one.
+    /// Returns name and input of each call of the session without a result, unless an equal call
+    /// has one.
     pub fn calls_without_result(&self) -> Vec<(String, Value)> {
         let of = |call: &Value| (call["name"].as_str().unwrap_or_default().to_owned(), call["input"].clone());
         let (has, lacks): (Vec<_>, Vec<_>) =
@@ -179,7 +179,7 @@ impl Transcript {
         lacks.into_iter().map(of).filter(|call| !has.contains(call)).collect()
     }
 
-    /// Returns whether an answer of the session has a text, or one of which a prompt tells in words.
+    /// Returns whether an answer of the session, or a conversation in a prompt's text, has a text.
     pub fn says(&self, text: &str) -> bool {
         let answers = self.entries.iter().filter(|entry| entry["type"] == "assistant");
         let mut blocks =
@@ -192,27 +192,25 @@ impl Transcript {
             || self.prompts().iter().any(|prompt| prompt.lines().any(in_words))
     }
 
-    /// Returns the texts of all prompts of the session.
     pub fn prompts(&self) -> Vec<String> {
         let prompts = self.entries.iter().filter(|entry| entry["type"] == "user");
         prompts.filter_map(|entry| entry["message"]["content"].as_str().map(str::to_owned)).collect()
     }
 }
 
-/// Adds a line to a file.
 fn append(path: &Path, entry: &Value) {
     fs::create_dir_all(path.parent().expect("the file is in a directory")).expect("a directory can be made");
     let mut file = OpenOptions::new().create(true).append(true).open(path).expect("the file opens");
     file.write_all(format!("{entry}\n").as_bytes()).expect("the file can be written");
 }
 
-/// Returns the directory below which the program keeps its files.
+/// Returns the parent directory of the program's files.
 fn config_directory() -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".claude");
     std::env::var_os("CLAUDE_CONFIG_DIR").map_or_else(home, PathBuf::from)
 }
 
-/// Returns the file of a session, whichever working directory it is of.
+/// Returns the file of a session, from any working directory.
 fn find(projects: &Path, id: &str) -> Option<PathBuf> {
     let name = format!("{id}.jsonl");
     let directories = fs::read_dir(projects).ok()?.flatten();

@@ -1,4 +1,4 @@
-//! How the stand-in was started: arguments, environment, script.
+//! The stand-in's start: arguments, environment, script.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-/// Holds how the stand-in was started.
 pub struct Started {
     flags: Vec<(String, Option<String>)>,
     pub script: PathBuf,
@@ -16,7 +15,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// Reads arguments, environment and script, and notes them.
+    /// Reads arguments, environment and script, and records them.
     pub fn take() -> Started {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         let flag = |argument: &String| match argument.split_once('=') {
@@ -38,17 +37,15 @@ impl Started {
         started
     }
 
-    /// Returns whether a flag was given.
     pub fn has(&self, flag: &str) -> bool {
         self.flags.iter().any(|(name, _)| name == flag)
     }
 
-    /// Returns the value of a flag.
     pub fn value(&self, flag: &str) -> Option<&str> {
         self.flags.iter().find(|(name, _)| name == flag)?.1.as_deref()
     }
 
-    /// Returns the names in the value of a flag, which are separated by commas.
+    /// Returns the comma-separated names in the value of a flag.
     pub fn names(&self, flag: &str) -> Vec<String> {
         self.value(flag)
             .unwrap_or_default()
@@ -58,7 +55,6 @@ impl Started {
             .collect()
     }
 
-    /// Returns the names of the bridged servers.
     pub fn servers(&self) -> Vec<String> {
         let config: Value =
             serde_json::from_str(self.value("--mcp-config").unwrap_or("{}")).expect("servers in JSON");
@@ -66,7 +62,7 @@ impl Started {
         servers.filter(|(_, server)| server["type"] == "sdk").map(|(name, _)| name.clone()).collect()
     }
 
-    /// Returns the path of a file beside the script.
+    /// Returns the path of a file next to the script.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.script.parent().expect("the script is in a directory").join(name)
     }

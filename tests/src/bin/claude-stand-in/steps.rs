@@ -12,12 +12,10 @@ use crate::new_id;
 use crate::session::Transcript;
 use crate::started::Started;
 
-/// Says why a turn went no further.
+/// The reason for which a turn stopped.
 #[derive(Debug, PartialEq)]
 pub enum Stopped {
-    /// The host closed the input.
     Closed,
-    /// The host interrupted the turn.
     Interrupted,
     /// A hook ended the turn.
     Hook,
@@ -34,7 +32,6 @@ impl From<Ended> for Stopped {
 
 pub type Played<T = ()> = Result<T, Stopped>;
 
-/// Plays a script.
 pub struct Player {
     pub started: Started,
     pub session: Transcript,
@@ -48,9 +45,9 @@ pub struct Player {
     heard: Value,
     prompt: String,
     answers: u64,
-    /// Call that has no result yet.
+    /// The call that has no result yet.
     pub open_call: Option<String>,
-    /// Call of the sub-agent that plays now.
+    /// The call of the sub-agent that plays now.
     pub sub_agent: Option<String>,
 }
 
@@ -136,7 +133,6 @@ impl Player {
         Ok(())
     }
 
-    /// Plays one step.
     pub fn step(&mut self, step: &Value) -> Played {
         let text = |name: &str| step[name].as_str().map(str::to_owned);
         if step.get("turn").is_some() {
@@ -221,7 +217,6 @@ impl Player {
         Ok(())
     }
 
-    /// Waits for a file beside the script.
     pub fn wait_at(&mut self, name: &str) -> Played {
         let path = self.started.beside(name);
         while !path.exists() {
@@ -231,7 +226,7 @@ impl Player {
         Ok(())
     }
 
-    /// Waits for a prompt, and begins a turn. A hook that stops it ends it before the model is asked.
+    /// Waits for a prompt, and starts a turn. A hook may end it before the model is asked.
     fn begin_turn(&mut self, step: &Value) -> Played {
         let prompt = self.host.wait(|host| host.prompts.pop_front())?;
         let is_first = self.prompt.is_empty();
@@ -319,14 +314,13 @@ impl Player {
         }
     }
 
-    /// Gives an answer of the model, a line for each of its blocks.
+    /// Sends an answer of the model, one line for each of its blocks.
     pub fn answer(&mut self, blocks: &[Value]) {
         self.answers += 1;
         let id = format!("msg_{}", self.number("message"));
         self.answer_as(&id, blocks);
     }
 
-    /// Gives an answer of the model under an id.
     pub fn answer_as(&mut self, id: &str, blocks: &[Value]) {
         for block in blocks {
             let message = json!({"id": id, "type": "message", "role": "assistant", "model": self.model(),
@@ -335,7 +329,7 @@ impl Player {
         }
     }
 
-    /// Gives the result of a call to the model.
+    /// Sends the result of a call to the model.
     pub fn give_result(&mut self, id: &str, content: &Value, is_error: bool) {
         let block =
             json!({"type": "tool_result", "tool_use_id": id, "content": content, "is_error": is_error});
@@ -363,12 +357,12 @@ impl Player {
         self.started.value("--model").unwrap_or("claude-stand-in")
     }
 
-    /// Returns what is asked before a tool runs.
+    /// Returns the permission mode.
     pub fn mode(&self) -> &str {
         self.started.value("--permission-mode").unwrap_or("default")
     }
 
-    /// Returns the names of what stands in the working directory.
+    /// Returns the names of the entries in the working directory.
     fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.started.cwd).expect("the working directory can be read").flatten();
         let mut names: Vec<String> =
@@ -397,16 +391,15 @@ impl Player {
     }
 }
 
-/// Tools that the program offers unasked, in part.
+/// Some of the tools that the program offers by default.
 const UNASKED: [&str; 6] = ["Task", "Bash", "Edit", "Monitor", "Read", "Write"];
 
-/// What the program tells the model of a call that an interrupt ends, and of the turn.
+/// The program's text to the model about a call that an interrupt ends, and about the turn.
 const REJECTED: &str = "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it was a file edit, \
                         the new_string was NOT written to the file). STOP what you are doing and wait for the user to tell you how \
                         to proceed.";
 const BY_USER: &str = "[Request interrupted by user for tool use]";
 
-/// Dies by a signal.
 pub fn die(signal: u64) -> ! {
     let signal = i32::try_from(signal).ok().and_then(rustix::process::Signal::from_named_raw);
     let own = rustix::process::getpid();

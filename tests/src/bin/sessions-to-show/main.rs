@@ -1,7 +1,10 @@
-//! Writes a session for the tests of pages, and prints its directory: `sessions-to-show STORE history RECORDS SEED`, or with
-//! `long RECORDS` or one of `hostile`, `edits`, `work`, `fork`, `spending` and `parting` in place of the last three words. `sessions-to-show STORE growing` prints its directory at once,
-//! and writes as its input says, until that ends: `write COUNT` appends records, `rollback POSITION` rolls back; each is answered
-//! with the last record's number.
+//! Writes a session for the tests of pages, and prints its directory: `sessions-to-show STORE
+//! history RECORDS SEED`, or with `long RECORDS` or one of `hostile`, `edits`, `work`, `fork`,
+//! `spending` and `parting` in place of the last three words.
+//!
+//! `sessions-to-show STORE growing` prints its directory at once, and follows commands from its
+//! input until that ends: `write COUNT` appends records, `rollback POSITION` rolls back. The answer
+//! to each is the last record's number.
 
 use std::path::Path;
 
