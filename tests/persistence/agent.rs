@@ -1,4 +1,4 @@
-//! An agent over a real directory: tasks, a tool that writes files, a model that is scripted.
+//! An agent over a real directory: tasks, a tool that writes files, a scripted model.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,7 +62,6 @@ pub(super) struct Agent {
     calls: AtomicU64,
 }
 
-/// The types of an agent's session.
 pub(super) fn types() -> SessionTypes {
     foldlog_agent::events::declare(foldlog_tasks::declare(SessionTypes::builder())).build().unwrap()
 }
@@ -83,7 +82,8 @@ fn open_store_on(root: &Path, storage: FileStorage) -> (Store, Arc<FixedClock>) 
     (Store::open_with(root.join("store"), options).unwrap(), clock)
 }
 
-/// A workspace, and where its captures are kept. One that was copied from elsewhere is another directory than its captures know.
+/// Returns a workspace with its captures. After a copy to another place, it is another directory
+/// than its captures know.
 pub(super) fn resources(workspace: &Path, captures: &Path, is_copied: bool) -> ResourceRegistry {
     let files = HostFilesystem::open(workspace, captures, HostFilesystemOptions::default()).unwrap();
     if is_copied {
@@ -92,7 +92,8 @@ pub(super) fn resources(workspace: &Path, captures: &Path, is_copied: bool) -> R
     ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap()
 }
 
-/// Makes a run of a session over a workspace that was copied from another place, whose captures may be damaged.
+/// Creates a run of a session over a workspace that was copied from another place, whose captures
+/// may be damaged.
 pub(super) fn try_run(workspace: &Path, captures: &Path, session: &Session) -> foldlog::Result<ToolRunner> {
     let files = HostFilesystem::open(workspace, captures, HostFilesystemOptions::default())?;
     files.rebind(Rebind::Overwrite)?;
@@ -101,26 +102,27 @@ pub(super) fn try_run(workspace: &Path, captures: &Path, session: &Session) -> f
 }
 
 impl Agent {
-    /// Begins a session beneath a directory.
+    /// Creates a session below a directory.
     pub(super) fn begin(root: &Path) -> Agent {
         let (store, clock) = open_store(root);
         let session = store.create(&types()).unwrap();
         Agent::of(root, store, clock, session, false)
     }
 
-    /// Goes on with the only session beneath a directory.
+    /// Continues the only session below a directory.
     pub(super) fn resume(root: &Path) -> Agent {
         let (store, clock) = open_store(root);
         Agent::go_on(root, store, clock, false)
     }
 
-    /// Goes on with the only session beneath a directory, and makes one system call for each record, so that a tracer sees it.
+    /// Continues the only session below a directory, with one system call for each record, so that
+    /// a tracer sees it.
     pub(super) fn resume_positioned(root: &Path) -> Agent {
         let (store, clock) = open_store_on(root, FileStorage::with_positioned_writes());
         Agent::go_on(root, store, clock, false)
     }
 
-    /// Goes on with the only session beneath a directory that was copied from another place.
+    /// Continues the only session below a directory that was copied from another place.
     pub(super) fn resume_copied(root: &Path) -> Agent {
         let (store, clock) = open_store(root);
         Agent::go_on(root, store, clock, true)
@@ -146,7 +148,7 @@ impl Agent {
         ToolRunner::new(self.state.clone(), ToolRegistry::new().with(Write))
     }
 
-    /// Makes a manager of the session's checkpoints, which capture the workspace too.
+    /// Returns a manager of the session's checkpoints, which also captures the workspace.
     pub(super) fn manager(&self) -> CheckpointManager {
         CheckpointManager::new(self.session.clone()).with_resources(self.state.clone())
     }
@@ -155,7 +157,7 @@ impl Agent {
         self.root.join("workspace")
     }
 
-    /// Has a tool write a file, or fail after it did; returns whether it committed.
+    /// Makes a tool write a file, and perhaps fail afterwards; returns whether it committed.
     pub(super) fn write(&self, path: &str, text: Option<&str>, fails: bool) -> bool {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         let arguments = Written { path: path.to_owned(), text: text.map(str::to_owned), fails };
@@ -164,7 +166,7 @@ impl Agent {
         self.runner().execute(&call, &ExecuteOptions::default()).unwrap().success
     }
 
-    /// Creates a task and begins to work on it.
+    /// Creates a task and starts to work on it.
     pub(super) fn start(&self, name: &str) {
         create(&self.session, task(name)).unwrap();
         change(&self.session, name, TaskStatus::Pending, TaskStatus::InProgress).unwrap();
@@ -174,7 +176,7 @@ impl Agent {
         change(&self.session, name, TaskStatus::InProgress, TaskStatus::Completed).unwrap();
     }
 
-    /// Asks the model something; it has a file written first.
+    /// Sends a prompt to the model, which first calls a tool that writes a file.
     pub(super) fn converse(&self, evaluation: &str, path: &str) -> String {
         let arguments =
             Written { path: path.to_owned(), text: Some("by the model".to_owned()), fails: false };
@@ -207,7 +209,6 @@ impl Agent {
         WorkspaceStores::from_session_dir(self.session.dir())
     }
 
-    /// Reads the state from the log alone.
     pub(super) fn read(&self) -> SessionState {
         SessionState::at(&self.log(), self.position(), &self.stores()).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Checkpoints: what they count, when they are created, how long they are kept, and that a session is restored to one.
+//! Checkpoints: their counts, creation and retention, and restores of a session.
 
 mod counts;
 pub(crate) mod kills;

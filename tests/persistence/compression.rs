@@ -1,4 +1,5 @@
-//! Compression of files: what is stored says how it is read, and nothing damaged is read as something else.
+//! Compression of files: the stored form determines how it is read, and damaged data is never read
+//! as other data.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ fn by(algorithm: CompressionAlgorithm, threshold_bytes: u64) -> StateCompression
     StateCompression { threshold_bytes, ..StateCompression::new(algorithm) }
 }
 
-/// A text that compresses well, but not to nothing.
+/// Returns a text that compresses well, but not to almost nothing.
 fn text(bytes: usize) -> Vec<u8> {
     let mut text = b"{\n".to_vec();
     (0u64..)
@@ -24,7 +25,7 @@ fn text(bytes: usize) -> Vec<u8> {
     text
 }
 
-/// Protects: every algorithm brings back the exact bytes, at every level, on both sides of the threshold.
+/// The exact bytes return on both sides of the threshold.
 #[test]
 fn every_algorithm_goes_both_ways_at_every_level() {
     for algorithm in CompressionAlgorithm::ALL {
@@ -42,7 +43,6 @@ fn every_algorithm_goes_both_ways_at_every_level() {
     }
 }
 
-/// Protects: a host that asks for a high level of Zstandard gets it.
 #[test]
 fn a_higher_level_of_zstandard_stores_a_long_text_in_fewer_bytes() {
     let data = text(200_000);
@@ -51,7 +51,7 @@ fn a_higher_level_of_zstandard_stores_a_long_text_in_fewer_bytes() {
     assert!(high < low, "{high} bytes at level 22, {low} at level 1");
 }
 
-/// Protects: what is below the threshold stays readable, and what is at the threshold does not.
+/// Data below the threshold stays readable, and data at the threshold does not.
 #[test]
 fn data_below_the_threshold_stays_as_it_is() {
     let data = text(1_000);
@@ -62,7 +62,8 @@ fn data_below_the_threshold_stays_as_it_is() {
     }
 }
 
-/// Regression: `null`, as a session without a repository has it, was compressed by gzip although no algorithm was chosen.
+/// Regression: `null`, the value of a session without a repository, was compressed by gzip although
+/// no algorithm was chosen.
 #[test]
 fn every_json_text_has_a_plain_form() {
     for data in [&b"{}"[..], b"[]", b"\"a\"", b"null\n", b"true", b"false", b"-1", b"0"] {
@@ -74,7 +75,8 @@ fn every_json_text_has_a_plain_form() {
     }
 }
 
-/// Regression: data that is no JSON text was compressed by gzip although no algorithm was chosen, and below the threshold too.
+/// Regression: data that is no JSON text was compressed by gzip although no algorithm was chosen,
+/// even below the threshold.
 #[test]
 fn data_that_is_no_json_text_is_refused_rather_than_compressed_unasked() {
     let frames = [Gzip, Zstd, Lz4].map(|algorithm| by(algorithm, 0).compress(b"{}").unwrap());
@@ -94,7 +96,6 @@ fn data_that_is_no_json_text_is_refused_rather_than_compressed_unasked() {
     }
 }
 
-/// Protects: bytes that are neither a frame nor plain text are never read as either.
 #[test]
 fn bytes_that_are_neither_a_frame_nor_plain_text_are_refused() {
     for unknown in [&b""[..], b"plain", b"{\xb5\x2f\xfd", b"\x28\xb5\x2f"] {
@@ -103,7 +104,8 @@ fn bytes_that_are_neither_a_frame_nor_plain_text_are_refused() {
     }
 }
 
-/// Protects: 0 silent losses. Each truncation, and each wrong byte, gives an error or the exact data.
+/// No loss may be silent: each truncation, and each wrong byte, causes an error or returns the
+/// exact data.
 #[test]
 fn every_truncation_and_every_wrong_byte_of_a_frame_is_told() {
     let data = text(600);
@@ -112,7 +114,8 @@ fn every_truncation_and_every_wrong_byte_of_a_frame_is_told() {
         let stored = by(algorithm, 0).compress(&data).unwrap();
         let mut damaged: Vec<Vec<u8>> = (0..stored.len()).map(|len| stored[..len].to_vec()).collect();
         for place in 0..stored.len() {
-            // All values of the first bytes, on which the codec depends, and some of the others.
+            // All values of the first bytes, which determine the codec, and some values of the
+            // others.
             let flips: Vec<u8> = if place < 8 { (1..=255).collect() } else { vec![1, 0x10, 0x80, 0xff] };
             for flip in flips {
                 let mut stored = stored.clone();
@@ -132,7 +135,7 @@ fn every_truncation_and_every_wrong_byte_of_a_frame_is_told() {
     assert!(told > 3_000, "only {told} were told");
 }
 
-/// Protects: a small file that holds an enormous text is not unpacked beyond what its reader allows.
+/// A small file with an enormous text must not be decompressed beyond the reader's limit.
 #[test]
 fn a_bomb_is_read_no_further_than_allowed() {
     let zeros = vec![b' '; 8 << 20];
@@ -144,7 +147,7 @@ fn a_bomb_is_read_no_further_than_allowed() {
     }
 }
 
-/// Protects: a person needs no program of ours to read an export.
+/// Exports must be readable without foldlog.
 #[test]
 fn the_usual_programs_read_what_is_compressed() {
     let data = text(5_000);

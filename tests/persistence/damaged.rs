@@ -1,5 +1,5 @@
-//! Damage: each byte of a log, of the captures of a workspace, and each length of a file. It is told, what a strategy brings back is what
-//! its plan states, and nothing is lost that nobody says.
+//! Damage: each byte of a log and of a workspace's captures, and each length of a file. Damage is
+//! reported, each strategy recovers as its plan states, and no loss is silent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,6 @@ use foldlog_test_support::killed::step;
 
 use TaskStatus::{Completed, InProgress, Pending};
 
-/// Protects: a file of a tree that ends too early is told by its name, wherever it ends.
 #[test]
 fn every_file_of_a_tree_that_ends_too_early_is_told_by_its_name() {
     let (told, _) = two_days();
@@ -40,7 +39,7 @@ fn every_file_of_a_tree_that_ends_too_early_is_told_by_its_name() {
                     assert!(files.iter().any(|file| file.path == name), "{name} {len}: {files:?}");
                     told_of += 1;
                 }
-                // The line's end of the manifest holds nothing.
+                // The manifest's final newline contains no data.
                 Ok(imported) => {
                     let is_last = name == "meta/checkpoint_manifest.json" && len + 1 == bytes.len();
                     assert!(is_last && told.is(&imported), "{name} {len}");
@@ -55,7 +54,7 @@ fn every_file_of_a_tree_that_ends_too_early_is_told_by_its_name() {
     assert!(told.is(&import(directory.path()).unwrap()));
 }
 
-/// A closed session in small segments, with two checkpoints.
+/// Creates a closed session in small segments, with two checkpoints.
 fn small_session(root: &Path) -> (Uuid, PathBuf) {
     let session = small(root).create(&types()).unwrap();
     let manager = CheckpointManager::new(session.clone());
@@ -76,7 +75,7 @@ fn small(root: &Path) -> Store {
     Store::open_with(root, StoreOptions { segments, ..StoreOptions::default() }).unwrap()
 }
 
-/// A sound session, and copies of it that are damaged.
+/// An intact session, and damaged copies of it.
 struct Sound {
     dir: PathBuf,
     id: Uuid,
@@ -98,7 +97,7 @@ impl Sound {
         self.tasks_at(self.log.records_len() - 1)
     }
 
-    /// Copies the session into a store, with a file of other bytes.
+    /// Copies the session into a store, with other bytes in one file.
     fn damaged(&self, root: &Path, name: &Path, bytes: &[u8]) -> Store {
         let _ = fs::remove_dir_all(root);
         let dir = root.join("sessions").join(self.id.to_string());
@@ -107,13 +106,14 @@ impl Sound {
         small(root)
     }
 
-    /// Checks what is told of a damaged copy, and each strategy against its plan; returns how many strategies could be followed.
+    /// Checks the report about a damaged copy, and each strategy against its plan; returns how many
+    /// strategies succeeded.
     fn check(&self, root: &Path, name: &Path, bytes: &[u8], about: &str) -> usize {
         let store = self.damaged(root, name, bytes);
         let manager = CrashRecoveryManager::new(store.clone(), self.id);
         let left = match manager.detect_crash_state(at(0)) {
             Ok(left) => left,
-            // Without any sound header there is no session, which says so.
+            // Without any valid header there is no session, and the error states that.
             Err(error) => {
                 let names_it = error.to_string().contains(&self.id.to_string());
                 assert!(names_it && LogReader::open(store.session_dir(self.id)).is_err(), "{about}: {error}");
@@ -133,18 +133,19 @@ impl Sound {
         let followed = [
             RecoveryStrategy::PartialRecovery,
             RecoveryStrategy::IncrementalReconstruction,
-            // This one writes into the session itself.
+            // This strategy writes into the session itself.
             RecoveryStrategy::LatestCheckpoint,
         ];
         let to = Store::open(root.join("to")).unwrap();
-        // A log that lacks its end is one whose process was killed before it wrote that: what could be told of it stood there.
+        // A log without its end looks like that of a process killed before it wrote the end: the
+        // lost records contained any evidence.
         let is_open = left.is_some_and(|left| !left.incomplete_writes.is_empty());
         let follows =
             |strategy: &RecoveryStrategy| self.follow(&manager, *strategy, &store, &to, is_open, about);
         followed.iter().filter(|strategy| follows(strategy)).count()
     }
 
-    /// Recovers a damaged copy by a strategy if that is possible, and returns whether it was.
+    /// Recovers a damaged copy by a strategy if possible, and returns whether it was.
     fn follow(
         &self,
         manager: &CrashRecoveryManager,
@@ -171,7 +172,8 @@ impl Sound {
         assert_eq!((tree.tasks.len() as u64, tree.count(Completed)), (tasks, completed_tasks), "{about}");
         assert_eq!(state.claude_context.conversation_history.messages_len(), messages, "{about}");
         let found: Vec<Task> = tree.tasks.values().cloned().collect();
-        // What is there is what was there at that position, and what is not there is said to be lost.
+        // The recovered tasks are those at that position, and the missing ones are reported as
+        // lost.
         match strategy {
             RecoveryStrategy::IncrementalReconstruction => {
                 assert!(recovered.differences.is_empty(), "{about}")
@@ -186,7 +188,8 @@ impl Sound {
     }
 }
 
-/// Protects: 0 silent losses. Each byte of each file of a session's log, wrong; and each file, cut at each length.
+/// No loss may be silent: each byte of each file of a session's log is damaged, and each file is
+/// cut at each length.
 #[test]
 fn every_wrong_byte_and_every_end_of_a_log_is_told_and_recovered_as_far_as_each_strategy_states() {
     let directory = quick_directory();
@@ -231,7 +234,7 @@ fn with_workspace(root: &Path, session: &Session) -> Result<(), String> {
     manager.restore_from_checkpoint(CheckpointId(1), &options).map(drop).map_err(|error| told(&error))
 }
 
-/// Protects: what a checkpoint brings back of a workspace is what was captured, or nothing, and that is said.
+/// A checkpoint restores either the captured workspace or nothing, with an error.
 #[test]
 fn every_wrong_byte_of_a_capture_is_told_by_a_restore_which_leaves_the_files_as_they_were() {
     let directory = quick_directory();

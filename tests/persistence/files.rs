@@ -1,4 +1,4 @@
-//! Trees: a state as JSON files, written so that nothing is lost, and read so that nothing wrong is believed.
+//! Trees: a state as JSON files, written without loss, and read without accepting damaged data.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use super::state::day;
 use super::*;
 use foldlog_test_support::killed::step;
 
-/// What is exported of a session.
+/// The exported parts of a session.
 pub(super) struct Told {
     pub(super) state: SessionState,
     position: SequenceNumber,
@@ -56,7 +56,8 @@ impl Told {
     }
 }
 
-/// One session at two positions: between them it has changed in each part, files have come and gone.
+/// Returns one session at two positions: between them each part has changed, and files were created
+/// and removed.
 pub(super) fn two_days() -> (Told, Told) {
     let directory = tempfile::tempdir().unwrap();
     let agent = Agent::begin(directory.path());
@@ -86,7 +87,7 @@ pub(super) fn import(dir: &Path) -> Result<ImportedTree, Error> {
     import_tree(dir, TreeLimits::default())
 }
 
-/// All that is beneath a directory: the files and what they hold.
+/// Returns all files below a directory with their content.
 pub(super) fn all(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut directories = vec![dir.to_owned()];
@@ -115,7 +116,8 @@ fn damaged(imported: Result<ImportedTree, Error>) -> Vec<DamagedFile> {
     }
 }
 
-/// Protects: every part, the updates and the checkpoints come back, by every codec, on both sides of the threshold.
+/// Every part, the updates and the checkpoints return, by every codec, on both sides of the
+/// threshold.
 #[test]
 fn a_state_comes_back_part_for_part_whatever_it_was_compressed_by() {
     let (told, _) = two_days();
@@ -134,7 +136,7 @@ fn a_state_comes_back_part_for_part_whatever_it_was_compressed_by() {
     }
 }
 
-/// Protects: the layout is the specification's, name by name, and files below the threshold are plain JSON.
+/// Names follow the specification, and files below the threshold are plain JSON.
 #[test]
 fn the_layout_is_the_one_of_the_specification() {
     let (told, _) = two_days();
@@ -187,7 +189,7 @@ fn the_layout_is_the_one_of_the_specification() {
     assert_eq!(manifest.files.len() + 1, files.len());
 }
 
-/// A state whose conversations have so many messages.
+/// Returns a state whose conversations have these numbers of messages.
 fn talkative(state: &SessionState, messages: &[usize]) -> SessionState {
     let mut state = state.clone();
     let conversation = state.claude_context.conversation_history.conversations.remove(0);
@@ -205,7 +207,7 @@ fn talkative(state: &SessionState, messages: &[usize]) -> SessionState {
     state
 }
 
-/// Protects: a long conversation stands in chunks, of which only the last file changes when it goes on.
+/// A long conversation is split into chunks; when it continues, only the last file changes.
 #[test]
 fn a_conversation_that_goes_on_is_written_from_its_last_chunk_on() {
     let (told, _) = two_days();
@@ -227,7 +229,7 @@ fn a_conversation_that_goes_on_is_written_from_its_last_chunk_on() {
     assert_eq!((report.written, report.removed), (1, 3), "current.json; all full chunks");
 }
 
-/// Protects: equal states have equal trees, whatever was there before; and nothing is written twice.
+/// Equal states have equal trees, whatever existed before; and no file is written twice.
 #[test]
 fn an_export_over_an_older_one_writes_what_changed_and_ends_as_if_it_were_the_first() {
     let (before, after) = two_days();
@@ -249,7 +251,7 @@ fn an_export_over_an_older_one_writes_what_changed_and_ends_as_if_it_were_the_fi
     assert_eq!(report.written, report.files, "by another codec");
 }
 
-/// Protects: what the next export finds damaged on disk is written anew, though the manifest says that it did not change.
+/// The file is rewritten although the manifest states that it did not change.
 #[test]
 fn a_damaged_file_is_written_anew_by_the_next_export() {
     let (told, _) = two_days();
@@ -273,7 +275,8 @@ fn a_damaged_file_is_written_anew_by_the_next_export() {
     assert_eq!(all(directory.path()), sound, "without any manifest");
 }
 
-/// Protects: 0 silent losses. Each byte of each file of a tree, wrong: the file is named, or the state is exactly what it was.
+/// No loss may be silent: each byte of each file of a tree is damaged. Either the file is named, or
+/// the state is exactly the same.
 #[test]
 fn every_wrong_byte_of_every_file_is_told_by_the_name_of_its_file() {
     let (told, _) = two_days();
@@ -304,7 +307,7 @@ fn every_wrong_byte_of_every_file_is_told_by_the_name_of_its_file() {
     assert!(told.is(&import(directory.path()).unwrap()));
 }
 
-/// Protects: whatever is wrong with files is named, all of it at once, with what was expected and what was found.
+/// The report names all problems at once, with the expected and the found values.
 #[test]
 fn missing_other_longer_and_additional_files_are_named_together() {
     let (told, _) = two_days();
@@ -337,7 +340,7 @@ fn missing_other_longer_and_additional_files_are_named_together() {
     assert!(dir.join("logs/notes.txt").exists() && !dir.join("logs/execution/task_z.json").exists());
 }
 
-/// Protects: nobody is led out of the tree, or waits for a FIFO, when a tree comes from somebody else.
+/// A foreign tree must not lead a reader out of the tree, or make it wait for a FIFO.
 #[test]
 fn links_and_pipes_are_refused_where_files_and_directories_are_to_be() {
     let (told, _) = two_days();
@@ -376,14 +379,14 @@ fn links_and_pipes_are_refused_where_files_and_directories_are_to_be() {
     assert!(matches!(refused, Err(Error::OtherKind { found: "link", .. })), "{refused:?}");
     assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 3, "nothing was written through it");
 
-    // The directory of all trees is one.
+    // The directory of all trees is a link.
     let other = tempfile::tempdir().unwrap();
     symlink(directory.path().join(".aca"), other.path().join(".aca")).unwrap();
     assert!(matches!(export_tree(&contents, other.path(), &plain()), Err(Error::OtherKind { .. })));
     assert!(matches!(import(other.path()), Err(Error::OtherKind { .. })));
 }
 
-/// Writes a manifest with another list of files, its digest right.
+/// Writes a manifest with another list of files and a correct digest.
 fn forge(dir: &Path, change: impl FnOnce(&mut TreeManifest)) {
     let path = dir.join("meta/checkpoint_manifest.json");
     let sealed: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -394,7 +397,7 @@ fn forge(dir: &Path, change: impl FnOnce(&mut TreeManifest)) {
     fs::write(path, serde_json::to_vec(&sealed).unwrap()).unwrap();
 }
 
-/// Protects: a manifest of somebody else names no file elsewhere, and makes nobody allocate what it claims.
+/// A foreign manifest must not name files elsewhere, or cause allocations of the claimed size.
 #[test]
 fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
     let (told, _) = two_days();
@@ -420,14 +423,14 @@ fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
             .iter()
             .any(|file| matches!(file.damage, FileDamage::Length { expected, .. } if expected == 1 << 62))
     );
-    // A claim of what it decompresses to.
+    // A claim of the decompressed size.
     fs::write(dir.join("meta/checkpoint_manifest.json"), &sound).unwrap();
     forge(&dir, |manifest| {
         manifest.files.get_mut("state/task_tree.json").unwrap().content.as_mut().unwrap().bytes = 1 << 62;
     });
     let found = damaged(import(directory.path()));
     assert!(matches!(&found[..], [DamagedFile { damage: FileDamage::TooLong { .. }, .. }]), "{found:?}");
-    // A bomb whose claim is small, and one that is longer than the reader allows.
+    // A decompression bomb with a small claim, and one beyond the reader's limit.
     fs::write(dir.join("meta/checkpoint_manifest.json"), &sound).unwrap();
     let bomb = by(CompressionAlgorithm::Gzip).compress(&vec![b' '; 4 << 20]).unwrap();
     fs::write(dir.join("state/task_tree.json"), &bomb).unwrap();
@@ -437,7 +440,7 @@ fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
     });
     let found = damaged(import(directory.path()));
     assert!(matches!(&found[..], [DamagedFile { damage: FileDamage::Unreadable(_), .. }]), "{found:?}");
-    // One whose claim is true: little is stored for it.
+    // A large text with a true claim: few bytes are stored for it.
     let long = vec![b' '; 65 << 20];
     let bomb = by(CompressionAlgorithm::Lz4).compress(&long).unwrap();
     fs::write(dir.join("meta/checkpoint_manifest.json"), &sound).unwrap();
@@ -454,7 +457,7 @@ fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
         matches!(&found[..], [DamagedFile { damage: FileDamage::TooLong { bytes_max: 0x0400_0000 }, .. }]),
         "{found:?}"
     );
-    // A reader that may hold it reads it, and finds no tree of tasks.
+    // A reader with a higher limit reads it, and finds no tree of tasks.
     let found = damaged(import_tree(directory.path(), TreeLimits::of_bytes(128 << 20)));
     assert!(matches!(&found[..], [DamagedFile { damage: FileDamage::Unreadable(_), .. }]), "{found:?}");
     told.export(directory.path(), &by(CompressionAlgorithm::Gzip));
@@ -464,7 +467,6 @@ fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
     assert!(!damaged(import_tree(directory.path(), limits)).is_empty());
 }
 
-/// Protects: sessions of one workspace stand side by side, and are told apart.
 #[test]
 fn several_sessions_share_a_workspace_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
@@ -482,7 +484,6 @@ fn several_sessions_share_a_workspace_and_nothing_else() {
     assert!(matches!(import(&nothing.path().join("none")), Err(Error::NoTree { .. })));
 }
 
-/// Protects: updates that are of another state are not written beside it.
 #[test]
 fn updates_that_tell_of_other_modifications_are_refused() {
     let (before, after) = two_days();
@@ -493,7 +494,7 @@ fn updates_that_tell_of_other_modifications_are_refused() {
     assert!(fs::read_dir(directory.path()).unwrap().next().is_none(), "nothing was written");
 }
 
-/// Every part of a state as JSON.
+/// Returns every part of a state as JSON.
 fn parts(state: &SessionState) -> [(StateComponent, serde_json::Value); 7] {
     StateComponent::ALL.map(|component| {
         let json = match component {
@@ -509,7 +510,7 @@ fn parts(state: &SessionState) -> [(StateComponent, serde_json::Value); 7] {
     })
 }
 
-/// Protects: parts are persisted one by one, what nobody persisted is said to be missing, and all of them make the tree.
+/// Parts that were not persisted are reported as missing, and all parts together are the tree.
 #[test]
 fn parts_are_persisted_one_by_one_and_make_a_tree_together() {
     let (before, after) = two_days();
@@ -529,7 +530,7 @@ fn parts_are_persisted_one_by_one_and_make_a_tree_together() {
         }
     }
     assert_eq!(import(directory.path()).unwrap().state, before.state);
-    // Over a tree with updates, which stay as far as they are true.
+    // Over a tree with updates, which remain as far as they are valid.
     before.export(directory.path(), &by(CompressionAlgorithm::Lz4));
     for ((component, part), (_, old)) in parts(&after.state).into_iter().zip(parts(&before.state)) {
         let report = tree.persist_state(component, &part).unwrap();
@@ -546,7 +547,7 @@ fn parts_are_persisted_one_by_one_and_make_a_tree_together() {
     assert_eq!(messages(&imported.updates), messages(&before.updates));
 }
 
-/// Protects: a tree stays one that can be imported, whatever a host persists, and a host may have types of its own.
+/// A tree can always be imported, whatever a host persists, and a host may have its own types.
 #[test]
 fn a_value_that_is_no_such_part_is_refused_and_changes_nothing() {
     let (told, _) = two_days();
@@ -574,7 +575,7 @@ fn a_value_that_is_no_such_part_is_refused_and_changes_nothing() {
     assert!(matches!(other, Err(Error::NotAComponent { .. })), "{other:?}");
 }
 
-/// Protects: a session that exports itself into its own workspace does not have the export in its captures.
+/// An export into the session's own workspace must not become part of its captures.
 #[test]
 fn a_session_is_exported_from_its_log_as_often_as_it_goes_on() {
     let directory = tempfile::tempdir().unwrap();

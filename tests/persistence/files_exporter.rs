@@ -1,4 +1,5 @@
-//! An exporter: it remembers what it has written, and writes the same trees as if it did not.
+//! An exporter: it remembers the files that it wrote, and writes the same trees as one without
+//! memory.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +15,7 @@ fn changed(path: &Path) -> (i64, i64) {
     (metadata.ctime(), metadata.ctime_nsec())
 }
 
-/// Waits until a change of a file has a later time than all before.
+/// Waits until the clock gives a file's change a later time than all before.
 fn until_the_clock_goes_on(directory: &Path) {
     let probe = directory.join("probe");
     fs::write(&probe, "1").unwrap();
@@ -25,7 +26,7 @@ fn until_the_clock_goes_on(directory: &Path) {
     }
 }
 
-/// Protects: what an exporter remembers changes nothing about its trees, wherever the session goes.
+/// The session also goes back, so that the memory could be outdated.
 #[test]
 fn an_exporter_writes_the_trees_that_an_export_writes() {
     let (before, after) = two_days();
@@ -42,14 +43,14 @@ fn an_exporter_writes_the_trees_that_an_export_writes() {
     }
 }
 
-/// Protects: an exporter that has seen a file does not take another one for it. Whoever writes into a file, replaces or removes
-/// it finds it as it was after the next export, though its length is the same.
+/// The exporter must notice that a file was changed, replaced or removed, although its length is
+/// the same; the next export restores it.
 #[test]
 fn what_somebody_did_to_a_file_that_an_exporter_knows_is_undone() {
     let (before, after) = two_days();
     let (directory, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut exporter = TreeExporter::new(directory.path(), StateCompression::default());
-    // The second of these finds what the first has written, and the third knows it.
+    // The second export finds the files of the first one, and the third one remembers them.
     for told in [&before, &after, &after] {
         exporter.export(&told.contents()).unwrap();
         until_the_clock_goes_on(beside.path());

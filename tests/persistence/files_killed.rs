@@ -1,5 +1,5 @@
-//! Exports that are killed, one after the other, at each system call by which they change something; and writers beside each
-//! other.
+//! Exports that are killed at each system call that changes something, one after the other; and
+//! concurrent writers.
 
 use std::path::Path;
 
@@ -14,13 +14,14 @@ use super::files::{all, by, import, tree_of};
 use super::*;
 use foldlog_test_support::killed::{Call, calls, kill_at, step};
 
-/// In a normal run every so-manieth of an export's calls is killed at.
+/// A normal run kills at every `EVERY`-th call of an export.
 const EVERY: usize = 4;
 const EVERY_FIRST: usize = 6;
 
 const PART: &str = "files_killed::part_of_a_child_that_exports";
 
-/// A state with so many tasks' logs and so many windows, so that files come and go from one to the next.
+/// Returns a state whose numbers of tasks' logs and windows vary, so that files are created and
+/// removed between versions.
 fn state(version: u64) -> SessionState {
     let at = serde_json::from_value(format!("2026-01-02T03:00:{version:02}Z").into()).unwrap();
     let mut state = SessionState::empty(Uuid::from_u128(1), at);
@@ -49,14 +50,14 @@ fn argument(version: u64, to: &Path) -> String {
     format!("{version} {}", to.display())
 }
 
-/// Lists the calls by which an export over an older one, or a first one, changes something.
+/// Returns the calls that change something in an export over an older one, or in a first one.
 fn calls_of_export(before: Option<u64>) -> Vec<Call> {
     let directory = quick_directory();
     before.into_iter().for_each(|version| export(version, directory.path()).unwrap());
     calls(PART, &argument(2, directory.path()), directory.path())
 }
 
-/// Protects: whenever an export is killed, the tree before or the tree after is read, and the next export ends as if nothing had
+/// After a kill, either the old or the new tree is read, and the next export ends as if nothing had
 /// happened.
 #[test]
 fn an_export_that_is_killed_at_any_call_leaves_the_old_tree_or_the_new_one() {
@@ -81,7 +82,7 @@ fn an_export_that_is_killed_at_any_call_leaves_the_old_tree_or_the_new_one() {
         let was_unfinished =
             SessionTree::open(directory.path(), TreeLimits::default()).unwrap().is_unfinished();
         finished += usize::from(was_unfinished);
-        // Whoever comes next, with whatever it has.
+        // The next export, with either state.
         export(if call.nth % 2 == 0 { 1 } else { 2 }, directory.path()).unwrap();
         export(2, directory.path()).unwrap();
         assert_eq!(all(directory.path()), all(sound.path()), "{call:?}");
@@ -95,7 +96,7 @@ fn an_export_that_is_killed_at_any_call_leaves_the_old_tree_or_the_new_one() {
     assert!(old > 0 && new > 0);
 }
 
-/// Protects: of a first export there is nothing, which says so, or the whole tree.
+/// After a kill of a first export, the tree is either whole, or reported as missing.
 #[test]
 fn a_first_export_that_is_killed_at_any_call_leaves_no_tree_or_the_whole_one() {
     if !child::is_traced_here() {
@@ -127,8 +128,9 @@ fn a_first_export_that_is_killed_at_any_call_leaves_no_tree_or_the_whole_one() {
     assert!(none > 0 && whole > 0);
 }
 
-/// Protects: a power cut keeps the order. What the next manifest vouches for is synced before that manifest has its name, that
-/// name is durable before any file takes its place, and all places before the manifest takes its own.
+/// A power cut must keep the order. Files named by the next manifest are synced before that
+/// manifest has its name. That name is durable before any file is put in place, and all files are
+/// in place before the manifest is.
 #[test]
 fn files_are_durable_before_the_manifest_that_names_them() {
     if !child::is_traced_here() {
@@ -187,7 +189,7 @@ fn part_of_a_child_that_persists_often() {
     }
 }
 
-/// Protects: two processes that write one tree take turns, and none undoes what the other did elsewhere in it.
+/// Neither process may undo the other's changes elsewhere in the tree.
 #[test]
 fn one_process_writes_a_tree_at_a_time() {
     let directory = tempfile::tempdir().unwrap();
@@ -208,7 +210,7 @@ fn one_process_writes_a_tree_at_a_time() {
     assert_eq!(read.execution_logs, state(1).execution_logs);
 }
 
-/// Protects: a session that dies in an export does not harm the one beside it, nor is it waited for.
+/// The other session is neither damaged nor delayed.
 #[test]
 fn a_session_that_dies_in_an_export_does_not_disturb_the_one_beside_it() {
     if !child::is_traced_here() {

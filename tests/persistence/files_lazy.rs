@@ -1,4 +1,4 @@
-//! Parts of a state that are read once somebody asks for them.
+//! Parts of a state that are read on demand.
 
 use foldlog::Clock;
 use foldlog_tasks::{
@@ -17,7 +17,7 @@ fn at(seconds: i64) -> i64 {
     BEGIN_US + seconds * 1_000_000
 }
 
-/// Protects: a part is read once, shared, and counted; and read again once it changed, or somebody says so.
+/// A part is read once and shared. It is read again after a change, or on request.
 #[test]
 fn a_part_of_a_tree_is_read_once_until_its_files_change() {
     let (before, after) = two_days();
@@ -58,7 +58,6 @@ fn a_part_of_a_tree_is_read_once_until_its_files_change() {
     assert_eq!(pattern(TaskTree).0, 5, "what was not got is not counted");
 }
 
-/// Protects: a tree that is not there yet, is there later, or goes away, is seen as what it is.
 #[test]
 fn a_part_that_nobody_persisted_is_missing_until_somebody_does() {
     let (told, _) = two_days();
@@ -73,7 +72,7 @@ fn a_part_that_nobody_persisted_is_missing_until_somebody_does() {
     assert!(matches!(get(), Err(Error::ComponentNotFound(Configuration))));
 }
 
-/// Protects: parts of a log are those of its position, read by one walk at most.
+/// Parts are read by one walk at most.
 #[test]
 fn parts_of_a_log_are_those_of_its_position() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! From a session's log to a tree, and from the tree to a session that goes on.
+//! Export of a session's log as a tree, and import of the tree as a session that continues.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -35,7 +35,8 @@ fn state(session: &Session) -> SessionState {
     SessionState::at(&log, session.position().unwrap(), &WorkspaceStores::none()).unwrap()
 }
 
-/// The checkpoints in the tree of a session, the last one left out, which is what the engine exports.
+/// Returns the checkpoints in a session's tree, except the last one, which contains the engine's
+/// export.
 fn history(to: &Path, log: &LogReader, position: SequenceNumber) -> Vec<Checkpoint> {
     std::fs::create_dir(to).unwrap();
     let compression = by(CompressionAlgorithm::None);
@@ -76,7 +77,8 @@ fn a_tree_has_the_checkpoints_that_are_kept_with_their_counts_and_hashes() {
     );
 }
 
-/// The snapshot of a checkpoint only named a position of the log, so that a tree alone could bring no earlier state back.
+/// The snapshot of a checkpoint only named a position of the log, so a tree alone could not restore
+/// an earlier state.
 #[test]
 fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all() {
     let directory = tempfile::tempdir().unwrap();
@@ -117,7 +119,8 @@ fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all()
     let hashes = kept.iter().map(|one| (one.position, &one.validation_hash));
     assert!(history.iter().skip(1).map(|one| (one.position, &one.validation_hash)).eq(hashes));
 
-    // In the tree of a session that was made of this one they are history of another log, whose states it does not have.
+    // A session imported from this tree exports them as the history of another log, without their
+    // states.
     let (other, _) = crate::store(false);
     let session = imported(directory.path(), &other).session;
     let (log, to) = (other.read_log(session.id()).unwrap(), directory.path().join("again"));
@@ -132,8 +135,8 @@ fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all()
     assert_eq!(opened.manifest().history.iter().map(|one| one.id).collect::<Vec<_>>(), ids[1..]);
 }
 
-/// A tree lists all updates, which are read from the records that a compaction drops. The states of checkpoints were said to be left out
-/// then, which no export came to.
+/// A tree lists all updates, which are read from records that a compaction drops. The report
+/// claimed that only the states of checkpoints were left out, but no export succeeded.
 #[test]
 fn a_log_that_was_compacted_has_no_tree_any_more_and_the_one_before_stays() {
     let directory = tempfile::tempdir().unwrap();
@@ -166,8 +169,9 @@ fn a_log_that_was_compacted_has_no_tree_any_more_and_the_one_before_stays() {
     assert_eq!(import(&to).unwrap().checkpoints.len(), 3);
 }
 
-/// The keys of each file that the specification names. Where it has a type for what the file holds, these are that type's fields: those of
-/// `SessionState`, `TaskTreeState`, `ClaudeContextState`, `FileSystemState`, `StateUpdate`, `Checkpoint` and `CheckpointManifest`.
+/// The keys of each file that the specification names. If the specification has a type for the
+/// file's content, these are the type's fields: those of `SessionState`, `TaskTreeState`,
+/// `ClaudeContextState`, `FileSystemState`, `StateUpdate`, `Checkpoint` and `CheckpointManifest`.
 const KEYS: &[(&str, &str, &str)] = &[
     (
         "checkpoints/checkpoint_001/manifest.json",
@@ -258,7 +262,7 @@ const KEYS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Returns the keys of a JSON object in their order, of a list those of its first item.
+/// Returns the keys of a JSON object in their order; for a list those of its first item.
 fn keys(json: &serde_json::Value) -> String {
     match json {
         serde_json::Value::Object(fields) => fields.keys().map(String::as_str).collect::<Vec<_>>().join(" "),
@@ -267,7 +271,7 @@ fn keys(json: &serde_json::Value) -> String {
     }
 }
 
-/// Protects: programs that read the specification's tree find each value in the file, and under the name, that it has there.
+/// Programs that read the specification's tree must find each value in its file, under its name.
 #[test]
 fn each_file_of_a_tree_has_the_keys_of_the_specification() {
     let directory = tempfile::tempdir().unwrap();
@@ -293,7 +297,7 @@ fn each_file_of_a_tree_has_the_keys_of_the_specification() {
     assert_eq!(named, files.keys().map(String::as_str).collect());
 }
 
-/// Trees that were written before the manifest had a history are read, and have the digest that they had.
+/// Trees from before the manifest had a history can be read, and keep their digests.
 #[test]
 fn a_manifest_without_a_history_is_read() {
     let directory = tempfile::tempdir().unwrap();
@@ -312,7 +316,7 @@ fn a_manifest_without_a_history_is_read() {
     assert_eq!(tree.damage().unwrap(), []);
 }
 
-/// What was asked and answered stood in the conversation alone, and nobody could say which request had sent it.
+/// Only the conversation contained the messages, without the request that had sent each.
 #[test]
 fn requests_and_replies_have_their_messages() {
     let directory = tempfile::tempdir().unwrap();
@@ -348,7 +352,7 @@ fn requests_and_replies_have_their_messages() {
     assert_eq!(import(directory.path()).unwrap().state, state);
 }
 
-/// The import read the new session's log from the file system, so that it failed in any other storage.
+/// The import read the new session's log from the file system, so it failed with any other storage.
 #[test]
 fn a_tree_is_imported_into_a_store_in_memory() {
     let directory = tempfile::tempdir().unwrap();
@@ -361,7 +365,8 @@ fn a_tree_is_imported_into_a_store_in_memory() {
     assert_eq!(store.session_ids().unwrap(), [imported.session.id()]);
 }
 
-/// A process that was killed between the import and the record of the past left a session that looked whole.
+/// A process that was killed between the import and the record of the past left a session that
+/// looked whole.
 #[test]
 fn an_import_that_was_killed_before_the_session_had_its_past_is_named() {
     let directory = tempfile::tempdir().unwrap();
@@ -400,15 +405,15 @@ fn an_import_that_was_killed_before_the_session_had_its_past_is_named() {
     let now = serde_json::from_str("\"2026-01-02T03:00:00Z\"").unwrap();
     let crash = CrashRecoveryManager::new(killed.clone(), id).detect_crash_state(now).unwrap().unwrap();
     assert!(crash.incomplete_writes.contains(&IncompleteWrite::Import { from }), "{crash:?}");
-    // The next import makes a whole one; what was left can go.
+    // The next import creates a whole session; the remains can be removed.
     assert_eq!(imported(directory.path(), &killed).differing, []);
     killed.delete(id).unwrap();
     assert_eq!(unfinished_imports(&killed).unwrap(), []);
     session.close().unwrap();
 }
 
-/// Protects: an import is exact. The new session's state is the exported one but for its id; it goes on, is rolled back and
-/// exported again as any other.
+/// The new session's state equals the exported one, except for its id; it continues, is rolled back
+/// and exported again like any other.
 #[test]
 fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
     let directory = tempfile::tempdir().unwrap();
@@ -424,11 +429,11 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
     let same_id = SessionState { session_id: exported.session_id, ..read.clone() };
     assert_eq!(same_id, exported);
 
-    // Checkpoints are positions of the log that they were made in; the new one begins its own.
+    // Checkpoints are positions in their own log; the new session starts its own.
     let checkpoints = CheckpointManager::new(session.clone());
     assert_eq!(checkpoints.list().unwrap(), []);
 
-    // Those that it had are history, and are exported as that.
+    // The imported ones are history, and are exported as such.
     let log = store.read_log(session.id()).unwrap();
     let had = history(&directory.path().join("had"), &log, session.position().unwrap());
     assert_eq!(had.iter().map(|one| one.session_id).collect::<Vec<_>>(), [agent.session.id()]);
@@ -438,7 +443,7 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
     let sessions: Vec<_> = both.iter().map(|one| (one.session_id, one.id.0)).collect();
     assert_eq!(sessions, [(agent.session.id(), 1), (session.id(), 1)]);
 
-    // What is recorded from now on comes after what was.
+    // New records come after the imported ones.
     change(&session, "a", TaskStatus::InProgress, TaskStatus::Completed).unwrap();
     let after = state(&session);
     assert_eq!(after.task_tree.tasks[&id("a")].status, TaskStatus::Completed);
@@ -449,7 +454,7 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
     assert_eq!(after.claude_context, exported.claude_context);
     assert_eq!(TaskTreeState::from_session(&session).unwrap(), after.task_tree);
 
-    // Once more around.
+    // A second export and import.
     let log = LogReader::open(session.dir()).unwrap();
     let again = directory.path().join("again");
     std::fs::create_dir(&again).unwrap();
@@ -458,7 +463,7 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
     export_session(&log, position, &WorkspaceStores::none(), &again, &compression).unwrap();
     let twice = imported(&again, &store);
     assert_eq!((twice.differing, twice.exported), (Vec::new(), after));
-    // The import was told as one, and so is the session of each.
+    // Both sessions are reported as imported.
     assert_eq!(unfinished_imports(&store).unwrap(), []);
     let slices = twice.session.export_at(twice.session.position().unwrap(), &BTreeSet::from([Policy::Log]));
     let slices = slices.unwrap().slices;
@@ -466,7 +471,6 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
     assert_eq!(states.items.len(), 1, "a state is not carried along with each import");
 }
 
-/// Protects: a tree that is damaged, or holds no session, makes none.
 #[test]
 fn nothing_is_made_of_a_tree_that_is_damaged_or_of_a_state_alone() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! What a user's git repository is at, read without git: beside git, and of repositories that mean harm.
+//! The state of a user's git repository, read without git: compared with git's output, and for
+//! hostile repositories.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,14 +13,14 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tempfile::TempDir;
 
-/// A directory that git works in, without the settings of whoever runs the tests.
+/// A directory for git, without the settings of the person who runs the tests.
 struct Bench {
     _directory: TempDir,
     root: PathBuf,
 }
 
 impl Bench {
-    /// `None` where there is no git, or none that can make such a repository.
+    /// `None` if git is missing or cannot create such a repository.
     fn new(arguments: &[&str]) -> Option<Bench> {
         let directory = tempfile::tempdir().unwrap();
         let root = fs::canonicalize(directory.path()).unwrap().join("work");
@@ -49,7 +50,7 @@ impl Bench {
         command
     }
 
-    /// Runs git, whatever becomes of it, and returns what it said.
+    /// Runs git, successful or not, and returns its output.
     fn git(&self, arguments: &str) -> String {
         let arguments: Vec<&str> = arguments.split(' ').collect();
         let output = self.command(&arguments).output().unwrap();
@@ -66,7 +67,7 @@ impl Bench {
         GitState::read(&self.root).unwrap().unwrap()
     }
 
-    /// Reads the state, and sees that it is what git says.
+    /// Reads the state, and checks that git reports the same.
     fn agreed(&self) -> GitState {
         let state = self.state();
         assert_eq!(state.head.clone().unwrap_or_default(), self.git("rev-parse --quiet --verify HEAD"));
@@ -83,7 +84,6 @@ impl Bench {
     }
 }
 
-/// All files below a directory and their contents.
 fn files(directory: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -119,7 +119,7 @@ fn goes_through_the_life_of_a_repository(bench: &Bench) {
     assert_eq!(loose.branches.len(), 4);
     bench.git("pack-refs --all");
     assert_eq!(bench.agreed(), loose);
-    // What is loose counts before what is packed.
+    // Loose refs take precedence over packed ones.
     bench.commit("b", "1");
     assert_ne!(bench.agreed().head, loose.head);
 
@@ -130,7 +130,7 @@ fn goes_through_the_life_of_a_repository(bench: &Bench) {
     assert_eq!(bench.agreed().head, None);
     bench.git("checkout --quiet -f main");
 
-    // A directory of the repository belongs to it; so does a linked worktree, with a head of its own.
+    // A directory of the repository belongs to it; so does a linked worktree, with its own head.
     fs::create_dir_all(bench.root.join("deep/er")).unwrap();
     assert_eq!(GitState::read(&bench.root.join("deep/er")).unwrap().unwrap(), bench.agreed());
     bench.git("worktree add --quiet ../linked topic/two");
@@ -189,7 +189,7 @@ fn what_is_under_way_is_named_until_it_has_ended() {
         bench.git(end);
         assert_eq!(bench.agreed().operations, [], "{end}");
     }
-    // Several picks, the first of which was settled by a commit of the user's own.
+    // Several picks, the first of which the user completed with a commit.
     bench.git("cherry-pick side~1 side");
     bench.commit("a", "settled");
     assert_eq!(bench.agreed().operations, [GitOperation::CherryPick]);
@@ -199,7 +199,7 @@ fn what_is_under_way_is_named_until_it_has_ended() {
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// A repository that nobody's git has made.
+/// A repository that git did not create.
 struct Forged {
     directory: TempDir,
 }
@@ -229,7 +229,7 @@ impl Forged {
         GitState::read(self.directory.path())
     }
 
-    /// Fails, and names this file and this reason.
+    /// Asserts that reading fails, and names this file and this reason.
     fn refused(&self, file: &str, reason: &str) {
         let error = self.read().unwrap_err().to_string();
         assert!(error.contains(file) && error.contains(reason), "{file}: {error}");
@@ -240,7 +240,7 @@ impl Forged {
 fn a_directory_that_belongs_to_no_repository_has_no_state() {
     let forged = Forged::new();
     assert_eq!(forged.read().unwrap().unwrap().head.as_deref(), Some(COMMIT));
-    // What only looks like a repository is passed over, as by git.
+    // A directory that only looks like a repository is skipped, as by git.
     fs::create_dir_all(forged.at("inner/.git")).unwrap();
     assert_eq!(GitState::read(&forged.at("inner")).unwrap(), forged.read().unwrap());
     fs::remove_dir(forged.at(".git/objects")).unwrap();
@@ -289,7 +289,7 @@ fn refs_that_lead_nowhere_sound_are_refused_by_name() {
         let forged = Forged::new();
         forged.put(".git/refs/heads/main", text);
         forged.refused(main, "it is no ref");
-        // Nothing of what was there instead is repeated.
+        // The error does not repeat the file's content.
         assert!(!forged.read().unwrap_err().to_string().contains("secret"));
     }
     let forged = Forged::new();
@@ -312,7 +312,7 @@ fn refs_that_lead_nowhere_sound_are_refused_by_name() {
     let forged = Forged::new();
     fs::create_dir(forged.at(".git/reftable")).unwrap();
     assert_eq!(forged.read().unwrap_err().kind(), ErrorKind::Unsupported);
-    // A name of the file system's may hold what a terminal would obey.
+    // A file name may contain sequences that control a terminal.
     let forged = Forged::new();
     forged.put(".git/refs/heads/\u{9b}2J", "x");
     assert!(!forged.read().unwrap_err().to_string().contains('\u{9b}'));

@@ -1,5 +1,5 @@
-//! The law of histories: whatever was done to a session, its state at any position is what a naive model says, and comes back
-//! from a tree and from a session that was made of it, part for part.
+//! The law of histories: after any history, a session's state at any position equals a naive model,
+//! and returns from a tree and from an imported session, part for part.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,18 +24,18 @@ use crate::laws::{self, Model, World, assert_is};
 use crate::quick_directory;
 use foldlog_tasks::CompressionAlgorithm;
 
-/// What a host does.
+/// An action of a host.
 #[derive(Clone, Debug)]
 enum Action {
-    /// To tasks and to the session as a whole.
+    /// An action on tasks or on the session as a whole.
     Task(laws::Action),
-    /// Has a tool write or remove a file; it may fail afterwards.
+    /// Makes a tool write or remove a file, and perhaps fail afterwards.
     Write {
         path: u8,
         text: Option<u8>,
         fails: bool,
     },
-    /// Says something in one of two conversations, and records the answer, with which the turn ends.
+    /// Adds a prompt to one of two conversations, and records the answer, which ends the turn.
     Converse {
         conversation: bool,
         word: u8,
@@ -60,16 +60,16 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(action, 1..60)
 }
 
-/// What the model knows beside tasks at a position.
+/// The model's state at a position, besides tasks.
 #[derive(Clone, Debug, Default)]
 struct Told {
-    /// Events of tasks that count, each with its record.
+    /// Live events of tasks, each with its record.
     events: Vec<(u64, laws::Action)>,
-    /// What was said in each conversation.
+    /// The messages of each conversation.
     said: BTreeMap<String, Vec<String>>,
-    /// What tools changed: path, and what the file holds since.
+    /// Changes by tools: path, and the file's new content.
     written: Vec<(String, Option<String>)>,
-    /// What tools left in the workspace, by path.
+    /// The files in the workspace, by path.
     files: BTreeMap<String, String>,
 }
 
@@ -129,7 +129,7 @@ impl History {
                 let call = ToolCall::new("write", arguments).with_id(format!("call_{}", self.position()));
                 let runner = ToolRunner::new(self.run(), ToolRegistry::new().with(Write));
                 let report = runner.execute(&call, &ExecuteOptions::default()).unwrap();
-                // Nobody can remove what is not there.
+                // Removing a missing file fails.
                 assert_eq!(report.success, !fails && (is_there || text.is_some()), "{report:?}");
                 if report.success && self.told.files.get(&path) != text.as_ref() {
                     self.told.written.push((path.clone(), text.clone()));
@@ -166,7 +166,7 @@ impl History {
         self.note();
     }
 
-    /// Keeps what the model is at a checkpoint.
+    /// Stores the model at a checkpoint.
     fn checkpointed(&mut self, checkpoint: Checkpoint) {
         let position = checkpoint.position.get();
         self.past.insert(position, self.told.clone());
@@ -180,7 +180,7 @@ impl History {
         match action {
             RollBack(index) => {
                 let to = self.world.position(*index);
-                // As a host with a workspace rolls back: the files go back with the rest.
+                // A host with a workspace rolls the files back too.
                 let snapshot = self.past[&to].clone();
                 self.world.act(action);
                 self.bring_back(&snapshot.files);
@@ -213,7 +213,7 @@ impl History {
         }
     }
 
-    /// Puts files where they were, beside the session.
+    /// Restores files outside of the session.
     fn bring_back(&self, files: &BTreeMap<String, String>) {
         let workspace = self.directory.path().join("workspace");
         for entry in fs::read_dir(&workspace).unwrap().map(|entry| entry.unwrap()) {
@@ -255,7 +255,7 @@ impl History {
         assert_eq!(applied.next(), None);
     }
 
-    /// Compares the state of a position with the model, and with what comes back from its tree.
+    /// Compares the state at a position with the model, and with the import of its tree.
     fn check(&self, position: u64) {
         let dir = self.world.session().dir();
         let log = LogReader::open_on(Arc::new(self.world.disk.clone()), dir).unwrap();
@@ -285,7 +285,7 @@ impl History {
             assert_eq!(same_id, state, "{:?} differ at {position}", made.differing);
         }
         assert_eq!(made.exported, state);
-        // The new session has checkpoints of its own.
+        // The new session has its own checkpoints.
         let manager = CheckpointManager::new(made.session.clone());
         let created = manager.create(None).unwrap();
         let tasks = TaskTreeState::from_session(&made.session).unwrap();

@@ -16,7 +16,7 @@ use proptest::sample::Index;
 
 use super::{id, store_on, types};
 
-/// What a host does. Tasks are named by numbers of few values, so that events meet the same ones.
+/// An action of a host. Few numbers name the tasks, so that events concern the same ones.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     Create {
@@ -25,7 +25,7 @@ pub(super) enum Action {
         after: Vec<(u8, bool)>,
         priority: i8,
     },
-    /// The state that the task is in is given as it is, or as this one.
+    /// The event names the task's actual state, or this one.
     Change {
         task: u8,
         to: u8,
@@ -69,11 +69,11 @@ pub(super) fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// A task of the model: plain numbers.
+/// A task of the model, in plain numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     parent: Option<u8>,
-    /// Place in the list of all states.
+    /// The index in the list of all states.
     pub(super) status: u8,
     priority: i64,
     after: Vec<(u8, bool)>,
@@ -87,7 +87,8 @@ pub(super) struct Model {
     tasks: Vec<(u8, Entry)>,
 }
 
-/// Which states follow which: pending 0, blocked 1, in progress 2, completed 3, failed 4, skipped 5, cancelled 6.
+/// The allowed next states: pending 0, blocked 1, in progress 2, completed 3, failed 4, skipped 5,
+/// cancelled 6.
 const FOLLOWS: [&[u8]; 7] = [&[1, 2, 5, 6], &[0, 5, 6], &[0, 1, 3, 4, 6], &[], &[0, 5, 6], &[], &[]];
 
 impl Model {
@@ -99,7 +100,7 @@ impl Model {
         self.tasks.iter_mut().find(|(name, _)| *name == task).map(|(_, entry)| entry)
     }
 
-    /// Returns all tasks that can be reached along dependencies, the task itself included.
+    /// Returns all tasks that can be reached along dependencies, including the task itself.
     fn reaches(&self, task: u8) -> BTreeSet<u8> {
         let mut all = BTreeSet::from([task]);
         loop {
@@ -125,7 +126,7 @@ impl Model {
         all
     }
 
-    /// Does what an event does; returns whether it was taken.
+    /// Applies an event; returns whether it was accepted.
     pub(super) fn take(&mut self, action: &Action) -> bool {
         match action {
             Action::Create { task, parent, after, priority } => {
@@ -199,7 +200,7 @@ impl Model {
         parts.filter(|(_, entry)| ![3, 5, 6].contains(&entry.status)).map(|(part, _)| *part).collect()
     }
 
-    /// Returns whether a task waits for another one, be it for something that does.
+    /// Returns whether a task waits for another one, directly or indirectly.
     fn leads(&self, from: u8, to: u8) -> bool {
         let (mut seen, mut next) = (Vec::new(), vec![from]);
         while let Some(task) = next.pop() {
@@ -257,7 +258,7 @@ fn status(place: u8) -> TaskStatus {
     TaskStatus::ALL[usize::from(place)]
 }
 
-/// A session and its model, with the model of each position.
+/// A session and its model, with the model at each position.
 pub(super) struct World {
     pub(super) disk: MemoryStorage,
     store: Store,
@@ -286,7 +287,6 @@ impl World {
         self.past.insert(position.get(), self.model.clone());
     }
 
-    /// Returns a position of the past.
     pub(super) fn position(&self, index: Index) -> u64 {
         *self.past.keys().nth(index.index(self.past.len())).unwrap()
     }
@@ -369,7 +369,6 @@ impl World {
     }
 }
 
-/// Compares tasks with those of a model.
 pub(super) fn assert_is(tree: &TaskTreeState, model: &Model) {
     let mut tasks: Vec<_> = tree.tasks.values().collect();
     tasks.sort_by_key(|task| task.number);

@@ -1,4 +1,5 @@
-//! Long-running work: tasks and what is refused about them, all that a session is, and what is kept of it beside its log.
+//! Long-running work: tasks and refused changes to them, the whole state of a session, and its
+//! exports and checkpoints.
 
 mod agent;
 mod checkpoints;
@@ -34,14 +35,15 @@ use foldlog::{BackgroundSync, FixedClock, Session, SessionTypes, Store, StoreOpt
 use foldlog_tasks::{NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, declare};
 use foldlog_test_support::killed::quick_directory;
 
-/// The second at which every story begins: 2026-01-02T03:00:00Z.
+/// The time at which every test starts: 2026-01-02T03:00:00Z.
 const BEGIN_US: i64 = 1_767_322_800_000_000;
 
 fn types() -> SessionTypes {
     declare(SessionTypes::builder()).build().unwrap()
 }
 
-/// A store in memory whose clock stands still until it is moved, and writes images often if asked to.
+/// Returns a store in memory whose clock only moves on request; with `images`, it writes images
+/// often.
 fn store(images: bool) -> (Store, Arc<FixedClock>) {
     store_on(&MemoryStorage::new(), images)
 }
@@ -67,12 +69,11 @@ fn task(name: &str) -> NewTask {
     NewTask::new(id(name), format!("The task {name}"))
 }
 
-/// Creates a task.
 fn create(session: &Session, task: NewTask) -> foldlog::Result<()> {
     session.dispatch(TaskCreated { task }).map(drop)
 }
 
-/// Brings a task from one state to another.
+/// Moves a task from one state to another.
 fn change(
     session: &Session,
     name: &str,
@@ -83,7 +84,6 @@ fn change(
     session.dispatch(event).map(drop)
 }
 
-/// Returns why an event was refused.
 fn refusal(refused: foldlog::Result<()>) -> String {
     match refused {
         Err(foldlog::Error::Refused { reason, .. }) => reason,

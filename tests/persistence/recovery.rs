@@ -1,4 +1,4 @@
-//! What a crash leaves, and the four ways out.
+//! The remains of a crash, and the four recovery strategies.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +27,7 @@ use crate::agent::{self, Agent};
 use crate::checkpoints::kills::{copy, frames};
 use crate::{change, create, task, types};
 
-/// The time at which somebody looks.
+/// The time of the check.
 macro_rules! now {
     () => {
         serde_json::from_str("\"2026-01-02T03:00:00Z\"").unwrap()
@@ -39,7 +39,6 @@ fn detect(session: &Session) -> Option<CrashState> {
     CrashRecoveryManager::new(store, id).detect_crash_state(now!()).unwrap()
 }
 
-/// All files beneath a directory.
 fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut next = vec![root.to_owned()];
@@ -55,7 +54,7 @@ fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// A session in small segments: three tasks, a checkpoint behind each of the first two.
+/// Creates a session in small segments: three tasks, with a checkpoint after each of the first two.
 fn session_in(store: &Store) -> Session {
     let session = store.create(&types()).unwrap();
     let manager = CheckpointManager::new(session.clone());
@@ -80,7 +79,7 @@ fn a_session_that_was_closed_left_nothing_and_each_thing_that_a_crash_leaves_is_
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).unwrap();
     let session = session_in(&store);
-    // One that is open is in use, and nobody can say what it leaves.
+    // An open session is in use, so its remains are undetermined.
     let manager = CrashRecoveryManager::new(store.clone(), session.id());
     let error = manager.detect_crash_state(now!()).unwrap_err();
     assert!(matches!(error, Error::Engine(foldlog::Error::Locked { .. })), "{error}");
@@ -100,7 +99,7 @@ fn a_session_that_was_closed_left_nothing_and_each_thing_that_a_crash_leaves_is_
     assert!(found.corrupted_files.is_empty() && found.orphaned_resources.is_empty());
     assert_eq!(serde_json::to_value(found.detected_at).unwrap(), "2026-01-02T03:00:00Z");
 
-    // A restore that was begun, a directory of a deletion, and a process that was recorded.
+    // An unfinished restore, the directory of a deletion, and a recorded process.
     let again = store.open_session(session.id(), &types()).unwrap();
     let restore = RecoveryAction {
         action: RecoveryAction::RESTORE.to_owned(),
@@ -153,7 +152,7 @@ fn part_of_a_child_that_holds_a_session() {
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
-/// A process that ends with the test, whatever that finds.
+/// A process that ends with the test, whatever its result.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -163,7 +162,7 @@ impl Drop for Ended {
     }
 }
 
-/// A process that was forked shares the lock of the one that forked it, and so holds it on once that one was killed.
+/// A forked process shares its parent's lock, and still holds it after the parent was killed.
 #[test]
 fn the_lock_of_a_killed_writer_that_a_process_still_holds_is_found() {
     let directory = tempfile::tempdir().unwrap();
@@ -228,7 +227,7 @@ fn each_strategy_brings_back_what_it_said_and_telling_writes_nothing() {
     );
     assert!(outlooks.iter().all(|one| one.impossible.is_none()));
     for outlook in outlooks {
-        // Each strategy begins with what the crash left.
+        // Each strategy starts from the remains of the crash.
         let root = directory.path().join(format!("of-{}", outlook.strategy));
         copy(&dir, &root.join("sessions").join(id.to_string()));
         let store = Store::open(&root).unwrap();
@@ -283,7 +282,7 @@ fn a_wrong_byte_in_any_segment_is_found_and_what_partial_recovery_loses_is_liste
     let (mut partial, mut lost) = (0, 0);
     for segment in segments {
         let of_segment: Vec<_> = frames.iter().filter(|(file, ..)| *file == segment).collect();
-        // In the first, a middle and the last frame.
+        // Damage to the first, a middle and the last frame.
         for at in [0, of_segment.len() / 2, of_segment.len() - 1] {
             let (_, begin, frame_end) = of_segment[at];
             let root = directory.path().join("damaged");
@@ -310,7 +309,7 @@ fn a_wrong_byte_in_any_segment_is_found_and_what_partial_recovery_loses_is_liste
             let (session, _) = open_without_host(&to, recovered.session).unwrap();
             let tree = TaskTreeState::from_session(&session).unwrap();
             assert_eq!(tree.tasks.len() as u64, outlook.tasks);
-            // Either everything is there, or what is not is listed.
+            // All tasks are recovered, or the missing ones are listed.
             if tree.tasks != all.tasks {
                 assert!(!recovered.lost.is_empty(), "{segment:?} {at}: {state:?}");
                 lost += 1;
@@ -437,7 +436,8 @@ impl Tool for Copied {
     }
 }
 
-/// A session that was killed while a tool worked on its workspace, in a store beneath the directory.
+/// Returns a session that was killed while a tool worked on its workspace, in a store below the
+/// directory.
 fn killed_within_a_call(directory: &Path) -> (Store, uuid::Uuid) {
     let agent = Agent::begin(directory);
     agent.start("a");
@@ -451,8 +451,8 @@ fn killed_within_a_call(directory: &Path) -> (Store, uuid::Uuid) {
     (Store::open(root).unwrap(), id)
 }
 
-/// Partial recovery failed with a mismatch of snapshots where the sound part ended within a call, and left the session that
-/// it had made: interrupted, and without a word about validation.
+/// If the intact part ended within a call, partial recovery failed with a mismatch of snapshots. It
+/// left its new session behind: interrupted, and without any message about validation.
 #[test]
 fn a_log_whose_sound_part_ends_within_a_call_is_recovered_with_the_call_ended() {
     let directory = tempfile::tempdir().unwrap();
@@ -478,13 +478,13 @@ fn a_log_whose_sound_part_ends_within_a_call_is_recovered_with_the_call_ended() 
     assert!(state.configuration.requires_validation);
 }
 
-/// A recovery that fails behind the salvage left the salvaged session, of which nobody was told.
+/// A recovery that failed after the salvage left the salvaged session without reporting it.
 #[test]
 fn a_partial_recovery_that_fails_leaves_no_session() {
     let directory = tempfile::tempdir().unwrap();
     let (store, id) = killed_within_a_call(directory.path());
     let to = Store::open(directory.path().join("to")).unwrap();
-    // The host's types say of a slice what the log does not.
+    // The host's types contradict the log about a slice.
     let types =
         SessionTypes::builder().slice_with::<Tasks>(foldlog::Policy::Log).seeded::<Tasks>().build().unwrap();
     let manager = CrashRecoveryManager::new(store, id).with_types(types);
@@ -492,8 +492,8 @@ fn a_partial_recovery_that_fails_leaves_no_session() {
     assert!(to.session_ids().unwrap().is_empty());
 }
 
-/// A restore whose resources were refused left its beginning without an end, so that every later look at the session found
-/// a restore that had been killed.
+/// A restore whose resources were refused left its start record without an end. Every later check
+/// of the session reported a killed restore.
 #[test]
 fn a_restore_that_is_refused_says_so() {
     let directory = tempfile::tempdir().unwrap();
@@ -515,7 +515,8 @@ fn a_restore_that_is_refused_says_so() {
     assert_eq!(detect(&session), None);
 }
 
-/// Telling of all strategies opened, folded and walked along the log several times for each checkpoint.
+/// The report of all strategies opened, folded and walked the log several times for each
+/// checkpoint.
 #[test]
 fn strategies_are_told_by_one_walk_however_many_checkpoints_there_are() {
     let directory = tempfile::tempdir().unwrap();
@@ -543,6 +544,7 @@ fn strategies_are_told_by_one_walk_however_many_checkpoints_there_are() {
         opened.load(Ordering::Relaxed) - before
     };
     let (few, many) = (opens(4), opens(24));
-    // The hash of each checkpoint is made of the records behind the one before: one look at the log for each, and no more.
+    // A checkpoint's hash covers the records after the one before: this takes one reading of the
+    // log for each, and no more.
     assert!(many - few < 2 * 20, "{few} {many}");
 }

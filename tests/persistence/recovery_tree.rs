@@ -1,4 +1,4 @@
-//! What a damaged tree of files yields, where the log is gone.
+//! Recovery from a damaged tree of files, without the log.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,10 +18,10 @@ use crate::files::{all, by, tree_of};
 use crate::state::day;
 use crate::{create, id, store, task, types};
 
-/// The last file of the checkpoints, which has what the engine exported.
+/// The last file of the checkpoints, which contains the engine's export.
 const SNAPSHOT: &str = "checkpoints/checkpoint_002/state_snapshot.json";
 
-/// A day's tree, with a checkpoint, and the state that it is of.
+/// Returns a day's tree, with a checkpoint, and its state.
 fn exported(directory: &Path) -> (PathBuf, SessionState) {
     let agent = Agent::begin(directory);
     day(&agent);
@@ -40,7 +40,7 @@ fn damage(file: &Path) {
     fs::write(file, bytes).unwrap();
 }
 
-/// Recovers what a tree vouches for, and checks that it is what was said before.
+/// Recovers the valid parts of a tree, and checks that the result is as announced.
 fn recovered(tree: &Path) -> (RecoveredSession, SessionState) {
     let (store, _) = store(false);
     let before = all(tree);
@@ -62,7 +62,7 @@ fn recovered(tree: &Path) -> (RecoveredSession, SessionState) {
     (recovered, state)
 }
 
-/// A state without what the recovery itself adds to it.
+/// Returns a state without the recovery's own additions.
 fn before_recovery(state: &SessionState, was: &SessionState) -> SessionState {
     let mut state = SessionState { session_id: was.session_id, ..state.clone() };
     state.configuration.requires_validation = false;
@@ -80,7 +80,8 @@ fn parts(state: &SessionState) -> BTreeMap<StateComponent, serde_json::Value> {
     std::iter::once(of_session).chain(named).collect()
 }
 
-/// A damaged `.aca` could not be used at all: an import named the damage and made nothing of the files that are sound.
+/// A damaged `.aca` could not be used at all: an import named the damage and ignored the intact
+/// files.
 #[test]
 fn a_damaged_file_of_a_tree_costs_what_is_listed_of_its_part_and_nothing_of_another() {
     let directory = tempfile::tempdir().unwrap();
@@ -111,7 +112,8 @@ fn a_damaged_file_of_a_tree_costs_what_is_listed_of_its_part_and_nothing_of_anot
             lost.part == Some(*part)
                 || (lost.part == Some(StateComponent::Session) && *part == StateComponent::ResourceUsage)
         };
-        // Without what the engine exported, the other files have everything but the turns of conversations.
+        // Without the engine's export, the other files have everything except the turns of
+        // conversations.
         let without_export =
             |part: &StateComponent| path == SNAPSHOT && *part == StateComponent::ClaudeContext;
         assert!(
@@ -122,7 +124,7 @@ fn a_damaged_file_of_a_tree_costs_what_is_listed_of_its_part_and_nothing_of_anot
     assert!(costly > 8, "{costly}");
 }
 
-/// Without what the engine exported, each part comes from its own files.
+/// Without the engine's export, each part comes from its own files.
 #[test]
 fn tasks_and_messages_come_from_their_own_files_where_the_snapshot_is_damaged_too() {
     let directory = tempfile::tempdir().unwrap();
@@ -171,7 +173,7 @@ fn conversations_and_changes_go_as_far_as_their_sound_chunks() {
         let long = std::iter::once(("long".to_owned(), long));
         long.chain(short.map(|short| ("short".to_owned(), short))).collect::<Vec<_>>()
     };
-    // What the engine exported has all messages, whatever happened to the chunks.
+    // The engine's export has all messages, whatever the state of the chunks.
     damage(&dir.join("claude/conversation/messages_002.json"));
     assert_eq!(said(&dir), of(601, Some(2)));
     damage(&dir.join("checkpoints/checkpoint_001/state_snapshot.json"));

@@ -1,5 +1,5 @@
-//! A host of long-running work that is run again over its log: tasks, tools, checkpoints by policy, retention beside forks, a
-//! restore with its workspace, and a kill in the middle.
+//! Replay of a host of long-running work: tasks, tools, checkpoints by policy, retention with
+//! forks, a restore with its workspace, and a kill in the middle.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use TaskStatus::{Completed, InProgress, Pending};
 
 type Result<T> = std::result::Result<T, foldlog_tasks::Error>;
 
-/// Writes a file, or dies after it did.
+/// Writes a file, and may die afterwards.
 struct Write {
     dies: bool,
 }
@@ -49,7 +49,7 @@ impl Tool for Write {
     }
 }
 
-/// What a host is, and what it saw of its checkpoints.
+/// A host, and its view of its checkpoints.
 struct Host<'a> {
     workspace: &'a Path,
     title: &'a str,
@@ -62,7 +62,7 @@ impl<'a> Host<'a> {
         Host { workspace, title: "Build it", dies: false, created: Vec::new() }
     }
 
-    /// Goes on with the tasks of a session wherever they are. A live run and a replay call it alike.
+    /// Continues the tasks of a session from any state. A live run and a replay call it alike.
     fn run(&mut self, session: &Session) -> Result<()> {
         let captures = session.dir().join("files");
         let files = HostFilesystem::open(self.workspace, captures, HostFilesystemOptions::default())
@@ -128,9 +128,9 @@ fn part_of_a_host_that_dies_within_a_tool() {
     Host { dies: true, ..Host::new(&workspace) }.run(&session).unwrap();
 }
 
-/// Protects: a run with tasks replays. How large the log was on the disk, which captures the workspace had, and which forks there
-/// were, are no part of the log: checkpoints were created by the first, held the second, and were kept by the third, and a replay
-/// of the same host diverged at each.
+/// A run with tasks must replay. The log does not contain its size on the disk, the workspace's
+/// captures, or the forks. Checkpoints were created by the first, contained the second, and were
+/// retained because of the third, and a replay of the same host diverged at each.
 #[test]
 fn a_host_with_tasks_tools_checkpoints_a_restore_and_a_kill_replays_and_a_changed_one_is_told_where() {
     let directory = quick_directory();
@@ -140,7 +140,8 @@ fn a_host_with_tasks_tools_checkpoints_a_restore_and_a_kill_replays_and_a_change
     assert!(!child::start(part, directory.path().to_str().unwrap()).passed(), "it dies in its task");
     let (store, types) = (Store::open(directory.path().join("store")).unwrap(), agent::types());
     let session_id = store.session_ids().unwrap()[0];
-    // Another process forks the session meanwhile: what that goes back to is kept, and the replay knows of no fork.
+    // Another process forks the session meanwhile: the fork's position is kept, and the replay does
+    // not know the fork.
     let log = LogReader::open(store.session_dir(session_id)).unwrap();
     let before = SequenceNumber::from(log.ledger().unwrap().last().unwrap().operation).saturating_sub(1);
     let fork = store.fork(session_id, before, &types, SessionOptions::default()).unwrap();
@@ -169,7 +170,7 @@ fn a_host_with_tasks_tools_checkpoints_a_restore_and_a_kill_replays_and_a_change
     let ran = foldlog(["replay", dir.to_str().unwrap(), "--thorough"]);
     assert_eq!(ran.code, 0, "{ran:?}");
 
-    // Another title of a task: at its record, and in the slice where only what it led to is compared.
+    // Another title of a task: found at its record, and at the slice if only effects are compared.
     let log = LogReader::open(&dir).unwrap();
     let mut changed = Host { title: "Rebuild it", ..Host::new(elsewhere.path()) };
     let error = Replay::new(&log, &types).run(|session| changed.run(&session)).unwrap_err();

@@ -1,4 +1,4 @@
-//! The tests of long-running work notice what is broken on purpose: see `foldlog_test_support::sabotage`.
+//! The tests of long-running work detect deliberate faults: see `foldlog_test_support::sabotage`.
 
 use foldlog_test_support::sabotage::{Runner, assert_caught, assert_passing};
 

@@ -1,8 +1,9 @@
-//! What hosts do with sessions of long-running work, scenario by scenario: once as it is meant, and then with what goes wrong.
+//! Scenarios of hosts with sessions of long-running work: first as intended, and then with faults.
 //!
-//! Each scenario says what somebody does and what is seen then. [`scenario`] has the same seen by another process while the
-//! session is open, after a kill at the end, and after the end of the host; it cuts the log behind many of its records, and
-//! damages it in several places.
+//! Each scenario consists of actions and the expected view of the sessions. [`scenario`] also
+//! checks that view from another process while the session is open, after a kill at the end, and
+//! after the end of the host. It cuts the log after many of its records, and damages it in several
+//! places.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,14 +26,14 @@ use crate::agent::{self, Agent};
 use crate::checkpoints::kills::{copy, frames};
 use crate::{BEGIN_US, change, create, id, quick_directory, task};
 
-/// The time at which somebody looks.
+/// The time of the check.
 macro_rules! now {
     () => {
         serde_json::from_str("\"2026-01-02T03:00:00Z\"").unwrap()
     };
 }
 
-/// What is seen of a session from outside.
+/// The outside view of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Seen {
     state: SessionState,
@@ -40,7 +41,6 @@ struct Seen {
 }
 
 impl Seen {
-    /// Reads a session's log.
     fn of(log: &LogReader, stores: &WorkspaceStores) -> Seen {
         let state = SessionState::at(log, log.records_len() - 1, stores).unwrap();
         let history = CheckpointHistory::read(log).unwrap();
@@ -58,7 +58,7 @@ impl Seen {
     }
 }
 
-/// Looks at all sessions beneath a directory, in the order of their creation.
+/// Reads all sessions below a directory, in the order of their creation.
 fn look(root: &Path) -> Vec<Seen> {
     let (store, _) = agent::open_store(root);
     let mut sessions = store.session_ids().unwrap();
@@ -87,7 +87,7 @@ fn part_of_a_child_that_looks_and_wants_to_write() {
     }
 }
 
-/// Plays a scenario: what somebody does with an agent, and what is seen of its sessions then.
+/// Runs a scenario: an agent's actions, and a check of its sessions afterwards.
 fn scenario(act: impl FnOnce(&Agent), check: impl Fn(&[Seen])) {
     let directory = quick_directory();
     let root = directory.path().join("first");
@@ -96,7 +96,7 @@ fn scenario(act: impl FnOnce(&Agent), check: impl Fn(&[Seen])) {
     act(&agent);
     let seen = look(&root);
     check(&seen);
-    // Another process sees the same, and cannot write while this one may.
+    // Another process has the same view, and cannot write while this one may.
     let part = "scenarios::part_of_a_child_that_looks_and_wants_to_write";
     let mut other = child::start(part, root.to_str().unwrap());
     assert_eq!(serde_json::from_str::<Vec<Seen>>(&other.hear("seen").unwrap()).unwrap(), seen);
@@ -105,7 +105,7 @@ fn scenario(act: impl FnOnce(&Agent), check: impl Fn(&[Seen])) {
     let may_write: Vec<String> = seen.iter().map(|_| other.hear("may-write").unwrap()).collect();
     assert_eq!(may_write.iter().any(|one| one == "false"), is_open, "{may_write:?}");
     assert!(other.passed());
-    // The host is killed: what was there is there, and whoever goes on can write.
+    // After a kill of the host all data remains, and the next process can write.
     let killed = directory.path().join("killed");
     copy(&root, &killed);
     let dir = killed.join("store/sessions").join(agent.session.id().to_string());
@@ -117,7 +117,7 @@ fn scenario(act: impl FnOnce(&Agent), check: impl Fn(&[Seen])) {
     create(&again, task("after-the-kill")).unwrap();
     CheckpointManager::new(again.clone()).create(None).unwrap();
     again.close().unwrap();
-    // The host ends, and has left nothing to recover.
+    // The host ends, and leaves nothing to recover.
     if is_open {
         agent.session.clone().close().unwrap();
     }
@@ -126,8 +126,8 @@ fn scenario(act: impl FnOnce(&Agent), check: impl Fn(&[Seen])) {
     assert_eq!(recovery.detect_crash_state(now!()).unwrap(), None);
 }
 
-/// Cuts a log behind records of it, as if its host had been killed there: what is left is what was there then, and whoever goes
-/// on can write. Returns how often.
+/// Cuts a log after some of its records, as a kill of its host would: the remains equal the state
+/// at that time, and the next process can write. Returns the number of cuts.
 fn cut_behind_records(dir: &Path, directory: &Path) -> usize {
     let whole = LogReader::open(dir).unwrap();
     let (frames, mut cuts) = (frames(dir), 0);
@@ -143,7 +143,7 @@ fn cut_behind_records(dir: &Path, directory: &Path) -> usize {
         fs::write(&file, bytes).unwrap();
         let log = match LogReader::open(&cut) {
             Ok(log) => log,
-            // The session was not there yet.
+            // The session did not exist yet.
             Err(foldlog::Error::NotASession { .. }) => continue,
             Err(error) => panic!("{error}"),
         };
@@ -159,8 +159,8 @@ fn cut_behind_records(dir: &Path, directory: &Path) -> usize {
     cuts
 }
 
-/// Damages a log in places of it: each is found, and what partial recovery brings back is what was there before the damage, or
-/// it says why it brings back nothing. Returns how often.
+/// Damages a log in several places: each is found, and partial recovery returns the state before
+/// the damage, or explains why it returns nothing. Returns the number of places.
 fn wrong_bytes(dir: &Path, directory: &Path) -> usize {
     let whole = LogReader::open(dir).unwrap();
     let (frames, mut places) = (frames(dir), 0);
@@ -263,7 +263,8 @@ fn s03_a_manager_of_a_new_session_creates_nothing_by_itself() {
     );
 }
 
-/// Where the tree of a session is kept in these scenarios: beside its log, so that a copy has both.
+/// The directory of the session's tree in these scenarios: next to its log, so that a copy contains
+/// both.
 fn tree_of(agent: &Agent) -> PathBuf {
     agent.session.dir().parent().unwrap().parent().unwrap().to_owned()
 }
@@ -468,7 +469,7 @@ fn s11_statistics_say_what_was_done_and_what_it_took() {
             assert_eq!((usage.elapsed_us, usage.failed_requests), (90_000_000, 0));
             assert_eq!(state.task_tree.count(Completed), 1);
             assert_eq!((state.execution_logs.errors.len(), state.execution_logs.interactions.len()), (1, 4));
-            // A created, started, finished; three tools.
+            // Task `a` created, started and finished; three tools.
             assert_eq!(state.execution_logs.tasks[&id("a")].len(), 6);
         },
     );
@@ -493,7 +494,7 @@ fn s12_a_host_that_ends_leaves_a_checkpoint_that_says_so_and_a_closed_log() {
     );
 }
 
-/// Begins another session in the store of an agent, a second later, and leaves it closed.
+/// Creates another session in the store of an agent, a second later, and closes it.
 fn another(agent: &Agent, name: &str) -> Session {
     agent.clock.advance_us(1_000_000);
     let session = agent.store.create(&agent::types()).unwrap();
@@ -573,7 +574,7 @@ fn s16_sessions_of_one_workspace_do_not_meet() {
         |agent| {
             let other = another(agent, "b");
             agent.start("a");
-            // One is exported, goes back and is damaged; the other stays as it is.
+            // One is exported, rolled back and damaged; the other remains unchanged.
             let (compression, to) = (StateCompression::default(), tree_of(agent));
             let position = other.position().unwrap();
             let log = LogReader::open(other.dir()).unwrap();

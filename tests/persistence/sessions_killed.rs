@@ -1,5 +1,6 @@
-//! Processes that are killed while they create a checkpoint, restore one with its workspace, remove those that are kept no longer, or
-//! repair a session: one after the other, at each system call by which they change something.
+//! Processes that are killed while they create a checkpoint, restore one with its workspace, remove
+//! expired ones, or repair a session: at each system call that changes something, one after the
+//! other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +19,7 @@ use foldlog_test_support::killed::{Call, Killed, calls, kill_at, step, tell_done
 
 const PART: &str = "sessions_killed::part_of_a_child_that_acts";
 
-/// What a process is killed in.
+/// The action of a killed process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Act {
     Checkpoint,
@@ -30,7 +31,7 @@ enum Act {
 impl Act {
     const ALL: [Act; 4] = [Act::Checkpoint, Act::Restore, Act::Retain, Act::Repair];
 
-    /// Makes the session that is acted on, and closes it.
+    /// Creates the session for the action, and closes it.
     fn prepare(self, directory: &Path) {
         let agent = Agent::begin(directory);
         let (manager, session) = (agent.manager(), &agent.session);
@@ -47,7 +48,7 @@ impl Act {
             }
         }
         if self == Act::Repair {
-            // As an import does, which asks no reducer.
+            // Like an import, which calls no reducer.
             let mut tasks: Vec<Task> = session.view::<Tasks>().unwrap().iter().cloned().collect();
             let mut broken = sound("c", 5, TaskStatus::InProgress);
             let on = |on: &str| Dependency { on: id(on), kind: DependencyType::Requires };
@@ -96,7 +97,7 @@ fn part_of_a_child_that_acts() {
     agent.session.clone().close().unwrap();
 }
 
-/// What somebody sees of a session, times left out.
+/// The visible state of a session, without times.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     tasks: Vec<Task>,
@@ -127,7 +128,7 @@ impl Seen {
     }
 }
 
-/// Goes on with the session of a process that was killed.
+/// Continues the session of a killed process.
 fn go_on(directory: &Path, about: &str) -> Agent {
     let (store, _) = agent::open_store(directory);
     let session = store.session_ids().unwrap()[0];
@@ -141,8 +142,8 @@ fn go_on(directory: &Path, about: &str) -> Agent {
     agent
 }
 
-/// Has processes be killed while they act. `judge` is given what was there before, what is there now, and what is there once the
-/// act is done; it returns whether it is done, and panics if that is neither the one nor the other.
+/// Makes processes act and kills them. `judge` gets the states before, now, and after the completed
+/// action. It returns whether the action is complete, and panics for any state between the two.
 fn at_each_call(act: Act, every: usize, judge: impl Fn(&Seen, &Seen, &Seen) -> bool) {
     if !child::is_traced_here() {
         return;
@@ -160,7 +161,7 @@ fn at_each_call(act: Act, every: usize, judge: impl Fn(&Seen, &Seen, &Seen) -> b
     act.prepare(traced.path());
     let calls = calls(PART, &argument(traced.path()), traced.path());
     assert!(calls.len() > 5, "{calls:?}");
-    // From the last one on, by which it is done.
+    // From the last call backwards, which completes the action.
     let tried: Vec<&Call> = calls.iter().rev().step_by(step(every)).collect();
     let (mut killed, mut old) = (0, 0);
     for call in &tried {
@@ -173,7 +174,7 @@ fn at_each_call(act: Act, every: usize, judge: impl Fn(&Seen, &Seen, &Seen) -> b
         let is_done = judge(&before, &now, &after);
         assert!(is_done || was_killed && !was_done, "{about}: what was said to be done is lost");
         (killed, old) = (killed + usize::from(was_killed), old + usize::from(!is_done));
-        // Whoever comes next does the same, and it is as if nothing had happened.
+        // The next process repeats the action, with the same result as without the kill.
         act.act(&agent);
         let then = Seen::of(&agent);
         assert_eq!(then.work(), after.work(), "{about}");
@@ -200,12 +201,13 @@ fn a_checkpoint_that_is_killed_at_any_call_is_there_or_not() {
     });
 }
 
-/// Protects: tasks and files go back together. What was there before and the checkpoint never mix, whenever the process is killed.
+/// Tasks and files go back together: the earlier state and the checkpoint's never mix, whenever the
+/// process is killed.
 #[test]
 fn a_restore_that_is_killed_at_any_call_leaves_tasks_and_files_as_they_were_or_as_at_the_checkpoint() {
     at_each_call(Act::Restore, 23, |before, now, after| {
         assert!([before.work(), after.work()].contains(&now.work()), "{now:?}");
-        // That by which it is undone is there first.
+        // The checkpoint for undoing the restore is created first.
         assert!(now.kept == after.kept || now.kept == before.kept && now.work() == before.work(), "{now:?}");
         now.work() == after.work()
     });
@@ -222,7 +224,8 @@ fn a_retention_that_is_killed_at_any_call_removes_nothing_that_is_needed_and_the
     });
 }
 
-/// Protects: a repair is taken step by step; whatever was taken holds, the rest is planned anew, and no task is dropped.
+/// A repair runs step by step; completed steps are kept, the rest is planned again, and no task is
+/// dropped.
 #[test]
 fn a_repair_that_is_killed_at_any_call_is_gone_on_with_by_the_next_one() {
     let steps: Vec<Vec<Task>> = {

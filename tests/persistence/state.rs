@@ -1,4 +1,4 @@
-//! What a session is at a position, read from its log alone, and what changed it.
+//! The state of a session at a position, read from its log alone, and the updates that changed it.
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +32,7 @@ fn artifact(name: &str, success: bool) -> ArtifactBuilt {
     ArtifactBuilt { artifact }
 }
 
-/// A day of an agent: something of each part.
+/// An agent's day, which contains something for each part.
 pub(super) fn day(agent: &Agent) {
     let session = &agent.session;
     let configuration = SessionConfiguration { name: "a day".to_owned(), ..SessionConfiguration::default() };
@@ -140,7 +140,7 @@ fn what_a_rollback_takes_back_is_gone_from_every_part_but_the_logs_and_what_was_
     assert_eq!(after.resource_usage.tokens, spent.resource_usage.tokens, "they were paid for");
     let entries = &after.execution_logs.tasks[&id("a")];
     assert!(entries.iter().any(|entry| entry.is_live) && entries.iter().any(|entry| !entry.is_live));
-    // A tool of the task that is being worked on again works for it.
+    // After the rollback the task is active again, and tools work for it.
     assert!(agent.write("four", Some("4"), false));
     assert_eq!(agent.read().file_system.file_modifications.last().unwrap().task, Some(id("a")));
 }
@@ -166,7 +166,8 @@ fn updates_are_numbered_without_gaps_and_name_the_records_that_hold_them() {
         .sum();
     assert_eq!(said, 5);
     assert_eq!(agent.read().last_checkpoint, updates.last().unwrap().timestamp);
-    // Whoever changes a record changes the checksum: equal records have equal ones, others have not.
+    // The checksum depends on the record: equal records have equal checksums, and different ones
+    // have different ones.
     let checksums: BTreeSet<_> = updates.iter().map(|one| (one.position, &one.checksum)).collect();
     let positions: BTreeSet<_> = updates.iter().map(|one| one.position).collect();
     assert_eq!(checksums.len(), positions.len());
@@ -235,7 +236,7 @@ fn a_session_that_declares_nothing_of_this_has_an_empty_state() {
     assert_eq!(state.resource_usage.records, 1);
 }
 
-/// A state read at each position of the log is what it was then: the tasks' states at that time tell.
+/// The states of the tasks at each position determine the expected result.
 #[test]
 fn the_state_of_an_earlier_position_is_as_it_was_then() {
     let directory = tempfile::tempdir().unwrap();
@@ -256,7 +257,7 @@ fn the_state_of_an_earlier_position_is_as_it_was_then() {
     assert_eq!(agent.read().task_tree.count(TaskStatus::Completed), 3);
 }
 
-/// Another machine has the directory alone; a fork has the records that it shares.
+/// Another machine has only the directory; a fork has the records that it shares.
 #[test]
 fn a_copied_directory_and_a_fork_are_what_the_session_is() {
     let directory = tempfile::tempdir().unwrap();

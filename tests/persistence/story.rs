@@ -1,7 +1,9 @@
-//! Four days of an agent in a few seconds: hundreds of tasks and thousands of calls, crashes within calls and between them, three
-//! machines, a disk that loses a sector; and at the end all of it is what a model says that knows nothing of any of this.
+//! Four days of an agent in a few seconds: hundreds of tasks and thousands of calls, crashes within
+//! calls and between them, three machines, a disk that loses a sector. At the end, everything
+//! equals a model that does not know any of these events.
 //!
-//! `FOLDLOG_STORY=whole` plays 400 tasks and 4,000 calls; a tenth of it otherwise. The crashes are 30 either way.
+//! `FOLDLOG_STORY=whole` plays 400 tasks and 4,000 calls; the default is a tenth of that. Both have
+//! 30 crashes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -63,10 +65,10 @@ fn path_of(task: usize, call: usize) -> String {
     format!("f{}.txt", (task * 7 + call) % 12)
 }
 
-/// What all of it comes to, whatever happens in between.
+/// The final result, independent of all events in between.
 #[derive(Debug, Default, PartialEq)]
 struct Told {
-    /// Tasks with their state, how often they were begun, and how often they failed.
+    /// Tasks with their state, the number of their starts, and the number of their failures.
     tasks: BTreeMap<String, (TaskStatus, u32, u32)>,
     /// Calls, and whether they succeeded.
     calls: BTreeMap<String, bool>,
@@ -123,25 +125,24 @@ fn files_in(workspace: &Path) -> BTreeMap<String, String> {
     files.collect()
 }
 
-/// Where a life ends.
+/// The end of a life.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Crash {
-    /// In the midst of a call, which has written its file.
+    /// Within a call, after it has written its file.
     Within,
-    /// Behind a call, before anything else is done.
+    /// After a call, before the next step.
     Between,
     /// Anywhere, once a call has ended.
     Anywhere,
 }
 
-/// Says that a life is to end once so many calls have begun in it.
+/// Ends a life once this many calls have started in it.
 #[derive(Clone, Copy)]
 struct Stop {
     calls: usize,
     crash: Crash,
 }
 
-/// Waits to be killed.
 fn wait_for_the_kill() {
     child::tell("ready", "to be killed");
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -155,7 +156,7 @@ struct Step {
     stops: bool,
 }
 
-/// A tool that writes a file, and says within the call that it did.
+/// A tool that writes a file, and reports that within the call.
 struct Work;
 
 impl Tool for Work {
@@ -188,7 +189,7 @@ fn done(label: &str, success: bool) -> ArtifactBuilt {
     ArtifactBuilt { artifact: BuildArtifact { name, kind, success, summary, path, digest, bytes, task } }
 }
 
-/// One life of the agent: it goes on with what its session says is to be done.
+/// One life of the agent, which continues the work that its session lists.
 struct Life {
     agent: Agent,
     manager: CheckpointManager,
@@ -292,7 +293,7 @@ impl Life {
         }
     }
 
-    /// Does a step, unless the session says that it was done.
+    /// Performs a step, unless the session records that it was done.
     fn call(&mut self, task: usize, call: usize) {
         let label = format!("{}/{call}", name(task));
         if self.session().view::<Artifacts>().unwrap().find(&label).unwrap().is_some() {
@@ -326,7 +327,7 @@ impl Life {
     }
 }
 
-/// Checks that a workspace is what the calls of its session made of it.
+/// Checks that a workspace contains exactly the results of its session's calls.
 fn assert_files(agent: &Agent) {
     let state = agent.read();
     let mut files = BTreeMap::new();
@@ -362,7 +363,7 @@ fn part_of_a_child_that_lives() {
     panic!("there was to be more work");
 }
 
-/// How many calls somebody was told of, or knows to be there.
+/// The bounds on the number of recorded calls, from the reports.
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
     least: usize,
@@ -374,7 +375,7 @@ impl Heard {
         Heard { least: calls, most: calls }
     }
 
-    /// Hears a line of a process; returns whether the process is to be killed.
+    /// Takes in a process's line; returns whether the process is to be killed.
     fn hear(&mut self, line: &str) -> bool {
         if line.starts_with("@done ") {
             *self = Heard { least: self.least + 1, most: self.most + 1 };
@@ -387,12 +388,13 @@ impl Heard {
     }
 }
 
-/// Lets a process live until it is to be killed, and kills it. Takes and returns the calls that were heard of.
+/// Runs a process until its time to be killed, and kills it. Takes and returns the bounds on
+/// recorded calls.
 fn live(root: &Path, calls: usize, crash: Crash, heard: Heard) -> Heard {
     let argument = format!("{}|{calls}|{crash:?}", root.display());
     let mut process = child::start("story::part_of_a_child_that_lives", &argument);
     let begins = process.hear("begins").expect("it begins").parse::<usize>().unwrap();
-    // Nothing is lost of what somebody was told; and of a call that nobody was told of, all or nothing is there.
+    // No reported call is lost, and an unreported call is recorded wholly or not at all.
     assert!((heard.least..=heard.most + 1).contains(&begins), "{begins} of {heard:?}");
     let mut heard = Heard::exactly(begins);
     loop {
@@ -408,12 +410,11 @@ fn live(root: &Path, calls: usize, crash: Crash, heard: Heard) -> Heard {
     heard
 }
 
-/// Goes on with what is on a machine: of all but the first, it was copied there.
+/// Continues the work on a machine, which on all but the first was copied there.
 fn resume(root: &Path) -> Agent {
     if root.ends_with("machine-0") { Agent::resume(root) } else { Agent::resume_copied(root) }
 }
 
-/// Copies all of a machine to the next one.
 fn move_to(from: &Path, to: &Path) {
     copy(from, to);
     fs::remove_dir_all(from).unwrap();
@@ -437,8 +438,8 @@ fn damage(root: &Path) -> PathBuf {
     file.clone()
 }
 
-/// Goes on after the damage: what is sound becomes a session on another disk, and its latest checkpoint brings back the workspace.
-/// Returns how many calls are left.
+/// Continues after the damage: the intact part becomes a session on another disk, and its latest
+/// checkpoint restores the workspace. Returns how many calls are left.
 fn recover(root: &Path, to: &Path) -> usize {
     let damaged = damage(root);
     let (store, id) = session_of(root);
@@ -450,10 +451,10 @@ fn recover(root: &Path, to: &Path) -> usize {
     assert!(recovery.plan(RecoveryStrategy::LatestCheckpoint).unwrap().impossible.is_some());
     let workspace = to.join("workspace");
     copy(&root.join("workspace"), &workspace);
-    // Where the sound part ends, a call may be open, which is rolled back.
+    // A call that is open at the end of the intact part is rolled back.
     let captures = store.session_dir(id).join("files");
     let recovery = recovery.with_resources(agent::resources(&workspace, &captures, true));
-    // The new session has another id, which the captures of checkpoints do not know.
+    // The captures of checkpoints do not know the new session's id.
     let new = Store::open(to.join("store")).unwrap();
     let recovered =
         recovery.recover(RecoveryStrategy::PartialRecovery, &new, "ada", "a disk failed").unwrap();
@@ -473,7 +474,7 @@ fn recover(root: &Path, to: &Path) -> usize {
     state.file_system.build_artifacts.len()
 }
 
-/// Protects: whatever happens to a long-running agent, its work comes to what it would have come to.
+/// Whatever happens to a long-running agent, the result of its work is the same.
 #[test]
 fn four_days_of_crashes_moves_and_a_damaged_disk_come_to_what_the_model_says() {
     let directory = quick_directory();
@@ -510,7 +511,7 @@ fn four_days_of_crashes_moves_and_a_damaged_disk_come_to_what_the_model_says() {
         StateValidator::new().validate_log(&life.agent.log(), life.agent.position(), &life.agent.stores());
     let result = result.unwrap();
     assert!(result.is_valid, "{:?}", result.issues);
-    // It was not for nothing that all of this happened.
+    // All these events have really occurred.
     let entries = state.execution_logs.tasks.values().flatten().chain(&state.execution_logs.system_events);
     let is_interrupted = |what: &ExecutionEvent| {
         matches!(what, ExecutionEvent::ToolEnded { outcome: Outcome::Interrupted, .. })

@@ -1,4 +1,4 @@
-//! What tasks may become, what is refused, and what is next.
+//! Tasks: allowed transitions, refusals, and the next task.
 
 use foldlog_tasks::{
     BlockedTask, DependencyAdded, DependencyType, TaskChanges, TaskId, TaskModified, TaskStatus,
@@ -9,7 +9,7 @@ use super::*;
 
 use TaskStatus::{Blocked, Cancelled, Completed, Failed, InProgress, Pending, Skipped};
 
-/// Brings a pending task into a state.
+/// Moves a pending task to a state.
 fn bring(session: &Session, name: &str, to: TaskStatus) {
     let steps: &[(TaskStatus, TaskStatus)] = match to {
         Pending => &[],
@@ -25,7 +25,7 @@ fn names(ids: &[TaskId]) -> Vec<&str> {
     ids.iter().map(TaskId::as_str).collect()
 }
 
-/// The table of the module's documentation, written down once more.
+/// A second copy of the table in the module's documentation.
 #[test]
 fn each_transition_of_the_table_holds_and_no_other() {
     let (store, _) = store(false);
@@ -135,7 +135,7 @@ fn the_schedule_says_what_is_next_and_what_the_others_wait_for() {
         ]
     );
 
-    // Two are begun, and one fails once.
+    // Two are started, and one fails once.
     clock.advance_us(1_000_000);
     bring(&session, "docs", InProgress);
     clock.advance_us(1_000_000);
@@ -164,7 +164,8 @@ fn the_schedule_says_what_is_next_and_what_the_others_wait_for() {
     );
 }
 
-/// A parent was ready while its parts were pending, so that a host which takes what is ready did the whole before its parts.
+/// A parent was ready while its parts were pending, so a host that takes ready tasks did the whole
+/// before its parts.
 #[test]
 fn a_task_waits_for_its_parts_to_end_however_they_do() {
     let (store, _) = store(false);
@@ -201,7 +202,7 @@ fn a_task_waits_for_its_parts_to_end_however_they_do() {
     assert_eq!(names(&schedule().ready), ["site", "cut"]);
 }
 
-/// Protects: parts that come after their task do not keep it from starting, or nothing would ever start.
+/// Parts that follow their task must not prevent its start, or neither would ever start.
 #[test]
 fn a_part_that_waits_for_its_task_is_not_waited_for() {
     let (store, _) = store(false);
@@ -269,6 +270,6 @@ fn an_id_is_short_and_may_be_part_of_a_files_name() {
     }
     let error = TaskId::new("\u{1b}[31m").unwrap_err().to_string();
     assert!(!error.contains('\u{1b}'), "{error:?}");
-    // A record that holds another text is not read as a task.
+    // A record with an invalid id is not read as a task.
     assert!(serde_json::from_str::<TaskId>("\"../x\"").is_err());
 }

@@ -1,4 +1,4 @@
-//! What is checked about a state, and the events that repair it.
+//! Checks of a state, and the events that repair it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn validate(state: &SessionState) -> ValidationResult {
     StateValidator::new().validate(state)
 }
 
-/// What is found, one line each.
+/// Returns the findings, one line each.
 fn lines(state: &SessionState) -> Vec<String> {
     validate(state).issues.iter().map(ToString::to_string).collect()
 }
@@ -36,7 +36,7 @@ fn empty() -> SessionState {
     state_of(TaskTreeState::default())
 }
 
-/// The rules of the documentation are those of the validator, in their order, of all types and severities.
+/// The documentation lists exactly the validator's rules, in order; all types and severities occur.
 #[test]
 fn the_rules_are_data_of_four_types_and_three_severities() {
     let validator = StateValidator::new();
@@ -101,7 +101,7 @@ fn what_is_broken_about_tasks_is_said_with_its_facts_and_the_whole_cycle() {
         [
             "make task `d` a root",
             "let task `b` depend on `gone` no longer (requires)",
-            // The dependency that only prefers gives way.
+            // The dependency that is only a preference is removed.
             "let task `b` depend on `c` no longer (prefers)",
             "let task `d` depend on `d` no longer (requires)",
         ]
@@ -109,7 +109,8 @@ fn what_is_broken_about_tasks_is_said_with_its_facts_and_the_whole_cycle() {
     assert_eq!((result.is_valid, result.repair_plan.unrepairable.len()), (false, 0));
 }
 
-/// A state is valid exactly if nothing critical is found: errors and warnings are told, and do not count.
+/// A state is valid exactly if it has no critical finding: errors and warnings are reported, but do
+/// not count.
 #[test]
 fn only_what_is_critical_makes_a_state_invalid() {
     for severity in ValidationSeverity::ALL {
@@ -137,12 +138,13 @@ fn only_what_is_critical_makes_a_state_invalid() {
     }
 }
 
-/// A repair of a session is a few records, each with who asked for it; what was begun is ended by another plan.
+/// A repair of a session is a few records, each with the person who requested it; another plan
+/// completes an interrupted repair.
 #[test]
 fn a_repair_is_recorded_step_by_step_and_goes_on_where_it_was_cut_short() {
     let disk = MemoryStorage::new();
     let (store, clock) = store_on(&disk, false);
-    // Behind all times of the tasks.
+    // After all times of the tasks.
     clock.advance_us(60_000_000);
     let session = store.create(&forging()).unwrap();
     let mut tasks = [sound("a", 0, Pending), sound("b", 5, InProgress), sound("c", 5, Completed)].to_vec();
@@ -177,7 +179,7 @@ fn a_repair_is_recorded_step_by_step_and_goes_on_where_it_was_cut_short() {
     assert!(report.refused.is_none() && report.result.issues.len() > 1);
     let rest = report.result.repair_plan;
     assert_eq!(rest.steps[..], plan.steps[2..], "the rest is planned again");
-    // A plan that is no longer of this session is refused, and says so.
+    // A plan that no longer fits the session is refused with a reason.
     let stale = validator.apply(&session, &plan, "eve", "a test", read).unwrap();
     let (step, reason) = stale.refused.unwrap();
     assert_eq!(step.rule, "dependencies-exist");
@@ -203,7 +205,7 @@ fn a_repair_is_recorded_step_by_step_and_goes_on_where_it_was_cut_short() {
     let lost: Vec<_> =
         actions.iter().filter(|one| one.action == "repair").flat_map(|one| &one.lost).collect();
     assert_eq!(lost, ["`b` requires `gone`"]);
-    // What repairs is an update like any other.
+    // A repair is an update like any other.
     let log = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap();
     let updates = StateUpdate::list(&log, session.position().unwrap(), &WorkspaceStores::none()).unwrap();
     assert!(updates.iter().any(|one| matches!(one.operation, UpdateOperation::DependencyRemoved(_))));
@@ -241,8 +243,8 @@ fn the_events_of_repairs_are_refused_where_they_contradict_the_tasks() {
     session.dispatch(DependencyAdded { from: id("b"), to: id("a"), dep_type: Prefers }).unwrap();
 }
 
-/// Regression: a task that its parent does not list was never found, and a task with a parent among the roots was reported as an
-/// inconsistent parent and child.
+/// Regression: a task that its parent does not list was never found, and a task with a parent among
+/// the roots was reported as an inconsistent parent and child.
 #[test]
 fn a_task_that_its_parent_does_not_list_is_an_inconsistent_parent_and_child() {
     let part = |name, number, parent: Option<&str>| foldlog_tasks::Task {
@@ -276,8 +278,8 @@ fn a_task_that_its_parent_does_not_list_is_an_inconsistent_parent_and_child() {
     assert_eq!(found(&rooted), [differ]);
 }
 
-/// The reducer of changed parents went up from the new parent until it met a root: below parents that make a cycle, which only
-/// another program writes, it never returned.
+/// The reducer of changed parents went up from the new parent to a root. For parents in a cycle,
+/// which only another program writes, it never returned.
 #[test]
 fn a_task_cannot_be_put_below_parents_that_make_a_cycle() {
     let (store, _) = store(false);
@@ -296,7 +298,7 @@ fn facts(digest: &str) -> Option<FileFacts> {
     Some(FileFacts { kind: FileKind::File, permissions: Some(0o644), digest, len: 1, form })
 }
 
-/// A change of the file `f`.
+/// Returns a change of the file `f`.
 fn modification(sequence: u64, before: Option<FileFacts>, after: Option<FileFacts>) -> FileModification {
     let kind = match (&before, &after) {
         (None, _) => ChangeKind::Created,
@@ -331,7 +333,7 @@ fn each_change_of_a_file_begins_where_the_one_before_it_ended() {
         "error file-chain: record 9 changes `f\\u{1b}` of `workspace` from something else than record 3 left";
     assert_eq!(lines(&state), [broken]);
     assert_eq!(validate(&state).repair_plan.unrepairable[0].why, RepairObstacle::Unknown);
-    // Where captures in between were not compared nobody knows.
+    // If captures in between were not compared, the cause is unknown.
     let (workspace, reason) = ("workspace".to_owned(), "no store".to_owned());
     state.file_system.not_compared = vec![NotCompared { sequence: 6.into(), workspace, reason }];
     assert_eq!(lines(&state), [""; 0]);
@@ -379,7 +381,7 @@ fn what_names_a_task_or_bears_a_name_is_checked_too() {
             "error counts: 1 of 0 requests failed",
         ]
     );
-    // All of it is told by records: a plan repairs nothing, and says why of each.
+    // Records contain all of this: a plan repairs nothing, and gives a reason for each.
     let plan = validate(&state).repair_plan;
     assert_eq!((plan.steps.len(), plan.unrepairable.len()), (0, 5));
 }
@@ -439,7 +441,8 @@ fn conversations_are_paired_and_tokens_add_up() {
     assert_eq!(lines(&foldlog_tasks::simulate(&state, &plan)), [""; 0]);
 }
 
-/// Updates of an export are held against the records: a digest, a number or a record that is none of the log's is told.
+/// Updates of an export are compared with the records: a wrong digest, number or record is
+/// reported.
 #[test]
 fn updates_have_the_digests_of_their_records_and_no_gaps() {
     let disk = MemoryStorage::new();

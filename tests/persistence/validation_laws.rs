@@ -1,5 +1,6 @@
-//! The law of validation: whatever is broken about tasks, the validator finds what a naive check finds, which shares no code
-//! with it; and its plan repairs it, or says why not, and drops no task.
+//! The law of validation: for any damage to tasks, the validator finds the same as a naive check,
+//! which shares no code with it. Its plan repairs the damage, or explains why not, and drops no
+//! task.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,7 @@ use super::{id, store};
 use DependencyType::{Prefers, Requires};
 use TaskStatus::{Blocked, Cancelled, Completed, Failed, InProgress, Pending, Skipped};
 
-/// Random numbers of a seed.
+/// Random numbers from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -27,7 +28,6 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`.
     fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }
@@ -37,12 +37,12 @@ impl Dice {
     }
 }
 
-/// A time in seconds behind the begin.
+/// Returns a time in seconds after the start.
 pub(super) fn at<T: DeserializeOwned>(seconds: i64) -> T {
     serde_json::from_value(format!("2026-01-02T03:00:{seconds:02}Z").into()).unwrap()
 }
 
-/// A task without dependencies, whose times and counts fit its state.
+/// Returns a task without dependencies, whose times and counts fit its state.
 pub(super) fn sound(name: &str, number: u64, status: TaskStatus) -> Task {
     let attempts = u32::from(matches!(status, InProgress | Completed | Failed));
     Task {
@@ -68,7 +68,7 @@ pub(super) fn state_of(task_tree: TaskTreeState) -> SessionState {
     SessionState { task_tree, last_checkpoint: at(20), ..SessionState::empty(Uuid::nil(), at(0)) }
 }
 
-/// Tasks as a session may make them.
+/// Returns tasks as a session may create them.
 fn valid_tasks(dice: &mut Dice) -> Vec<Task> {
     let mut tasks: Vec<Task> = Vec::new();
     for number in 0..dice.below(11) {
@@ -147,7 +147,7 @@ fn break_tasks(tasks: &mut [Task], dice: &mut Dice) {
     }
 }
 
-/// Breaks what follows from tasks in one way.
+/// Breaks data derived from tasks in one way.
 fn break_derived(tree: &mut TaskTreeState, dice: &mut Dice) {
     let some = tree.tasks.keys().nth(dice.below(tree.tasks.len())).cloned().unwrap_or_else(|| id("gone"));
     match dice.below(11) {
@@ -180,7 +180,7 @@ fn break_derived(tree: &mut TaskTreeState, dice: &mut Dice) {
     }
 }
 
-/// Names the rules that a tree breaks, those of warnings left out. Slow, plain, and on its own.
+/// Returns the rules that a tree breaks, except those of warnings. Slow, simple and independent.
 fn naive(tree: &TaskTreeState) -> BTreeSet<&'static str> {
     let mut broken = BTreeSet::new();
     let mut breaks = |is_broken: bool, rule| {
@@ -233,7 +233,7 @@ fn naive(tree: &TaskTreeState) -> BTreeSet<&'static str> {
             in_order.iter().filter(|task| of(task)).map(|task| task.id.clone()).collect()
         };
         breaks(tree.root_tasks != ids(&|task| task.parent.is_none()), "roots");
-        // Where times and numbers are equal the greater id counts.
+        // If times and numbers are equal, the greater id counts.
         let started = in_order.iter().filter(|task| task.status == InProgress);
         let active = started.max_by_key(|task| (task.status_at, task.number, task.id.clone()));
         breaks(tree.active_task != active.map(|task| task.id.clone()), "active-task");
@@ -248,7 +248,7 @@ fn naive(tree: &TaskTreeState) -> BTreeSet<&'static str> {
     broken
 }
 
-/// Which task leads to which along dependencies.
+/// Returns which task leads to which along dependencies.
 fn reach(tasks: &[(&TaskId, &Task)]) -> Vec<Vec<bool>> {
     let count = tasks.len();
     let mut reach: Vec<Vec<bool>> = tasks
@@ -267,7 +267,8 @@ fn reach(tasks: &[(&TaskId, &Task)]) -> Vec<Vec<bool>> {
     reach
 }
 
-/// Names the parts of each task that have not ended and do not lead back to it along what pending tasks wait for.
+/// Returns the parts of each task that have not ended and do not lead back to it along the
+/// dependencies of pending tasks.
 fn parts_to_wait_for(in_order: &[&Task], open: &dyn Fn(&Task) -> Vec<TaskId>) -> Vec<Vec<TaskId>> {
     let count = in_order.len();
     let is_part = |part: usize, of: usize| {
@@ -334,14 +335,15 @@ fn is_scheduled(tree: &TaskTreeState, in_order: &[&Task]) -> bool {
         && schedule.blocked == blocked
 }
 
-/// Ids and titles of all tasks, each as often as it is there.
+/// Returns ids and titles of all tasks, including duplicates.
 fn census(tree: &TaskTreeState) -> Vec<(TaskId, String)> {
     let mut all: Vec<_> = tree.tasks.values().map(|task| (task.id.clone(), task.title.clone())).collect();
     all.sort();
     all
 }
 
-/// Checks that a plan takes away no dependency without need: only those that miss their task, are repeated, or are on a cycle.
+/// Checks that a plan removes only dependencies on missing tasks, repeated ones, and those on a
+/// cycle.
 fn assert_needed(plan: &RepairPlan, tree: &TaskTreeState) {
     let tasks: Vec<(&TaskId, &Task)> = tree.tasks.iter().collect();
     let reach = reach(&tasks);
@@ -360,7 +362,7 @@ fn assert_needed(plan: &RepairPlan, tree: &TaskTreeState) {
     }
 }
 
-/// Says that a task is this one, whatever that breaks.
+/// Sets a task to this value, valid or not.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Forged(pub(super) Task);
 
@@ -368,7 +370,7 @@ impl Event for Forged {
     const NAME: &'static str = "forged";
 }
 
-/// The types of a host that writes tasks as they come, as an import would.
+/// The types of a host that writes tasks unchecked, like an import.
 pub(super) fn forging() -> SessionTypes {
     let types = declare(SessionTypes::builder());
     types.reducer::<Tasks, Forged>(|_, event, _| Ok(SliceOp::Upsert(event.0.clone()))).build().unwrap()
@@ -428,7 +430,7 @@ fn whatever_is_broken_is_found_and_repaired_or_said_why_not_and_no_task_is_dropp
             ambiguous += 1;
         }
 
-        // The same tasks in a session: it takes each step, and ends as the plan says.
+        // The same tasks in a session: it accepts each step, and ends as planned.
         if seed % 20 == 0 {
             let session = store.create(&forging()).unwrap();
             for task in &tasks {
@@ -447,12 +449,12 @@ fn whatever_is_broken_is_found_and_repaired_or_said_why_not_and_no_task_is_dropp
             in_sessions += u32::from(!plan.steps.is_empty());
         }
     }
-    // Every rule was met often, and so were trees that hold.
+    // Every rule was violated often, and valid trees occurred often.
     assert!(met.len() == 14 && met.values().all(|times| *times > 40), "{met:?}");
     assert!(valid > 1_000 && ambiguous > 20 && in_sessions > 200, "{valid} {ambiguous} {in_sessions}");
 }
 
-/// A tree without times: a session's repairs have those of its records.
+/// Returns a tree without times, since a session's repairs have the times of its records.
 fn untimed(tree: TaskTreeState) -> TaskTreeState {
     let tasks = tree.tasks.into_values();
     TaskTreeState::from_tasks(tasks.map(|task| Task {
@@ -463,7 +465,8 @@ fn untimed(tree: TaskTreeState) -> TaskTreeState {
     }))
 }
 
-/// Chains as long as a stack is deep, and one cycle of as many tasks: nothing of the checks recurses.
+/// Chains that would exhaust the stack, and a cycle of as many tasks: none of the checks is
+/// recursive.
 #[test]
 fn chains_of_many_tasks_are_checked_and_opened_where_they_close() {
     let count = 20_000;

@@ -1,4 +1,5 @@
-//! What a validator finds in a log beside its state: seals, and the hashes of checkpoints.
+//! The validator's findings in a log, in addition to its state: seals, and the hashes of
+//! checkpoints.
 
 use std::sync::Arc;
 
@@ -25,7 +26,8 @@ fn lines(result: &ValidationResult) -> Vec<String> {
     result.issues.iter().map(ToString::to_string).collect()
 }
 
-/// A session with three tasks, the second one of this title, and a manager of its checkpoints. All such sessions have one id.
+/// Creates a session with three tasks, the second one with this title, and a manager of its
+/// checkpoints. All such sessions have the same id.
 fn session_with(disk: &MemoryStorage, title: &str) -> CheckpointManager {
     let (store, _) = store_on(disk, false);
     let session = store.create(&types()).unwrap();
@@ -35,8 +37,8 @@ fn session_with(disk: &MemoryStorage, title: &str) -> CheckpointManager {
     CheckpointManager::new(session)
 }
 
-/// Protects: a checkpoint says what the records were. One whose record says something else is told, at each position behind it,
-/// and the ones behind it fit what they were made of.
+/// A checkpoint determines its records. If its own record differs, that is reported at each later
+/// position, and later checkpoints still match their records.
 #[test]
 fn a_checkpoint_whose_record_was_altered_is_critical_and_the_others_are_not() {
     let disk = MemoryStorage::new();
@@ -47,7 +49,7 @@ fn a_checkpoint_whose_record_was_altered_is_critical_and_the_others_are_not() {
     let snapshot = session.snapshot(Default::default()).unwrap();
     let altered = Checkpoint { id: CheckpointId(2), position: snapshot.position, ..first.clone() };
     session.dispatch(CheckpointCreated { checkpoint: altered.clone() }).unwrap();
-    // Those that were removed are what later ones are made of.
+    // Later checkpoints depend on removed ones.
     let retention = RetentionPolicy { count: Some(1), ..RetentionPolicy::default() };
     let strict = CheckpointManager::new(session.clone()).with_retention(retention);
     strict.create(None).unwrap();
@@ -69,7 +71,7 @@ fn a_checkpoint_whose_record_was_altered_is_critical_and_the_others_are_not() {
     );
 }
 
-/// Protects: a record in front of a checkpoint that was altered, soundly framed, is told by the checkpoint.
+/// The altered record has a valid frame; the next checkpoint reveals it.
 #[test]
 fn a_checkpoint_tells_of_a_record_before_it_that_was_altered() {
     let [one, other] = [MemoryStorage::new(), MemoryStorage::new()];
@@ -85,7 +87,7 @@ fn a_checkpoint_tells_of_a_record_before_it_that_was_altered() {
     assert!(found[0].contains(&told.validation_hash) && !result.is_valid);
 }
 
-/// Protects: a seal whose digest is not that of its records is told, though each frame is sound.
+/// The digest of the seal is wrong, though each frame is intact.
 #[test]
 fn a_seal_with_another_digest_than_its_records_is_critical() {
     let disk = MemoryStorage::new();
@@ -134,8 +136,8 @@ fn a_seal_with_another_digest_than_its_records_is_critical() {
     assert!(!result.is_valid);
 }
 
-/// A session took a dependency on what is not done from a task that was being worked on, and the validator called the state that
-/// came of it impossible.
+/// A session gave a task in progress a dependency on an unfinished one, and the validator reported
+/// the resulting state as impossible.
 #[test]
 fn a_task_that_is_being_worked_on_requires_nothing_that_is_not_done_until_it_waits() {
     let disk = MemoryStorage::new();

@@ -1,4 +1,4 @@
-//! Counts and hashes of checkpoints, beside counting everything.
+//! Counts and hashes of checkpoints, compared with counting everything.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use proptest::sample::Index;
 use crate::agent::Agent;
 use crate::{change, create, store_on, task, types};
 
-/// Counts everything at a checkpoint, and makes its hash of all records since the one before, by the words of the
-/// specification.
+/// Counts everything at a checkpoint, and computes its hash of all records since the one before, as
+/// the specification states.
 pub(super) fn assert_counted(log: &LogReader, created: &[Checkpoint], stores: &WorkspaceStores) {
     let mut previous: Option<&Checkpoint> = None;
     for checkpoint in created {
@@ -118,7 +118,7 @@ impl World {
             Action::Advance(index, to) => {
                 let tasks: Vec<_> = self.session().view::<Tasks>().unwrap().iter().cloned().collect();
                 if let Some(task) = tasks.get(index.index(tasks.len().max(1))) {
-                    // What is refused changes nothing.
+                    // A refused change has no effect.
                     let _ = change(
                         self.session(),
                         task.id.as_str(),
@@ -148,7 +148,7 @@ impl World {
                 let parent = self.session().id();
                 let fork = self.store.fork(parent, at, &types(), SessionOptions::default()).unwrap();
                 self.manager = CheckpointManager::new(fork);
-                // A checkpoint is there from its own record on, which stands behind its position.
+                // A checkpoint exists from its own record on, which comes after its position.
                 let shared = self.manager.list().unwrap();
                 self.created.retain(|one| shared.contains(one));
                 assert_eq!(self.created, shared);
@@ -185,8 +185,9 @@ proptest! {
     }
 }
 
-/// The state of a session compared a capture with one that did not count, once a rollback had gone back to records that an
-/// earlier one had abandoned: it forgot what the workspace was captured as there, and counted changes twice.
+/// After a rollback to records that an earlier one had abandoned, the session's state compared a
+/// capture with an abandoned one: it lost the last capture of the workspace, and counted changes
+/// twice.
 #[test]
 fn files_and_messages_are_counted_through_failures_and_rollbacks() {
     let directory = tempfile::tempdir().unwrap();
@@ -206,13 +207,13 @@ fn files_and_messages_are_counted_through_failures_and_rollbacks() {
     agent.finish("a");
     created.push(manager.create(None).unwrap());
     assert_eq!(created[3].manifest.conversation_messages_count, 10);
-    // Behind a rollback, which abandons messages, files and two checkpoints.
+    // After a rollback, which abandons messages, files and two checkpoints.
     agent.session.rollback_to(created[1].position).unwrap();
     created.push(manager.create(None).unwrap());
     agent.write("five.txt", Some("5"), false);
     agent.converse("and again", "six.txt");
     created.push(manager.create(None).unwrap());
-    // Back to what that rollback has abandoned.
+    // Back to the records that this rollback has abandoned.
     agent.session.rollback_to(created[2].position).unwrap();
     agent.write("seven.txt", Some("7"), false);
     created.push(manager.create(None).unwrap());

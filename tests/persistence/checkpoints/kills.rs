@@ -1,4 +1,5 @@
-//! Processes that end within a creation, a retention or a restore: at each record, within each record, and really.
+//! Processes that end within a creation, a retention or a restore: at each record, within each
+//! record, and by real kills.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ fn manager(store: &Store, id: Uuid, types: &SessionTypes) -> CheckpointManager {
     CheckpointManager::new(store.open_session(id, types).unwrap()).with_retention(retention())
 }
 
-/// Where each frame of a session's log begins and ends, with its file.
+/// Returns the file, start and end of each frame in a session's log.
 pub(crate) fn frames(dir: &Path) -> Vec<(PathBuf, u64, u64)> {
     let mut frames = Vec::new();
     inspect::walk(dir, &mut |frame| {
@@ -45,7 +46,7 @@ pub(crate) fn frames(dir: &Path) -> Vec<(PathBuf, u64, u64)> {
     frames
 }
 
-/// What somebody sees of a session: its tasks, and the numbers of its checkpoints.
+/// The visible state of a session: its tasks, and the numbers of its checkpoints.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     tasks: Vec<(String, TaskStatus)>,
@@ -60,8 +61,8 @@ fn seen(manager: &CheckpointManager) -> Seen {
     }
 }
 
-/// Has `act` write, and looks at what is left for each place at which its process may end. `steps` is called with what each
-/// leaves, in order.
+/// Makes `act` write, and cuts the log at each place at which its process may end. `check` gets the
+/// states before, at the cut, and after.
 fn at_each_place(act: impl Fn(&CheckpointManager), check: impl Fn(&Seen, &Seen, &Seen)) {
     let directory = tempfile::tempdir().unwrap();
     let (root, types) = (directory.path().join("store"), types());
@@ -95,7 +96,7 @@ fn at_each_place(act: impl Fn(&CheckpointManager), check: impl Fn(&Seen, &Seen, 
             let mut bytes = fs::read(&file).unwrap();
             bytes[usize::try_from(cut).unwrap()..].fill(0);
             fs::write(&file, bytes).unwrap();
-            // What comes behind this file was not there yet.
+            // Later segments did not exist yet.
             for other in fs::read_dir(file.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path()) {
                 if other.extension().is_some_and(|extension| extension == "seg") && other > file {
                     fs::remove_file(other).unwrap();
@@ -106,7 +107,8 @@ fn at_each_place(act: impl Fn(&CheckpointManager), check: impl Fn(&Seen, &Seen, 
             check(&before, &now, &after);
             let created = CheckpointHistory::from_session(left.session()).unwrap();
             assert!(created.list().iter().all(|one| left.verify(one.id).is_ok()));
-            // Whoever goes on creates the next one, and removes what the kill kept from being removed.
+            // The next process creates the next checkpoint, and removes those whose removal was
+            // prevented by the kill.
             let next = left.create(None).unwrap();
             left.verify(next.id).unwrap();
             let kept = seen(&left).kept;

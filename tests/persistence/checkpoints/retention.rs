@@ -1,4 +1,4 @@
-//! How long checkpoints are kept, beside a naive model.
+//! Retention of checkpoints, compared with a naive model.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn policy() -> impl Strategy<Value = RetentionPolicy> {
     })
 }
 
-/// What is known of a session by who did it all: plain lists.
+/// The model of a session, in plain lists.
 #[derive(Default)]
 struct Model {
     kept: Vec<Checkpoint>,
@@ -52,7 +52,7 @@ struct Model {
 }
 
 impl Model {
-    /// Returns whether a record counts at a position, by going back step by step.
+    /// Returns whether a record is live at a position, by following the log back step by step.
     fn is_live(&self, record: u64, mut at: u64) -> bool {
         loop {
             if at == record {
@@ -69,7 +69,7 @@ impl Model {
         self.kept.iter().rev().find(|one| self.is_live(one.position.get(), at)).map(|one| one.id)
     }
 
-    /// Removes what a policy does not keep.
+    /// Removes the checkpoints that a policy does not keep.
     fn retain(&mut self, policy: &RetentionPolicy, at: u64) {
         let latest = self.kept.last().unwrap().clone();
         let mut undo = Vec::new();
@@ -114,7 +114,7 @@ proptest! {
                     task.description = "x".repeat(if *large { 2_000 } else { 1 });
                     create(&session, task).unwrap();
                     model.kept.push(manager.create(named.then_some("kept")).unwrap());
-                    // What was created is there before anything is removed.
+                    // A new checkpoint exists before any is removed.
                     if policy != RetentionPolicy::default() {
                         model.retain(&policy, now());
                     }
@@ -192,7 +192,7 @@ fn the_only_checkpoint_and_what_a_name_a_fork_or_a_restore_needs_is_kept_by_the_
     assert_eq!(ids(), [3, 6, 7]);
 }
 
-/// The docs said that named checkpoints take the place of others, and they never did.
+/// The docs claimed that named checkpoints replace others, but they never did.
 #[test]
 fn the_latest_are_counted_and_those_with_names_stay_beside_them() {
     let (store, _) = store(false);

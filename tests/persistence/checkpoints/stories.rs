@@ -1,4 +1,4 @@
-//! Checkpoints, story by story.
+//! Single scenarios of checkpoints.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn a_session_is_restored_to_a_checkpoint_and_what_was_there_can_be_brought_back(
     assert_eq!(report.checkpoint, first);
     let tree = TaskTreeState::from_session(&session).unwrap();
     assert_eq!((tree.task_counter, tree.active_task), (1, None));
-    // The restore is recorded, and no rollback takes that back.
+    // The restore is recorded, and no rollback undoes that.
     let subject = Some("checkpoint_001".to_owned());
     assert_eq!(
         actions(&manager),
@@ -52,7 +52,7 @@ fn a_session_is_restored_to_a_checkpoint_and_what_was_there_can_be_brought_back(
             (RecoveryAction::RESTORED.to_owned(), subject)
         ]
     );
-    // The latest is the one that was gone back to, not what was abandoned.
+    // The latest checkpoint is the restored one, and not an abandoned one.
     assert_eq!(manager.latest().unwrap().unwrap().id, first.id);
     let undo = manager.get(report.undo).unwrap();
     assert_eq!(undo.occasion, Occasion::BeforeRestore(first.id));
@@ -68,7 +68,7 @@ fn a_session_is_restored_to_a_checkpoint_and_what_was_there_can_be_brought_back(
     ));
 }
 
-/// What had counted in front of the checkpoint, on a branch that the checkpoint is not on, was applied again too.
+/// Records before the checkpoint that were live on another branch were applied again too.
 #[test]
 fn what_stands_in_front_of_a_checkpoint_is_not_later_whatever_branch_it_counted_on() {
     let (store, _) = store(false);
@@ -109,7 +109,7 @@ fn later_updates_are_applied_in_order_and_what_is_refused_is_listed() {
     change(&session, "b", Pending, InProgress).unwrap();
     let late = manager.create(None).unwrap();
     change(&session, "b", InProgress, Completed).unwrap();
-    // Back to the first; then "b" is there once more, otherwise than it was.
+    // After a restore of the first checkpoint, "b" is created again with other content.
     let report = manager
         .restore_from_checkpoint(early.id, &RestoreOptions { apply_later_updates: true, ..by_somebody() })
         .unwrap();
@@ -118,7 +118,7 @@ fn later_updates_are_applied_in_order_and_what_is_refused_is_listed() {
     manager.restore_from_checkpoint(early.id, &by_somebody()).unwrap();
     create(&session, task("b")).unwrap();
     change(&session, "b", Pending, Cancelled).unwrap();
-    // The checkpoint is on a branch that was abandoned, and knows another "b".
+    // The checkpoint is on an abandoned branch, and has another "b".
     let options = RestoreOptions { apply_later_updates: true, ..by_somebody() };
     let report = manager.restore_from_checkpoint(late.id, &options).unwrap();
     assert!(report.applied.is_empty());
@@ -132,7 +132,7 @@ fn later_updates_are_applied_in_order_and_what_is_refused_is_listed() {
     assert_eq!(TaskTreeState::from_session(&session).unwrap().active_task, Some(id("b")));
 }
 
-/// Regression: a restore that applied later updates dropped messages and changes of files without a word.
+/// Regression: a restore that applied later updates silently dropped messages and changes of files.
 #[test]
 fn later_messages_and_changes_of_files_are_named_as_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -162,7 +162,7 @@ fn later_messages_and_changes_of_files_are_named_as_refused() {
     assert!(report.not_compared.is_empty() && names("messages of `talk`") > 2, "{:?}", report.refused);
     let last = agent.session.log::<RecoveryActions>().unwrap().tail(1).unwrap();
     assert_eq!(last[0].lost.len(), refused.len(), "the log names them too");
-    // Without the captures of the workspace it is at least said that changes are unknown.
+    // Without the captures of the workspace the report at least states that changes are unknown.
     let manager = agent.manager().with_stores(WorkspaceStores::none());
     let back = RestoreOptions { with_resources: true, ..by_somebody() };
     manager.restore_from_checkpoint(report.undo, &back).unwrap();
@@ -170,7 +170,7 @@ fn later_messages_and_changes_of_files_are_named_as_refused() {
     assert!(!report.not_compared.is_empty(), "{report:?}");
 }
 
-/// Regression: no checkpoint said what its snapshot compresses to.
+/// Regression: no checkpoint stated the compressed size of its snapshot.
 #[test]
 fn a_checkpoint_records_its_compressed_snapshot_size_and_level() {
     let (store, _) = store(false);
@@ -217,7 +217,7 @@ fn checkpoints_are_created_when_the_policy_says_and_auto_save_can_be_switched_of
     change("b", Pending, InProgress).unwrap_err();
     change("a", InProgress, Completed).unwrap();
     assert_eq!(occasions(), [Occasion::BeforeTask(id("a")), Occasion::AfterTask(id("a"))]);
-    // Four updates, whoever recorded them.
+    // Four updates by any source.
     for name in ["c", "d", "e"] {
         create(&session, task(name)).unwrap();
     }
@@ -237,7 +237,7 @@ fn checkpoints_are_created_when_the_policy_says_and_auto_save_can_be_switched_of
     change("b", Pending, InProgress).unwrap();
     assert_eq!(occasions().len(), 4);
     manager.set_auto_save(true);
-    // Another process knows what has passed since.
+    // Another process knows the number of updates since.
     let again = CheckpointManager::new(session.clone()).with_policy(policy);
     assert_eq!(again.after_dispatch().unwrap().unwrap().occasion, Occasion::PeriodicByTime);
     assert_eq!(again.after_dispatch().unwrap(), None);
@@ -252,7 +252,8 @@ fn checkpoints_are_created_when_the_policy_says_and_auto_save_can_be_switched_of
     assert_eq!(occasions().last(), Some(&Occasion::Shutdown));
 }
 
-/// Updates were counted by a list of the first four events of tasks: those of repairs made no checkpoint due.
+/// Updates were counted by a list of the first four events of tasks: repair events caused no
+/// checkpoint.
 #[test]
 fn events_that_repair_tasks_are_updates_too() {
     let (store, _) = store(false);
@@ -286,7 +287,7 @@ fn a_checkpoint_whose_hash_does_not_fit_the_records_is_refused_with_both_hashes(
     let manager = CheckpointManager::new(store.create(&types()).unwrap());
     let session = manager.session().clone();
     let first = manager.create(None).unwrap();
-    // Somebody says of another position what is true of none.
+    // A forged checkpoint claims the hash of the first for another position.
     let snapshot = session.snapshot(Default::default()).unwrap();
     let forged = Checkpoint { id: CheckpointId(2), position: snapshot.position, ..first.clone() };
     session.dispatch(CheckpointCreated { checkpoint: forged.clone() }).unwrap();
@@ -303,7 +304,7 @@ fn a_checkpoint_whose_hash_does_not_fit_the_records_is_refused_with_both_hashes(
     }
     assert_eq!(session.position(), before, "nothing was changed");
     manager.restore_from_checkpoint(first.id, &by_somebody()).unwrap();
-    // No number is given twice, and none is left out.
+    // No number is repeated or left out.
     for id in [0, 1, 3, 9] {
         let forged = Checkpoint { id: CheckpointId(id), ..first.clone() };
         session.dispatch(CheckpointCreated { checkpoint: forged }).unwrap_err();
@@ -338,7 +339,7 @@ fn a_workspace_is_restored_with_the_session() {
     assert_eq!(std::fs::read_to_string(agent.workspace().join("kept.txt")).unwrap(), "as it was");
     assert!(!agent.workspace().join("new.txt").exists());
     assert_eq!(TaskTreeState::from_session(&agent.session).unwrap().active_task, Some(id("a")));
-    // And so can the restore be undone.
+    // The restore can be undone too.
     let undo = manager.list().unwrap().last().unwrap().id;
     manager.restore_from_checkpoint(undo, &options).unwrap();
     assert_eq!(std::fs::read_to_string(agent.workspace().join("kept.txt")).unwrap(), "spoiled");
@@ -402,8 +403,8 @@ fn two_managers_of_one_session_see_what_the_other_does() {
     assert!(matches!(one.get(CheckpointId(1)), Err(Error::CheckpointRemoved { .. })));
 }
 
-/// Compactions keep the positions of checkpoints. Their hashes and counts are made of records, of which a compaction had dropped
-/// some: no checkpoint could be restored or created any more.
+/// Compactions keep the positions of checkpoints. But hashes and counts depend on records that a
+/// compaction had dropped: no checkpoint could be restored or created any more.
 #[test]
 fn checkpoints_are_restored_and_created_behind_a_compaction() {
     let (store, _) = store(false);

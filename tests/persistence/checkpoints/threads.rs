@@ -1,4 +1,5 @@
-//! Checkpoints and restores beside other threads, other managers, and subscribers that ask.
+//! Checkpoints and restores in parallel with other threads, other managers, and subscribers that
+//! call the manager.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -9,8 +10,8 @@ use foldlog_tasks::{CheckpointCreated, CheckpointManager, RestoreOptions, Retent
 
 use crate::{create, id, store, task, types};
 
-/// A restore that applies later updates read them before it rolled back: what another thread wrote between the two was neither
-/// applied again nor told.
+/// A restore that applies later updates read them before its rollback: records of another thread in
+/// between were neither applied again nor reported.
 #[test]
 fn a_restore_that_applies_later_updates_loses_none_that_another_thread_was_told_of() {
     let (store, _) = store(false);
@@ -19,7 +20,8 @@ fn a_restore_that_applies_later_updates_loses_none_that_another_thread_was_told_
     create(&session, task("first")).unwrap();
     let early = manager.create(Some("early")).unwrap().id;
     let is_over = AtomicBool::new(false);
-    // Each restore applies all of them again: a writer without bounds would write ever more meanwhile.
+    // Each restore applies all of them again: without a limit, the writer would write more and
+    // more.
     let allowed = AtomicUsize::new(0);
     let told = thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -50,7 +52,8 @@ fn a_restore_that_applies_later_updates_loses_none_that_another_thread_was_told_
     assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), told.len());
 }
 
-/// A manager held its lock while it wrote, so that a subscriber that asked it anything waited for ever.
+/// A manager held its lock while it wrote, so that a subscriber that called the manager waited
+/// forever.
 #[test]
 fn a_subscriber_may_ask_the_manager_whose_checkpoint_it_is_told_of() {
     let (store, _) = store(false);
@@ -69,7 +72,7 @@ fn a_subscriber_may_ask_the_manager_whose_checkpoint_it_is_told_of() {
     let _ = subscription;
 }
 
-/// Two managers of one session told each other that the next checkpoint had another number.
+/// Two managers of one session computed different numbers for the next checkpoint.
 #[test]
 fn managers_of_one_session_create_beside_each_other_and_number_without_gaps() {
     let (store, _) = store(false);

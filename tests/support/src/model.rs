@@ -37,19 +37,18 @@ pub enum Change {
     SeedDraft(Vec<String>),
     /// A seed of `preview`, CACHE.
     SeedPreview(Vec<StepAdded>),
-    /// A seed of `notes`, LOG: refused where it has items.
+    /// A seed of `notes`, LOG: refused if it has items.
     SeedNotes(Vec<Noted>),
     /// A clear of a slice: refused for LOG.
     Clear(Cleared),
     /// A clear of the steps of one part from `plan`.
     ClearPart(u8),
-    /// A reset.
     Reset,
     /// A tag that is set or removed.
     Tag(String, Option<String>),
 }
 
-/// Names a slice that a test clears.
+/// A slice that a test clears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cleared {
     /// STATE.
@@ -62,7 +61,7 @@ pub enum Cleared {
     Preview,
     /// LOG, so refused.
     Notes,
-    /// Of an event that the host never declared: refused before the first one.
+    /// The slice of an event that the host never declared: refused before that event is first used.
     Undeclared,
 }
 
@@ -79,27 +78,23 @@ impl Cleared {
     }
 }
 
-/// Holds a slice's policy and items.
 pub type Items = (&'static str, Vec<Value>);
 
-/// Holds all slices by name.
 pub type Slices = BTreeMap<String, Items>;
 
-/// Holds everything that there was once a record had been written.
+/// The state after a record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Moment {
-    /// The slices, empty ones included.
+    /// The slices, including empty ones.
     pub slices: Slices,
-    /// The tags.
     pub tags: BTreeMap<String, String>,
-    /// The records that were live.
     pub live: BTreeSet<u64>,
-    /// The events that the log had declared.
+    /// The declared events of the log.
     events: BTreeSet<&'static str>,
 }
 
 impl Moment {
-    /// The STATE slices that have items.
+    /// Returns the STATE slices that have items.
     pub fn state(&self) -> Slices {
         let full = |(_, (policy, items)): &(&String, &Items)| *policy == "state" && !items.is_empty();
         self.slices.iter().filter(full).map(|(name, items)| (name.clone(), items.clone())).collect()
@@ -111,9 +106,7 @@ impl Moment {
 pub struct Model {
     seed: u64,
     now: Moment,
-    /// The moment after each record.
     pub past: Vec<Moment>,
-    /// The kind of each record.
     pub kinds: Vec<&'static str>,
 }
 
