@@ -135,8 +135,8 @@ fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all()
     assert_eq!(opened.manifest().history.iter().map(|one| one.id).collect::<Vec<_>>(), ids[1..]);
 }
 
-/// A tree lists all updates, which are read from records that a compaction drops. The report
-/// claimed that only the states of checkpoints were left out, but no export succeeded.
+/// A tree lists all updates, which are read from records that a compaction drops. The states of
+/// checkpoints were said to be left out then, but no export got that far.
 #[test]
 fn a_log_that_was_compacted_has_no_tree_any_more_and_the_one_before_stays() {
     let directory = tempfile::tempdir().unwrap();

@@ -36,7 +36,7 @@ fn empty() -> SessionState {
     state_of(TaskTreeState::default())
 }
 
-/// The documentation lists exactly the validator's rules, in order; all types and severities occur.
+/// The documentation lists exactly the validator's rules; all types and severities occur.
 #[test]
 fn the_rules_are_data_of_four_types_and_three_severities() {
     let validator = StateValidator::new();

@@ -123,7 +123,7 @@ fn a_flood_on_the_standard_error_blocks_nobody_and_its_end_is_kept() {
     assert!(kept.ends_with("0123456789\nthe end\n"), "{kept}");
 }
 
-/// The host's output is a pipe too, and the program reads nothing from it.
+/// The program's input is a pipe too, and the program reads nothing from it.
 #[test]
 fn a_program_that_does_not_read_keeps_the_host_from_nothing() {
     let script = "exec sleep 600";

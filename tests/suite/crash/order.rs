@@ -155,7 +155,7 @@ fn a_snapshot_is_durable_when_it_is_returned_with_all_before_it_at_the_level_of_
 #[derive(Serialize, Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// Records the calls to the disk before its handler runs.
+/// Records the calls to the disk up to the start of its handler.
 struct Watches {
     disk: MemoryStorage,
     seen: Arc<Mutex<Trace>>,

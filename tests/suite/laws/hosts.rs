@@ -135,7 +135,7 @@ fn an_event_that_forgets_a_field_is_found_out() {
         .build()
         .unwrap();
     for assertion in ASSERTIONS {
-        // The host itself makes the second event, and no assertion compares it.
+        // The host itself dispatches the event, and no assertion compares that.
         let weigh =
             |grams| Action::new("weigh", move |session| session.dispatch(Weighed { grams }).map(drop));
         let History { steps } = shrunk(assertion, &types, (0..3_u64).prop_map(weigh)).expect("it is found");

@@ -249,8 +249,7 @@ fn a_program_that_dies_within_a_call_leaves_a_workspace_that_is_rolled_back_and_
     });
 }
 
-/// In no permission mode may a tool run that the host did not name, or without anything waiting for
-/// it.
+/// In no permission mode may a tool run that the host did not name, or in the background.
 #[test]
 fn a_tool_that_is_not_on_the_list_and_one_in_the_background_do_not_run() {
     let world = World::new(&json!([

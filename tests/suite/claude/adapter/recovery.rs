@@ -145,7 +145,7 @@ fn an_interrupted_call_of_the_program_is_undone_behind_its_program_and_the_run_g
     assert_eq!(world.starts().len(), 2);
 }
 
-/// An unknown tool of the host may have done anything, so a person decides.
+/// The effects of a tool that the prompt no longer has are unknown, so a person decides.
 #[test]
 fn a_call_of_a_tool_that_is_not_the_programs_waits_for_a_person() {
     let world = World::new(

@@ -572,7 +572,7 @@ fn a_changed_prompt_goes_on_if_the_host_accepts_it() {
     assert_eq!(world.ledger().len(), 1, "a committed call ran again");
 }
 
-/// A session that the host starts again by name does not know the one before.
+/// A session that the host explicitly starts afresh does not know the one before.
 #[test]
 fn a_fresh_evaluation_resumes_nothing() {
     let world = World::new(&dies_behind_a_call());
