@@ -228,7 +228,7 @@ pub struct FileCheckpointHandler<R: ?Sized> {
 impl<R: ?Sized> fmt::Debug for FileCheckpointHandler<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileCheckpointHandler")
-            .field("folder", &self.directory)
+            .field("directory", &self.directory)
             .field("with_snapshots", &self.with_snapshots)
             .finish_non_exhaustive()
     }

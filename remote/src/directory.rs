@@ -47,7 +47,7 @@ impl DirectoryObjectStore {
     fn check(&self, location: &Path) -> Result<()> {
         match fs::metadata(self.0.path_to_filesystem(location)?) {
             Ok(found) if !found.is_file() => {
-                Err(Error::Generic { store: "folder", source: Box::new(NotAFile) })
+                Err(Error::Generic { store: "directory", source: Box::new(NotAFile) })
             }
             // Opening a missing or inaccessible path reports its own error.
             _ => Ok(()),

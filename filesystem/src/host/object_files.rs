@@ -34,7 +34,7 @@ pub(super) fn open_directory(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
     opened.map_err(|error| match fs::symlink_metadata(path) {
-        Ok(found) if !found.is_dir() => wrong_type_error(found.file_type(), "folder"),
+        Ok(found) if !found.is_dir() => wrong_type_error(found.file_type(), "directory"),
         _ => error,
     })
 }
@@ -67,7 +67,7 @@ pub(super) fn is_file(path: &Path) -> io::Result<bool> {
             let stands = path.ancestors().skip(1).find_map(|around| {
                 fs::metadata(around).ok().filter(|found| !found.is_dir())?;
                 let found = fs::symlink_metadata(around).ok()?;
-                Some(refused_at(&around.display().to_string(), found.file_type(), "folder"))
+                Some(refused_at(&around.display().to_string(), found.file_type(), "directory"))
             });
             Err(stands.unwrap_or(error))
         }

@@ -50,7 +50,7 @@ impl TreeDirectory {
             Ok(fd) => Ok(Some(TreeDirectory { fd, path: path.to_owned() })),
             Err(Errno::NOENT) => Ok(None),
             Err(Errno::NOTDIR) => {
-                Err(Error::OtherKind { path: path.to_owned(), wanted: "folder", found: "file" })
+                Err(Error::OtherKind { path: path.to_owned(), wanted: "directory", found: "file" })
             }
             Err(errno) => Err(Error::io("opened", path)(errno)),
         }
@@ -76,7 +76,7 @@ impl TreeDirectory {
             Err(Errno::NOENT) => Ok(None),
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 let found = self.kind(name)?.unwrap_or("file");
-                Err(Error::OtherKind { path, wanted: "folder", found })
+                Err(Error::OtherKind { path, wanted: "directory", found })
             }
             Err(errno) => Err(Error::io("opened", path)(errno)),
         }
@@ -229,7 +229,7 @@ impl TreeDirectory {
                 continue;
             }
             let is_directory = match entry.file_type() {
-                FileType::Unknown => self.kind(&name)? == Some("folder"),
+                FileType::Unknown => self.kind(&name)? == Some("directory"),
                 kind => kind == FileType::Directory,
             };
             names.push((name, is_directory));
@@ -314,7 +314,7 @@ impl FileTrace {
 fn name_of(kind: FileType) -> &'static str {
     match kind {
         FileType::RegularFile => "file",
-        FileType::Directory => "folder",
+        FileType::Directory => "directory",
         FileType::Symlink => "link",
         FileType::Fifo => "FIFO",
         FileType::Socket => "socket",

@@ -101,7 +101,7 @@ impl Scene {
             [(scene.root(), "the workspace's"), (scene.victim().join("workspace"), "the victim's")]
         {
             for file in
-                ["kept", "changed", "removed", "inner/one", "inner/deep/two", "folder/three", "renamed"]
+                ["kept", "changed", "removed", "inner/one", "inner/deep/two", "directory/three", "renamed"]
             {
                 let path = root.join(file);
                 fs::create_dir_all(path.parent().ok_or("a file is in a directory")?)?;
@@ -109,7 +109,7 @@ impl Scene {
             }
             for n in 0..MANY {
                 fs::write(
-                    root.join(["folder", "inner/deep"][n % 2]).join(n.to_string()),
+                    root.join(["directory", "inner/deep"][n % 2]).join(n.to_string()),
                     format!("{word} {n}"),
                 )?;
             }
@@ -206,7 +206,7 @@ fn deed(context: &ToolContext) -> std::result::Result<(), ToolError> {
     files.write("changed", b"by the tool")?;
     files.write("new/deep/er", b"by the tool")?;
     files.delete("removed")?;
-    files.delete("folder")?;
+    files.delete("directory")?;
     files.delete("inner/deep")?;
     files.append("inner/one", b" and the tool's")?;
     files.rename("renamed", "elsewhere")?;

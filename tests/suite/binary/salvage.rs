@@ -126,8 +126,8 @@ fn a_directory_that_must_not_be_written_is_refused_before_anything_is() {
     let at = |name: &str| outside.path().join(name);
     // A link to a directory, a link into the session, a dangling link, a store whose `sessions` is
     // a link.
-    fs::create_dir(at("folder")).unwrap();
-    symlink(at("folder"), at("link")).unwrap();
+    fs::create_dir(at("directory")).unwrap();
+    symlink(at("directory"), at("link")).unwrap();
     symlink(&fixture.session, at("into")).unwrap();
     symlink(at("nowhere"), at("dangling")).unwrap();
     fs::create_dir(at("half")).unwrap();
@@ -149,7 +149,7 @@ fn a_directory_that_must_not_be_written_is_refused_before_anything_is() {
         at("file"),
         at("file/deep"),
         at("home"),
-        at("missing/../folder"),
+        at("missing/../directory"),
     ];
     let was = files(outside.path());
     for to in &refused {
@@ -160,7 +160,7 @@ fn a_directory_that_must_not_be_written_is_refused_before_anything_is() {
     assert!(before == files(fixture.directory.path()) && was == files(outside.path()));
     assert!(!at("missing").exists() && !at("nowhere").exists());
     // An empty directory is accepted.
-    assert_eq!(salvage(&fixture.session, &at("folder")).code, 0);
+    assert_eq!(salvage(&fixture.session, &at("directory")).code, 0);
 }
 
 #[test]

@@ -24,7 +24,7 @@ impl Place {
         std::fs::write(&file, content).unwrap();
         let mut ran =
             foldlog(["import", "openai", file.to_str().unwrap(), "--store", self.store().to_str().unwrap()]);
-        ran.stderr = ran.stderr.replace(self.directory.path().to_str().unwrap(), "[folder]");
+        ran.stderr = ran.stderr.replace(self.directory.path().to_str().unwrap(), "[directory]");
         ran
     }
 

@@ -34,7 +34,7 @@ fn a_file_comes_back_to_its_owner_and_never_bears_the_setuid_bit_of_another() {
     }
     let bench = Bench::new();
     bench.shell("echo run >tool && echo mine >secret && mkdir directory && ln -s tool link");
-    for (path, mode) in [("tool", 0o4755), ("secret", 0o600), ("folder", 0o2750)] {
+    for (path, mode) in [("tool", 0o4755), ("secret", 0o600), ("directory", 0o2750)] {
         chown(bench.at(path), Some(1000), Some(1001)).unwrap();
         fs::set_permissions(bench.at(path), fs::Permissions::from_mode(mode)).unwrap();
     }
@@ -51,7 +51,7 @@ fn a_file_comes_back_to_its_owner_and_never_bears_the_setuid_bit_of_another() {
         assert_eq!(restored.inexact, [], "{script}");
         assert_eq!(owner(&bench.at("tool")), (1000, 1001, 0o4755), "{script}");
         assert_eq!(owner(&bench.at("secret")), (1000, 1001, 0o600), "{script}");
-        assert_eq!(owner(&bench.at("folder")), (1000, 1001, 0o2750), "{script}");
+        assert_eq!(owner(&bench.at("directory")), (1000, 1001, 0o2750), "{script}");
         assert_eq!((owner(&bench.at("link")).0, owner(&bench.at("link")).1), (1002, 1002), "{script}");
         assert_eq!(files.restore(&snapshot).unwrap(), Default::default(), "{script}");
     }
@@ -161,8 +161,8 @@ fn part_of_who_has_a_umask() {
     let root = directory.join("workspace");
     fs::write(root.join("secret"), "x").unwrap();
     fs::write(root.join("large"), vec![7; 2 << 20]).unwrap();
-    fs::create_dir(root.join("folder")).unwrap();
-    fs::write(root.join("folder/file"), "y").unwrap();
+    fs::create_dir(root.join("directory")).unwrap();
+    fs::write(root.join("directory/file"), "y").unwrap();
     umask(Mode::from_bits_truncate(mask.parse().unwrap()));
     let files =
         HostFilesystem::open(&root, directory.join("workspace.git"), HostFilesystemOptions::default())
@@ -243,33 +243,33 @@ const CAPABILITY: &[u8] = &[1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 
 #[test]
 pub(super) fn extended_attributes_come_back_with_capabilities_and_access_lists() {
     let bench = Bench::new();
-    bench.shell("echo x >file && mkdir directory && echo y >folder/program && echo z >plain");
+    bench.shell("echo x >file && mkdir directory && echo y >directory/program && echo z >plain");
     if !set(&bench.at("file"), "user.colour", b"red") {
         foldlog_test_support::skipped("the file system has no extended attributes");
         return;
     }
     set(&bench.at("file"), "user.foldlog.work", b"not the file's own");
-    set(&bench.at("folder"), "user.folder", b"\0\xff");
-    let acl = set(&bench.at("folder"), "system.posix_acl_default", ACL)
+    set(&bench.at("directory"), "user.directory", b"\0\xff");
+    let acl = set(&bench.at("directory"), "system.posix_acl_default", ACL)
         && set(&bench.at("file"), "system.posix_acl_access", ACL);
-    let capable = set(&bench.at("folder/program"), "security.capability", CAPABILITY);
+    let capable = set(&bench.at("directory/program"), "security.capability", CAPABILITY);
     let files = bench.open();
     let (snapshot, before) = (files.snapshot(None, false).unwrap(), bench.digest());
     for script in
-        ["rm -r file directory plain", "echo 2 >file && echo 2 >folder/program && echo z >plain", "true"]
+        ["rm -r file directory plain", "echo 2 >file && echo 2 >directory/program && echo z >plain", "true"]
     {
         bench.shell(script);
         if script == "true" {
             assert!(set(&bench.at("file"), "user.colour", b"blue"));
             assert!(set(&bench.at("plain"), "user.new", b"1"));
-            rustix::fs::lremovexattr(bench.at("folder"), "user.folder").unwrap();
+            rustix::fs::lremovexattr(bench.at("directory"), "user.directory").unwrap();
         }
         let restored = files.restore(&snapshot).unwrap();
         assert_eq!(restored.inexact, [], "{script}");
         assert_eq!(bench.digest(), before, "{script}");
         assert_eq!(attribute(&bench.at("file"), "user.colour").as_deref(), Some(&b"red"[..]), "{script}");
         assert_eq!(
-            attribute(&bench.at("folder"), "user.folder").as_deref(),
+            attribute(&bench.at("directory"), "user.directory").as_deref(),
             Some(&b"\0\xff"[..]),
             "{script}"
         );
@@ -277,12 +277,12 @@ pub(super) fn extended_attributes_come_back_with_capabilities_and_access_lists()
         if acl {
             let list = |path: &str, name: &str| attribute(&bench.at(path), name);
             assert_eq!(list("file", "system.posix_acl_access").as_deref(), Some(ACL), "{script}");
-            assert_eq!(list("folder", "system.posix_acl_default").as_deref(), Some(ACL), "{script}");
+            assert_eq!(list("directory", "system.posix_acl_default").as_deref(), Some(ACL), "{script}");
             // It would inherit one from its parent directory.
-            assert_eq!(list("folder/program", "system.posix_acl_access"), None, "{script}");
+            assert_eq!(list("directory/program", "system.posix_acl_access"), None, "{script}");
         }
         if capable {
-            let found = attribute(&bench.at("folder/program"), "security.capability");
+            let found = attribute(&bench.at("directory/program"), "security.capability");
             assert_eq!(found.as_deref(), Some(CAPABILITY), "{script}");
         }
         assert_eq!(files.restore(&snapshot).unwrap(), Default::default(), "{script}");

@@ -72,8 +72,8 @@ impl Home {
 
     fn in_directory(directory: tempfile::TempDir) -> Home {
         let root = directory.path().join("workspace");
-        fs::create_dir_all(root.join("folder")).unwrap();
-        fs::write(root.join("folder/file"), "as it was").unwrap();
+        fs::create_dir_all(root.join("directory")).unwrap();
+        fs::write(root.join("directory/file"), "as it was").unwrap();
         let session = store_at(directory.path()).create(&types()).unwrap();
         let state = state_of(session, &root).unwrap();
         Home { state, directory }
@@ -168,7 +168,7 @@ impl Home {
         assert_eq!(self.fates(), [OperationStatus::Open]);
         let refused = self.session().dispatch(StepAdded { title: "too early".to_owned(), part: 0 });
         assert!(matches!(refused, Err(Error::Interrupted { .. })), "{refused:?}");
-        assert_eq!(fs::read(self.at("folder/file")).unwrap(), b"half done");
+        assert_eq!(fs::read(self.at("directory/file")).unwrap(), b"half done");
     }
 
     fn objects(&self) -> Vec<PathBuf> {
@@ -215,11 +215,11 @@ fn a_call_through_a_link_out_of_the_workspace_fails_by_its_name_and_is_taken_bac
         (|files| files.append("to secret", b"gone"), "to secret"),
         (|files| files.delete("out/secret"), "out/secret"),
         (|files| files.rename("out/secret", "stolen"), "out/secret"),
-        (|files| files.rename("folder/file", "out/left"), "out/left"),
+        (|files| files.rename("directory/file", "out/left"), "out/left"),
     ];
     for (through, named) in ways {
         let said = home.failed(move |context| {
-            files(context).write("folder/file", b"half done")?;
+            files(context).write("directory/file", b"half done")?;
             Ok(through(&*files(context))?)
         });
         assert!(said.contains(named), "{said}");
@@ -239,10 +239,10 @@ fn a_call_through_a_link_out_of_the_workspace_fails_by_its_name_and_is_taken_bac
 fn a_call_with_a_path_that_leads_up_fails_by_its_name_and_is_taken_back() {
     let home = Home::new();
     fs::write(home.directory.path().join("secret"), "kept").unwrap();
-    for path in ["../secret", "folder/../../secret", "folder/../folder/file", "/etc/passwd", ".."] {
+    for path in ["../secret", "directory/../../secret", "directory/../directory/file", "/etc/passwd", ".."] {
         for write in [false, true] {
             let said = home.failed(move |context| {
-                files(context).write("folder/file", b"half done")?;
+                files(context).write("directory/file", b"half done")?;
                 if write {
                     return Ok(files(context).write(path, b"gone")?);
                 }
@@ -282,11 +282,11 @@ fn part_of_one_without_privileges() {
         return;
     }
     let home = Home::in_directory(tempfile::tempdir_in(directory).unwrap());
-    let secret = home.at("folder/secret");
+    let secret = home.at("directory/secret");
     fs::write(&secret, "x").unwrap();
     fs::set_permissions(&secret, Permissions::from_mode(0o000)).unwrap();
     let said = home.refused();
-    assert!(said.contains("folder/secret") && said.contains("denied"), "{said}");
+    assert!(said.contains("directory/secret") && said.contains("denied"), "{said}");
     fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
     home.goes_on();
     // A file that the call leaves behind.
@@ -294,8 +294,8 @@ fn part_of_one_without_privileges() {
         fs::write(&secret, "other")?;
         Ok(fs::set_permissions(&secret, Permissions::from_mode(0o000))?)
     });
-    assert!(said.contains("folder/secret") && said.contains("denied"), "{said}");
-    assert_eq!(fs::read(home.at("folder/secret")).unwrap(), b"x");
+    assert!(said.contains("directory/secret") && said.contains("denied"), "{said}");
+    assert_eq!(fs::read(home.at("directory/secret")).unwrap(), b"x");
     home.goes_on();
     child::tell("said", "done");
 }
@@ -306,7 +306,7 @@ fn a_pipe_or_a_socket_keeps_a_call_from_beginning_or_from_being_committed() {
     let pipe = |path: &Path| mkfifo(path, Mode::from_bits_truncate(0o600)).map_err(std::io::Error::from);
     let socket = |path: &Path| UnixListener::bind(path).map(drop);
     type Make = fn(&Path) -> std::io::Result<()>;
-    for (make, name) in [(pipe as Make, "folder/pipe"), (socket as Make, "folder/socket")] {
+    for (make, name) in [(pipe as Make, "directory/pipe"), (socket as Make, "directory/socket")] {
         make(&home.at(name)).unwrap();
         let said = home.refused();
         assert!(said.contains(name), "{said}");
@@ -314,13 +314,13 @@ fn a_pipe_or_a_socket_keeps_a_call_from_beginning_or_from_being_committed() {
         home.goes_on();
         // A directory that the call leaves behind in place of a file.
         let path = home.at(name);
-        let file = home.at("folder/file");
+        let file = home.at("directory/file");
         let said = home.failed(move |_| {
             fs::remove_file(&file)?;
             make(&file)?;
             Ok(make(&path)?)
         });
-        assert!(said.contains("folder/"), "{said}");
+        assert!(said.contains("directory/"), "{said}");
         home.goes_on();
     }
 }
@@ -365,10 +365,10 @@ impl Drop for Busy {
 #[test]
 fn a_file_that_changes_while_it_is_read_keeps_a_call_from_beginning_or_from_being_committed() {
     let home = Home::new();
-    let path = home.at("folder/busy");
+    let path = home.at("directory/busy");
     let busy = Busy::with(&path);
     let said = home.refused();
-    assert!(said.contains("folder/busy") && said.contains("changes while it is read"), "{said}");
+    assert!(said.contains("directory/busy") && said.contains("changes while it is read"), "{said}");
     drop(busy);
     fs::remove_file(&path).unwrap();
     home.goes_on();
@@ -379,7 +379,7 @@ fn a_file_that_changes_while_it_is_read_keeps_a_call_from_beginning_or_from_bein
         *leaves.lock().unwrap() = Some(Busy::with(&path));
         Ok(())
     });
-    assert!(said.contains("folder/busy") && said.contains("changes while it is read"), "{said}");
+    assert!(said.contains("directory/busy") && said.contains("changes while it is read"), "{said}");
     drop(left.lock().unwrap().take());
     home.goes_on();
 }
@@ -435,7 +435,7 @@ fn a_call_that_takes_its_workspace_away_fails_and_says_that_the_workspace_is_not
         let (root, away) = (home.root(), home.directory.path().join("away"));
         let moved = away.clone();
         let result = home.call(move |context| {
-            files(context).write("folder/file", b"half done")?;
+            files(context).write("directory/file", b"half done")?;
             fs::rename(&root, &moved)?;
             if answers { Ok(()) } else { Err(ToolError::failed("no")) }
         });
@@ -471,7 +471,7 @@ fn an_object_that_was_damaged_is_written_anew_by_the_call_that_needs_it() {
     let options = || HostFilesystemOptions::default().times(false);
     home.state = state_with(options(), home.session().clone(), &home.root()).unwrap();
     let write = |text: &'static str| {
-        move |context: &ToolContext| -> Done { Ok(files(context).write("folder/file", text.as_bytes())?) }
+        move |context: &ToolContext| -> Done { Ok(files(context).write("directory/file", text.as_bytes())?) }
     };
     home.call(write("one")).unwrap();
     let before = home.objects();
@@ -487,10 +487,10 @@ fn an_object_that_was_damaged_is_written_anew_by_the_call_that_needs_it() {
         assert_eq!(fs::read(&path).unwrap(), sound, "{}", path.display());
     }
     home.failed(move |context| {
-        files(context).write("folder/file", b"four")?;
+        files(context).write("directory/file", b"four")?;
         Err(ToolError::failed("no"))
     });
-    assert_eq!(fs::read(home.at("folder/file")).unwrap(), b"two");
+    assert_eq!(fs::read(home.at("directory/file")).unwrap(), b"two");
     home.goes_on();
 }
 
@@ -501,7 +501,7 @@ fn a_call_whose_snapshot_is_damaged_fails_and_names_the_object_and_changes_nothi
     let (directory, damaged) = (home.session().dir().join("workspace"), Arc::new(Mutex::new(Vec::new())));
     let (damages, objects) = (Arc::clone(&damaged), directory.join("objects"));
     let result = home.call(move |context| {
-        files(context).write("folder/file", b"half done")?;
+        files(context).write("directory/file", b"half done")?;
         let directories = fs::read_dir(&objects)?.map(|directory| directory.unwrap().path());
         let objects = directories.filter(|directory| directory.is_dir()).flat_map(|directory| {
             fs::read_dir(directory).unwrap().map(|object| object.unwrap().path()).collect::<Vec<_>>()
@@ -514,7 +514,7 @@ fn a_call_whose_snapshot_is_damaged_fails_and_names_the_object_and_changes_nothi
     assert!(matches!(&error, Error::RestoreFailed { failed, .. } if failed[0].0 == "workspace"), "{said}");
     let damaged = damaged.lock().unwrap();
     assert!(damaged.iter().any(|(path, _)| said.contains(path.to_str().unwrap())), "{said}");
-    assert_eq!(fs::read(home.at("folder/file")).unwrap(), b"half done");
+    assert_eq!(fs::read(home.at("directory/file")).unwrap(), b"half done");
     assert!(plan(home.session()).is_empty());
     assert_eq!((home.fates(), home.invoked()), (vec![OperationStatus::Open], 0));
     // With the objects from a copy of the store, everything is restored.
@@ -533,7 +533,7 @@ fn part_of_a_child_that_is_killed_half_way() {
     let session = store_at(directory).open_session(id.parse().unwrap(), &types()).unwrap();
     let state = state_of(session, &directory.join("workspace")).unwrap();
     let act = |context: &ToolContext| {
-        files(context).write("folder/file", b"half done")?;
+        files(context).write("directory/file", b"half done")?;
         kill(Pid::this(), Signal::SIGKILL).unwrap();
         Ok(())
     };

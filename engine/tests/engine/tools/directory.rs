@@ -243,7 +243,7 @@ impl Desk {
         fs::write(self.directory.path().join("work.json"), serde_json::to_vec(work).unwrap()).unwrap();
         let argument = format!("{} {}", self.id, self.directory.path().display());
         let mut process =
-            child::start("tools::folder::part_of_a_child_that_is_killed_within_a_call", &argument);
+            child::start("tools::directory::part_of_a_child_that_is_killed_within_a_call", &argument);
         process.ended();
         let runner = self.open();
         assert_eq!(runner.state().session().recovery().interrupted.len(), 1);

@@ -56,7 +56,7 @@ impl Tool for Upheaval {
         files.delete("deleted")?;
         files.rename("renamed", "elsewhere/by another name")?;
         context.session().dispatch(StepAdded { title: "half way".to_owned(), part: 1 })?;
-        fs::rename(at("folder"), at("directory of another name"))?;
+        fs::rename(at("directory"), at("directory of another name"))?;
         fs::remove_dir_all(at("gone"))?;
         fs::create_dir(at("empty"))?;
         for (path, mode) in [("opened up", 0o777), ("closed", 0o500), (".", 0o711)] {
@@ -77,15 +77,15 @@ impl Tool for Upheaval {
 
 /// Creates the files from before that.
 fn furnish(root: &Path) {
-    let directories = ["folder/in directory", "gone/with/all", "closed", "many"];
+    let directories = ["directory/in directory", "gone/with/all", "closed", "many"];
     directories.iter().for_each(|directory| fs::create_dir_all(root.join(directory)).unwrap());
     let files = ["overwritten", "appended", "deleted", "renamed", "opened up", "becomes a link"];
-    let deep = ["becomes a directory", "folder/in folder/file", "gone/with/all/of it", "closed/within"];
+    let deep = ["becomes a directory", "directory/in directory/file", "gone/with/all/of it", "closed/within"];
     let many = (0..MANY).map(|n| format!("many/{n}"));
     for file in files.into_iter().chain(deep).map(str::to_owned).chain(many) {
         fs::write(root.join(&file), format!("{file}, as it was")).unwrap();
     }
-    symlink("folder", root.join("link")).unwrap();
+    symlink("directory", root.join("link")).unwrap();
     fs::set_permissions(root.join("opened up"), Permissions::from_mode(0o4640)).unwrap();
     fs::set_permissions(root.join("gone"), Permissions::from_mode(0o1777)).unwrap();
 }

@@ -194,7 +194,7 @@ impl Place {
         let id = runner.state().session().id();
         vandal(&runner, "before", Swap::No, Then::Succeed).unwrap();
         drop(runner);
-        let part = "tools::swapped::part_of_a_child_that_swaps_folders_and_is_killed";
+        let part = "tools::swapped::part_of_a_child_that_swaps_directories_and_is_killed";
         let swap = serde_json::to_string(&swap).unwrap();
         child::start(part, &format!("{id} {swap} {}", self.0.display())).ended();
         id

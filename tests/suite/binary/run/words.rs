@@ -114,26 +114,26 @@ fn with_json_a_run_without_an_answer_is_an_object_too() {
 fn what_is_wrong_before_the_run_leaves_no_session() {
     let place = Place::new(&answering("done"));
     let text = |name: &str| place.path(name).to_str().unwrap().to_owned();
-    fs::create_dir(place.path("folder")).unwrap();
+    fs::create_dir(place.path("directory")).unwrap();
     fs::write(place.path("file"), "no program").unwrap();
     fs::write(place.path("nul"), "a\0b").unwrap();
     for (program, told) in [
         (text("nowhere"), ["there is no program ", "npm install -g"]),
         (text("nowhere.js"), ["there is no program ", "npm install -g"]),
         ("no-such-program".to_owned(), ["no program `no-such-program` in PATH", "npm install -g"]),
-        (text("folder"), ["is no program", "--program PATH"]),
+        (text("directory"), ["is no program", "--program PATH"]),
         (text("file"), ["is no program", "--program PATH"]),
     ] {
         refused(place.words_with("--program", &program), &told);
     }
     // The program is looked up in the PATH that it is given.
     let mut words = place.words_with("--program", "claude-stand-in");
-    words.extend(["--env".to_owned(), format!("PATH={}", text("folder"))]);
+    words.extend(["--env".to_owned(), format!("PATH={}", text("directory"))]);
     refused(words.clone(), &["no program `claude-stand-in` in PATH"]);
     refused(place.words(&["--system-file", &text("nowhere")]), &["check the path"]);
     refused(place.words(&["--system-file", &text("nul")]), &["holds a NUL"]);
     assert!(!place.path("store").exists());
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_claude-stand-in"), place.path("folder/claude-stand-in"))
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_claude-stand-in"), place.path("directory/claude-stand-in"))
         .unwrap();
     let ran = foldlog_following(words, || true);
     assert!(ran.stderr.contains("session "), "{}", ran.stderr);
