@@ -23,20 +23,20 @@ const NUMBERED_CHARS = 20_000;
  * @param {(path: string) => void} choose
  */
 export function fileTree(files, at, chosen, choose) {
-  const root = { directories: new Map(), files: [] };
+  const root = { dirs: new Map(), files: [] };
   for (const file of files) {
     const parts = file.path.split('/');
     const name = /** @type {string} */ (parts.pop());
-    let directory = root;
+    let dir = root;
     for (const part of parts) {
-      if (!directory.directories.has(part)) directory.directories.set(part, { directories: new Map(), files: [] });
-      directory = directory.directories.get(part);
+      if (!dir.dirs.has(part)) dir.dirs.set(part, { dirs: new Map(), files: [] });
+      dir = dir.dirs.get(part);
     }
-    directory.files.push([name, file]);
+    dir.files.push([name, file]);
   }
-  const draw = (directory) => {
+  const draw = (dir) => {
     const list = el('ul', { class: 'files' });
-    for (const [name, inner] of directory.directories) {
+    for (const [name, inner] of dir.dirs) {
       const body = el('div');
       const isOpen = files.length <= OPEN || (chosen ?? '').startsWith(`${name}/`);
       const details = el('details', { open: isOpen }, el('summary', null, bdi(name), '/'), body);
@@ -45,12 +45,12 @@ export function fileTree(files, at, chosen, choose) {
       list.append(el('li', null, details));
     }
     const more = (from) => {
-      for (const [name, file] of directory.files.slice(from, from + SHOWN)) {
+      for (const [name, file] of dir.files.slice(from, from + SHOWN)) {
         list.append(el('li', { data: { sequence: file.sequence } }, el('button', { type: 'button', class: 'file', 'aria-current': file.path === chosen ? 'true' : null, on: { click: () => choose(file.path) } },
           bdi(name), file.kind === 'link' ? el('span', { class: 'faint' }, ' link') : null, el('span', { class: 'grow' }), el('span', { class: 'bytes' }, bytes(file.bytes)))));
       }
-      if (from + SHOWN < directory.files.length) {
-        const rest = el('li', null, button(`${number(directory.files.length - from - SHOWN)} more`, () => { rest.remove(); more(from + SHOWN); }, { class: 'more' }));
+      if (from + SHOWN < dir.files.length) {
+        const rest = el('li', null, button(`${number(dir.files.length - from - SHOWN)} more`, () => { rest.remove(); more(from + SHOWN); }, { class: 'more' }));
         list.append(rest);
       }
     };
