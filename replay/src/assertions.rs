@@ -26,8 +26,8 @@ use foldlog::{Session, SessionTypes};
 /// #     type Item = Said;
 /// # }
 /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-/// # let folder = tempfile::tempdir()?;
-/// # let session = Store::open(folder.path())?.create(&types)?;
+/// # let directory = tempfile::tempdir()?;
+/// # let session = Store::open(directory.path())?.create(&types)?;
 /// # session.dispatch(Said("hello".to_owned()))?;
 /// # let dir = session.dir().to_owned();
 /// # session.close()?;
@@ -92,13 +92,13 @@ pub fn assert_versions_replay(store: impl AsRef<Path>, types: &SessionTypes) -> 
 /// #     type Item = Said;
 /// # }
 /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-/// # let folder = tempfile::tempdir()?;
+/// # let directory = tempfile::tempdir()?;
 /// fn greet(session: Session) -> foldlog::Result<()> {
 ///     let name: String = session.observe("user", || "Ada".to_owned())?;
 ///     session.dispatch(Said(format!("hello {name}"))).map(drop)
 /// }
 ///
-/// # let session = Store::open(folder.path())?.create(&types)?;
+/// # let session = Store::open(directory.path())?.create(&types)?;
 /// # greet(session.clone())?;
 /// # let dir = session.dir().to_owned();
 /// # session.close()?;

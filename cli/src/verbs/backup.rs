@@ -225,7 +225,7 @@ impl Elsewhere {
             None => output.line(format_args!(
                 "    copy the directory in which the host keeps them too, with any tool; a rewind or a recovery from the copy takes it as \
                  `--snapshots {}`",
-                quote_word(format!("{}=FOLDER", self.resource).as_ref()),
+                quote_word(format!("{}=DIRECTORY", self.resource).as_ref()),
             ))?,
         }
         Ok(())
