@@ -55,7 +55,8 @@ impl HeldTrees {
             path: objects.path(id),
             reason: format!("the directory `{}`: {reason}", display_path(path)),
         };
-        let said = objects.said_len(id, ObjectKind::Tree).map_err(|error| add_path(error, "directory", path))?;
+        let said =
+            objects.said_len(id, ObjectKind::Tree).map_err(|error| add_path(error, "directory", path))?;
         if said > TREE_BYTES_MAX {
             return Err(damaged(format!("a tree of {said} bytes is more than can be compared")));
         }

@@ -133,8 +133,11 @@ fn what_is_wrong_before_the_run_leaves_no_session() {
     refused(place.words(&["--system-file", &text("nowhere")]), &["check the path"]);
     refused(place.words(&["--system-file", &text("nul")]), &["holds a NUL"]);
     assert!(!place.path("store").exists());
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_claude-stand-in"), place.path("directory/claude-stand-in"))
-        .unwrap();
+    std::os::unix::fs::symlink(
+        env!("CARGO_BIN_EXE_claude-stand-in"),
+        place.path("directory/claude-stand-in"),
+    )
+    .unwrap();
     let ran = foldlog_following(words, || true);
     assert!(ran.stderr.contains("session "), "{}", ran.stderr);
 }
