@@ -41,7 +41,7 @@ pub use {schemars, serde_json, uuid};
 pub use clock::{Clock, FixedClock, SystemClock};
 pub use divergence::{Divergence, DivergenceKind, LaneName, LeaveOut, OtherRecord};
 pub use error::{Blocker, Corruption, Error, Holder, Result};
-pub use fold::live_path::Path as LivePath;
+pub use fold::live_path::LivePath;
 pub use fold::questions::PendingQuestion;
 /// Describes how bytes violate the log's format. [`Value::decode`] and [`Record::to_json`] return
 /// it, and [`Error::Format`] wraps it.

@@ -9,7 +9,7 @@ use foldlog_codec::body::Rollback;
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
 use super::live::{FoldSources, LiveState};
-use super::live_path::Path;
+use super::live_path::LivePath;
 use super::memory::Watch;
 use super::projection::{DecodedValues, FoldContext, LogSlices, Projection};
 use super::record_body::RecordBody;
@@ -112,7 +112,7 @@ impl History<'_> {
 impl History<'_> {
     /// Folds only the records that were live when `position` was written. The path accounts for
     /// rollbacks, so rollback records change no slice.
-    pub(crate) fn fold_along(&self, path: &Path, position: SequenceNumber) -> Result<Projection> {
+    pub(crate) fn fold_along(&self, path: &LivePath, position: SequenceNumber) -> Result<Projection> {
         let mut projection = self.new_projection();
         let live = path.live_at(position);
         self.fold_on(&mut projection, &live, position, &mut None, &mut self.watch())?;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use foldlog_codec::body::{Dispatch, Rollback};
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
-use super::live_path::Path;
+use super::live_path::LivePath;
 use super::memory::{KeptFor, Watch};
 use super::positions::Positions;
 use super::projection::{AppliedEvent, DecodedValues, FoldContext, LogSlices, Projection};
@@ -43,7 +43,7 @@ pub(crate) struct LiveState {
     pub(crate) projection: Projection,
     pub(crate) positions: Positions,
     pub(crate) rollbacks: BTreeMap<SequenceNumber, Rollback>,
-    pub(crate) path: Path,
+    pub(crate) path: LivePath,
     /// Counts the memory of the fold, if it is limited.
     pub(crate) watch: Option<Watch>,
 }

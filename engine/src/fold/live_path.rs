@@ -11,18 +11,18 @@ use foldlog_codec::SequenceNumber;
 
 /// The rollbacks of a log: the target of each by its own sequence number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Path {
+pub struct LivePath {
     rollbacks: BTreeMap<SequenceNumber, SequenceNumber>,
 }
 
-impl Path {
+impl LivePath {
     /// Creates the path of a log with these rollbacks: sequence number and target, which must be
     /// lower.
     pub fn new<A: Into<SequenceNumber>, T: Into<SequenceNumber>>(
         rollbacks: impl IntoIterator<Item = (A, T)>,
-    ) -> Path {
+    ) -> LivePath {
         let rollbacks = rollbacks.into_iter().map(|(at, to)| (at.into(), to.into()));
-        Path { rollbacks: rollbacks.filter(|(at, to)| to < at).collect() }
+        LivePath { rollbacks: rollbacks.filter(|(at, to)| to < at).collect() }
     }
 
     /// Adds a rollback to the path.
@@ -102,7 +102,7 @@ mod tests {
     fn nested_and_repeated_rollbacks_leave_the_path_that_was_live_at_their_target() {
         // 0 1 2 3 [4: rolls back to 1] 5 6 [7: rolls back to 3, which 4 had abandoned] 8
         let range = |first, last| SequenceNumber::new(first)..=SequenceNumber::new(last);
-        let path = Path::new([(4, 1), (7, 3)]);
+        let path = LivePath::new([(4, 1), (7, 3)]);
         assert_eq!(path.live_at(3), [range(0, 3)]);
         assert_eq!(path.live_at(6), [range(0, 1), range(4, 6)]);
         assert_eq!(path.live_at(8), [range(0, 3), range(7, 8)]);

@@ -16,7 +16,7 @@ use foldlog_codec::body::{Decision, SuspensionForm};
 use foldlog_codec::image::SuspensionDecision;
 use foldlog_codec::{OperationId, SequenceNumber};
 
-use super::live_path::Path;
+use super::live_path::LivePath;
 use super::operations::Operations;
 use crate::operation::SuspendedOperation;
 use crate::sabotage::{self, Breakage};
@@ -34,7 +34,7 @@ pub(crate) enum SuspensionStatus {
 
 pub(crate) struct Standings<'a> {
     pub(crate) operations: &'a Operations,
-    pub(crate) path: &'a Path,
+    pub(crate) path: &'a LivePath,
     pub(crate) position: SequenceNumber,
     /// Record that opened the session. An earlier approval belongs to another session.
     pub(crate) opened: SequenceNumber,

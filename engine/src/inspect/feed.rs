@@ -28,7 +28,7 @@ use super::contents::{ContentReading, RecordedContent, RecordedEvent};
 use super::follow::{Follower, LogUpdate};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::fold::live_path::Path as LivePath;
+use crate::fold::live_path::LivePath;
 use crate::log::chain;
 use crate::log::dropped_ranges::Compaction;
 use crate::log::objects::Objects;

@@ -44,7 +44,7 @@ use uuid::Uuid;
 
 use crate::error::{Error, Result};
 use crate::fold::history::History;
-use crate::fold::live_path::Path as LivePath;
+use crate::fold::live_path::LivePath;
 use crate::fold::log_source::LogSource;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;

@@ -17,7 +17,7 @@ use crate::error::{Error, Holder, Result};
 use crate::fold::conversation_resume::resume_of;
 use crate::fold::conversations::Conversations;
 use crate::fold::image_conversion;
-use crate::fold::live_path::Path as LivePath;
+use crate::fold::live_path::LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::fold::suspensions::Standings;
 use crate::log::fence::SessionFence;

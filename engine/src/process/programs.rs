@@ -121,7 +121,7 @@ impl ProgramGroup {
 
     /// Terminates the programs, and waits up to [`GONE_WITHIN`] until none runs any more. A process
     /// that only has the same number is left alone. Returns `false` if a program does not end.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub(crate) fn end(&self) -> bool {
         let (boot, namespace) = boot_and_namespace();
         if self.boot.is_none() || self.boot != boot {
             // The machine has started again since, so none of the programs runs.
@@ -130,7 +130,7 @@ impl ProgramGroup {
         let until = clock::after(GONE_WITHIN);
         // In another namespace the process ids mean other processes; programs that this namespace
         // shows have the mark.
-        let is_group_gone = self.namespace != namespace || self.is_group_gone(until);
+        let is_group_gone = self.namespace != namespace || self.end_group(until);
         let Some(mark) = self.mark.as_ref().filter(|mark| mark.is_valid()) else { return is_group_gone };
         let cgroup =
             self.cgroup.as_deref().and_then(|path| Cgroup::from_recorded_path(path, &mark.group_name()));
@@ -139,7 +139,7 @@ impl ProgramGroup {
 
     /// Kills the process group, and returns whether it has ended by `until`. Its leader kills it
     /// too once the process that started it has ended.
-    fn is_group_gone(&self, until: Instant) -> bool {
+    fn end_group(&self, until: Instant) -> bool {
         let (group, since) = (self.group, self.started);
         if start_time(group) == Some(since) {
             let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
@@ -377,10 +377,10 @@ mod tests {
             ProgramGroup { started: of_here.started + 1, ..of_here.clone() },
         ];
         for group in elsewhere {
-            assert!(group.is_gone(), "{group:?}");
+            assert!(group.end(), "{group:?}");
             assert!(sleeper.runs(), "{group:?}");
         }
-        assert!(of_here.is_gone());
+        assert!(of_here.end());
         assert!(!sleeper.runs());
     }
 
@@ -393,7 +393,7 @@ mod tests {
             Sleeper::start(other.text()),
         );
         let group = ProgramGroup { namespace: Some(3), mark: Some(own), ..group_of(&others) };
-        assert!(group.is_gone());
+        assert!(group.end());
         assert!(!marked.runs() && !within.runs() && others.runs());
     }
 

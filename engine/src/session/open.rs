@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::image_conversion::{self, LoadedImage};
 use crate::fold::live::{FoldSources, LiveState};
-use crate::fold::live_path::Path;
+use crate::fold::live_path::LivePath;
 use crate::fold::memory::Watch;
 use crate::fold::pipeline::{Fold, fold_while_reading};
 use crate::fold::positions::Positions;
@@ -276,7 +276,7 @@ impl Images {
             positions.begin(*begin, Some(Arc::clone(frozen)));
         }
         let (projection, rollbacks) = (projection.clone(), self.rollbacks.clone());
-        let path = Path::new(rollbacks.iter().map(|(at, rollback)| (*at, rollback.to)));
+        let path = LivePath::new(rollbacks.iter().map(|(at, rollback)| (*at, rollback.to)));
         LiveState { projection, positions, rollbacks, path, watch: self.watch.clone() }
     }
 

@@ -13,7 +13,7 @@ use super::log_view::{LogView, ViewedSlice};
 use super::{Session, SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::history::History;
-use crate::fold::live_path::Path as LivePath;
+use crate::fold::live_path::LivePath;
 use crate::fold::log_source::{EncodedItem, LogSource};
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::SliceItems;

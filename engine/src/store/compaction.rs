@@ -65,7 +65,7 @@ use compress::{TargetCompression, is_worth_finishing};
 
 use crate::error::{Error, Result};
 use crate::fold::history::History;
-use crate::fold::live_path::Path as LivePath;
+use crate::fold::live_path::LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::SliceItems;
 use crate::log::chain::Segment;

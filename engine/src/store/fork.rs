@@ -28,7 +28,7 @@ use super::backup::is_unfinished;
 use super::{SessionOptions, Store};
 use crate::error::{Error, Result};
 use crate::fold::live::{FoldSources, LiveState};
-use crate::fold::live_path::Path as LivePath;
+use crate::fold::live_path::LivePath;
 use crate::fold::projection::DecodedValues;
 use crate::fold::record_body::RecordBody;
 use crate::log::copy::copy_plain;

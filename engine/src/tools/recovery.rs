@@ -301,7 +301,7 @@ impl ToolRunner {
             put_back.not_undone.append(&mut children.unread);
             let groups = recorded_groups(session, first.begin)?;
             for group in groups.iter().chain(&children.programs) {
-                if !sabotage::is(Breakage::ProgramsNotAwaited) && !group.is_gone() {
+                if !sabotage::is(Breakage::ProgramsNotAwaited) && !group.end() {
                     return Err(Error::Stuck { operation: first.operation });
                 }
             }

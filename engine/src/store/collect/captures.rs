@@ -31,7 +31,7 @@ use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
 
 use super::{CollectOptions, CollectedFiles, Store};
 use crate::error::{Error, Result};
-use crate::fold::live_path::Path as LivePath;
+use crate::fold::live_path::LivePath;
 use crate::log::objects::Objects;
 use crate::operation::{RESTORE, RestoreArguments, RollbackBegun};
 use crate::sabotage::{self, Breakage};
