@@ -217,6 +217,6 @@ fn after_tasks(error: &foldlog_tasks::Error) -> &'static str {
         NoTree { .. } => {
             "give a directory that holds `.aca`, or the directory of a session in one: `.aca/sessions/ID`"
         }
-        _ => "check the directory and its permissions",
+        _ => "check the path and its permissions",
     }
 }

@@ -157,7 +157,8 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
     } else {
         // Checked first, so that no store is created for a directory without a session.
         if !from.is_dir() {
-            let reason = "there is no such directory".to_owned();
+            let reason = if from.exists() { "it is not a directory" } else { "there is no such directory" };
+            let reason = reason.to_owned();
             return Err(Error::NotASession { path: from.to_owned(), reason }.into());
         }
         document.copied.push(BackupRow::from_report(

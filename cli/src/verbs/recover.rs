@@ -404,7 +404,15 @@ pub(super) fn places(
                 }
             };
             let snapshots = match snapshots.remove(&name) {
-                Some(given) => given,
+                Some(given) if given.is_dir() => given,
+                // Opening a missing directory would create an empty store of captures there.
+                Some(given) => {
+                    let (given, name) = (escape::path(&given), escape::text(&name));
+                    return Err(CommandError::usage(
+                        format!("{given} holds no captures: it is not a directory"),
+                        format!("give the directory in which the host keeps them: --snapshots {name}=DIR"),
+                    ));
+                }
                 None => kept_in(dir, &name, &taken.commit)?,
             };
             Ok(RestoreTarget { name, root, rebound, snapshots, taken })

@@ -115,6 +115,8 @@ pub fn run(session: &Path, start: TailStart, follow: bool, output: &mut Output<'
         // already end this process.
         pause(Duration::ZERO, output)?;
     }
+    // A session that was never there has not been deleted.
+    let existed = session.exists();
     let opened = match start {
         TailStart::Last(count) => Follower::open_last(session, count),
         TailStart::From(from) => Follower::open(session, from),
@@ -123,6 +125,7 @@ pub fn run(session: &Path, start: TailStart, follow: bool, output: &mut Output<'
     let (known, mut follower) = match opened {
         // No record can be written after damage, so there is nothing to follow.
         Err(error) if error.is_damage() && session.exists() => return sound(session, start, output),
+        Err(error) if !existed => return Err(error.into()),
         opened => opened.map_err(|error| map_deleted(session, error.into()))?,
     };
     match print(&mut follower, &known, start, follow, output) {

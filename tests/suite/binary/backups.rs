@@ -25,6 +25,10 @@ fn a_session_is_copied_gone_on_with_and_restored_by_opening_the_copy() {
     let to = elsewhere.path().join("elsewhere/copies");
     let id = fixture.session.file_name().unwrap().to_str().unwrap().to_owned();
 
+    let segment = fixture.session.join("0000000000.seg");
+    let file = run(&["backup", "_", "--to", "_"], &[&segment, &to]);
+    assert!(file.code == 2 && file.stderr.contains("it is not a directory") && !to.exists(), "{file:?}");
+
     let first = run(&["backup", "_", "--to", "_"], &[&fixture.session, &to]);
     assert_eq!((first.code, first.stderr.as_str()), (0, ""), "{first:?}");
     let records = LogReader::open(&fixture.session).unwrap().records_len();

@@ -156,6 +156,12 @@ fn a_workspace_that_nobody_names_is_asked_for_and_nothing_is_changed() {
         assert!(ran.code == 2 && ran.stderr.contains(&said), "{ran:?}");
         assert_eq!((killed.page().as_str(), killed.fate()), ("half done", OperationStatus::Open));
     }
+    // A mistyped path became an empty store of captures.
+    let (missing, root) = (killed.directory.path().join("snapshot"), killed.root());
+    let options = ["--workspace", root.to_str().unwrap(), "--snapshots", missing.to_str().unwrap()];
+    let ran = killed.recover(&options);
+    assert!(ran.code == 2 && ran.stderr.contains("--snapshots workspace=DIR"), "{ran:?}");
+    assert!(!missing.exists());
     // The name of a single workspace may be left out.
     let (root, snapshots) = (killed.root(), killed.directory.path().join("snapshots"));
     let options =
