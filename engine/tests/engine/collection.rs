@@ -12,6 +12,7 @@ use foldlog::{
 };
 use foldlog_test_support::crash::{BOOT, Machine, large_note, step};
 use foldlog_test_support::host::{Draft, DraftEdited, Notes, types};
+use foldlog_test_support::workload::write_objects;
 use uuid::Uuid;
 
 const DRY: CollectOptions = CollectOptions { dry_run: true, ..KEEPING_ALL };
@@ -23,15 +24,6 @@ const KEEPING_ALL: CollectOptions = CollectOptions {
     dry_run: false,
 };
 
-/// Rewrites a draft, each time as a new object, and adds notes that are objects and stay.
-fn write(session: &Session, edits: u64) {
-    for n in 0..edits {
-        let line = format!("{n} of {}: {}", session.id(), "a long story ".repeat(80));
-        session.dispatch(DraftEdited { place: 0, line }).unwrap();
-        session.dispatch(large_note(n)).unwrap();
-    }
-}
-
 fn collect(machine: &Machine) -> foldlog::Result<CollectReport> {
     machine.process(Durability::Boundary).collect(&CollectOptions::default())
 }
@@ -40,7 +32,7 @@ fn collect(machine: &Machine) -> foldlog::Result<CollectReport> {
 fn compacted() -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
-    write(&session, 12);
+    write_objects(&session, 12);
     let id = session.id();
     session.close().unwrap();
     let options = CompactOptions::default();
@@ -84,9 +76,9 @@ fn objects_that_no_record_names_any_more_go_and_all_others_stay() {
 fn what_an_abandoned_record_names_stays() {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
-    write(&session, 2);
+    write_objects(&session, 2);
     let then = session.snapshot(SnapshotOptions::default()).unwrap();
-    write(&session, 5);
+    write_objects(&session, 5);
     session.rollback(&then).unwrap();
     let id = session.id();
     session.close().unwrap();
@@ -105,7 +97,7 @@ fn a_fork_keeps_what_its_parent_gives_up() {
     let machine = Machine::default();
     let store = machine.process(Durability::Boundary);
     let session = store.create(&types()).unwrap();
-    write(&session, 12);
+    write_objects(&session, 12);
     let (id, at) = (session.id(), session.position().unwrap());
     let fork = store.fork(id, at, &types(), SessionOptions::default()).unwrap().id();
     session.close().unwrap();
@@ -246,7 +238,7 @@ fn a_collection_that_is_killed_at_any_step_is_done_by_the_next() {
 fn a_power_cut_behind_a_killed_compaction_takes_no_object() {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
-    write(&session, 12);
+    write_objects(&session, 12);
     let id = session.id();
     session.close().unwrap();
     let whole = machine.copied(BOOT);
@@ -282,7 +274,7 @@ fn a_file_that_a_seal_names_stays_though_a_power_cut_emptied_it() {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     let id = session.id();
-    write(&session, 60);
+    write_objects(&session, 60);
     session.close().unwrap();
     let last = machine.segments(id).pop().unwrap();
     machine.disk.mutate_file(&last, |bytes| bytes.fill(0)).unwrap();
@@ -290,7 +282,7 @@ fn a_file_that_a_seal_names_stays_though_a_power_cut_emptied_it() {
     collect(&machine).unwrap();
     assert_eq!(machine.audit(id).unwrap().records_len(), left);
     let session = machine.open(id, Durability::Boundary).unwrap();
-    write(&session, 10);
+    write_objects(&session, 10);
     session.close().unwrap();
     assert!(machine.audit(id).unwrap().records_len() > left);
     collect(&machine).unwrap();
@@ -303,7 +295,7 @@ fn who_works_while_a_store_is_collected_loses_nothing() {
     let options = foldlog::StoreOptions { object_bytes_min: 600, ..foldlog::StoreOptions::default() };
     let store = Store::open_with(directory.path(), options).unwrap();
     let old = store.create(&types()).unwrap();
-    write(&old, 8);
+    write_objects(&old, 8);
     let old = (old.id(), old.close().unwrap()).0;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -332,13 +324,13 @@ fn who_works_while_a_store_is_collected_loses_nothing() {
         });
         for round in 0..8 {
             let session = store.create(&types()).unwrap();
-            write(&session, 3);
+            write_objects(&session, 3);
             let id = session.id();
             session.close().unwrap();
             let read = store.read_log(id).unwrap().state().unwrap();
             assert_eq!(read.slices["notes"].items.len(), 3);
             if let Ok(session) = store.open_session(old, &types()) {
-                write(&session, 3);
+                write_objects(&session, 3);
                 session.dispatch(step(round)).unwrap();
                 session.close().unwrap();
                 // A collection may hold the lock.

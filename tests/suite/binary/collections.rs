@@ -3,20 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use foldlog::{CollectReport, CompactOptions, Session, Store};
-use foldlog_test_support::crash::large_note;
-use foldlog_test_support::host::{DraftEdited, types};
+use foldlog::{CollectReport, CompactOptions, Store};
+use foldlog_test_support::host::types;
 use foldlog_test_support::room::{Room, root, store_in};
+use foldlog_test_support::workload::write_objects;
 use foldlog_tests::verbs::foldlog;
-
-/// Writes a draft repeatedly, as an object each time, and notes that are objects and remain.
-fn write(session: &Session, edits: u64) {
-    for n in 0..edits {
-        let line = format!("{n} of {}: {}", session.id(), "a long story ".repeat(80));
-        session.dispatch(DraftEdited { place: 0, line }).unwrap();
-        session.dispatch(large_note(n)).unwrap();
-    }
-}
 
 #[test]
 fn the_binary_tells_what_would_go_and_removes_it_when_it_is_told_to() {
@@ -24,7 +15,7 @@ fn the_binary_tells_what_would_go_and_removes_it_when_it_is_told_to() {
     let options = foldlog::StoreOptions { object_bytes_min: 600, ..foldlog::StoreOptions::default() };
     let store = Store::open_with(directory.path(), options).unwrap();
     let session = store.create(&types()).unwrap();
-    write(&session, 6);
+    write_objects(&session, 6);
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
     store.compact(id, &CompactOptions::default()).unwrap();
@@ -55,6 +46,7 @@ fn the_binary_tells_what_would_go_and_removes_it_when_it_is_told_to() {
     assert!(wrong.code == 2 && wrong.stderr.contains("no store"), "{}", wrong.stderr);
     assert_eq!(foldlog(["verify".into(), dir.into_os_string()]).code, 0);
 }
+
 #[test]
 fn the_binary_collects_captures() {
     let room = Room::new();

@@ -1,26 +1,13 @@
 //! Compactions by the binary, of sessions and of whole stores.
 
 use foldlog::inspect::{LogReader, damaged_seals};
-use foldlog::{CompactOptions, Error, Session, SnapshotOptions, Store};
-use foldlog_test_support::crash::{large_note, step};
-use foldlog_test_support::host::{DraftEdited, LinesPasted, types};
+use foldlog::{CompactOptions, Error, SnapshotOptions, Store};
+use foldlog_test_support::host::types;
+use foldlog_test_support::workload::write_lines;
 use foldlog_tests::verbs::foldlog;
 use uuid::Uuid;
 
 use super::demo;
-
-/// Writes one line of the draft repeatedly, and other events now and then.
-fn write(session: &Session, edits: u64) {
-    for n in 0..edits {
-        let line = format!("line {n} of {}", "a long story ".repeat(8));
-        session.dispatch(DraftEdited { place: (n % 3) as usize, line }).unwrap();
-        if n % 10 == 0 {
-            session.dispatch(step(n)).unwrap();
-            session.dispatch(large_note(n)).unwrap();
-            session.dispatch(LinesPasted { lines: vec!["one".to_owned(), "two".to_owned()] }).unwrap();
-        }
-    }
-}
 
 #[test]
 fn the_log_of_the_demonstration_does_not_get_longer() {
@@ -60,9 +47,9 @@ fn the_binary_compacts_a_session_and_says_what_it_did() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).unwrap();
     let session = store.create(&types()).unwrap();
-    write(&session, 50);
+    write_lines(&session, 50);
     session.snapshot(SnapshotOptions::with_tag("then")).unwrap();
-    write(&session, 50);
+    write_lines(&session, 50);
     let dir = session.dir().to_owned();
     let locked = foldlog(["compact".into(), dir.clone().into_os_string()]);
     assert_eq!(locked.code, 2, "{}", locked.stderr);
@@ -113,7 +100,7 @@ fn the_binary_compacts_each_session_of_a_store() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).unwrap();
     let sessions: Vec<_> = (0..3).map(|_| store.create(&types()).unwrap()).collect();
-    sessions.iter().for_each(|session| write(session, 100));
+    sessions.iter().for_each(|session| write_lines(session, 100));
     let mut sessions = sessions.into_iter();
     let open = sessions.next().unwrap();
     let closed: Vec<Uuid> = sessions

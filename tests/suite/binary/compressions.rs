@@ -3,29 +3,10 @@
 use std::ffi::OsString;
 
 use foldlog::log::SegmentSizes;
-use foldlog::{Session, Store, StoreOptions};
-use foldlog_test_support::crash::{Chance, large_note};
-use foldlog_test_support::host::{DraftEdited, LinesPasted, Noted, StepAdded, types};
+use foldlog::{Store, StoreOptions};
+use foldlog_test_support::host::types;
+use foldlog_test_support::workload::write_text;
 use foldlog_tests::verbs::{foldlog, foldlog_following};
-
-/// Dispatches partly repetitive text, as in conversations.
-fn write(session: &Session, seed: u64, events: u64) {
-    let mut chance = Chance::new(seed);
-    for n in 0..events {
-        let title =
-            format!("step {n}: {} and {}", chance.text(60), "look at the same thing again, ".repeat(6));
-        session.dispatch(StepAdded { title, part: (n % 3) as u8 }).unwrap();
-        if n % 4 == 0 {
-            let line = format!("line {n} of {}", chance.text(40));
-            session.dispatch(DraftEdited { place: (n % 5) as usize, line }).unwrap();
-            session.dispatch(Noted { text: format!("note {n}, {}", chance.text(30)) }).unwrap();
-        }
-        if n % 40 == 0 {
-            session.dispatch(large_note(n)).unwrap();
-            session.dispatch(LinesPasted { lines: vec!["one".to_owned(), "two".to_owned()] }).unwrap();
-        }
-    }
-}
 
 #[test]
 fn the_verbs_of_the_binary_say_the_same_of_a_compressed_session() {
@@ -37,7 +18,7 @@ fn the_verbs_of_the_binary_say_the_same_of_a_compressed_session() {
     )
     .unwrap();
     let session = store.create(&types()).unwrap();
-    write(&session, 13, 500);
+    write_text(&session, 13, 500);
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
     let run = |arguments: &[&str]| {

@@ -19,6 +19,7 @@ pub mod runs;
 pub mod sabotage;
 mod skipped;
 mod watched;
+pub mod workload;
 
 pub use blob::Blob;
 pub use skipped::skipped;

@@ -9,9 +9,10 @@ use foldlog::storage::{CrashKind, Storage};
 use foldlog::{BackupOptions, BackupReport, Durability, Error, Store};
 use foldlog_test_support::crash::{BOOT, Machine};
 use foldlog_test_support::host::types;
+use foldlog_test_support::workload::write_lines;
 use uuid::Uuid;
 
-use super::{compact, write, write_what_stays, written};
+use super::{compact, write_what_stays, written};
 
 fn back_up(machine: &Machine, id: Uuid) -> foldlog::Result<BackupReport> {
     let copies = Store::open_with("/mnt/copies", machine.options(Durability::Boundary))?;
@@ -37,7 +38,7 @@ fn a_copy_that_lacks_what_was_compacted_since_is_not_gone_on_with() {
     session.sync().unwrap();
     let first = back_up(&machine, id).unwrap();
     write_what_stays(&machine, &session);
-    write(&session, 40);
+    write_lines(&session, 40);
     session.close().unwrap();
     assert!(compact(&machine, id).unwrap().segments > 2);
     let sound = machine.audit(id).unwrap();
@@ -100,7 +101,7 @@ fn a_backup_of_a_compacted_session_is_restored_and_gone_on_with() {
     compact(&machine, id).unwrap();
     let first = back_up().unwrap();
     let session = machine.open(id, Durability::Boundary).unwrap();
-    write(&session, 12);
+    write_lines(&session, 12);
     session.close().unwrap();
     let second = back_up().unwrap();
     assert_eq!(second.records_before, first.records);

@@ -12,9 +12,10 @@ use foldlog::{
 use foldlog_test_support::Watched;
 use foldlog_test_support::crash::{BOOT, Machine, count, step};
 use foldlog_test_support::host::types;
+use foldlog_test_support::workload::write_lines;
 use uuid::Uuid;
 
-use super::{compact, tagged, write, written};
+use super::{compact, tagged, written};
 
 fn states(machine: &Machine, id: Uuid) -> BTreeMap<SequenceNumber, State> {
     let reader = machine.audit(id).unwrap();
@@ -48,9 +49,9 @@ fn a_fork_of_a_compacted_session_is_compacted_for_itself() {
     let kept = tagged(&machine.audit(id).unwrap());
     let fork = store.fork(id, kept, &types(), SessionOptions::default()).unwrap();
     let id = fork.id();
-    write(&fork, 60);
+    write_lines(&fork, 60);
     fork.snapshot(SnapshotOptions::with_tag("of the fork")).unwrap();
-    write(&fork, 20);
+    write_lines(&fork, 20);
     fork.close().unwrap();
     let before: BTreeMap<_, _> = {
         let reader = machine.audit(id).unwrap();

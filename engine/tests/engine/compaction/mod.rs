@@ -23,23 +23,9 @@ use foldlog::{
 };
 use foldlog_codec::body::Dropped;
 use foldlog_test_support::crash::{BOOT, CHANGES, Machine, large_note, step};
-use foldlog_test_support::host::{
-    Draft, DraftEdited, LinesPasted, Noted, Notes, assert_reduced_again, types,
-};
+use foldlog_test_support::host::{Draft, DraftEdited, Noted, Notes, assert_reduced_again, types};
+use foldlog_test_support::workload::write_lines;
 use uuid::Uuid;
-
-/// Rewrites a line of the draft many times, and writes other events now and then.
-fn write(session: &Session, edits: u64) {
-    for n in 0..edits {
-        let line = format!("line {n} of {}", "a long story ".repeat(8));
-        session.dispatch(DraftEdited { place: (n % 3) as usize, line }).unwrap();
-        if n % 10 == 0 {
-            session.dispatch(step(n)).unwrap();
-            session.dispatch(large_note(n)).unwrap();
-            session.dispatch(LinesPasted { lines: vec!["one".to_owned(), "two".to_owned()] }).unwrap();
-        }
-    }
-}
 
 /// Writes until a segment contains nothing droppable. It is the last segment, and no compaction
 /// finishes it.
@@ -58,9 +44,9 @@ fn compact(machine: &Machine, id: Uuid) -> foldlog::Result<CompactReport> {
 fn written() -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
-    write(&session, 40);
+    write_lines(&session, 40);
     session.snapshot(SnapshotOptions::with_tag("then")).unwrap();
-    write(&session, 40);
+    write_lines(&session, 40);
     let id = session.id();
     session.close().unwrap();
     (machine.copied(BOOT), id)
@@ -130,7 +116,7 @@ fn a_log_takes_room_for_what_its_slices_hold_and_for_its_history() {
     assert_eq!(compact(&machine, id).unwrap().through, None);
     let session = machine.open(id, Durability::Boundary).unwrap();
     assert_eq!(session.view::<Draft>().unwrap().len(), state.slices["draft"].items.len() as u64);
-    write(&session, 30);
+    write_lines(&session, 30);
     let state = session.state().unwrap();
     session.close().unwrap();
     assert!(compact(&machine, id).unwrap().dropped > 20);
@@ -177,7 +163,7 @@ fn positions_are_kept_as_the_options_say_and_others_are_refused() {
         );
     }
     // A rollback after the range keeps its target through the next compaction.
-    write(&session, 20);
+    write_lines(&session, 20);
     let state = session.state().unwrap();
     session.close().unwrap();
     let none = CompactOptions { snapshots: KeptSnapshots::None, ..CompactOptions::default() };
@@ -255,11 +241,11 @@ fn the_last_rewind_can_still_be_undone() {
     let state = || ExecutionState::new(session.clone(), ResourceRegistry::default());
     let (before, options) = (draft(&session.state().unwrap()), RewindOptions::default());
     state().rewind(30, &options).unwrap();
-    write(&session, 10);
+    write_lines(&session, 10);
     let checkpoint = state().snapshot(None).unwrap();
-    write(&session, 10);
+    write_lines(&session, 10);
     state().restore(&checkpoint).unwrap();
-    write(&session, 10);
+    write_lines(&session, 10);
     session.close().unwrap();
     assert!(compact(&machine, id).unwrap().dropped > 0);
     let session = machine.open(id, Durability::Boundary).unwrap();
@@ -331,7 +317,7 @@ fn who_reads_while_segments_are_replaced_reads_on() {
     let store = Store::open_with(directory.path(), options).unwrap();
     let session = store.create(&types()).unwrap();
     let id = session.id();
-    write(&session, 400);
+    write_lines(&session, 400);
     session.close().unwrap();
     let (dir, stop) = (store.session_dir(id), AtomicBool::new(false));
     let reader = LogReader::open(&dir).unwrap();
@@ -363,7 +349,7 @@ fn who_reads_while_segments_are_replaced_reads_on() {
         }
         for _ in 0..rounds {
             let session = store.open_session(id, &types()).unwrap();
-            write(&session, 60);
+            write_lines(&session, 60);
             session.close().unwrap();
             store.compact(id, &CompactOptions::default()).unwrap();
         }
@@ -446,7 +432,7 @@ fn a_feed_says_where_events_were_dropped_and_goes_on_behind() {
 fn a_changed_byte_anywhere_in_a_compacted_segment_is_found() {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
-    write(&session, 12);
+    write_lines(&session, 12);
     let id = session.id();
     session.close().unwrap();
     assert!(compact(&machine, id).unwrap().dropped > 0);
@@ -574,7 +560,7 @@ fn all_before_a_compacted_segment_is_durable_once_that_has_its_name() {
         session.dispatch(step(n)).unwrap();
         session.dispatch(large_note(n)).unwrap();
     }
-    write(&session, 60);
+    write_lines(&session, 60);
     write_what_stays(&machine, &session);
     machine.crash(CrashKind::Process);
     drop(session);
@@ -599,7 +585,7 @@ fn no_recovery_cuts_into_a_compacted_segment() {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     let id = session.id();
-    write(&session, 40);
+    write_lines(&session, 40);
     write_what_stays(&machine, &session);
     session.close().unwrap();
     let report = compact(&machine, id).unwrap();

@@ -10,17 +10,18 @@ use foldlog::{
 };
 use foldlog_test_support::crash::{Machine, large_note, step};
 use foldlog_test_support::host::{Draft, DraftEdited, Notes, Plan, assert_reduced_again, types};
+use foldlog_test_support::workload::write_lines;
 
-use super::{segments, write};
+use super::segments;
 
 #[test]
 fn an_open_session_is_compacted_and_goes_on() {
     let machine = Machine::default().with_images();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
-    write(&session, 40);
+    write_lines(&session, 40);
     let kept = session.snapshot(SnapshotOptions::with_tag("then")).unwrap().position;
     let then = session.state().unwrap().slices;
-    write(&session, 40);
+    write_lines(&session, 40);
     let (notes, before) = (session.log::<Notes>().unwrap(), session.state().unwrap().slices);
     let planned = session.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
     let report = session.compact(&CompactOptions::default()).unwrap();
@@ -39,7 +40,7 @@ fn an_open_session_is_compacted_and_goes_on() {
     assert!(matches!(session.state_at(30), Err(Error::Compacted { .. })));
     session.rollback_to(kept).unwrap();
     assert_eq!(session.state().unwrap().slices["draft"], then["draft"]);
-    write(&session, 40);
+    write_lines(&session, 40);
     let state = session.state().unwrap();
     assert!(session.compact(&CompactOptions::default()).unwrap().dropped > 20);
     session.dispatch(step(1)).unwrap();
@@ -97,7 +98,7 @@ fn an_image_of_a_compacted_segment_is_none_of_the_one_that_a_power_cut_brings_ba
 fn a_session_is_not_compacted_within_a_call() {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
-    write(&session, 40);
+    write_lines(&session, 40);
     let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
     let runner = ToolRunner::new(state, ToolRegistry::new());
     let operation = runner.begin(&ToolCall::new("write", "{}"), &ExecuteOptions::default()).unwrap();
@@ -120,7 +121,7 @@ fn threads_write_and_read_while_their_session_is_compacted() {
     let options = StoreOptions { segments: sizes, image_bytes_min: 1, ..StoreOptions::default() };
     let store = Store::open_with(directory.path(), options).unwrap();
     let session = store.create(&types()).unwrap();
-    write(&session, 40);
+    write_lines(&session, 40);
     let stop = AtomicBool::new(false);
     let mut dropped = 0;
     let (wrote, writes) = mpsc::channel();

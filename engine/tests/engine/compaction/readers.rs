@@ -8,8 +8,9 @@ use foldlog::storage::Storage as _;
 use foldlog::{CollectOptions, Durability, Error, SequenceNumber, State};
 use foldlog_test_support::crash::Machine;
 use foldlog_test_support::host::{DraftEdited, types};
+use foldlog_test_support::workload::write_lines;
 
-use super::{compact, write, written};
+use super::{compact, written};
 
 #[derive(Debug, PartialEq)]
 struct Read {
@@ -73,10 +74,10 @@ fn a_reader_reads_on_what_it_found_whatever_a_compaction_replaces() {
 fn a_reader_is_told_to_read_anew_where_what_it_found_is_collected() {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
-    write(&session, 40);
+    write_lines(&session, 40);
     session.dispatch(DraftEdited { place: 0, line: "a large line ".repeat(100) }).unwrap();
     let then = session.position().unwrap();
-    write(&session, 40);
+    write_lines(&session, 40);
     let id = session.id();
     session.close().unwrap();
     let reader = machine.audit(id).unwrap();

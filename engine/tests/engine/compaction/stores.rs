@@ -7,13 +7,14 @@ use foldlog::log::SegmentSizes;
 use foldlog::{BackgroundSync, CompactOptions, Durability, Store, StoreOptions};
 use foldlog_test_support::crash::{BOOT, Machine, Mortal, write_steps};
 use foldlog_test_support::host::types;
+use foldlog_test_support::workload::write_lines;
 use uuid::Uuid;
 
-use super::{segments, write, written};
+use super::{segments, written};
 
 fn another(machine: &Machine, edits: u64) -> Uuid {
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
-    write(&session, edits);
+    write_lines(&session, edits);
     let id = session.id();
     session.close().unwrap();
     id
@@ -75,7 +76,7 @@ fn nothing_is_dropped_where_that_saves_nothing() {
     // Two long ones among them are worth more than the note about dropped bodies, and the report
     // states how much they save.
     let session = machine.open(id, Durability::Boundary).unwrap();
-    write(&session, 3);
+    write_lines(&session, 3);
     write_steps(&session, 20);
     session.close().unwrap();
     let bytes = || machine.audit(id).unwrap().log_bytes();
@@ -107,7 +108,7 @@ fn a_session_that_is_deleted_while_its_store_is_compacted_has_not_failed() {
             let store = Store::open_with(directory.path(), options(&disk)).unwrap();
             let [first, second] = [(); 2].map(|()| {
                 let session = store.create(&types()).unwrap();
-                write(&session, 40);
+                write_lines(&session, 40);
                 let id = session.id();
                 session.close().unwrap();
                 id

@@ -4,11 +4,12 @@ use foldlog::storage::Storage;
 use foldlog::{CompactOptions, Compression, Durability, Error, SessionOptions, SnapshotOptions};
 use foldlog_test_support::crash::{BOOT, Machine, step};
 use foldlog_test_support::host::{DraftEdited, types};
+use foldlog_test_support::workload::write_text;
 
 use super::decoder::{crc32, decoded, parts};
 use super::{
     CODECS, compress, compressed, files, first_compressed, is_compressed, name_of, only, small, store,
-    up_to_the_last, write, written,
+    up_to_the_last, written,
 };
 
 #[test]
@@ -75,7 +76,7 @@ fn the_segment_that_was_written_last_is_finished_if_it_is_long_enough() {
     for (events, segments) in [(40, 0), (400, 1)] {
         let machine = Machine::default();
         let session = store(&machine, 1 << 20).create(&types()).unwrap();
-        write(&session, 3, events);
+        write_text(&session, 3, events);
         let (id, position) = (session.id(), session.position().unwrap());
         session.close().unwrap();
         let report = store(&machine, 1 << 20).compact(id, &only(Compression::Zstd)).unwrap();
@@ -94,7 +95,7 @@ fn the_segment_that_was_written_last_is_finished_if_it_is_long_enough() {
 fn short_segments_and_those_that_hardly_shrink_stay_plain() {
     let machine = Machine::default();
     let session = store(&machine, 32 << 10).create(&types()).unwrap();
-    write(&session, 4, 200);
+    write_text(&session, 4, 200);
     let short = session.id();
     session.close().unwrap();
     let report = compress(&machine, short, Compression::Zstd).unwrap().compressed.unwrap();
@@ -185,7 +186,7 @@ fn bodies_are_dropped_and_segments_compressed_in_one_go_and_stay_compressed() {
     // A later compaction that does not name a compression leaves segments compressed, also those
     // that it rewrites.
     let session = store(&machine, 128 << 10).open_session(id, &types()).unwrap();
-    write(&session, 9, 300);
+    write_text(&session, 9, 300);
     session.snapshot(SnapshotOptions::with_tag("later")).unwrap();
     for n in 0..300 {
         session

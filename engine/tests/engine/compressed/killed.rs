@@ -10,16 +10,17 @@ use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{CompactOptions, CompactReport, Compression, Durability, Error, Store, StoreOptions};
 use foldlog_test_support::crash::{BOOT, CHANGES, Machine, step};
 use foldlog_test_support::host::types;
+use foldlog_test_support::workload::write_text;
 
 use uuid::Uuid;
 
-use super::{compress, compressed, files, is_compressed, name_of, only, store, write, written};
+use super::{compress, compressed, files, is_compressed, name_of, only, store, written};
 
 /// Returns a closed session of few and short segments.
 fn short() -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = store(&machine, 12 << 10).create(&types()).unwrap();
-    write(&session, 1, 100);
+    write_text(&session, 1, 100);
     let id = session.id();
     session.close().unwrap();
     (machine.copied(BOOT), id)
@@ -101,7 +102,7 @@ fn who_reads_while_segments_are_compressed_reads_on() {
     let store = Store::open_with(directory.path(), options).unwrap();
     let session = store.create(&types()).unwrap();
     let id = session.id();
-    write(&session, 7, 900);
+    write_text(&session, 7, 900);
     session.close().unwrap();
     let (dir, stop) = (store.session_dir(id), AtomicBool::new(false));
     let reader = LogReader::open(&dir).unwrap();
@@ -150,7 +151,7 @@ fn a_session_goes_on_behind_its_compressed_segments() {
     let before = files(&machine, id);
     let session = store(&machine, 128 << 10).open_session(id, &types()).unwrap();
     assert!(matches!(compress(&machine, id, Compression::Zstd), Err(Error::Locked { .. })));
-    write(&session, 11, 400);
+    write_text(&session, 11, 400);
     let state = session.state().unwrap();
     session.close().unwrap();
     for (path, bytes) in before.iter().filter(|(_, bytes)| is_compressed(bytes)) {

@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
-use foldlog::{CompactOptions, CompactReport, Compression, Durability, Session, Store, StoreOptions};
-use foldlog_test_support::crash::{BOOT, Chance, Machine, large_note};
-use foldlog_test_support::host::{DraftEdited, LinesPasted, Noted, StepAdded, types};
+use foldlog::{CompactOptions, CompactReport, Compression, Durability, Store, StoreOptions};
+use foldlog_test_support::crash::{BOOT, Machine, large_note};
+use foldlog_test_support::host::{DraftEdited, StepAdded, types};
+use foldlog_test_support::workload::write_text;
 use uuid::Uuid;
 
 const CODECS: [Compression; 2] = [Compression::Zstd, Compression::Lz4];
@@ -25,32 +26,13 @@ fn store(machine: &Machine, segment_bytes: u64) -> Store {
     Store::open_with("/home/store", options).unwrap()
 }
 
-/// Dispatches partly repetitive text, as conversations are.
-fn write(session: &Session, seed: u64, events: u64) {
-    let mut chance = Chance::new(seed);
-    for n in 0..events {
-        let title =
-            format!("step {n}: {} and {}", chance.text(60), "look at the same thing again, ".repeat(6));
-        session.dispatch(StepAdded { title, part: (n % 3) as u8 }).unwrap();
-        if n % 4 == 0 {
-            let line = format!("line {n} of {}", chance.text(40));
-            session.dispatch(DraftEdited { place: (n % 5) as usize, line }).unwrap();
-            session.dispatch(Noted { text: format!("note {n}, {}", chance.text(30)) }).unwrap();
-        }
-        if n % 40 == 0 {
-            session.dispatch(large_note(n)).unwrap();
-            session.dispatch(LinesPasted { lines: vec!["one".to_owned(), "two".to_owned()] }).unwrap();
-        }
-    }
-}
-
 /// Returns a closed session of several segments of 128 KiB, all of it durable.
 fn written() -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = store(&machine, 128 << 10).create(&types()).unwrap();
-    write(&session, 1, 500);
+    write_text(&session, 1, 500);
     session.rollback_to(session.position().unwrap() - 30).unwrap();
-    write(&session, 2, 500);
+    write_text(&session, 2, 500);
     let id = session.id();
     session.close().unwrap();
     (machine.copied(BOOT), id)

@@ -11,11 +11,11 @@ use foldlog::{
 };
 use foldlog_test_support::crash::{Machine, step};
 use foldlog_test_support::host::{Notes, Plan, assert_reduced_again, types};
+use foldlog_test_support::workload::write_text;
 use uuid::Uuid;
 
 use super::{
-    CODECS, compress, compressed, files, first_compressed, is_compressed, name_of, only, store, write,
-    written,
+    CODECS, compress, compressed, files, first_compressed, is_compressed, name_of, only, store, written,
 };
 
 /// The answers of a log to every kind of query.
@@ -116,7 +116,7 @@ fn plain_note(machine: &Machine, id: Uuid, at: usize) -> String {
 fn an_image_stays_good() {
     let machine = Machine::default().with_images();
     let session = store(&machine, 128 << 10).create(&types()).unwrap();
-    write(&session, 8, 600);
+    write_text(&session, 8, 600);
     let (id, state) = (session.id(), session.state().unwrap());
     session.close().unwrap();
     let from = |machine: &Machine| {
@@ -182,7 +182,7 @@ fn a_backup_of_a_compressed_session_is_restored_and_gone_on_with() {
     // The session and its copy are extended, also after shared segments are compressed in only one
     // of them.
     let session = store(&machine, 128 << 10).open_session(id, &types()).unwrap();
-    write(&session, 12, 300);
+    write_text(&session, 12, 300);
     session.close().unwrap();
     let second = back_up().unwrap();
     assert_eq!(second.records_before, first.records);
@@ -223,7 +223,7 @@ fn the_segment_of_a_short_session_is_finished_and_compressed_where_that_is_asked
     let machine = Machine::default();
     let compacted = |steps: u64, compress_bytes_min| {
         let session = store(&machine, 128 << 10).create(&types()).unwrap();
-        write(&session, 1, steps);
+        write_text(&session, 1, steps);
         let id = session.id();
         session.close().unwrap();
         let options = CompactOptions { compress_bytes_min, ..only(Compression::Zstd) };
