@@ -403,17 +403,25 @@ pub(super) fn places(
                     return Err(CommandError::usage(format!("{what}{last}"), next));
                 }
             };
+            if !root.is_dir() {
+                let what = format!("there is no directory {}", escape::path(&root));
+                let name = escape::text(&name);
+                let next = format!(
+                    "give the workspace's directory: --workspace {name}=DIR; if it is gone, name an empty one: --rebind {name}=DIR"
+                );
+                return Err(CommandError::usage(what, next));
+            }
             let snapshots = match snapshots.remove(&name) {
-                Some(given) if given.is_dir() => given,
+                Some(given) if has_capture(&given, &taken.commit) => given,
                 // Opening a missing directory would create an empty store of captures there.
                 Some(given) => {
                     let (given, name) = (escape::path(&given), escape::text(&name));
                     return Err(CommandError::usage(
-                        format!("{given} holds no captures: it is not a directory"),
-                        format!("give the directory in which the host keeps them: --snapshots {name}=DIR"),
+                        format!("{given} does not contain the capture of the workspace `{name}`"),
+                        format!("give the directory in which the host keeps it: --snapshots {name}=DIR"),
                     ));
                 }
-                None => kept_in(dir, &name, &taken.commit)?,
+                None => find_captures(dir, &name, &taken.commit)?,
             };
             Ok(RestoreTarget { name, root, rebound, snapshots, taken })
         })
@@ -455,22 +463,33 @@ fn directories_by_name(
     Ok(named)
 }
 
+/// Splits the hash of a capture's commit into the directory and the file of its object.
+fn object_name(commit: &str) -> Option<(&str, &str)> {
+    commit.split_at_checked(2).filter(|_| commit.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// Returns whether a directory of captures contains the capture with this commit.
+fn has_capture(directory: &Path, commit: &str) -> bool {
+    object_name(commit)
+        .is_some_and(|(first, rest)| directory.join("objects").join(first).join(rest).is_file())
+}
+
 /// Returns the directory within the session's directory that contains a capture: the one with the
 /// workspace's name, or any other.
-fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
-    let parts = commit.split_at_checked(2).filter(|_| commit.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    let holds = |directory: &Path| {
-        parts.is_some_and(|(first, rest)| directory.join("objects").join(first).join(rest).is_file())
-    };
+fn find_captures(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
     let own = Some(name).filter(|name| !name.contains(['/', '\0']) && !matches!(*name, "." | ".."));
     let listed =
         std::fs::read_dir(dir).map_err(|source| CommandError::File { path: dir.to_owned(), source })?;
     let mut others: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
     others.sort();
-    let found = own.map(|name| dir.join(name)).into_iter().chain(others).find(|directory| holds(directory));
+    let found = own
+        .map(|name| dir.join(name))
+        .into_iter()
+        .chain(others)
+        .find(|directory| has_capture(directory, commit));
     found.ok_or_else(|| {
         let irregular = |(first, rest)| irregular(&captures_dir(dir), ["objects", first, rest]);
-        if let Some((path, found, wanted)) = parts.and_then(irregular) {
+        if let Some((path, found, wanted)) = object_name(commit).and_then(irregular) {
             let what = format!("{} is {}", escape::path(&path), found.in_place_of(wanted));
             return CommandError::usage(
                 what,
