@@ -141,7 +141,7 @@ async fn serve(
     while let Some(VolumeJob { extent, kept }) = queue.recv().await {
         let bytes: usize = kept.iter().map(PutPayload::content_length).sum();
         let made = if !kept.is_empty() {
-            put(&bucket, session, extent, kept.iter().map(whole).collect()).await
+            put(&bucket, session, extent, kept.iter().map(payload_bytes).collect()).await
         } else if queue.is_closed() {
             continue;
         } else {
@@ -153,7 +153,7 @@ async fn serve(
     }
 }
 
-fn whole(payload: &PutPayload) -> Vec<u8> {
+fn payload_bytes(payload: &PutPayload) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(payload.content_length());
     payload.iter().for_each(|piece| bytes.extend_from_slice(piece));
     bytes

@@ -45,12 +45,12 @@ pub fn conversations<E: From<foldlog::Error>>(
 ///
 /// The engine's error if one of them cannot be read, or takes more memory than it may; the error of
 /// `sink`.
-pub fn states_beside<E: From<foldlog::Error>>(
+pub fn between_states<E: From<foldlog::Error>>(
     before: &StateReader,
     after: &StateReader,
     sink: &mut DifferenceSink<'_, E>,
 ) -> Result<(), E> {
-    handed(sink, |visit| before.slice_differences_beside(after, |_| true, visit))?;
+    handed(sink, |visit| before.slice_differences_between(after, |_| true, visit))?;
     before.tag_differences(after).into_iter().try_for_each(sink)
 }
 
@@ -61,7 +61,7 @@ pub fn states_beside<E: From<foldlog::Error>>(
 ///
 /// The engine's error if one of them cannot be read, or takes more memory than it may; the error of
 /// `sink`.
-pub fn beside<E: From<foldlog::Error>>(
+pub fn between_logs<E: From<foldlog::Error>>(
     here: &LogReader,
     at: SequenceNumber,
     there: &LogReader,
@@ -69,8 +69,8 @@ pub fn beside<E: From<foldlog::Error>>(
     sink: &mut DifferenceSink<'_, E>,
 ) -> Result<(), E> {
     let (before, after) = (here.state_reader_at(at)?, there.state_reader_at(other_at)?);
-    states_beside(&before, &after, sink)?;
-    handed(sink, |visit| here.visit_conversation_differences_beside(at, there, other_at, visit))
+    between_states(&before, &after, sink)?;
+    handed(sink, |visit| here.visit_conversation_differences_between(at, there, other_at, visit))
 }
 
 /// Runs `walk` with a visitor that passes differences to `sink`, and ends when `sink` fails.

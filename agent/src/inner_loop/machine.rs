@@ -167,7 +167,7 @@ impl InnerLoop {
             (State::Begin, Fact::Begun) => self.begin(),
             (State::Rendering { in_turn }, Fact::Rendered { tools }) => {
                 self.shown = tools.into_iter().collect();
-                if in_turn { self.record_turn(false) } else { self.go_on() }
+                if in_turn { self.record_turn(false) } else { self.continue_open_turn() }
             }
             (State::CheckingRequest, Fact::Done) => self.request_checked(),
             (State::Shortening(None), Fact::Done) => self.go(State::Preparing, LoopStep::Prepare),
@@ -244,11 +244,11 @@ impl InnerLoop {
             let overrides = self.overrides.clone();
             return self.go(State::Rendering { in_turn: false }, LoopStep::Render(overrides));
         }
-        self.go_on()
+        self.continue_open_turn()
     }
 
     /// Continues with the answer whose turn is not recorded, or else with the next request.
-    fn go_on(&mut self) -> LoopStep {
+    fn continue_open_turn(&mut self) -> LoopStep {
         let open = self.open.take().filter(|_| !sabotage::is(Breakage::AnswerAskedAgain));
         let Some(open) = open else { return self.check_request() };
         let OpenTurn {

@@ -54,7 +54,7 @@ const GONE: &str = "The call was approved, but there is no such tool any more. I
 
 /// Continues the calls of an open answer that waited for a decision and have it now, and closes
 /// them. Returns the visibility that they request.
-pub(super) fn go_on(
+pub(super) fn continue_decided(
     open: &mut OpenTurn,
     runner: &ToolRunner,
     deadline: Deadline,

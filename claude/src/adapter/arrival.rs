@@ -176,7 +176,7 @@ pub(super) struct PendingArrival {
 }
 
 impl PendingArrival {
-    fn alone(arrival: Arrival) -> PendingArrival {
+    fn unparsed(arrival: Arrival) -> PendingArrival {
         PendingArrival { arrival, reply_to: ReplyTo::default(), message: None }
     }
 
@@ -184,11 +184,11 @@ impl PendingArrival {
         match event {
             ChannelEvent::Message(message) => {
                 let arrival = Arrival::Message(message.line().to_owned());
-                PendingArrival { message: Some(message), ..PendingArrival::alone(arrival) }
+                PendingArrival { message: Some(message), ..PendingArrival::unparsed(arrival) }
             }
             ChannelEvent::Asked(asked, pending) => PendingArrival {
                 reply_to: ReplyTo(Some(pending)),
-                ..PendingArrival::alone(Arrival::from_request(asked))
+                ..PendingArrival::unparsed(Arrival::from_request(asked))
             },
         }
     }
@@ -261,9 +261,9 @@ impl Arrivals<'_> {
         let (mut reply_to, mut read) = (ReplyTo::default(), None);
         let mut take = || {
             let arrived = match (self.first.take(), &self.from) {
-                (Some(first), _) => PendingArrival::alone(first),
+                (Some(first), _) => PendingArrival::unparsed(first),
                 (None, Some(from)) => receive(from, until, answer_until, watch.then_some(&self.cancel)),
-                (None, None) => PendingArrival::alone(Arrival::Ended(None)),
+                (None, None) => PendingArrival::unparsed(Arrival::Ended(None)),
             };
             (reply_to, read) = (arrived.reply_to, arrived.message);
             TimedArrival { at_us: self.clock.now_us(), arrival: arrived.arrival }
@@ -282,22 +282,22 @@ fn receive(
 ) -> PendingArrival {
     loop {
         if cancel.is_some_and(CancelToken::is_cancelled) {
-            return PendingArrival::alone(Arrival::Cancelled);
+            return PendingArrival::unparsed(Arrival::Cancelled);
         }
         let now = Instant::now();
         if until.is_some_and(|until| until <= now) {
-            return PendingArrival::alone(Arrival::Deadline);
+            return PendingArrival::unparsed(Arrival::Deadline);
         }
         if answer_until.is_some_and(|until| until <= now) {
-            return PendingArrival::alone(Arrival::NoAnswer);
+            return PendingArrival::unparsed(Arrival::NoAnswer);
         }
         let look = now + NOTICES_WITHIN;
         match from.next_event(Some(until.map_or(look, |until| until.min(look)))) {
             Ok(Some(event)) => return PendingArrival::from_event(event),
-            Ok(None) => return PendingArrival::alone(Arrival::Ended(None)),
+            Ok(None) => return PendingArrival::unparsed(Arrival::Ended(None)),
             Err(error) if error.kind() == ErrorKind::TimedOut => {}
             Err(error) => {
-                return PendingArrival::alone(Arrival::Ended(Some(ClientFailure::from_error(&error))));
+                return PendingArrival::unparsed(Arrival::Ended(Some(ClientFailure::from_error(&error))));
             }
         }
     }

@@ -176,7 +176,7 @@ impl ClaudeAgentSDKAdapter {
                 }
                 None => BTreeMap::new(),
             };
-            let mut expansion = approvals::go_on(open, &runner, options.deadline)?;
+            let mut expansion = approvals::continue_decided(open, &runner, options.deadline)?;
             close_open(&mut journal, open, &runner, &told)?;
             expansion.extend(open.expansion.take().unwrap_or_default());
             if !expansion.is_empty() {

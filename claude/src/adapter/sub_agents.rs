@@ -103,7 +103,7 @@ impl SubAgentCleanup<'_> {
             // A log from another host may contain a cycle.
             let told =
                 if depth < DEPTH_MAX { self.sub_agents_at(&open, depth + 1)? } else { BTreeMap::new() };
-            approvals::go_on(&mut open, runner, self.deadline)?;
+            approvals::continue_decided(&mut open, runner, self.deadline)?;
             close_open(&mut journal, &open, runner, &told)?;
         }
         Ok(Some(AGENT_GONE.to_owned() + &summarize_calls(&journal.messages()?)))

@@ -441,7 +441,7 @@ impl Transcript {
     /// Continues with the mirrored lines of a copy. The program writes the whole history into a
     /// copy again. If it was killed before all of it was mirrored, lines of this transcript that
     /// are missing there remain.
-    fn go_on(&mut self, copy: Transcript) {
+    fn merge_copy(&mut self, copy: Transcript) {
         let of_copy: BTreeSet<&str> = copy.entries.iter().filter_map(TranscriptEntry::uuid).collect();
         let mut messages =
             self.entries.iter().filter(|entry| entry.is_message()).filter_map(TranscriptEntry::uuid);
@@ -487,13 +487,18 @@ fn name_of(call_id: &str) -> String {
 
 /// Returns the lines of the whole transcript of a session according to the log, with all calls and
 /// their results; `None` if the log has none.
-fn whole(mut all: Transcripts, id: &str, lineage: &Lineage, results: &[CallResult]) -> Option<Vec<String>> {
+fn whole_transcript(
+    mut all: Transcripts,
+    id: &str,
+    lineage: &Lineage,
+    results: &[CallResult],
+) -> Option<Vec<String>> {
     let mut whole = Transcript::default();
     for (session, copied_at) in lineage.chain(id) {
         if let Some(place) = copied_at.and_then(|at| whole.place_of(&at)) {
             whole.entries.truncate(place + 1);
         }
-        whole.go_on(all.remove(&session).unwrap_or_default());
+        whole.merge_copy(all.remove(&session).unwrap_or_default());
         whole.complete(lineage.asked.iter().filter(|asked| asked.session == session), results);
     }
     if let Some(parent) = whole.follows() {
@@ -567,7 +572,7 @@ pub(super) fn write_back(
             let asked = lineage.asked.iter().filter(|asked| asked.session == id);
             return add_missing(file, said, asked, results);
         }
-        let Some(lines) = whole(all, id, lineage, results) else { return Ok(()) };
+        let Some(lines) = whole_transcript(all, id, lineage, results) else { return Ok(()) };
         if let Some(directory) = file.parent() {
             fs::create_dir_all(directory)?;
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use foldlog::inspect::{Difference, DifferenceKind, LogDivergence, LogReader};
 use foldlog::{Parent, SequenceNumber, Value};
 use foldlog_codec::escape;
-use foldlog_replay::differences::{beside, conversations, states};
+use foldlog_replay::differences::{between_logs, conversations, states};
 use foldlog_view::first_difference::{self, DifferingValue, FirstDifference};
 use foldlog_view::positions::{Position, position};
 use foldlog_view::text::{count_text, shorten_text};
@@ -90,7 +90,9 @@ impl Args {
         let parting = reader.find_divergence(&other)?;
         let parted = first_difference::read_difference(&parting, &reader, &other);
         printed.print_divergence(&parting, parted.as_ref(), output)?;
-        beside(&reader, at, &other, other_at, &mut |difference| printed.difference(difference, output))?;
+        between_logs(&reader, at, &other, other_at, &mut |difference| {
+            printed.difference(difference, output)
+        })?;
         printed.end(output)?;
         let code = code_of(&reader, output);
         output.places = places;

@@ -49,7 +49,7 @@ impl History<'_> {
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
     ) -> Result<LiveState> {
         let mut unvisited = SequenceNumber::MIN;
-        self.places.whole(self.storage, |places| {
+        self.places.retry_if_replaced(self.storage, |places| {
             // A fold without items does not need the bodies.
             let compaction = places.compaction.as_ref().filter(|_| log_slices != LogSlices::Outline);
             if let (Some(compaction), Some(last)) = (compaction, end.checked_sub(1)) {

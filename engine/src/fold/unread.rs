@@ -28,9 +28,9 @@ pub(super) fn value() -> AnyValue {
 }
 
 /// Decodes every item to the placeholder.
-pub(super) const DECODER: Decoder = Decoder::Typed { alone, behind: append_unread };
+pub(super) const DECODER: Decoder = Decoder::Typed { decode: decode_unread, append: append_unread };
 
-fn alone(_: u32, _: SequenceNumber, _: RecordedBytes<'_>) -> Decoded {
+fn decode_unread(_: u32, _: SequenceNumber, _: RecordedBytes<'_>) -> Decoded {
     Ok(value())
 }
 

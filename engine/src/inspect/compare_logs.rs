@@ -195,7 +195,7 @@ impl LogReader {
     /// # Errors
     ///
     /// The errors of [`conversation_at`](LogReader::conversation_at), for both.
-    pub fn conversations_beside(
+    pub fn conversations_between(
         &self,
         position: impl Into<SequenceNumber>,
         other: &LogReader,
@@ -241,7 +241,7 @@ impl LogReader {
     ///
     /// The errors of [`conversation_at`](LogReader::conversation_at), for both; the error of
     /// `visit`.
-    pub fn visit_conversation_differences_beside(
+    pub fn visit_conversation_differences_between(
         &self,
         position: impl Into<SequenceNumber>,
         other: &LogReader,
@@ -264,14 +264,14 @@ impl LogReader {
     /// # Errors
     ///
     /// The errors of [`conversation_at`](LogReader::conversation_at), for both.
-    pub fn conversation_differences_beside(
+    pub fn conversation_differences_between(
         &self,
         position: impl Into<SequenceNumber>,
         other: &LogReader,
         other_position: impl Into<SequenceNumber>,
     ) -> Result<Vec<Difference>> {
         let (at, other_at) = (position.into(), other_position.into());
-        collect_differences(|take| self.visit_conversation_differences_beside(at, other, other_at, take))
+        collect_differences(|take| self.visit_conversation_differences_between(at, other, other_at, take))
     }
 
     /// Returns the differences between the slices of this log at `position` and the other log's at
@@ -280,15 +280,15 @@ impl LogReader {
     /// # Errors
     ///
     /// The errors of [`state_reader_at`](LogReader::state_reader_at), for both, and of
-    /// [`StateReader::slice_differences_beside`].
-    pub fn slice_differences_beside(
+    /// [`StateReader::slice_differences_between`].
+    pub fn slice_differences_between(
         &self,
         position: impl Into<SequenceNumber>,
         other: &LogReader,
         other_position: impl Into<SequenceNumber>,
     ) -> Result<Vec<Difference>> {
         let (here, there) = (self.state_reader_at(position)?, other.state_reader_at(other_position)?);
-        collect_differences(|take| here.slice_differences_beside(&there, |_| true, take))
+        collect_differences(|take| here.slice_differences_between(&there, |_| true, take))
     }
 }
 
@@ -302,7 +302,7 @@ impl StateReader {
     /// The errors of [`slice_differences`](StateReader::slice_differences);
     /// [`Error::OverBudget`](crate::Error::OverBudget) also if the names of both states' items and
     /// the digests would take more memory than the reader may.
-    pub fn slice_differences_beside(
+    pub fn slice_differences_between(
         &self,
         other: &StateReader,
         wanted: impl Fn(Policy) -> bool,

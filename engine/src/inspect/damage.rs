@@ -168,8 +168,8 @@ impl LogReader {
         let mut contradiction: Option<(SequenceNumber, Error)> = None;
         loop {
             let below = contradiction.as_ref().map(|(sequence, _)| *sequence);
-            let SoundPart { mut reader, damage, failed } =
-                scan::whole(|| LogReader::read_below(&storage, dir, options, below))?;
+            let IntactPrefix { mut reader, damage, failed } =
+                scan::retry_if_replaced(|| LogReader::read_below(&storage, dir, options, below))?;
             let Some(failed) = failed else {
                 let damage = contradiction.map(|(_, error)| error).or(damage);
                 reader.sound_end = damage.map(|damage| reader.ends_for(damage));
@@ -190,7 +190,7 @@ impl LogReader {
         dir: &Path,
         options: ReadOptions,
         below: Option<SequenceNumber>,
-    ) -> Result<SoundPart> {
+    ) -> Result<IntactPrefix> {
         let objects = Arc::new(Objects::new(Arc::clone(storage), dir));
         let limit = MemoryLimit::of_reader(options.memory_bytes);
         let source = OutlineSource { storage, objects: &objects, limit };
@@ -243,7 +243,7 @@ impl LogReader {
                 Err(error) => failed = Some((next, error)),
             }
         }
-        Ok(SoundPart { reader, damage, failed })
+        Ok(IntactPrefix { reader, damage, failed })
     }
 
     fn ends_for(&self, damage: Error) -> SoundEnd {
@@ -281,7 +281,7 @@ impl LogReader {
 }
 
 /// Intact part of a log, as far as its frames show.
-struct SoundPart {
+struct IntactPrefix {
     reader: LogReader,
     /// Damage that ends it.
     damage: Option<Error>,

@@ -227,7 +227,7 @@ pub fn walk_on(
     // If a segment was replaced in the meantime, continues after the last record that was passed to
     // `visit`.
     let mut next = SequenceNumber::MIN;
-    let scan = scan::whole(|| {
+    let scan = scan::retry_if_replaced(|| {
         let from = next;
         scan::scan(storage.as_ref(), dir, &mut |at| {
             let header = at.frame.header;
@@ -340,7 +340,7 @@ impl LogReader {
     ) -> Result<LogReader> {
         let dir = dir.as_ref().to_owned();
         let objects = Arc::new(Objects::new(Arc::clone(&storage), &dir));
-        scan::whole(|| LogReader::open_once(&storage, &dir, &objects, options))
+        scan::retry_if_replaced(|| LogReader::open_once(&storage, &dir, &objects, options))
     }
 
     fn open_once(

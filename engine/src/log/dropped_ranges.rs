@@ -109,7 +109,7 @@ impl Compaction {
                         Some((at, all)) if at == position => all,
                         _ => Vec::new(),
                     };
-                    go_on(&mut all, slices);
+                    extend_base(&mut all, slices);
                     match goes_on {
                         true => going_on = Some((position, all)),
                         false if records.contains(&position) => drop(self.bases.insert(position, all)),
@@ -225,7 +225,7 @@ impl Compaction {
 }
 
 /// Adds a further part of a base to the parts read before.
-pub(crate) fn go_on(base: &mut Vec<BaseSlice>, part: Vec<BaseSlice>) {
+pub(crate) fn extend_base(base: &mut Vec<BaseSlice>, part: Vec<BaseSlice>) {
     for slice in part {
         match base.last_mut() {
             Some(BaseSlice { slice: id, items }) if *id == slice.slice => items.extend(slice.items),

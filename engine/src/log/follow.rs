@@ -105,7 +105,7 @@ impl Cursor {
     /// The errors of a scan of headers: [`Error::NotASession`], [`Error::Corrupt`],
     /// [`Error::MissingSegment`], [`Error::WrongSession`], [`Error::FutureFormat`], [`Error::Io`].
     pub(crate) fn open(storage: &Arc<dyn Storage>, dir: &Path, from: SequenceNumber) -> Result<Cursor> {
-        scan::whole(|| {
+        scan::retry_if_replaced(|| {
             let cursor = Cursor::open_once(storage, dir, from)?;
             cursor.segment.check_not_replaced(storage.as_ref())?;
             Ok(cursor)

@@ -139,7 +139,7 @@ impl RecordLocator {
         visit: &mut dyn FnMut(Record<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let mut next = from;
-        self.whole(storage, |places| {
+        self.retry_if_replaced(storage, |places| {
             places.walk(storage, next, through, &mut |_, _, frame| {
                 let seen = visit(frame.record())?;
                 next = frame.header.sequence + 1;
@@ -150,13 +150,13 @@ impl RecordLocator {
 
     /// Calls `read` with this locator. Whenever a compaction has replaced a segment, calls it again
     /// with a new locator.
-    pub(crate) fn whole<T>(
+    pub(crate) fn retry_if_replaced<T>(
         &self,
         storage: &Arc<dyn Storage>,
         mut read: impl FnMut(&RecordLocator) -> Result<T>,
     ) -> Result<T> {
         let mut again: Option<RecordLocator> = None;
-        scan::whole(|| {
+        scan::retry_if_replaced(|| {
             let read = read(again.as_ref().unwrap_or(self));
             if let Err(Error::CompactedMeanwhile { path }) = &read {
                 again = Some(self.found_again(storage, path)?);

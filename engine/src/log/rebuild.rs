@@ -35,7 +35,7 @@ use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
-use super::dropped_ranges::go_on;
+use super::dropped_ranges::extend_base;
 use super::reader::FrameLocation;
 use super::segment_replacement::SegmentRewrite;
 use super::writer::{AppendBody, AppendContext, LogEnvironment, LogIdentity, LogWriter};
@@ -70,7 +70,7 @@ impl Ranges {
         let is_known = |end: &SequenceNumber| known.bases.iter().any(|base| base.position == *end);
         self.ends.extend(known.ends.iter().copied().filter(|end| *end >= from && is_known(end)));
         for base in known.bases.into_iter().filter(|base| base.position >= from) {
-            go_on(self.bases.entry(base.position).or_default(), base.slices);
+            extend_base(self.bases.entry(base.position).or_default(), base.slices);
         }
     }
 

@@ -171,7 +171,7 @@ impl<'a> FrameAt<'a> {
 const REPLACED_MAX: usize = 1000;
 
 /// Reads a log, and reads it again whenever a compaction has replaced a segment during the read.
-pub(crate) fn whole<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
+pub(crate) fn retry_if_replaced<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 0..REPLACED_MAX {
         match read() {
             Err(Error::CompactedMeanwhile { .. }) => {}

@@ -30,7 +30,7 @@ impl Cgroup {
     /// Creates a group of this name below the group of this process. Returns `None` if the system
     /// does not allow that, or if a group's members cannot be killed together.
     pub(crate) fn make(name: &str) -> Option<Cgroup> {
-        let directory = own()?.join(name);
+        let directory = own_group()?.join(name);
         fs::create_dir(&directory).ok()?;
         let made = Cgroup { directory };
         if !made.kill_file().is_file() {
@@ -69,7 +69,7 @@ impl Cgroup {
     /// Kills all members of the group, unless this process is one of them. A process that a call
     /// started may be the one that recovers the call, and must not kill itself.
     pub(crate) fn kill(&self) {
-        if !own().is_some_and(|own| own.starts_with(&self.directory)) {
+        if !own_group().is_some_and(|own| own.starts_with(&self.directory)) {
             let _ = fs::write(self.kill_file(), "1");
         }
     }
@@ -79,7 +79,7 @@ impl Cgroup {
     pub(crate) fn is_populated(&self) -> bool {
         let events = fs::read_to_string(self.directory.join("cgroup.events")).unwrap_or_default();
         events.lines().any(|line| line == "populated 1")
-            && !own().is_some_and(|own| own.starts_with(&self.directory))
+            && !own_group().is_some_and(|own| own.starts_with(&self.directory))
     }
 
     /// Removes the group, and the subgroups that a program made. A group in which a process runs
@@ -102,7 +102,7 @@ fn remove(directory: &Path, depth: usize) {
 }
 
 /// Returns the directory of this process's group.
-fn own() -> Option<PathBuf> {
+fn own_group() -> Option<PathBuf> {
     let mounts = fs::read("/proc/self/mountinfo").ok()?;
     let own = fs::read("/proc/self/cgroup").ok()?;
     found_in(&mounts, &own)

@@ -338,7 +338,7 @@ impl<'a> Fetch<'a> {
                 let records = self.next()..next;
                 self.captures.take(self.session, self.replicator, records, captures)?;
                 // A power cut may leave any part of an existing log; a new one has no name yet.
-                if self.goes_on() { self.captures.sync() } else { Ok(()) }
+                if self.can_append() { self.captures.sync() } else { Ok(()) }
             }
             HeldPart::Record(record) if record.sequence >= self.next() => {
                 self.append_last(record.kind == RecordKind::OPENED)?;
@@ -419,7 +419,7 @@ impl<'a> Fetch<'a> {
     }
 
     /// Returns whether records are appended to a log that can be read back.
-    fn goes_on(&self) -> bool {
+    fn can_append(&self) -> bool {
         self.ground.is_none() || self.is_settled
     }
 
@@ -439,7 +439,7 @@ impl<'a> Fetch<'a> {
     fn append(&mut self, record: &Record<'_>, begins_segment: bool) -> Result<()> {
         if self.live.is_none() {
             self.live = Some(self.begin_log(record)?);
-        } else if self.goes_on() && matches!(record.kind, RecordKind::OPENED | RecordKind::DROPPED) {
+        } else if self.can_append() && matches!(record.kind, RecordKind::OPENED | RecordKind::DROPPED) {
             return Err(self.fetch_error(BEHIND));
         }
         let known = self.known_beside(record)?;

@@ -99,7 +99,7 @@ pub(crate) fn open_read(
     types: Option<&SessionTypes>,
     log_slices: LogSlices,
 ) -> Result<LoadedSession> {
-    scan::whole(|| open_read_once(ground, dir, types, log_slices, &mut None))
+    scan::retry_if_replaced(|| open_read_once(ground, dir, types, log_slices, &mut None))
 }
 
 /// Reads the session once. If `digests` is `Some`, it receives the digests of the segments, and no
@@ -115,7 +115,7 @@ pub(super) fn open_read_once(
     let objects = Arc::new(Objects::new(Arc::clone(storage), dir));
     let mut images = Images::default();
     let scanner = match log_slices {
-        LogSlices::InLog if digests.is_none() => images.go_on(ground, dir, types, &objects)?,
+        LogSlices::InLog if digests.is_none() => images.start_after_image(ground, dir, types, &objects)?,
         _ => Scanner::new(storage.as_ref(), dir)?,
     };
     // Retained, since the fold may have to start again.
@@ -186,7 +186,7 @@ pub(crate) fn read_outline(
 ) -> Result<(LogScan, Result<Projection>)> {
     let none = Projection::new(LogSlices::Outline);
     let source = OutlineSource { storage, objects, limit };
-    scan::whole(|| {
+    scan::retry_if_replaced(|| {
         read_outline_by(source, dir, &none, |visit| Scanner::new(storage.as_ref(), dir)?.run(visit))
     })
 }
@@ -281,7 +281,7 @@ impl Images {
     }
 
     /// Finds the newest image that the log confirms, and starts the walk after it.
-    fn go_on<'a>(
+    fn start_after_image<'a>(
         &mut self,
         ReadGround { storage, memory }: ReadGround<'a>,
         dir: &'a FilePath,

@@ -402,7 +402,7 @@ impl SessionInner {
                 let types = self.types.as_ref().and_then(|types| types.slice(S::NAME));
                 let decoder = match types {
                     Some(slice) => slice.decoder.clone(),
-                    None => Decoder::Typed { alone: decode_item::<S>, behind: append_item::<S> },
+                    None => Decoder::Typed { decode: decode_item::<S>, append: append_item::<S> },
                 };
                 Some(ViewedSlice { id, items, source: self.log_source(state), decoder })
             }

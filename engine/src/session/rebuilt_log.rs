@@ -63,7 +63,7 @@ impl MadeLog {
         log_slices: LogSlices,
         fetch: &mut Fetch<'_>,
     ) -> Result<MadeLog> {
-        let (read, Digests(digests)) = scan::whole(|| {
+        let (read, Digests(digests)) = scan::retry_if_replaced(|| {
             let mut digests = Some(Digests::default());
             let read = open_read_once(ground, dir, types, log_slices, &mut digests)?;
             Ok((read, digests.unwrap_or_default()))
@@ -102,7 +102,7 @@ impl MadeLog {
     /// # Errors
     ///
     /// See [`read`](MadeLog::read).
-    pub(crate) fn goes_on(
+    pub(crate) fn read_appended(
         self,
         ground: ReadGround<'_>,
         dir: &Path,

@@ -356,12 +356,12 @@ impl SessionInner {
             ReplayVerdict::Same => self.apply_recorded(state)?,
             ReplayVerdict::Changed(divergence) => {
                 state.replay_log_mut()?.note(divergence);
-                self.go_on(state)?;
+                self.check_not_stopped(state)?;
                 self.apply_recorded(state)?;
             }
             ReplayVerdict::Extra(divergence) => {
                 state.replay_log_mut()?.note(divergence);
-                self.go_on(state)?;
+                self.check_not_stopped(state)?;
                 return Ok(next.saturating_sub(1));
             }
             ReplayVerdict::Missing(count, other) => {
@@ -383,7 +383,7 @@ impl SessionInner {
         let lane = state.replay_log_mut()?.head()?.map(|(_, whose)| whose);
         for _ in 0..count {
             self.pass_missing(state, Some(other))?;
-            self.go_on(state)?;
+            self.check_not_stopped(state)?;
             self.move_on(state, Waits::Others, |recording| {
                 let next = recording.head()?.map(|(_, whose)| whose);
                 Ok((next == lane).then_some(()))
@@ -393,7 +393,7 @@ impl SessionInner {
     }
 
     /// Fails if the replay has stopped at a divergence.
-    pub(super) fn go_on(&self, state: &mut WriterState) -> Result<()> {
+    pub(super) fn check_not_stopped(&self, state: &mut WriterState) -> Result<()> {
         let recording = state.replay_log_mut()?;
         if recording.stopped {
             self.schedule.notify_all();

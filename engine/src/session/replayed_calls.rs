@@ -146,7 +146,7 @@ impl Session {
         for (resource, paths) in left {
             state.note_left_otherwise(&resource, paths)?;
         }
-        inner.go_on(&mut state)?;
+        inner.check_not_stopped(&mut state)?;
         let recorded = state.replay_log_mut()?.head()?.map(|(head, _)| head.body.clone()).unwrap_or_default();
         let mut produced = end.clone();
         if let Ok(recorded) = ToolEnd::decode(&recorded) {

@@ -289,7 +289,7 @@ impl Session {
 
     /// Passes the conversation of each evaluation as it is now, and as it was at a position, to
     /// `visit`. Each may use at most the memory that is left of the budget at that time.
-    pub(crate) fn conversations_beside(
+    pub(crate) fn conversations_between(
         &self,
         to: SequenceNumber,
         budget: Option<&TextBudget<'_>>,

@@ -161,7 +161,7 @@ impl MappedFile {
 
     /// Runs `act` while no other thread runs one.
     #[inline(always)]
-    fn alone<T>(&self, act: impl FnOnce() -> T) -> T {
+    fn exclusively<T>(&self, act: impl FnOnce() -> T) -> T {
         while self.storing.swap(true, Ordering::Acquire) {
             std::hint::spin_loop();
         }
@@ -191,7 +191,7 @@ impl StorageFile for MappedFile {
         // process may write them at any time. No other thread of this process stores at the same
         // time, because of `alone`. Invariant 1 guarantees that the mapped file keeps its length.
         #[allow(unsafe_code)]
-        let bytes = self.alone(|| unsafe {
+        let bytes = self.exclusively(|| unsafe {
             let first: *const u8 = self.map.as_ptr().add(start);
             [0, 1, 2, 3].map(|at| first.add(at).read_volatile())
         });
@@ -212,7 +212,7 @@ impl StorageFile for MappedFile {
         // thread stores at the same time, because of `alone`. Invariant 1 guarantees that the
         // mapped file keeps its length.
         #[allow(unsafe_code)]
-        self.alone(|| unsafe {
+        self.exclusively(|| unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.map.as_mut_ptr().add(start), bytes.len());
         });
         Ok(())

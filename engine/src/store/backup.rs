@@ -258,7 +258,7 @@ impl Store {
             None => session_of(&extent(self.storage(), dir, None)?, dir)?,
         };
         let _lock = lock_to_write(&self.inner, session)?;
-        scan::whole(|| self.back_up_once(dir, &whole_dir, session, options))
+        scan::retry_if_replaced(|| self.back_up_once(dir, &whole_dir, session, options))
     }
 
     fn back_up_once(

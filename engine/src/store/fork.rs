@@ -107,7 +107,7 @@ impl Store {
     ) -> Result<Session> {
         let position = position.into();
         // A compaction by another process may replace a segment between reading it and linking it.
-        scan::whole(|| self.fork_once(parent, position, types, options.clone()))
+        scan::retry_if_replaced(|| self.fork_once(parent, position, types, options.clone()))
     }
 
     fn fork_once(

@@ -37,7 +37,7 @@ use crate::log::chain::Segment;
 use crate::log::copy::copy_plain;
 use crate::log::objects::Objects;
 use crate::log::reader::{FrameLocation, RecordLocator};
-use crate::log::scan::salvage::{SegmentPatch, SoundPart, UnsoundPart, sound_part};
+use crate::log::scan::salvage::{IntactChain, SegmentPatch, UnsoundPart, sound_part};
 use crate::log::writer::{AppendBody, AppendContext, LogIdentity, LogWriter};
 use crate::log::{layout, lock};
 use crate::operation::{OpenOperation, UnsettledOperation};
@@ -180,7 +180,7 @@ struct SalvageRun<'a> {
     store: &'a Store,
     dir: &'a Path,
     building: &'a Path,
-    part: SoundPart,
+    part: IntactChain,
     damage: Option<Error>,
 }
 

@@ -237,7 +237,7 @@ impl Store {
         fetch.settle()?;
         let made = match before {
             None => MadeLog::read(self.read_ground(), building, types, log_slices, fetch),
-            Some(made) => made.goes_on(self.read_ground(), building, types),
+            Some(made) => made.read_appended(self.read_ground(), building, types),
         };
         made.map_err(|error| not_sound(session, error))
     }

@@ -119,7 +119,7 @@ impl ToolRunner {
                 };
             }
             Some(EarlierCall::Suspended(suspended, standing)) => {
-                return self.go_on(&suspended, standing, options);
+                return self.continue_suspended(&suspended, standing, options);
             }
         }
         let tool = self.tools.get(&call.tool)?;
@@ -208,7 +208,7 @@ impl ToolRunner {
                 return Err(unsettled_error(unsettled.operation, &unsettled.tool));
             }
             Some(EarlierCall::Suspended(suspended, standing)) => {
-                let info = self.call_that_goes_on(&suspended, standing)?.0;
+                let info = self.call_to_continue(&suspended, standing)?.0;
                 return Ok(CallInfo { at: Location::caller(), is_held: true, ..info });
             }
         }

@@ -27,7 +27,7 @@ const SHOWN_MAX: u64 = 16 << 10;
 pub const TOGETHER_MAX: usize = 8;
 
 /// One of several concurrent calls.
-enum Together<'a> {
+enum ParallelCall<'a> {
     Running(Operation, &'a dyn AnyTool),
     Over(Result<ToolReport>),
 }
@@ -66,7 +66,7 @@ fn over() -> Error {
 }
 
 /// A call that is replayed together with others.
-enum TogetherReplayed {
+enum ReplayedParallelCall {
     Begun(CallInfo, SequenceNumber),
     Over(Result<ToolReport>),
 }
@@ -96,13 +96,14 @@ impl ToolRunner {
         if self.session.replays() {
             return self.run_together_replayed(calls, options);
         }
-        let begun: Vec<Together<'_>> = calls.iter().map(|call| self.begin_together(call, options)).collect();
+        let begun: Vec<ParallelCall<'_>> =
+            calls.iter().map(|call| self.begin_together(call, options)).collect();
         let ran: Vec<Ran> = thread::scope(|scope| {
             let mut running = Vec::with_capacity(calls.len());
             for (together, call) in begun.into_iter().zip(calls) {
                 let (operation, tool) = match together {
-                    Together::Running(operation, tool) => (operation, tool),
-                    Together::Over(report) => {
+                    ParallelCall::Running(operation, tool) => (operation, tool),
+                    ParallelCall::Over(report) => {
                         running.push(Err(Ran::Ended(report)));
                         continue;
                     }
@@ -137,17 +138,17 @@ impl ToolRunner {
                 let begun = self.check_own().and_then(|()| self.tools.get(&call.tool)).and_then(|tool| {
                     let info = info_of(call, tool.as_ref());
                     let begin = replay::begin(&self.session, &info, &call.arguments)?;
-                    Ok(TogetherReplayed::Begun(info, begin))
+                    Ok(ReplayedParallelCall::Begun(info, begin))
                 });
-                begun.unwrap_or_else(|error| TogetherReplayed::Over(Err(error)))
+                begun.unwrap_or_else(|error| ReplayedParallelCall::Over(Err(error)))
             }
-            Ok(Some(_)) => TogetherReplayed::Over(self.execute(call, options)),
-            Err(error) => TogetherReplayed::Over(Err(error)),
+            Ok(Some(_)) => ReplayedParallelCall::Over(self.execute(call, options)),
+            Err(error) => ReplayedParallelCall::Over(Err(error)),
         };
-        let begun: Vec<TogetherReplayed> = calls.iter().map(begin).collect();
+        let begun: Vec<ReplayedParallelCall> = calls.iter().map(begin).collect();
         let end = |together| match together {
-            TogetherReplayed::Over(report) => report,
-            TogetherReplayed::Begun(info, begin) => replay::end(&self.session, &info, begin),
+            ReplayedParallelCall::Over(report) => report,
+            ReplayedParallelCall::Begun(info, begin) => replay::end(&self.session, &info, begin),
         };
         begun.into_iter().map(end).collect()
     }
@@ -163,25 +164,25 @@ impl ToolRunner {
         self.tools.get(tool).is_ok_and(|tool| tool.reads_only() && !tool.outside_only())
     }
 
-    fn begin_together(&self, call: &ToolCall, options: &ExecuteOptions) -> Together<'_> {
+    fn begin_together(&self, call: &ToolCall, options: &ExecuteOptions) -> ParallelCall<'_> {
         let still_due = self.still_due(call);
         match self.find_earlier_call(call) {
             Ok(None) => {}
             // A call that the log knows is reported or runs again without a thread.
-            Ok(Some(_)) => return Together::Over(self.execute(call, options)),
-            Err(error) => return Together::Over(Err(error)),
+            Ok(Some(_)) => return ParallelCall::Over(self.execute(call, options)),
+            Err(error) => return ParallelCall::Over(Err(error)),
         }
         let begun = self.tools.get(&call.tool).and_then(|tool| {
             let info = info_of(call, tool.as_ref());
             Ok((self.begin_as(info, &call.arguments, options, &still_due)?, tool))
         });
         match begun {
-            Ok((operation, tool)) => Together::Running(operation, tool.as_ref()),
+            Ok((operation, tool)) => ParallelCall::Running(operation, tool.as_ref()),
             // Another thread's call of the same origin committed while this one waited.
             Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => {
-                Together::Over(self.execute(call, options))
+                ParallelCall::Over(self.execute(call, options))
             }
-            Err(error) => Together::Over(Err(error)),
+            Err(error) => ParallelCall::Over(Err(error)),
         }
     }
 

@@ -36,7 +36,7 @@ const EXPIRED_RESULT: &str =
 
 impl ToolRunner {
     /// Continues a suspended call according to its status.
-    pub(super) fn go_on(
+    pub(super) fn continue_suspended(
         &self,
         suspended: &SuspendedOperation,
         standing: SuspensionStatus,
@@ -56,7 +56,7 @@ impl ToolRunner {
         if let Some(EarlierCall::Recorded(report)) = self.of_settled(&invoked, from)? {
             return Ok(*report);
         }
-        let (info, call) = self.call_that_goes_on(suspended, standing)?;
+        let (info, call) = self.call_to_continue(suspended, standing)?;
         let tool = self.tools.get(&call.tool)?;
         // While this waited for the schedule, the question may have been withdrawn, or the approval
         // may have expired.
@@ -79,7 +79,7 @@ impl ToolRunner {
     /// # Errors
     ///
     /// [`Error::Suspended`] if it still waits, [`Error::NoSuchOperation`] if it has expired.
-    pub(super) fn call_that_goes_on(
+    pub(super) fn call_to_continue(
         &self,
         suspended: &SuspendedOperation,
         standing: SuspensionStatus,
@@ -154,7 +154,7 @@ impl ToolRunner {
             }
             // Children that cannot be read must not prevent a recovery.
             let children = self.state.session().children_of(suspended.operation).unwrap_or_default();
-            let recovery = self.go_on(&suspended, standing, options);
+            let recovery = self.continue_suspended(&suspended, standing, options);
             let recovery = recovery.map_or_else(Recovery::Failed, Recovery::RanAgain);
             let SuspendedOperation { operation, tool, call_id, .. } = suspended;
             let (not_undone, replaced) = (Vec::new(), Vec::new());

@@ -111,7 +111,7 @@ pub(crate) type AppendItem =
 #[derive(Clone, Debug)]
 pub(crate) enum Decoder {
     /// Decodes to values of a Rust type.
-    Typed { alone: DecodeItem, behind: AppendItem },
+    Typed { decode: DecodeItem, append: AppendItem },
     /// Decodes to values of any shape.
     Values(Arc<ValueDecoder>),
 }
@@ -125,7 +125,7 @@ impl Decoder {
         recorded: RecordedBytes<'_>,
     ) -> Decoded {
         match self {
-            Decoder::Typed { alone, .. } => alone(version, sequence, recorded),
+            Decoder::Typed { decode, .. } => decode(version, sequence, recorded),
             Decoder::Values(values) => values.decode(version, sequence, recorded),
         }
     }
@@ -140,7 +140,7 @@ impl Decoder {
         recorded: RecordedBytes<'_>,
     ) -> std::result::Result<(), Box<Error>> {
         match self {
-            Decoder::Typed { behind, .. } => behind(rows, version, sequence, recorded),
+            Decoder::Typed { append, .. } => append(rows, version, sequence, recorded),
             Decoder::Values(values) => {
                 let value = values.value(version, sequence, recorded)?;
                 push(rows, version, sequence, value, recorded.bytes().len());

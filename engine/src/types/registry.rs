@@ -351,7 +351,7 @@ impl SessionTypesBuilder {
             item_version: S::ITEM_VERSION,
             item_type: ItemType::of::<S::Item>(),
             tail_items: TAIL_ITEMS,
-            decoder: Decoder::Typed { alone: decode_item::<S>, behind: append_item::<S> },
+            decoder: Decoder::Typed { decode: decode_item::<S>, append: append_item::<S> },
             make_index: None,
             key_path: None,
             recode: recode::<S::Item>,
@@ -565,7 +565,7 @@ impl SessionTypesBuilder {
             slice.item_name = SmolStr::new_static(<S::Item as Event>::NAME);
             slice.item_version = <S::Item as Event>::VERSION;
             slice.decoder =
-                Decoder::Typed { alone: decode_event::<S::Item>, behind: append_event::<S::Item> };
+                Decoder::Typed { decode: decode_event::<S::Item>, append: append_event::<S::Item> };
         }
         self.bind::<S, S::Item>(reduce)
     }
@@ -585,7 +585,7 @@ impl SessionTypesBuilder {
             name: SmolStr::new_static(E::NAME),
             version: E::VERSION,
             event_type: ItemType::of::<E>(),
-            decoder: Decoder::Typed { alone: decode_event::<E>, behind: append_event::<E> },
+            decoder: Decoder::Typed { decode: decode_event::<E>, append: append_event::<E> },
             encode: encode_any::<E>,
             known: |name, bytes| Ok(Arc::new(decode_strict::<E>(name, bytes)?)),
             not_compared: E::NOT_COMPARED.iter().copied().map(SmolStr::new_static).collect(),

@@ -407,7 +407,7 @@ impl HostFilesystem {
             return;
         }
         let store = self.objects.store();
-        if super::whole(held).is_ok_and(|held| held != store) {
+        if super::resolve_links(held).is_ok_and(|held| held != store) {
             let (store, held) = (store.to_owned(), held.to_owned());
             state.notice(WorkspaceNotice::CapturesNotHeld { store, held });
         }

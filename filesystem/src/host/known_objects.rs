@@ -134,7 +134,7 @@ impl Objects {
 
     /// Returns whether a capture may rely on an object without reading it: either it is not its
     /// turn, or it is present and intact.
-    pub(super) fn stands(&self, id: ObjectId, kind: ObjectKind) -> bool {
+    pub(super) fn is_trusted(&self, id: ObjectId, kind: ObjectKind) -> bool {
         // An entry of a different kind in its place is reported by the later write.
         !self.is_due(id) || self.is_sound(id, kind).unwrap_or(false)
     }

@@ -256,7 +256,7 @@ impl HostFilesystem {
         if fs::symlink_metadata(store).is_ok_and(|found| !found.is_dir()) {
             return refused(store, "the store is no directory, or a link to one");
         }
-        let store = whole(store)?;
+        let store = resolve_links(store)?;
         if store.starts_with(&root) {
             return refused(&store, "the store is inside the workspace");
         }
@@ -306,7 +306,7 @@ impl Drop for HostFilesystem {
 }
 
 /// Resolves the links in a path whose last parts may be missing.
-fn whole(path: &Path) -> Result<PathBuf> {
+fn resolve_links(path: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(path).map_err(|error| Error::io("find", path, error))?;
     let mut missing = Vec::new();
     let mut present = absolute.as_path();

@@ -385,7 +385,7 @@ impl PackReceiver {
                     return Err(no_part);
                 }
             };
-            self.go_on(partial, piece.bytes)?;
+            self.add_bytes(partial, piece.bytes)?;
         }
         Ok(())
     }
@@ -427,7 +427,7 @@ impl PackReceiver {
     }
 
     /// Adds a piece to the file of an object, and gives the file its name if it is complete.
-    fn go_on(&mut self, mut partial: Partial, bytes: &[u8]) -> Result<()> {
+    fn add_bytes(&mut self, mut partial: Partial, bytes: &[u8]) -> Result<()> {
         partial.received += len(bytes);
         let is_whole = partial.received == partial.length;
         if let Some((temporary, file)) = &mut partial.file {

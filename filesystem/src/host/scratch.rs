@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::object_files::open_directory;
 use super::objects::Objects;
-use super::{FilesystemSnapshot, HostFilesystem, Rebind, root, whole};
+use super::{FilesystemSnapshot, HostFilesystem, Rebind, resolve_links, root};
 use crate::DirectoryIdentity;
 use crate::error::{Error, Result};
 
@@ -60,7 +60,7 @@ impl HostFilesystem {
                 }
                 if kind.is_symlink() {
                     let target = fs::read_link(entry.path()).map_err(failed)?;
-                    if leads_into(&whole(&directory.join(target))?, original, &mut known) {
+                    if leads_into(&resolve_links(&directory.join(target))?, original, &mut known) {
                         let path = entry.path();
                         let path =
                             path.strip_prefix(self.root()).unwrap_or(&path).to_string_lossy().into_owned();

@@ -197,7 +197,7 @@ pub fn import_session(
     let options = options.tag(IMPORTED_FROM, state.session_id.to_string());
     let options = ImportOptions { session: options, keep_unknown: true };
     let session = store.import(&export, types, options)?;
-    match go_on(store, &session, &state, position, had) {
+    match finish_import(store, &session, &state, position, had) {
         Ok(differing) => Ok(ImportedSession { session, exported: state, differing }),
         Err(error) => Err(give_up(store, session, error)),
     }
@@ -212,7 +212,7 @@ pub(crate) fn give_up(store: &Store, session: Session, error: Error) -> Error {
 }
 
 /// Records the rest of the state, and compares.
-fn go_on(
+fn finish_import(
     store: &Store,
     session: &Session,
     exported: &SessionState,

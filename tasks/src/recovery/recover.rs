@@ -219,7 +219,7 @@ impl CrashRecoveryManager {
     fn partial(&self, to: &Store, action: &dyn Fn(String, &[String]) -> RecoveryAction) -> Result<Session> {
         if self.has_log {
             match to.salvage(self.dir(), SessionOptions::default()) {
-                Ok(salvaged) => return self.go_on(to, &salvaged, action),
+                Ok(salvaged) => return self.continue_salvaged(to, &salvaged, action),
                 Err(error) if self.tree.is_some() && self.is_lost(&error) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -232,7 +232,7 @@ impl CrashRecoveryManager {
     }
 
     /// Continues with a salvaged session. If that fails, the session is deleted.
-    fn go_on(
+    fn continue_salvaged(
         &self,
         to: &Store,
         salvaged: &SalvageReport,

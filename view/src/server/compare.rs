@@ -14,7 +14,7 @@ use crate::Result;
 use crate::first_difference::{self, DifferingValue, FirstDifference};
 use crate::positions::position_of;
 use crate::walk;
-use foldlog_replay::differences::states_beside;
+use foldlog_replay::differences::between_states;
 
 /// Maximum number of rows of one conversation in an answer.
 const ROWS_MAX: usize = 400;
@@ -88,11 +88,11 @@ pub(crate) fn compare(
         let states = || -> Result<_> {
             Ok((here.reader.state_reader_at(one.at)?, there.reader.state_reader_at(other.at)?))
         };
-        let compared = states().and_then(|(before, after)| states_beside(&before, &after, take));
+        let compared = states().and_then(|(before, after)| between_states(&before, &after, take));
         unless_refused(compared, &mut refused).map(Option::unwrap_or_default)
     })?;
     let mut bytes = 0;
-    let beside = here.reader.conversations_beside(one.at, &there.reader, other.at);
+    let beside = here.reader.conversations_between(one.at, &there.reader, other.at);
     let beside = unless_refused(beside.map_err(crate::Error::from), &mut refused)?.unwrap_or_default();
     let conversations = beside.iter().map(|conversation| rows(conversation, &mut bytes));
     let conversations = conversations.collect::<Result<_>>()?;

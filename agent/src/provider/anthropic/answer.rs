@@ -86,7 +86,8 @@ pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box
     let usage = serde_json::from_str::<Option<AnthropicUsage>>(part("usage")).unwrap_or_default();
     let head = AnthropicAnswerHead { model: text("model"), stop_reason: text("stop_reason"), usage };
     let tokens = usage.map(AnthropicUsage::tokens);
-    let content = fields.get("content").ok_or("the reply holds no content").and_then(|raw| whole(raw));
+    let content =
+        fields.get("content").ok_or("the reply holds no content").and_then(|raw| parse_content(raw));
     match content {
         Ok(content) => finish(reply, head, content),
         Err(what) => Err(reply.error_after(reply.error(ProviderErrorKind::InvalidAnswer, what), "", tokens)),
@@ -94,7 +95,7 @@ pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box
 }
 
 /// Parses a content that arrived in one piece.
-fn whole(raw: &RawValue) -> Result<AnthropicAnswerContent, &'static str> {
+fn parse_content(raw: &RawValue) -> Result<AnthropicAnswerContent, &'static str> {
     let blocks: Vec<BTreeMap<String, Box<RawValue>>> =
         serde_json::from_str(raw.get()).map_err(|_| "the content is no list of blocks")?;
     let mut content =

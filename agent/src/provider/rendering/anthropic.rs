@@ -185,7 +185,7 @@ fn visible<'a>(content: impl Into<Cow<'a, str>>) -> Option<AnthropicBlock<'a>> {
 /// Returns a message's content in the provider's own form, and its blocks.
 fn message_blocks(message: &ConversationMessage) -> (Option<&RawValue>, Vec<AnthropicBlock<'_>>) {
     if let Some((raw, blocks)) = own_blocks(message) {
-        return whole(raw, blocks);
+        return without_empty_texts(raw, blocks);
     }
     (None, spoken(message).into_iter().collect())
 }
@@ -208,7 +208,8 @@ fn answer<'a>(
         && blocks.iter().filter(|block| is_call(block)).count() == sent.len()
     {
         let pairs: Vec<_> = sent.iter().map(|(_, id, name)| (id.as_str(), &**name)).collect();
-        return replace_call_ids(&blocks, &pairs).map_or_else(|| whole(raw, blocks), |blocks| (None, blocks));
+        return replace_call_ids(&blocks, &pairs)
+            .map_or_else(|| without_empty_texts(raw, blocks), |blocks| (None, blocks));
     }
     let mut blocks: Vec<_> = spoken(message).into_iter().collect();
     blocks.extend(sent.into_iter().map(|(call, id, name)| {
@@ -296,7 +297,7 @@ fn own_blocks(message: &ConversationMessage) -> Option<(&RawValue, Vec<&RawValue
 }
 
 /// Removes the blocks that the API refuses. If there are none, the content is sent unchanged.
-fn whole<'a>(
+fn without_empty_texts<'a>(
     raw: &'a RawValue,
     blocks: Vec<&'a RawValue>,
 ) -> (Option<&'a RawValue>, Vec<AnthropicBlock<'a>>) {

@@ -61,7 +61,7 @@ pub(crate) struct SegmentPatch {
 }
 
 /// The records of a log to which an unbroken chain leads from the first, and their locations.
-pub(crate) struct SoundPart {
+pub(crate) struct IntactChain {
     /// Segments up to the last record, each with the end of its part of the chain. Mended headers
     /// are mended only here, not in their files.
     pub(crate) places: RecordLocator,
@@ -120,7 +120,7 @@ enum SegmentWalkEnd {
 ///
 /// [`Error::NotASession`] if there are no segments, [`Error::NotAFile`] if none is a regular file,
 /// [`Error::FutureFormat`], [`Error::Io`].
-pub(crate) fn sound_part(storage: &dyn Storage, dir: &Path) -> Result<SoundPart> {
+pub(crate) fn sound_part(storage: &dyn Storage, dir: &Path) -> Result<IntactChain> {
     let mut files = chain::segment_files(storage, dir)?;
     loop {
         let mut reading = SalvageReader::new(storage, dir, files)?;
@@ -403,7 +403,7 @@ impl<'a> SalvageReader<'a> {
         };
     }
 
-    fn finish(self) -> Result<SoundPart> {
+    fn finish(self) -> Result<IntactChain> {
         let compaction = Compaction::read(self.walk.storage, &self.walk.chain.segments)?;
         let compaction = compaction.and_then(|compaction| compaction.part_below(self.walk.next_sequence));
         let ChainWalk { dir, chain, index, next_sequence, openings, rollbacks, epoch, .. } = self.walk;
@@ -414,7 +414,7 @@ impl<'a> SalvageReader<'a> {
         if let Some(last) = segments.last_mut() {
             last.end = Some(end);
         }
-        Ok(SoundPart {
+        Ok(IntactChain {
             places: RecordLocator { compaction, segments: Arc::new(segments), index, next_sequence },
             walked,
             mends: self.mends,
@@ -428,7 +428,7 @@ impl<'a> SalvageReader<'a> {
     }
 }
 
-impl SoundPart {
+impl IntactChain {
     /// Returns the mends within `places`.
     pub(crate) fn mends(&self, places: &RecordLocator) -> impl Iterator<Item = &SegmentPatch> {
         let ends: BTreeMap<u32, u64> = places

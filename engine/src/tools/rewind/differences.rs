@@ -61,7 +61,7 @@ pub(super) fn conversations(
     budget: Option<&TextBudget<'_>>,
 ) -> Result<(Vec<ConversationRewound>, Vec<Difference>)> {
     let (mut conversations, mut differences) = (Vec::new(), Vec::new());
-    session.conversations_beside(to, budget, &mut |ConversationBeside { evaluation_id, now, then }| {
+    session.conversations_between(to, budget, &mut |ConversationBeside { evaluation_id, now, then }| {
         let messages = |one: &Option<Conversation>| one.as_ref().map_or(0, |one| one.messages().len() as u64);
         let (before, after) = (turns(now.as_ref()), turns(then.as_ref()));
         let of_messages = messages_of(&evaluation_id, now.as_ref(), then.as_ref());

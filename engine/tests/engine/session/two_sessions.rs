@@ -73,7 +73,7 @@ fn a_fork_and_its_parent_part_behind_what_they_share() {
     assert_eq!(parting.alike, at.get() + 1);
     assert_eq!(records(&parting)[0], Some(format!("{} opened", at + 1)), "where the fork names itself");
     let ends = (fork.last_position(), parent.last_position());
-    let differences = fork.slice_differences_beside(ends.0, &parent, ends.1).unwrap();
+    let differences = fork.slice_differences_between(ends.0, &parent, ends.1).unwrap();
     let of_plan: Vec<_> = differences.iter().filter(|one| one.slice.as_deref() == Some("plan")).collect();
     let [difference] = of_plan.as_slice() else { panic!("{differences:?}") };
     assert_eq!((difference.path.as_str(), difference.change), ("items[2].title", DifferenceKind::Changed));
@@ -91,7 +91,7 @@ fn an_item_more_in_the_middle_is_one_difference() {
     let (one, two) = (read(&home, &one), read(&home, &two));
     let of_plan = |here: &LogReader, there: &LogReader| -> Vec<(String, DifferenceKind)> {
         let ends = (here.last_position(), there.last_position());
-        let all = here.slice_differences_beside(ends.0, there, ends.1).unwrap();
+        let all = here.slice_differences_between(ends.0, there, ends.1).unwrap();
         let plan = all.into_iter().filter(|one| one.slice.as_deref() == Some("plan"));
         plan.map(|one| (one.path, one.change)).collect()
     };
@@ -121,11 +121,11 @@ fn conversations_stand_beside_each_other_whatever_ids_their_calls_have() {
     };
     let (one, two) = (talk(1, "toolu_1", "It is fine."), talk(2, "toolu_2", "It is broken."));
     let ends = (one.last_position(), two.last_position());
-    let beside = one.conversations_beside(ends.0, &two, ends.1).unwrap();
+    let beside = one.conversations_between(ends.0, &two, ends.1).unwrap();
     let [conversation] = beside.as_slice() else { panic!("{beside:?}") };
     let row = |place, alike| MessageRow { here: Some(place), there: Some(place), alike };
     assert_eq!(conversation.rows, [row(0, true), row(1, true), row(2, false)]);
-    let differences = one.conversation_differences_beside(ends.0, &two, ends.1).unwrap();
+    let differences = one.conversation_differences_between(ends.0, &two, ends.1).unwrap();
     assert_eq!(differences.len(), 1, "{differences:?}");
     assert_eq!(
         (differences[0].path.as_str(), differences[0].change),
@@ -154,7 +154,7 @@ fn how_long_a_call_took_is_no_difference() {
     let (one, two) = (ran(1_000), ran(7_000));
     let parting = one.find_divergence(&two).unwrap();
     assert!(parting.is_none(), "{parting:?}");
-    let differences = one.slice_differences_beside(one.last_position(), &two, two.last_position()).unwrap();
+    let differences = one.slice_differences_between(one.last_position(), &two, two.last_position()).unwrap();
     assert_eq!(differences, [], "{differences:?}");
 }
 
@@ -175,7 +175,7 @@ proptest! {
         };
         let (here, there) = (session(1, &one), session(2, &two));
         let ends = (here.last_position(), there.last_position());
-        let all = here.slice_differences_beside(ends.0, &there, ends.1).unwrap();
+        let all = here.slice_differences_between(ends.0, &there, ends.1).unwrap();
         let plan: Vec<_> = all.iter().filter(|one| one.slice.as_deref() == Some("plan")).collect();
         let (mut gone, mut come) = (0, 0);
         let place = |path: &str| -> usize {

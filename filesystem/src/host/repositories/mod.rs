@@ -414,7 +414,9 @@ impl RepositoryScan<'_> {
                 if before == stat
                     && !(self.look.is_racy)(&stat)
                     && entry.copy.is_none_or(|copy| {
-                        keep.is_some_and(|keep| keep.is_known(copy) && keep.stands(copy, ObjectKind::Blob))
+                        keep.is_some_and(|keep| {
+                            keep.is_known(copy) && keep.is_trusted(copy, ObjectKind::Blob)
+                        })
                     }) =>
             {
                 entry

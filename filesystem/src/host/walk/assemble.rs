@@ -101,7 +101,8 @@ impl WorkspaceWalk<'_> {
     /// Returns whether the store has the objects of an unchanged directory, as far as they are
     /// checked.
     fn has_objects_of(&self, last: &ManifestDirectory) -> bool {
-        let has = |id, kind| id == ObjectId::UNKNOWN || self.keep.is_none_or(|keep| keep.stands(id, kind));
+        let has =
+            |id, kind| id == ObjectId::UNKNOWN || self.keep.is_none_or(|keep| keep.is_trusted(id, kind));
         has(last.tree, ObjectKind::Tree) && has(last.times, ObjectKind::Blob)
     }
 

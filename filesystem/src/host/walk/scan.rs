@@ -218,7 +218,7 @@ impl WorkspaceWalk<'_> {
     fn is_kept(&self, leaf: &Leaf) -> bool {
         let Some(objects) = self.keep else { return true };
         let has_data = || Sparse::read(objects, leaf.blob).is_ok_and(|(_, data)| objects.is_there(data));
-        objects.stands(leaf.blob, ObjectKind::Blob)
+        objects.is_trusted(leaf.blob, ObjectKind::Blob)
             && (leaf.form != BlobForm::Sparse || !objects.is_due(leaf.blob) || has_data())
     }
 
