@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ColorChoice, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use foldlog_codec::escape;
 
 use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
@@ -17,26 +17,17 @@ use crate::remote;
 use crate::style::ColorMode;
 use crate::verbs;
 
-/// Runs agents as sessions, and reads, checks and repairs the logs of sessions without the code that wrote them.
-///
-/// STORE is a directory of sessions, SESSION the directory of one: STORE/sessions/ID. Records are numbered from 0; a position is
-/// the number of the last record at some moment, or the tag of a snapshot (`tag:NAME` where NAME is a number). Verbs that only read
-/// a session take URL/sessions/ID, or URL ID, for one that a bucket holds; `foldlog help pull` says which URLs there are. Only `run`,
-/// `recover`, `restore`, `rewind`, `settle`, `compact`, `push`, `takeover` and `validate --repair` write into a session.
-///
-/// Exit codes: 0 what was asked holds; 1 a log does not hold (corrupt or diverged); 2 wrong usage, something cannot be read,
-/// or a run gave no answer.
+/// Runs agents as recorded sessions, and reads, checks and repairs their logs.
 #[derive(Debug, Parser)]
 #[command(name = "foldlog", version, max_term_width = 100)]
 struct Args {
-    /// Print JSON: one document, or for lists one object a line
+    /// Print JSON: one document, or one object a line for lists
     #[arg(long, global = true)]
     json: bool,
-    /// Refuse what takes more memory than this, in bytes or as 64M or 1GiB [default: 64M and three times the bytes of the log; for
-    /// a tree of files 1GiB a file and 4GiB in all]
+    /// Limit the memory for a log's data, such as 512M [default: 64M and three times the log]
     #[arg(long, global = true, value_name = "BYTES", value_parser = bytes)]
     memory: Option<u64>,
-    /// Colour what people read: auto (on a terminal, unless NO_COLOR, CLICOLOR or TERM says otherwise), always or never
+    /// Colour the output: auto, always or never
     #[arg(
         long,
         global = true,
@@ -47,11 +38,53 @@ struct Args {
         default_value_t
     )]
     color: ColorMode,
-    /// Show results without a pager: show, diff, transcript and ledger use $FOLDLOG_PAGER, $PAGER or less on a terminal
+    /// Print without a pager
     #[arg(long, global = true)]
     no_pager: bool,
     #[command(subcommand)]
     verb: Verb,
+}
+
+/// The commands by what people do with them, as `foldlog --help` lists them.
+const GROUPS: [(&str, &[&str]); 7] = [
+    ("Start", &["demo", "run", "import"]),
+    (
+        "See what happened",
+        &["sessions", "show", "tail", "state", "diff", "transcript", "ledger", "stats", "report", "view"],
+    ),
+    ("Decide, recover, undo", &["pending", "settle", "recover", "rewind"]),
+    ("Check, copy, clean up", &["verify", "replay", "salvage", "backup", "export", "compact", "gc"]),
+    ("Long-running work", &["tasks", "checkpoints", "restore", "validate"]),
+    ("Several machines", &["pull", "push", "takeover"]),
+    ("Shell", &["man", "completions"]),
+];
+
+/// Help of the binary. `{after-help}` lists the commands.
+const HELP_TEMPLATE: &str = "\
+{about-with-newline}
+{usage-heading} {usage}{after-help}
+
+Options:
+{options}
+
+`foldlog help COMMAND` explains a command. STORE is a directory of sessions. SESSION is one of them:
+STORE/sessions/ID, or URL/sessions/ID in a bucket or database. A position is a record's number,
+counted from 0, or a snapshot's tag. Exit codes: 0 success; 1 damaged, diverged or invalid data;
+2 wrong usage, unreadable input, or a run without an answer.
+";
+
+/// Returns the command line, with its commands listed in groups.
+pub fn command() -> Command {
+    let command = Args::command();
+    let mut groups = String::new();
+    for (heading, names) in GROUPS {
+        groups.push_str(&format!("{heading}:\n"));
+        for name in names {
+            let about = command.find_subcommand(name).and_then(Command::get_about);
+            groups.push_str(&format!("  {name:<12} {}\n", about.map(ToString::to_string).unwrap_or_default()));
+        }
+    }
+    command.help_template(HELP_TEMPLATE).after_help(groups.trim_end().to_owned())
 }
 
 /// Parses a number of bytes: digits, optionally followed by K, M, G, KiB, MiB or GiB, which are
@@ -80,138 +113,239 @@ pub(crate) fn parse_nonblank(text: &str) -> Result<String, String> {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show what foldlog is for: write, kill, recover, roll back, fork, verify, replay.
+    /// Watch a session being killed, recovered and rolled back.
+    ///
+    /// Example: `foldlog demo --dir demo`
+    ///
+    /// Without --dir the store is temporary.
     Demo(verbs::demo::Args),
-    /// Copy a session, or all sessions of a store, into another store, or what is new of them.
+    /// Copy sessions while they are written.
     ///
-    /// The sessions may be written meanwhile. An older copy in DIR is gone on with, if it is the beginning of the session; else
-    /// it is left as it is, and what differs is said. What was copied is checked before it counts. A kill at any moment leaves the
-    /// older copy. DIR is a store: to restore is to open it. Captures of workspaces are copied where they are kept in the session's
-    /// directory, as `foldlog run` keeps them; workspaces are not.
+    /// Example: `foldlog backup STORE --to COPY`
+    ///
+    /// The copy is a store: to restore it, open it. A later backup into the same directory
+    /// copies only what is new, if the copy is the beginning of the session; otherwise nothing
+    /// is changed, and the difference is reported. Copied bytes are checked before they count,
+    /// and a kill at any moment leaves the older copy intact. Captures of workspaces are copied
+    /// if they are in the session's directory, as `foldlog run` keeps them. Workspaces are not
+    /// copied.
     Backup(verbs::backup::Args),
-    /// Drop the bodies of STATE that nothing needs any more, of a session that is not open for writing; compress its segments.
+    /// Drop or compress parts of logs that nothing needs.
     ///
-    /// With --compress the files of finished segments are kept compressed, or made plain again by --compress none; they are read as
-    /// before, and nothing is lost. With --compress and --keep all nothing else is done: no body is dropped.
+    /// Example: `foldlog compact STORE --keep tagged --dry-run`
     ///
-    /// What the slices hold now stays, and so do LOG slices, calls, conversations, times and the hashes of what is dropped. Positions
-    /// that are not kept cannot be gone back to any more. Forks that were made before have their own files.
+    /// Drops the bodies of STATE records that no slice needs any more. The session must not be
+    /// open for writing. Current slices, LOG slices, calls, conversations, times and the hashes
+    /// of dropped bodies remain. A rewind to a position that was not kept is refused
+    /// afterwards. Forks that were made before keep their own files.
+    ///
+    /// With --compress, finished segments are compressed, or decompressed by --compress none.
+    /// With --compress and --keep all, nothing is dropped.
     Compact(verbs::compact::Args),
-    /// Tell which files of a store nothing needs any more, or remove them with --yes.
+    /// List or remove files that nothing needs.
     ///
-    /// That is, objects of bodies that `compact` has dropped, captures of workspaces that no rewind is to need, old images, and what
-    /// crashes have left. Captures of the latest calls, of calls that are open or wait for somebody, of the last rewind, and of
-    /// snapshots that are kept stay. Sessions that are open or damaged are skipped.
+    /// Example: `foldlog gc STORE --yes`
     ///
-    /// Of a bucket that holds sessions: chunks of records that stand in a larger object as well, which is at least a day old. Workers and
-    /// readers may go on meanwhile.
+    /// Without --yes, files are only listed: objects of bodies that `compact` has dropped,
+    /// captures of workspaces that no rewind needs, old images, and leftovers of crashes.
+    /// Captures of the latest calls, of open and waiting calls, of the last rewind, and of kept
+    /// snapshots remain. Sessions that are open or damaged are skipped.
+    ///
+    /// Of a bucket, small chunks of records are removed once a larger object that is at least a
+    /// day old contains them. Workers and readers may continue meanwhile.
     Gc(verbs::gc::Args),
-    /// Import recorded runs of other tools' agents, and conversations, one session each.
+    /// Import runs and conversations of other tools.
+    ///
+    /// Example: `foldlog import claude-code transcript.jsonl --store STORE`
     #[command(subcommand)]
     Import(verbs::import::Args),
-    /// Run an agent's program over a workspace, as a session of a store, and print its answer.
+    /// Run Claude Code, each tool call as a transaction.
     ///
-    /// What is said and done is recorded before anything follows from it, and each call of a tool is a transaction over the
-    /// workspace. A run that was cut short, in whatever way, is resumed by the same command with --resume.
+    /// Example: `foldlog run --adapter claude --prompt task.md --workspace DIR --store STORE`
+    ///
+    /// Every message and call is recorded before anything follows from it. A run that was cut
+    /// short is resumed by the same command with --resume.
     Run(Box<verbs::run::Args>),
-    /// List the sessions of a store: who runs where, who was cut short in which tool, who waits, who is damaged.
+    /// List the sessions of a store, with their status.
     ///
-    /// A session that is damaged or cannot be read is a row too, whatever tags and times are asked for. Each session is read from
-    /// its newest image on: damage before that is found by `verify`.
+    /// Example: `foldlog sessions STORE --status interrupted`
+    ///
+    /// Damaged and unreadable sessions are listed too, whatever tags and times are asked for.
+    /// Each session is read from its newest image on; `verify` finds damage before that.
     Sessions(verbs::sessions::Args),
-    /// List the records, one a line, and whether each is live, abandoned by a rollback, or abandoned but for its item in a
-    /// LOG slice, which stays (`log-only`).
+    /// List the records of a session.
     ///
-    /// Of a damaged session the records before its first damage are listed; the same holds of state, diff, stats, ledger and
-    /// export. They say where the sound part ends, and exit with 1. `tail` does so with damage behind the beginning of the
-    /// segment in which it begins.
+    /// Example: `foldlog show SESSION --payload`
+    ///
+    /// Each record is `live`, `abandoned` by a rollback, or `log-only`: abandoned, but its item
+    /// in a LOG slice remains.
+    ///
+    /// If a session is damaged, the records before the first damage are listed, and the exit
+    /// code is 1. The same applies to state, diff, stats, ledger and export. `tail` does not
+    /// see damage before the segment of its first record.
     Show(verbs::show::Args),
-    /// List the last records, and with --follow further ones as another process writes them.
+    /// List the last records, and follow new ones.
+    ///
+    /// Example: `foldlog tail SESSION --follow`
     Tail(verbs::tail::Args),
-    /// Show the slices at a position.
+    /// Print the slices at a position.
+    ///
+    /// Example: `foldlog state SESSION --at 42`
     State(verbs::state::Args),
-    /// Show what changed between two positions, by slice and path.
+    /// Compare two positions, or two sessions.
+    ///
+    /// Example: `foldlog diff SESSION 10 42`
     Diff(verbs::diff::Args),
-    /// Check every frame, body, seal and object of sessions or whole stores, and list all damaged places.
+    /// Check every byte of sessions, and list all damage.
     ///
-    /// Each place is listed once, with what of the log is sound behind it. Captures of workspaces are not checked: a restore checks them as it reads them.
+    /// Example: `foldlog verify STORE`
+    ///
+    /// Checks frames, bodies, seals and objects. Each damaged place is listed once, with what
+    /// is intact after it. --captures checks the captures of workspaces too.
     Verify(verbs::verify::Args),
-    /// Fold a session from its first record, and check that its rollbacks restored what they claim.
+    /// Fold a session again, and check its rollbacks.
+    ///
+    /// Example: `foldlog replay SESSION --thorough`
     Replay(verbs::replay::Args),
-    /// Count what a session's log is made of, by segment, kind, event and slice.
+    /// Count records, bytes, calls, tokens and cost.
+    ///
+    /// Example: `foldlog stats SESSION`
     Stats(verbs::stats::Args),
-    /// Write a session as one HTML file that a browser shows: its timeline, and its state at every step.
+    /// Write a session as one HTML file.
+    ///
+    /// Example: `foldlog report SESSION --html report.html`
+    ///
+    /// The file contains the timeline, the slices and files at each step, conversations and
+    /// calls. It needs no network.
     Report(verbs::report::Args),
-    /// Show a store or a session in a browser: its timeline, what there is at any step, and what is written meanwhile.
+    /// Show a store or a session in a browser.
     ///
-    /// Pages are served on 127.0.0.1 alone, to whoever knows the address with its token; whatever was said is shown. $BROWSER names
-    /// the program that opens them, else xdg-open does. Nothing is written into the store.
+    /// Example: `foldlog view STORE`
+    ///
+    /// Serves pages on 127.0.0.1 only. Everyone who knows the printed address with its token
+    /// can read the store, so do not pass it on. $BROWSER names the program that opens the
+    /// page; the default is xdg-open. Nothing is written into the store.
     View(verbs::view::Args),
-    /// Say what became of each tool call, or all that is known of one, with the commands that decide about it.
+    /// List tool calls with their outcomes.
+    ///
+    /// Example: `foldlog ledger SESSION`
+    ///
+    /// With an operation, everything that is known of one call, and the commands that decide
+    /// about it.
     Ledger(verbs::ledger::Args),
-    /// Print a conversation: what a provider would be sent, or what was recorded.
+    /// Print a conversation.
     ///
-    /// Without --as-recorded, results stand behind their calls, calls have ids of their own, and what was shortened is
-    /// left out. The formats openai and anthropic print one JSON array of messages; a history that the provider would
-    /// refuse is an error then.
+    /// Example: `foldlog transcript SESSION --format markdown`
+    ///
+    /// Prints what a provider would be sent: results follow their calls, call ids are unique,
+    /// and shortened parts are left out. --as-recorded prints the recorded messages. The
+    /// formats openai and anthropic print one JSON array of messages, and fail if the provider
+    /// would refuse the history.
     Transcript(verbs::transcript::Args),
-    /// Restore the workspaces of an interrupted session and end its open calls, without its host. Writes into the session.
+    /// Restore directories after a crash, and end open calls.
+    ///
+    /// Example: `foldlog recover SESSION --workspace DIR`
+    ///
+    /// Works without the host's code and runs no tool. Writes into the session.
     Recover(Box<verbs::recover::Args>),
-    /// List the checkpoints of a session, and check their hashes.
+    /// List the checkpoints, and check their hashes.
+    ///
+    /// Example: `foldlog checkpoints SESSION`
     Checkpoints(verbs::checkpoints::Args),
-    /// Restore a session to a checkpoint, without its host. Writes into the session.
+    /// Restore a session to a checkpoint.
     ///
-    /// What was there is kept as a checkpoint too, by which the restore can be undone. Workspaces stay as they are, unless their
-    /// directories are given.
+    /// Example: `foldlog restore SESSION checkpoint_002 --by NAME --reason TEXT`
+    ///
+    /// Works without the host's code. The state before the restore is kept as a checkpoint, so
+    /// the restore can be undone. Workspaces change only if their directories are given. Writes
+    /// into the session.
     Restore(verbs::restore::Args),
-    /// Take a session back to a position, with the files of its workspaces, without its host. Writes into the session.
+    /// Take a session and its files back to a position.
     ///
-    /// What is there is captured first, and `--undo` brings it back. Files that were changed by hand since the last call are kept. Let
-    /// nobody write into the directories meanwhile.
+    /// Example: `foldlog rewind SESSION 42 --workspace DIR --by NAME --reason TEXT`
+    ///
+    /// Works without the host's code. The present state is captured first, and `--undo` brings
+    /// it back. Files that were changed by hand since the last call are kept. Do not write into
+    /// the directories meanwhile. Writes into the session.
     Rewind(verbs::rewind::Args),
-    /// List all that waits for a person, in all sessions of a store, each with the commands that settle it.
+    /// List what waits for a decision of a person.
     ///
-    /// A call that asks has done nothing yet: `foldlog settle` approves it, with the digest of its arguments, or refuses it.
-    /// A call that waits for its result has done its part: `foldlog settle` brings the result. Of a call that was interrupted,
-    /// and that its tool cannot judge, a person says whether it did its work, or is to run again.
+    /// Example: `foldlog pending STORE`
+    ///
+    /// A call that asks a question has had no effect yet: `foldlog settle` approves or refuses
+    /// it, by the digest of its arguments. A call that waits for its result has done its part:
+    /// `foldlog settle` provides the result. If a call was interrupted, a person decides
+    /// whether it did its work, or runs again.
     Pending(verbs::pending::Args),
-    /// Draw the tasks of a session as a tree: what each waits for, and what is next.
+    /// Print the tree of tasks.
     ///
-    /// [ ] pending, [#] blocked, [>] in progress, [x] completed, [!] failed, [-] skipped, [/] cancelled.
+    /// Example: `foldlog tasks SESSION`
+    ///
+    /// [ ] pending, [#] blocked, [>] in progress, [x] completed, [!] failed, [-] skipped, [/]
+    /// cancelled.
     Tasks(verbs::tasks::Args),
-    /// Check whether the state of a session holds: tasks, conversations, files, logs and digests. With --repair writes into
-    /// the session.
+    /// Check the state of long-running work, and repair it.
     ///
-    /// Each issue is told with its severity, its rule, its facts and the event that would repair it. A repair dispatches
-    /// these events, each recorded with who asked for it, and checks again. No task is removed. Reducers of the host do not
-    /// see these events.
+    /// Example: `foldlog validate SESSION`
+    ///
+    /// Lists each issue with its severity, its rule, its facts and the event that would repair
+    /// it. --repair dispatches these events, each recorded with its author, and checks again.
+    /// It removes no task. Reducers of the host do not see these events.
     Validate(verbs::validate::Args),
-    /// Record a person's decision about a call that was interrupted and cannot safely be run again, or that is suspended.
-    /// Writes into the session, or leaves the decision for the process that has it open.
+    /// Record a decision about a tool call.
+    ///
+    /// Example: `foldlog settle SESSION 36 failed --by NAME --reason TEXT`
+    ///
+    /// For a call that is suspended, or that was interrupted and cannot safely run again. If
+    /// another process has the session open, the decision is left for it. Writes into the
+    /// session.
     Settle(verbs::settle::Args),
-    /// Copy what is sound in a damaged session, before its first damage, into a new session. The damaged one is only read.
+    /// Copy the intact part of a damaged session.
     ///
-    /// Damage in a segment's header, or in a frame that holds no record, does not count if what follows proves what was
-    /// there. No byte of a record is repaired: records behind a damaged one, behind a missing segment or behind a record
-    /// whose object is missing are counted and not copied.
+    /// Example: `foldlog salvage SESSION --to STORE`
+    ///
+    /// Copies the records before the first damage into a new session. The damaged session is
+    /// only read. Damage in a segment's header, or in a frame without a record, is repaired if
+    /// the following bytes prove its content. Records after a damaged record, a missing segment
+    /// or a missing object are counted, not copied.
     Salvage(verbs::salvage::Args),
-    /// Copy sessions that a bucket holds into a store, or what is new of them, to be read. Their writers go on.
+    /// Copy sessions from a bucket or database.
+    ///
+    /// Example: `foldlog pull s3://BUCKET/PREFIX --to STORE`
+    ///
+    /// Copies what is new, to be read. The sessions' writers are not affected.
     Pull(verbs::replica::Pull),
-    /// Bring the sessions of a store to a bucket, so that other machines can go on with them. Writes into the sessions.
+    /// Copy sessions to a bucket or database.
     ///
-    /// Each session is claimed as its host claims it: no process may have it open, and another worker that went on with it keeps it.
+    /// Example: `foldlog push STORE s3://BUCKET/PREFIX`
+    ///
+    /// Other machines can then take the sessions over. Each session is claimed under its host's
+    /// name: no process may have it open, and a session that another worker has taken over is
+    /// refused. Writes into the sessions.
     Push(verbs::replica::Push),
-    /// Take a session over that a bucket holds: its writer is fenced, and what it had acknowledged is a session of DIR.
+    /// Take over a session of another machine.
     ///
-    /// A call that the other worker left open is open here too, and its host recovers it. Captures of workspaces are fetched as well:
-    /// `recover`, and behind it `rewind SESSION POSITION --overwrite` to the last position, fill an empty directory by them, with `--rebind
-    /// NAME=DIR --unreplicated`.
+    /// Example: `foldlog takeover s3://BUCKET/PREFIX --to STORE --by NAME --reason TEXT`
+    ///
+    /// Fences the session's writer, and copies everything that it had acknowledged into STORE.
+    /// A call that the other worker left open is open here too, and its host recovers it.
+    /// Captures of workspaces are copied as well. To fill an empty directory from them, run
+    /// `recover` and then `rewind SESSION POSITION --overwrite` to the last position, both with
+    /// `--rebind NAME=DIR --unreplicated`.
     Takeover(verbs::replica::TakeOver),
-    /// Print a session for other tools.
+    /// Write a session for other programs.
+    ///
+    /// Example: `foldlog export SESSION --format jsonl`
     Export(verbs::export::Args),
-    /// Print a page of the manual, or write all pages: `foldlog man show | man -l -` shows that of `show`.
+    /// Print or write pages of the manual.
+    ///
+    /// Example: `foldlog man show | man -l -`
     Man(verbs::man::Args),
-    /// Print a script that completes verbs, options, session ids and tags in a shell.
+    /// Print completions for a shell.
+    ///
+    /// Example: `source <(foldlog completions bash)`
+    ///
+    /// Completes commands, options, session ids and tags.
     Completions(verbs::completions::Args),
     /// List what a shell may complete a word to.
     #[command(hide = true)]
@@ -307,7 +441,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
     let is_run_as_json = asks_for_run_as_json(&arguments);
     output.color = color_of(&arguments);
     let is_colored = output.colors_results() || output.colors_notes();
-    let parsed = Args::command()
+    let parsed = command()
         .color(if is_colored { ColorChoice::Always } else { ColorChoice::Never })
         .try_get_matches_from(arguments)
         .and_then(|matches| <Args as clap::FromArgMatches>::from_arg_matches(&matches));

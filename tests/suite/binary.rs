@@ -454,24 +454,23 @@ fn the_demo_shows_what_it_promises() {
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{}", ran.stdout);
     for told in [
         "killed (SIGKILL)",
-        "The recovery report",
-        "their writer did not close the log",
+        "acknowledged before the kill: ",
+        " and 1 answer\n",
+        "the log was not closed",
         "interrupted: operation",
-        "half done: README.txt (23 bytes), moved.txt (12 bytes), src/zones.txt (14 bytes)",
-        "was rolled back",
-        "a person settles it: failed",
-        "files: README.txt (23 bytes), notes.txt (12 bytes), src/zones.txt (17 bytes)",
-        "it asked for 1 answer, with three calls",
-        "answers: 3, of which the killed process paid for 1, and this one for 2",
-        "the model, in the end: The zones have their offsets.",
-        "2 of 40 tests fail",
-        "steps: 2 before, 2 after",
-        "notes: 1 before, 2 after",
-        "its parent is as it was",
-        "verify: 2 sessions",
-        "every rollback checked: holds",
-        "abandoned",
-        "edit_files of",
+        "call left them: README.txt (23 bytes), moved.txt (12 bytes), src/zones.txt (14 bytes)",
+        "rolls back the changes of operation",
+        "here it counts as failed",
+        "recovery: README.txt (23 bytes), notes.txt (12 bytes), src/zones.txt (17 bytes)",
+        "no acknowledged record is lost",
+        "answers: 3; 1 was requested by the killed process, 2 by this one",
+        "the last answer: The zones have their offsets.",
+        "error: 2 of 40 tests fail",
+        "steps: 2 before the call, 2 after it",
+        "notes: 1 before the call, 2 after it",
+        "its parent, which is unchanged",
+        "verify: 2 sessions with ",
+        "every rollback gives the state of a fresh fold",
         "[3] tool `read_file` `notes`: they are not\n",
         "[4] tool `edit_files` `edit`, failed: The call did not do its work",
         "[5] tool `read_file` `readme`: a library of time zones\n",
@@ -484,18 +483,23 @@ fn the_demo_shows_what_it_promises() {
     // Each heading starts a line and follows an empty one.
     assert!(ran.stdout.starts_with("1. An agent"), "{}", ran.stdout);
     for heading in [
-        "2. A child",
+        "2. A second process",
         "3. The session",
-        "4. A tool",
-        "5. A fork",
-        "6. An auditor",
-        "7. The session's records",
-        "8. The conversation",
+        "4. The conversation continues",
+        "5. A tool",
+        "6. A fork",
+        "7. Both logs",
+        "8. The conversation,",
         "9. The ledger",
     ] {
         assert!(ran.stdout.contains(&format!("\n\n{heading}")), "{heading:?} is not in\n{}", ran.stdout);
     }
     assert!(!ran.stdout.contains("  | "), "{}", ran.stdout);
+    // The command that the demo prints takes session and files back to before the conversation.
+    let rewind = ran.stdout.lines().last().unwrap().trim().strip_prefix("foldlog ").unwrap();
+    let rewind = foldlog(shlex::split(rewind).unwrap().iter().map(String::as_str));
+    assert_eq!(rewind.code, 0, "{}", rewind.stderr);
+    assert_eq!(std::fs::read_to_string(kept.join("workspace/src/zones.txt")).unwrap(), "all zones are UTC");
     // The store remains, is valid, and is not overwritten.
     let verified = foldlog(["verify", kept.to_str().unwrap(), "--json"]);
     assert_eq!(verified.code, 0);

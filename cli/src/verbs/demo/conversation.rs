@@ -12,7 +12,7 @@ use foldlog_agent::{
 use foldlog_codec::escape;
 
 use super::tools::{self, Edit, EditEnding};
-use super::{broken, say};
+use super::{broken, heading, say};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
 
@@ -112,11 +112,11 @@ pub(super) fn resume(runner: &ToolRunner, asked: u64, output: &mut Output<'_>) -
         }
         Ok(reads)
     };
+    heading(output, "4. The conversation continues where it stopped.")?;
     say(
         output,
-        "   the conversation goes on. Of the answer's three calls the first had committed, the second",
+        "   Of the three calls the first had committed, and the second is settled: only the third runs.",
     )?;
-    say(output, "   was killed, and the third had not begun: only that one runs")?;
     let (point, before) = (session.resume(Some(EVALUATION))?.point, reads()?);
     if point != ResumePoint::RunTools(vec![2]) || before != 1 {
         return Err(broken(format!("the conversation does not go on at its third call: {point:?}")));
@@ -129,10 +129,10 @@ pub(super) fn resume(runner: &ToolRunner, asked: u64, output: &mut Output<'_>) -
     say(
         output,
         format_args!(
-            "   answers: {answers}, of which the killed process paid for {asked}, and this one for {requests}"
+            "   answers: {answers}; {asked} was requested by the killed process, {requests} by this one"
         ),
     )?;
-    say(output, format_args!("   the model, in the end: {}", escape::text(&response.text)))?;
+    say(output, format_args!("   the last answer: {}", escape::text(&response.text)))?;
     say(output, format_args!("   files: {}", tools::list_files(runner)?.join(", ")))?;
     if asked + requests != answers || reads()? != before + 1 {
         return Err(broken("an answer was asked for twice, or a call of it ran twice"));

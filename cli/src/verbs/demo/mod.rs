@@ -4,12 +4,11 @@
 //! model and is killed within a tool call of its first answer. The session is opened again and
 //! recovered, and the conversation continues to its end. A tool fails half way and is rolled back;
 //! only its notes remain. A fork tries another way. The logs are verified and replayed. Finally,
-//! the records, the conversation and the ledger are printed.
+//! the conversation and the ledger are printed.
 
 mod agent;
 mod child;
 mod conversation;
-mod timeline;
 mod tools;
 
 use std::collections::BTreeSet;
@@ -29,11 +28,12 @@ use self::agent::{DemoNote, Notes, PlanStep, StepState, Steps};
 use self::tools::{Edit, EditEnding};
 use super::{ledger, replay, transcript};
 use foldlog_codec::escape;
+use foldlog_view::shell::quote_word;
 
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 
-/// Holds what the command line asks of `foldlog demo`.
+/// Arguments of `foldlog demo`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Keep the store in this directory, which must be new or empty. Without it the store is temporary.
@@ -118,7 +118,6 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     let dir_of = [session.dir().to_owned(), store.session_dir(fork)];
     session.close()?;
     audit_logs(&dir_of, output)?;
-    timeline::print(&dir_of, output)?;
     let [own, _] = &dir_of;
     print_conversation(own, output)?;
 
@@ -141,12 +140,8 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     };
     if output.json() {
         output.value(&summary)?;
-    } else if let Some(store) = &summary.store {
-        output.line("")?;
-        output.line(format_args!(
-            "The store is in {}. Try `foldlog sessions`, `transcript`, `ledger`, `state` and `diff` on it.",
-            escape::path(store)
-        ))?;
+    } else {
+        print_next_steps(summary.store.as_deref(), own, acknowledged.last, output)?;
     }
     Ok(HOLDS)
 }
@@ -194,10 +189,8 @@ fn plan(
     output: &mut Output<'_>,
 ) -> Result<(Uuid, Vec<String>)> {
     let session = store.create_with(types, SessionOptions::default().tag("agent", "demo"))?;
-    say(
-        output,
-        format_args!("1. An agent plans and edits files. Its session: {}", escape::path(session.dir())),
-    )?;
+    say(output, "1. An agent plans three steps and writes files with a tool.")?;
+    say(output, format_args!("   session: {}", escape::path(session.dir())))?;
     for title in ["read the issue", "write the fix", "run the tests"] {
         session.dispatch(PlanStep { title: title.to_owned() })?;
     }
@@ -218,14 +211,8 @@ fn plan(
     let last = edit(Edit::new("read the issue", EditEnding::Succeed).delete("old.txt"))?;
     let files = tools::list_files(&runner)?;
     drop(runner);
-    say(
-        output,
-        format_args!(
-            "   3 steps planned, 1 note, 3 tool calls; {} records, durable once it is closed",
-            last.end + 1
-        ),
-    )?;
     say(output, format_args!("   files: {}", files.join(", ")))?;
+    say(output, format_args!("   {} records are in its log", last.end + 1))?;
     let id = session.id();
     session.close()?;
     Ok((id, files))
@@ -235,13 +222,14 @@ fn plan(
 fn kill(root: &Path, id: Uuid, output: &mut Output<'_>) -> Result<child::ChildProgress> {
     heading(
         output,
-        "2. A child process asks a scripted model, and is killed (SIGKILL) within a tool call that has changed half of its files.",
+        "2. A second process continues. It asks a model, whose answer requests three tool calls.",
     )?;
+    say(output, "   While the second call changes files, the process is killed (SIGKILL).")?;
     let acknowledged = child::kill_within_a_call(root, id, output)?;
     say(
         output,
         format_args!(
-            "   {} records were acknowledged to it; it asked for {} answer, with three calls",
+            "   acknowledged before the kill: {} records and {} answer",
             acknowledged.count, acknowledged.asked
         ),
     )?;
@@ -252,16 +240,19 @@ fn kill(root: &Path, id: Uuid, output: &mut Output<'_>) -> Result<child::ChildPr
 fn recover_and_settle(runner: &ToolRunner, files: &[String], output: &mut Output<'_>) -> Result<()> {
     let session = runner.state().session();
     let half_done = tools::list_files(runner)?;
-    say(output, format_args!("   files, half done: {}", half_done.join(", ")))?;
+    say(output, format_args!("   files as the killed call left them: {}", half_done.join(", ")))?;
     let steps = session.state()?;
     for recovered in runner.recover(&ExecuteOptions::default())? {
         let (operation, tool) = (recovered.operation, recovered.tool);
-        say(output, format_args!("   recovered: operation {operation} (`{tool}`) was rolled back"))?;
+        say(
+            output,
+            format_args!("   the recovery rolls back the changes of operation {operation} (`{tool}`)"),
+        )?;
         session.settle(operation, &Settlement::failed(), "the demo", "it was killed before it was done")?;
-        say(output, "   whether it may run again nobody can know, so a person settles it: failed")?;
+        say(output, "   a person decides whether the call may run again: here it counts as failed")?;
     }
     let after = tools::list_files(runner)?;
-    say(output, format_args!("   files: {}", after.join(", ")))?;
+    say(output, format_args!("   files after the recovery: {}", after.join(", ")))?;
     let same =
         |name: &str| -> Result<bool> { Ok(session.state()?.slices.get(name) == steps.slices.get(name)) };
     if after != files || half_done == files || !same("steps")? || !same("plan")? {
@@ -273,21 +264,20 @@ fn recover_and_settle(runner: &ToolRunner, files: &[String], output: &mut Output
 /// Reports the result of opening the session. No acknowledged record may be missing.
 fn report_reopening(session: &Session, acknowledged: SequenceNumber, output: &mut Output<'_>) -> Result<()> {
     let report = session.recovery();
-    heading(output, "3. The session is opened again. The recovery report:")?;
-    let closed = if report.closed { "closed the log" } else { "did not close the log" };
-    say(output, format_args!("   {} records; their writer {closed}", report.records))?;
-    say(output, format_args!("   {} of them not yet attested as durable; they are kept", report.unattested))?;
-    match &report.torn {
-        Some(torn) => say(output, format_args!("   a torn tail of {} bytes is left out", torn.bytes))?,
-        None => say(output, "   no torn tail")?,
+    heading(output, "3. The session is opened again and recovered.")?;
+    let closed = if report.closed { "closed" } else { "not closed" };
+    say(output, format_args!("   {} records are found; the log was {closed}", report.records))?;
+    if let Some(torn) = &report.torn {
+        say(output, format_args!("   {} bytes of an incomplete record are left out", torn.bytes))?;
     }
     for open in &report.interrupted {
         say(output, format_args!("   interrupted: operation {} (`{}`)", open.operation, open.tool))?;
     }
     match session.position() {
-        Some(last) if last >= acknowledged => {
-            say(output, format_args!("   the last acknowledged record, {acknowledged}, is there"))
-        }
+        Some(last) if last >= acknowledged => say(
+            output,
+            format_args!("   no acknowledged record is lost: record {acknowledged} was the last one"),
+        ),
         Some(last) => Err(broken(format!("record {acknowledged} was acknowledged; the last one is {last}"))),
         None => Err(broken(format!("record {acknowledged} was acknowledged; there is none"))),
     }
@@ -298,7 +288,7 @@ fn report_reopening(session: &Session, acknowledged: SequenceNumber, output: &mu
 fn failing_step(runner: &ToolRunner, output: &mut Output<'_>) -> Result<SequenceNumber> {
     heading(
         output,
-        "4. A tool fails half way: files and STATE are rolled back, what it noted in LOG stays.",
+        "5. A tool fails half way. Its changes to files and STATE are rolled back; its note in LOG stays.",
     )?;
     let session = runner.state().session();
     let (steps, notes) = (session.view::<Steps>()?.len(), session.log::<Notes>()?.len());
@@ -308,16 +298,15 @@ fn failing_step(runner: &ToolRunner, output: &mut Output<'_>) -> Result<Sequence
         .rename("README.txt", "R.txt");
     let report = runner.execute(&edit.call(), &ExecuteOptions::default())?;
     let (steps_after, notes_after) = (session.view::<Steps>()?.len(), session.log::<Notes>()?.len());
-    let (begin, end, message) = (report.begin, report.end, &report.message);
-    say(output, format_args!("   record {end} ends the call begun at {begin}: {message}"))?;
-    say(output, format_args!("   steps: {steps} before, {steps_after} after"))?;
-    say(output, format_args!("   notes: {notes} before, {notes_after} after"))?;
+    say(output, format_args!("   error: {}", report.message))?;
+    say(output, format_args!("   steps: {steps} before the call, {steps_after} after it"))?;
+    say(output, format_args!("   notes: {notes} before the call, {notes_after} after it"))?;
     let files_after = tools::list_files(runner)?;
     say(output, format_args!("   files: {}", files_after.join(", ")))?;
     if steps_after != steps || notes_after != notes + 1 || files_after != files {
         return Err(broken("a failed call did not leave files and STATE as before, or LOG lost its note"));
     }
-    Ok(begin.saturating_sub(1))
+    Ok(report.begin.saturating_sub(1))
 }
 
 /// Forks the session, and lets the fork try another way. Returns the fork's id.
@@ -328,7 +317,7 @@ fn fork(
     at: SequenceNumber,
     output: &mut Output<'_>,
 ) -> Result<Uuid> {
-    heading(output, format_args!("5. A fork from position {at} tries another way."))?;
+    heading(output, format_args!("6. A fork of the session at record {at} tries another way."))?;
     let fork = store.fork(session.id(), at, types, SessionOptions::default().tag("attempt", "2"))?;
     let before = session.state()?.digest();
     fork.dispatch(StepState { step: "run the tests".to_owned(), status: "passed".to_owned() })?;
@@ -336,8 +325,8 @@ fn fork(
     if session.state()?.digest() != before {
         return Err(broken("what the fork wrote reached its parent"));
     }
-    say(output, format_args!("   fork {} shares {} records and wrote its own", fork.id(), at + 1))?;
-    say(output, "   its parent is as it was")?;
+    say(output, format_args!("   fork: {}", fork.id()))?;
+    say(output, format_args!("   it shares {} records with its parent, which is unchanged", at + 1))?;
     let id = fork.id();
     fork.close()?;
     Ok(id)
@@ -348,7 +337,7 @@ fn print_conversation(session: &Path, output: &mut Output<'_>) -> Result<()> {
     if output.json() {
         return Ok(());
     }
-    heading(output, "8. The conversation, as the model would be sent it:")?;
+    heading(output, "8. The conversation, as the model would receive it:")?;
     let evaluation = Some(conversation::EVALUATION);
     let asked = transcript::TranscriptQuery {
         evaluation,
@@ -358,14 +347,37 @@ fn print_conversation(session: &Path, output: &mut Output<'_>) -> Result<()> {
         format: transcript::Format::Text,
     };
     transcript::run(session, asked, output)?;
-    heading(output, "9. The ledger: what became of each tool call.")?;
+    heading(output, "9. The ledger, with the outcome of each tool call:")?;
     ledger::run(session, None, output)?;
     Ok(())
 }
 
+/// Prints commands to explore the store with, or how to keep one.
+fn print_next_steps(
+    store: Option<&Path>,
+    session: &Path,
+    before: SequenceNumber,
+    output: &mut Output<'_>,
+) -> Result<()> {
+    output.line("")?;
+    let Some(store) = store else {
+        return output.line("`foldlog demo --dir DIR` keeps the store in DIR, for you to explore.");
+    };
+    let (workspace, session) =
+        (quote_word(tools::workspace(store).as_os_str()), quote_word(session.as_os_str()));
+    let store = quote_word(store.as_os_str());
+    output.line("Explore it:")?;
+    output.line(format_args!("   foldlog view {store}"))?;
+    output.line(format_args!("   foldlog show {session}"))?;
+    output.line("Undo what the conversation changed, in the session and in the files:")?;
+    output.line(format_args!(
+        "   foldlog rewind {session} {before} --workspace {workspace} --by you --reason \"a trial\""
+    ))
+}
+
 /// Verifies and replays both logs, as an auditor would.
 fn audit_logs(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
-    heading(output, "6. An auditor, who has the directories alone:")?;
+    heading(output, "7. Both logs are checked without the agent's code.")?;
     let mut verified = VerifyReport::default();
     for dir in dirs {
         verify::session(dir, None, &mut verified)?;
@@ -374,7 +386,7 @@ fn audit_logs(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
         return Err(broken(format!("verify: {}", damage.reason)));
     }
     let (sessions, records) = (verified.sessions, verified.records);
-    say(output, format_args!("   verify: {sessions} sessions, {records} records: holds"))?;
+    say(output, format_args!("   verify: {sessions} sessions with {records} records are intact"))?;
     let mut digests = BTreeSet::new();
     for dir in dirs {
         let reader = LogReader::open(dir)?;
@@ -384,7 +396,7 @@ fn audit_logs(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
         }
         digests.insert(replayed.digest);
     }
-    say(output, format_args!("   replay: {sessions} sessions, every rollback checked: holds"))?;
+    say(output, format_args!("   replay: every rollback gives the state of a fresh fold"))?;
     if digests.len() != dirs.len() {
         return Err(broken("the fork's state is its parent's"));
     }
